@@ -502,22 +502,6 @@ def of_pud(shared_data: Path, compose: Callable[..., Any], counts: str = "words"
 
 @pytest.mark.full
 @pytest.mark.shared
-def test_buckets_of_pud(shared_data: Path, compose: Callable[..., Any]) -> None:
-    """Part-of-speech tags, 8 languages; the full tier takes all 40 buckets and K."""
-    config = of_pud(shared_data, compose)
-    whole = read_whole(config)
-    assert len(whole.languages) == 8
-    buckets = [bucket_of(config, whole, language, 4, b) for language in whole.languages for b in (0, 39)]
-    assert violations(buckets, whole) == []
-    # Published files with other sentences can stand in for them, where their tags are known.
-    files = replace(config, buckets=BucketsConfig(Sampler.files, root=str(shared_data / "fsxlt-buckets" / "udpos")))
-    found = load_dataset(files, 2, 1, ["hi"])
-    assert len(found.split("hi", "train")) == 4
-    assert found.tags == whole.tags
-
-
-@pytest.mark.full
-@pytest.mark.shared
 @pytest.mark.parametrize("counts", ["words", "sentences"])
 def test_all_buckets_of_pud(counts: str, shared_data: Path, compose: Callable[..., Any]) -> None:
     config = of_pud(shared_data, compose, counts)
@@ -526,6 +510,10 @@ def test_all_buckets_of_pud(counts: str, shared_data: Path, compose: Callable[..
     buckets = [bucket_of(config, whole, *which) for which in every]
     assert len(buckets) == 960
     assert violations(buckets, whole) == []
+    # Published files with other sentences can stand in for them, where their tags are known.
+    files = replace(config, buckets=BucketsConfig(Sampler.files, root=str(shared_data / "fsxlt-buckets" / "udpos")))
+    found = load_dataset(files, 2, 1, ["hi"])
+    assert (len(found.split("hi", "train")), found.tags) == (4, whole.tags)
 
 
 @pytest.mark.full

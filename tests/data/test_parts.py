@@ -24,6 +24,8 @@ from xclrun.store import predictions
 
 from .conftest import mtop_line
 
+Make = Callable[..., Run]
+
 Config = Callable[..., DatasetConfig]
 
 CONLLU = "1\t{word}\t_\t{tag}\t_\t_\t_\t_\t_\t_\n\n"
@@ -272,8 +274,8 @@ PARTS = (
 
 @pytest.mark.full
 def test_orders_strategies_and_reports_work_on_keys(
-    make_run: Callable[..., Run],
-    do: Callable[..., Run],
+    make_run: Make,
+    do: Make,
     cut_by_topic: Path,
     undrawn: None,
     xclrun: Callable[..., tuple[int, str]],
@@ -312,7 +314,7 @@ def without_dev(root: Path) -> tuple[str, ...]:
     return (f"dataset.parts={PARTS}", "order=[sky,wake]", "trainer.epochs=1")
 
 
-def test_dev_data_are_needed_only_where_they_decide(make_run: Callable[..., Run], cut_by_topic: Path) -> None:
+def test_dev_data_are_needed_only_where_they_decide(make_run: Make, cut_by_topic: Path) -> None:
     given = without_dev(cut_by_topic)
     with pytest.raises(UsageError, match=r"'sky' has no dev data to select by; give trainer\.selection=last"):
         make_run(*given, data=cut_by_topic)
@@ -320,7 +322,7 @@ def test_dev_data_are_needed_only_where_they_decide(make_run: Callable[..., Run]
 
 
 def test_a_frozen_run_finds_its_parts_from_any_folder(
-    make_run: Callable[..., Run], cut_by_topic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_run: Make, cut_by_topic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(f"dataset.parts={PARTS}", "order=[sky,wake]", data=cut_by_topic)
     monkeypatch.chdir(cut_by_topic.parent)
@@ -334,7 +336,7 @@ def test_a_frozen_run_finds_its_parts_from_any_folder(
 
 @pytest.mark.full
 def test_a_run_without_dev_data(
-    make_run: Callable[..., Run], do: Any, cut_by_topic: Path, xclrun: Callable[..., tuple[int, str]]
+    make_run: Make, do: Any, cut_by_topic: Path, xclrun: Callable[..., tuple[int, str]]
 ) -> None:
     given = (*without_dev(cut_by_topic), "trainer.selection=last", "evaluate.every_examples=4")
     run = do(make_run(*given, data=cut_by_topic))

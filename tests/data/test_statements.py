@@ -31,6 +31,8 @@ from xclrun.data.readers.files import Splits
 from xclrun.data.statements import HIDDEN, Draw, kinds, stated
 from xclrun.run import Run
 
+Make = Callable[..., Run]
+
 TAGS = ("NOUN", "VERB", "ADJ", "PUNCT")
 # How often training has each: as uneven as tags are.
 SHARES = (8, 4, 2, 1)
@@ -370,13 +372,13 @@ def test_parts_of_different_tasks_are_one_as_statements(corpus: Path) -> None:
         load_dataset(both(corpus, statements=StatementsConfig("intent")), shots=1)
 
 
-def test_how_statements_are_made_is_part_of_a_run_only_where_there_are_some(make_run: Callable[..., Run]) -> None:
+def test_how_statements_are_made_is_part_of_a_run_only_where_there_are_some(make_run: Make) -> None:
     given = ("dataset.task=sequence_class", "dataset.statements.kind=intent")
     assert make_run(*given, "dataset.statements.wrong=1").id != make_run(*given).id
     assert make_run("dataset.statements.wrong=1").id == make_run().id
 
 
-def test_a_limit_counts_statements(make_run: Callable[..., Run]) -> None:
+def test_a_limit_counts_statements(make_run: Make) -> None:
     run = make_run("dataset.task=sequence_class", "dataset.statements.kind=intent", "dataset.max_train=25")
     every = make_run("dataset.task=sequence_class", "dataset.statements.kind=intent")
     assert every.dataset.sizes() == {"en": 66, "de": 54, "es": 39}
@@ -385,7 +387,7 @@ def test_a_limit_counts_statements(make_run: Callable[..., Run]) -> None:
 
 
 @pytest.mark.full
-def test_a_run_on_statements_keeps_what_scores_need(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+def test_a_run_on_statements_keeps_what_scores_need(make_run: Make, do: Make) -> None:
     from xclrun.store import predictions
 
     run = do(make_run("dataset.task=sequence_class", "dataset.statements.kind=intent", "trainer.epochs=1"))

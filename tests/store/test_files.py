@@ -80,15 +80,6 @@ def test_errors_for_people(number: int, kind: type[Exception], message: str) -> 
     assert "\n" not in str(explain(OSError(number, os.strerror(number)), "/some/place"))
 
 
-def test_a_full_disk_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files.os, "fsync", fail(OSError(errno.ENOSPC, "full")))
-    with pytest.raises(RunError, match="no space left"):
-        atomic_write(tmp_path / "file", "content")
-    with pytest.raises(RunError, match="no space left"), atomic_directory(tmp_path / "folder") as folder:
-        (folder / "file").write_text("content")
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_file_stands_where_a_folder_is_needed(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(UsageError, match="cannot write"):

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from tests.train.conftest import stopped
 from xclrun.run import Run
 from xclrun.strategy import State
 from xclrun.strategy.der import DER, DERSettings, Reservoir
 from xclrun.strategy.derpp import DERPP, DERPPSettings
-from xclrun.train.stop import Stopped
 
-from .real import StopAfter, context_of, files, gradients, perturbed, state, untrained
+from .real import context_of, files, gradients, perturbed, state, untrained
 
 Make = Callable[..., Run]
 
@@ -145,10 +145,7 @@ def test_stopped_after_the_epoch_that_is_selected_its_reservoir_comes_back(
     """Epochs that score alike: the first is selected, and of it is what was gathered, though the second goes on."""
     monkeypatch.setattr("xclrun.train.loop.selection_score", lambda scores: 0.5)
     given = ("strategy=derpp", "strategy.memory=9", "order=[en,de]")
-    calm, run, listener = do(make_run(*given, outputs="calm")), make_run(*given), StopAfter(8)
-    with pytest.raises(Stopped):
-        do(run, listener, listener.stop)
-    do(run)
+    calm, run = do(make_run(*given, outputs="calm")), do(stopped(make_run(*given), do, 8))
     assert state(run, 1).facts["seen"] == 22
     assert files(run) == files(calm)
 

@@ -15,6 +15,8 @@ from xclrun.store.files import read_json
 from xclrun.strategy.er import ExperienceReplay, Interleave, ReplaySettings
 from xclrun.strategy.shared.memory import MemorySelection
 
+Make = Callable[..., Run]
+
 SIZES = {"en": 40, "de": 30, "es": 3}
 
 
@@ -110,7 +112,7 @@ def test_settings_follow_the_dataset(compose: Callable[..., Composed]) -> None:
     assert (asked.memory, asked.every_k) == (750, 7)
 
 
-def test_extra_steps_of_a_whole_run(finished: Callable[..., Run]) -> None:
+def test_extra_steps_of_a_whole_run(finished: Make) -> None:
     """Every k = 2 main batches, one optimiser step per seen language; steps count over the epochs of a hop."""
     manifest = finished("strategy=er").directory.read_manifest()
     main = [2 * int(np.ceil(size / 4)) for size in (22, 18, 13)]
@@ -152,13 +154,13 @@ def test_the_main_step_stays_where_there_is_nothing_to_replay(context: Any, lear
     assert trained_on(learn(replacing(memory=0), SIZES, hops=[1, 2]), context(3, SIZES)) == 6 * [["main"]]
 
 
-def test_updates_of_a_whole_run(finished: Callable[..., Run]) -> None:
+def test_updates_of_a_whole_run(finished: Make) -> None:
     """2 epochs of 6, 5 and 4 batches; every second step is none, one or two replays."""
     stages = finished("strategy=er", "strategy.interleave=replace").directory.read_manifest()["stages"]
     assert [stage["training"]["updates"] for stage in stages[1:]] == [12, 5 + 5, 4 + 2 * 4]
 
 
-def test_options_change_the_run_but_not_the_first_training(make_run: Callable[..., Run]) -> None:
+def test_options_change_the_run_but_not_the_first_training(make_run: Make) -> None:
     plain, naive = make_run("strategy=er"), make_run("strategy=naive")
     others = [f"selection={kind.value}" for kind in MemorySelection if kind is not MemorySelection.reservoir]
     for option in (*others, "interleave=replace"):
@@ -170,7 +172,7 @@ def test_options_change_the_run_but_not_the_first_training(make_run: Callable[..
 
 
 @pytest.mark.parametrize("selection", ["ring", "herding"])
-def test_balance_after_each_hop(selection: str, finished: Callable[..., Run]) -> None:
+def test_balance_after_each_hop(selection: str, finished: Make) -> None:
     """A memory of 10: shares of 10, 5 + 5, 4 + 3 + 3; each has all three classes, and begins the share that it was."""
     run = finished("strategy=er", f"strategy.selection={selection}")
     sizes, before = [], {}

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from tests.conftest import some
+from tests.train.conftest import stopped
 from xclrun.compose.jobs import Composed, compose_command
 from xclrun.core.errors import UsageError
 from xclrun.model.network import Model, skeleton
@@ -31,10 +32,9 @@ from xclrun.strategy.shared.parameters import count, sizes
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.progress import Listener
-from xclrun.train.stop import Stopped
 from xclrun.train.workbench import Stored
 
-from .real import SPECIFIC, StopAfter, context_of, files, graph, perturbed, state, train_hop, weights
+from .real import SPECIFIC, context_of, files, graph, perturbed, state, train_hop, weights
 
 ONCE = "trainer.epochs=1"
 Make = Callable[..., Run]
@@ -240,9 +240,7 @@ def test_the_expansion_s_version_is_part_of_the_identity(make_run: Make, monkeyp
 def test_parts_that_a_training_relies_on_are_made_again(make_run: Make, do: Do, finished: Make) -> None:
     """Hop 1's weights go while hop 3 is trained: they are trained again, and nothing else changes."""
     given = ("strategy=er", "strategy.expansion=lang_spec_task")
-    run, calm, listener = make_run(*given), finished(*given), StopAfter(12 + 10 + 3)
-    with pytest.raises(Stopped):
-        do(run, listener, listener.stop)
+    run, calm = stopped(make_run(*given), do, 12 + 10 + 3), finished(*given)
     shutil.rmtree(run.store.path(run.stages[1].train))
     do(run)
     assert files(run) == files(calm)

@@ -136,7 +136,7 @@ POOLER, CLASSIFIER = {"pooler.dense.weight", "pooler.dense.bias"}, {"classifier.
     ids=["reset=classifier", "reset=pooler", "reset=both", "cos_pooler alpha=4"],
 )
 def test_what_starts_anew(
-    given: tuple[str, str], fresh: set[str], trained: set[str], make_run: Callable[..., Run], threads: None
+    given: tuple[str, str], fresh: set[str], trained: set[str], make_run: Make, threads: None
 ) -> None:
     name, setting = given
     run = planned(make_run, f"strategy={name}", *([f"strategy.{setting}"] if setting else []), *CLASSES)
@@ -178,9 +178,7 @@ def test_logits_are_scaled_cosines() -> None:
     assert torch.equal(head(x), linear)
 
 
-def test_pooler_and_fresh_classifier_are_tuned(
-    make_run: Callable[..., Run], do: Callable[..., Run], finished: Callable[..., Run]
-) -> None:
+def test_pooler_and_fresh_classifier_are_tuned(make_run: Make, do: Do, finished: Make) -> None:
     run = do(planned(make_run, "strategy=cos_pooler", *CLASSES))
     assert changed(run) == {"pooler.dense.weight", "pooler.dense.bias", "classifier.weight"}
     # Before adapting the source's linear classifier serves both languages, as under any other strategy.

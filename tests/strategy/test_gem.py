@@ -45,11 +45,6 @@ def test_the_dual_gives_the_nearest_gradient_that_opposes_none(seed: int, depend
     np.testing.assert_allclose(v * (memories @ found), 0, atol=1e-9)
 
 
-def test_one_language_is_the_projection_of_agem() -> None:
-    g, r = np.array([1.0, -2.0]), np.array([[0.0, 1.0]])
-    np.testing.assert_allclose(g + r.T @ dual(r @ r.T, r @ g), [1.0, 0.0])
-
-
 def in_third_hop(strategy: GEM, run: Run) -> Any:
     """End hops 1 and 2; return hop 3's context without dropout, with gradients that oppose the memory of en."""
     model = untrained(run).eval()

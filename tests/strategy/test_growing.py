@@ -13,7 +13,6 @@ import pytest
 
 from tests.conftest import SIZES, sentences
 from xclrun.analysis.codelength import code
-from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
 from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.blocks import known_heads
@@ -21,10 +20,12 @@ from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.run import Run
 from xclrun.store.records import record
 
+Make = Callable[..., Run]
+
 BLOCKS = ("dataset.blocks=3", "trainer.selection=last")
 
 
-def test_hop_i_learns_the_first_i_languages_from_the_model_before_any(make_run: Callable[..., Run]) -> None:
+def test_hop_i_learns_the_first_i_languages_from_the_model_before_any(make_run: Make) -> None:
     hops = make_run("strategy=growing").stream.hops
     assert [(hop.train, hop.parent, hop.depth) for hop in hops[1:]] == [
         (("en",), 0, 1), (("en", "de"), 0, 1), (("en", "de", "es"), 0, 1)
@@ -32,14 +33,14 @@ def test_hop_i_learns_the_first_i_languages_from_the_model_before_any(make_run: 
 
 
 def test_growing_sets_may_go_on_from_the_hop_before_and_then_are_incremental_joint_training(
-    make_run: Callable[..., Run],
+    make_run: Make,
 ) -> None:
     going_on, joint = make_run("strategy=growing", "strategy.continues=true"), make_run("strategy=inc_joint")
     assert going_on.stages == joint.stages
 
 
 def test_blocks_are_learnt_after_the_languages_that_come_first_and_each_is_asked_for_before(
-    make_run: Callable[..., Run],
+    make_run: Make,
 ) -> None:
     run = make_run("strategy=growing", "order=[en,de]", *BLOCKS)
     first, second = ("de#1",), ("de#1", "de#2")
@@ -53,7 +54,7 @@ def test_blocks_are_learnt_after_the_languages_that_come_first_and_each_is_asked
     assert run.stream.languages == ("en", "de")
 
 
-def test_without_a_start_blocks_begin_at_hop_0(make_run: Callable[..., Run]) -> None:
+def test_without_a_start_blocks_begin_at_hop_0(make_run: Make) -> None:
     run = make_run("strategy=growing", "order=[de]", *BLOCKS)
     assert [(hop.train, hop.parent, hop.depth, hop.codes) for hop in run.stream.hops] == [
         ((), -1, 0, "de#1"), (("de#1",), 0, 1, "de#2"), (("de#1", "de#2"), 0, 1, "de#3")
@@ -61,7 +62,7 @@ def test_without_a_start_blocks_begin_at_hop_0(make_run: Callable[..., Run]) -> 
 
 
 def test_blocks_are_equal_parts_of_the_training_split_and_the_first_ones_are_its_subset(
-    make_run: Callable[..., Run],
+    make_run: Make,
 ) -> None:
     run, five = make_run("order=[de]", "dataset.blocks=5"), make_run("order=[de]", "dataset.max_train=7")
     blocks = [run.dataset.split(f"de#{i}", "train") for i in range(1, 6)]
@@ -70,7 +71,7 @@ def test_blocks_are_equal_parts_of_the_training_split_and_the_first_ones_are_its
     assert {e.id for block in blocks[:2] for e in block} == {e.id for e in five.dataset.split("de", "train")}
 
 
-def test_strategies_and_starts_share_what_they_can(make_run: Callable[..., Run]) -> None:
+def test_strategies_and_starts_share_what_they_can(make_run: Make) -> None:
     naive = make_run("strategy=naive", "order=[en,de]", "trainer.selection=last")
     blocks = {
         name: make_run(f"strategy={name}", "order=[en,de]", *BLOCKS) for name in ("growing", "naive", "inc_joint", "er")
@@ -84,39 +85,11 @@ def test_strategies_and_starts_share_what_they_can(make_run: Callable[..., Run])
     assert len({run.stages[3].train for run in blocks.values()}) == 4
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("dataset.blocks=1",), "dataset.blocks=1: must be at least 2"),
-        (("dataset.blocks=19",), "dataset.blocks=19: de/train has 18 examples; at most as many blocks"),
-        (("dataset.blocks=3", "shots=2"), "dataset.blocks=3: blocks of a training split cannot be had with shots"),
-        (("dataset.blocks=3", "dataset.repeat_to=40"), "cannot be had with dataset.repeat_to"),
-        (("dataset.blocks=3", "strategy=multilingual"), "its hops do not take one block after another; growing, naive"),
-        (("dataset.blocks=3", "strategy=zero_shot"), "its hops do not take one block after another; growing, naive"),
-        (("dataset.blocks=3", "strategy=lang_spec_ft"), "its hops do not take one block after another; growing, naive"),
-        (("dataset.blocks=3", "strategy=lang_spec_enc", "strategy.layers=[1]"), "gives each language parts of its own"),
-        (("dataset.blocks=3", "strategy=er", "strategy.expansion=lang_spec_task"), "gives each language parts of its"),
-        (("dataset.blocks=3", "order=[fr,de]"), "order: the dataset has no language 'fr'"),
-        (
-            ("dataset.blocks=3", "order=[en+de]"),
-            "blocks are of one key, and the order ends with a mixture, en+de; end it",
-        ),
-    ],
-)
-def test_what_cannot_be_learnt_in_blocks_is_said_before_anything_runs(
-    overrides: tuple[str, ...], message: str, make_run: Callable[..., Run]
-) -> None:
-    with pytest.raises(UsageError) as refused:
-        make_run(*(() if any("order" in text for text in overrides) else ("order=[en,de]",)), *overrides)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(
     "strategy", ["agem", "agem_replay", "ewc", "ewc_online", "kd_logit", "kd_rep", "mbpa", "replay"]
 )
-def test_other_strategies_learn_blocks_too(strategy: str, finished: Callable[..., Run]) -> None:
+def test_other_strategies_learn_blocks_too(strategy: str, finished: Make) -> None:
     # Few examples: what is written for replay, and used, is all of them.
     writing = ("strategy.replay_write=1", "strategy.replay_interval=4", "strategy.replay_number=4")
     adapting = ("strategy.neighbours=2", "strategy.adapt_steps=1")
@@ -152,9 +125,7 @@ def by_hand(folder: Path, key: str, first: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("order", "first"), [("[de]", "uniform"), ("[en,de]", "model")])
-def test_the_codelength_is_that_of_the_stored_log_probabilities(
-    order: str, first: str, finished: Callable[..., Run]
-) -> None:
+def test_the_codelength_is_that_of_the_stored_log_probabilities(order: str, first: str, finished: Make) -> None:
     # Sentences of five words and more are cut.
     run = finished("strategy=growing", f"order={order}", *BLOCKS, "model.max_length=6")
     expected, mine = by_hand(run.directory.path, "de", first), record(run.directory)
@@ -179,7 +150,7 @@ def test_a_start_knows_the_heads_of_which_it_has_learnt_something_that_comes() -
 
 
 def test_a_block_is_asked_for_as_a_test_split_is_and_by_the_model_that_has_not_learnt_it(
-    make_run: Callable[..., Run], changed_corpus: Callable[..., Path], do: Callable[..., Run]
+    make_run: Make, changed_corpus: Callable[..., Path], do: Make
 ) -> None:
     # The test sentences are those of training: each hop says the same of them in either file.
     def as_in_training(rows: list[dict[str, Any]]) -> None:
@@ -197,7 +168,7 @@ def test_a_block_is_asked_for_as_a_test_split_is_and_by_the_model_that_has_not_l
             assert tested[name] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_run_in_blocks_is_a_record_that_mirrors_can_keep(finished: Callable[..., Run]) -> None:
+def test_a_run_in_blocks_is_a_record_that_mirrors_can_keep(finished: Make) -> None:
     mine = record(finished("strategy=growing", "order=[en,de]", *BLOCKS, "model.max_length=6").directory)
     assert mine.learnt == ("en", "de#1", "de#2")
     assert {metric: R.shape for metric, R in mine.scores.items()} == {"intent_accuracy": (4, 2), "slot_f1": (4, 2)}

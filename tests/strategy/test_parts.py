@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tests.conftest import done, one_thread, small_run, some
+from tests.train.conftest import stopped as stop_after
 from xclrun.config.schema import StrategyConfig
 from xclrun.run import Run
 from xclrun.store import predictions
@@ -23,10 +24,9 @@ from xclrun.strategy.lang_spec_task import Start
 from xclrun.strategy.naive import Naive
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
-from xclrun.train.stop import Stopped
 from xclrun.train.workbench import Stored, Workbench
 
-from .real import SPECIFIC, StopAfter, context_of, files, graph, train_hop
+from .real import SPECIFIC, context_of, files, graph, train_hop
 from .real import weights as after
 
 Make = Callable[..., Run]
@@ -247,10 +247,7 @@ ENCODERS = ("strategy=lang_spec_enc", "trainer.epochs=1")
 @pytest.fixture
 def stopped(make_run: Make, do: Do) -> Run:
     """A run of lang_spec_enc that was stopped in its last hop, after 6 and 5 steps of those before."""
-    run, listener = make_run(*ENCODERS), StopAfter(6 + 5 + 1)
-    with pytest.raises(Stopped):
-        do(run, listener, listener.stop)
-    return run
+    return stop_after(make_run(*ENCODERS), do, 6 + 5 + 1)
 
 
 @pytest.mark.parametrize("lost", [(1,), (2,)])

@@ -12,10 +12,10 @@ from xclrun.report.heatmaps import hop_names
 from xclrun.run import Run
 from xclrun.store.records import record
 
+Make = Callable[..., Run]
 
-def test_only_the_first_language_is_learnt_and_all_are_tested(
-    make_run: Callable[..., Run], do: Callable[..., Run]
-) -> None:
+
+def test_only_the_first_language_is_learnt_and_all_are_tested(make_run: Make, do: Make) -> None:
     run = do(make_run("strategy=zero_shot", "order=[de,en,es]", "evaluate.every_share=0.5"))
     found = record(run.directory)
     assert (found.stream, found.hops, found.languages, found.path) == ("zero_shot", 1, ("de", "en", "es"), ("de",))
@@ -34,7 +34,7 @@ def test_only_the_first_language_is_learnt_and_all_are_tested(
     assert frame["status"]["F"] == "n/a: needs a sequence of hops"
 
 
-def test_runs_from_two_sources_are_two_measurements(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+def test_runs_from_two_sources_are_two_measurements(make_run: Make, do: Make) -> None:
     runs = [do(make_run("strategy=zero_shot", f"order={order}")) for order in ("[de,en,es]", "[en,de,es]")]
     records = [record(run.directory) for run in runs]
     frame = summarise(records).query("order == 'mean' and language == '' and measure == 'FP'")

@@ -20,8 +20,10 @@ from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
-from xclrun.train.stop import StopFlag
+from xclrun.train.stop import StopFlag, Stopped
 from xclrun.train.workbench import Workbench
+
+Make = Callable[..., Run]
 
 
 @pytest.fixture(scope="session")
@@ -30,9 +32,7 @@ def done_alone() -> dict[tuple[str, ...], Any]:
 
 
 @pytest.fixture
-def alone(
-    done_alone: dict[tuple[str, ...], Any], make_run: Callable[..., Run], do: Callable[..., Run]
-) -> Callable[..., tuple[dict, dict, Run]]:
+def alone(done_alone: dict[tuple[str, ...], Any], make_run: Make, do: Make) -> Callable[..., tuple[dict, dict, Run]]:
     """Do a run in a store of its own; return what is stored, the predictions, the run. Each is done once."""
 
     def get(*overrides: str) -> tuple[dict, dict, Run]:
@@ -92,6 +92,15 @@ class StopAt(Listener):
         self.taken += 1
         if self.taken in self.steps:
             self.stop.number = 15
+
+
+def stopped(run: Run, do: Make, *steps: int) -> Run:
+    """Stop a run again and again, each time after so many main steps more; return it."""
+    for number in steps:
+        listener = StopAt(number)
+        with pytest.raises(Stopped):
+            do(run, listener, listener.stop)
+    return run
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:

@@ -14,6 +14,7 @@ import torch
 from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaModel
 
 from tests.strategy.few import CLASSES, planned
+from tests.strategy.real import graph
 from xclrun.analysis.fewshot.attention import COLUMNS
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import identity
@@ -28,9 +29,8 @@ from xclrun.store import predictions
 from xclrun.store.records import record
 from xclrun.train import attention
 from xclrun.train.stages import StageGraph
-from xclrun.train.stop import Stopped
 
-from .conftest import StopAt, predicted, stored
+from .conftest import predicted, stopped, stored
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -139,10 +139,10 @@ def test_a_run_keeps_it_and_changes_nothing_else(make_run: Make, do: Do) -> None
 def test_a_run_s_summary_is_that_of_its_model(task: tuple[str, ...], make_run: Make, do: Do) -> None:
     """Recomputed sentence by sentence, from the tokenizer's own account of words and the library's attention."""
     run = do(planned(make_run, KEPT, *task))
-    graph = StageGraph(run, *_silent())
-    graph.weights(2)
-    encoder: Any = graph.bench.model.eval().encoder
-    tokenizer, kept = graph.bench.encodings.tokenizer, graph.bench.encodings.kept
+    stages = graph(run)
+    stages.weights(2)
+    encoder: Any = stages.bench.model.eval().encoder
+    tokenizer, kept = stages.bench.encodings.tokenizer, stages.bench.encodings.kept
     shares: dict[str, list[float]] = defaultdict(list)
     for example in run.dataset.split("de", "test"):
         cut = not run.dataset.task.words
@@ -159,13 +159,6 @@ def test_a_run_s_summary_is_that_of_its_model(task: tuple[str, ...], make_run: M
     assert own["count"].to_dict() == {word: len(them) for word, them in shares.items()}
     wanted = {word: pytest.approx(np.mean(them), abs=1e-5) for word, them in shares.items()}
     assert own["attention"].to_dict() == wanted
-
-
-def _silent() -> tuple[Any, Any]:
-    from xclrun.train.progress import Listener
-    from xclrun.train.stop import StopFlag
-
-    return Listener(), StopFlag()
 
 
 def test_heads_alone_attend_as_the_source_does(make_run: Make, do: Do) -> None:
@@ -193,11 +186,7 @@ def test_a_run_that_is_stopped_has_the_same(make_run: Make, do: Do) -> None:
     """Where other parts of the model serve other languages, which attend otherwise."""
     given = ("strategy=lang_spec_trans", "order=[en,de]", KEPT)
     whole, run = do(make_run(*given, outputs="whole")), make_run(*given)
-    for steps in (4, 9, 7):
-        listener = StopAt(steps)
-        with pytest.raises(Stopped):
-            do(run, listener, listener.stop)
-    do(run)
+    do(stopped(run, do, 4, 9, 7))
     assert predicted(run) == predicted(whole)
     assert stored(run.store) == stored(whole.store)
     assert run.directory.attention.read_bytes() == whole.directory.attention.read_bytes()

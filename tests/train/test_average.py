@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from tests.strategy.real import graph
 from xclrun.analysis.points import by_rule, hop_points, rules
 from xclrun.core.errors import RunError, UsageError
 from xclrun.run import Run
@@ -23,7 +24,6 @@ from xclrun.store.tensors import save_tensors
 from xclrun.train.average import average, mean_weights, weights_of
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.progress import Listener
-from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 Make, Do = Callable[..., Run], Callable[..., Run]
@@ -64,17 +64,17 @@ def test_averages_are_evaluated_as_hops_are_and_stand_beside_the_run(
     assert [path.name.rpartition("-")[0] for path in files] == ["all-hop-1", "all-hop-2"]
     assert rows(files[0]) != rows(run.directory.predictions(1))
     # By hand: the model with the mean of all files, as numpy has it.
-    graph = StageGraph(run, Listener(), StopFlag())
-    graph.weights(2)
+    stages = graph(run)
+    stages.weights(2)
     folder = run.store.path(run.stages[2].train)
     points = [load_file(path) for path in sorted(folder.glob("point-*"))]
     assert len(points) == len([p for p in before.points if p["hop"] == 2])
-    state = graph.bench.model.state_dict()
+    state = stages.bench.model.state_dict()
     for name, tensor in state.items():
         if tensor.is_floating_point():
             mean = np.mean([point[name].astype(np.float64) for point in points], axis=0)
             tensor.copy_(torch.from_numpy(mean.astype(np.float32)))
-    wanted = {k: v for _, of in graph.bench.predictions(run.stages[2].hop) for k, v in of.items() if k == "predicted"}
+    wanted = {k: v for _, of in stages.bench.predictions(run.stages[2].hop) for k, v in of.items() if k == "predicted"}
     found = predictions.read(files[1]).to_pandas()
     language = found["language"].iloc[-1]
     assert found.loc[found["language"] == language, "predicted"].tolist() == wanted["predicted"]

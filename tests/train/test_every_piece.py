@@ -9,18 +9,15 @@ import pytest
 import torch
 from torchcrf import CRF
 
-from xclrun.core.errors import UsageError
+from tests.strategy.real import graph
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.train.evaluate import _of_words
-from xclrun.train.progress import Listener
-from xclrun.train.stages import StageGraph
-from xclrun.train.stop import StopFlag
+
+Make = Callable[..., Run]
 
 
-def test_every_piece_has_a_tag_and_words_are_scored_on_their_first(
-    make_run: Callable[..., Run], do: Callable[..., Run]
-) -> None:
+def test_every_piece_has_a_tag_and_words_are_scored_on_their_first(make_run: Make, do: Make) -> None:
     """Against torchcrf's own decoder and likelihood, sentence by sentence, over the tokenizer's own pieces.
 
     With distillation, whose teachers answer for every piece too.
@@ -28,10 +25,10 @@ def test_every_piece_has_a_tag_and_words_are_scored_on_their_first(
     few = ("strategy=kd_logit", "order=[en,de]", "model.vocab_size=110", "dataset.max_train=8", "trainer.epochs=1")
     run = do(make_run(*few, "model.label_on=all"))
     assert make_run(*few).stages[0].train != run.stages[0].train
-    graph, names, tails = StageGraph(run, Listener(), StopFlag()), run.dataset.tags, 0
-    encoded, tokenizer = graph.bench.encodings.splits["en", "test"], graph.bench.encodings.tokenizer
-    graph.weights(2)
-    model = graph.bench.model.eval()
+    stages, names, tails = graph(run), run.dataset.tags, 0
+    encoded, tokenizer = stages.bench.encodings.splits["en", "test"], stages.bench.encodings.tokenizer
+    stages.weights(2)
+    model = stages.bench.model.eval()
     rows = [row for row in predictions.read(run.directory.predictions(2)).to_pylist() if row["language"] == "en"]
     for i, (example, row) in enumerate(zip(run.dataset.split("en", "test"), rows, strict=True)):
         words = tokenizer(list(example.tokens), is_split_into_words=True).word_ids()[1:-1]
@@ -51,7 +48,7 @@ def test_every_piece_has_a_tag_and_words_are_scored_on_their_first(
     assert tails
     with torch.no_grad():
         model.tagger.linear.bias[-1] += 1000.0
-    found = graph.bench.evaluator.predict(model, encoded, "en", "test")["predicted_tags"]
+    found = stages.bench.evaluator.predict(model, encoded, "en", "test")["predicted_tags"]
     assert {names[tag] for row in found for tag in row} == {"O"}
 
 
@@ -71,10 +68,3 @@ def test_x_on_the_first_piece_of_a_word_counts_as_outside(
     predicted: list[int], gold: list[int], words: list[int]
 ) -> None:
     assert _of_words(predicted, gold, ("O", "B-a", "I-a")) == words
-
-
-def test_without_a_crf_a_piece_stands_for_its_word(make_run: Callable[..., Run]) -> None:
-    with pytest.raises(
-        UsageError, match=r"^model\.label_on=all dataset\.task=token_tags: every piece has a tag only in"
-    ):
-        make_run("dataset.task=token_tags", "model.label_on=all")

@@ -56,7 +56,7 @@ class Hearing(Listener):
 
 
 @pytest.fixture
-def finished(alone: Callable[..., Any], make_run: Make) -> Callable[..., Run]:
+def finished(alone: Callable[..., Any], make_run: Make) -> Make:
     """Return a finished run whose files the test may change: a copy of that of `alone`."""
 
     def get(*overrides: str) -> Run:
@@ -178,9 +178,7 @@ def test_the_evaluation_point_is_where_the_weights_were_taken(
 
 
 @pytest.mark.parametrize(("kind", "how"), [("train", "flipped"), ("state", "lost"), ("evaluation", "truncated")])
-def test_a_damaged_stage_is_made_again(
-    kind: str, how: str, alone: Callable[..., Any], finished: Callable[..., Run], do: Do
-) -> None:
+def test_a_damaged_stage_is_made_again(kind: str, how: str, alone: Callable[..., Any], finished: Make, do: Do) -> None:
     everything, files, _ = alone("strategy=er")
     run = finished("strategy=er")
     key = getattr(run.stages[2], kind)
@@ -208,9 +206,7 @@ def test_a_damaged_stage_is_made_again(
     )
 
 
-def test_nothing_that_is_not_needed_is_looked_at(
-    alone: Callable[..., Any], finished: Callable[..., Run], do: Do
-) -> None:
+def test_nothing_that_is_not_needed_is_looked_at(alone: Callable[..., Any], finished: Make, do: Do) -> None:
     """Predictions in the store are enough: the weights may be gone, and no model is built."""
     run = finished("strategy=er")
     run.directory.done.unlink()

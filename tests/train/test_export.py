@@ -12,13 +12,11 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from tests.strategy.real import graph
 from xclrun.core.errors import RunError, UsageError
 from xclrun.run import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.train.export import export
-from xclrun.train.progress import Listener
-from xclrun.train.stages import StageGraph
-from xclrun.train.stop import StopFlag
 
 Make, Do = Callable[..., Run], Callable[..., Run]
 BRIEF = ("order=[en,de]", "trainer.epochs=1")
@@ -26,11 +24,11 @@ BRIEF = ("order=[en,de]", "trainer.epochs=1")
 
 def ours(run: Run, hop: int, language: str | None = None) -> Any:
     """Return the model as it is after a hop, with the parts that serve a language."""
-    graph = StageGraph(run, Listener(), StopFlag())
-    graph.weights(hop)
+    stages = graph(run)
+    stages.weights(hop)
     if language is not None:
-        graph.strategy.for_language(language, [name for h in run.stream.hops[: hop + 1] for name in h.train])
-    return graph.bench.model.eval()
+        stages.strategy.for_language(language, [name for h in run.stream.hops[: hop + 1] for name in h.train])
+    return stages.bench.model.eval()
 
 
 @torch.no_grad()
@@ -44,7 +42,7 @@ def agree(run: Run, folder: Path, model: Any, adapter: bool = False) -> None:
         encoder.set_active_adapters(encoder.load_adapter(str(folder / "adapter"), use_safetensors=True))
     encoder.eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    bench = StageGraph(run, Listener(), StopFlag()).bench
+    bench = graph(run).bench
     encoded, kept = bench.encodings.splits["de", "test"], bench.encodings.kept
     for i, example in enumerate(run.dataset.split("de", "test")[:4]):
         given = tokenizer(list(example.tokens), is_split_into_words=True, return_tensors="pt")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from benchmarks.tape import Tape
-from xclrun.core.errors import RunError, UsageError
+from xclrun.core.errors import RunError
 from xclrun.run import Run
 from xclrun.strategy import recordable
 from xclrun.strategy.naive import Naive
@@ -25,6 +25,8 @@ from xclrun.train.optimize import optimizer_state
 from xclrun.train.stop import Stopped
 
 from .conftest import StopAt, copied, same
+
+Make = Callable[..., Run]
 
 GRAPHS = ("trainer.cuda_graphs=true", "model.max_length=48", "trainer.selection=last", "trainer.epochs=2")
 # What each does at steps of its own: extra steps, terms in the loss, a penalty, a second gradient.
@@ -38,9 +40,7 @@ STRATEGIES_IN_STEPS = {
 
 
 @pytest.fixture
-def second_hop(
-    make_run: Callable[..., Run], training: Callable[..., HopTraining]
-) -> Callable[..., tuple[HopTraining, Tape]]:
+def second_hop(make_run: Make, training: Callable[..., HopTraining]) -> Callable[..., tuple[HopTraining, Tape]]:
     """Put the training of a second hop together; with a tape where it is ``recorded``."""
 
     def make(*overrides: str, recorded: bool = True, **given: Any) -> tuple[HopTraining, Tape]:
@@ -126,7 +126,7 @@ class Waiting(Counting):
 
 
 def test_a_class_that_overrides_the_loss_is_recorded_only_where_it_says_which_steps_repeat(
-    make_run: Callable[..., Run],
+    make_run: Make,
 ) -> None:
     settings = make_run().config.strategy
     assert recordable(Naive(settings))
@@ -141,7 +141,7 @@ def test_a_class_that_overrides_the_loss_is_recorded_only_where_it_says_which_st
 
 
 def test_a_step_that_cannot_be_recorded_ends_the_run_in_a_line(
-    make_run: Callable[..., Run], training: Callable[..., HopTraining]
+    make_run: Make, training: Callable[..., HopTraining]
 ) -> None:
     run = make_run(*GRAPHS)
     hop = training(run, strategy=Waiting(run.config.strategy))
@@ -151,7 +151,7 @@ def test_a_step_that_cannot_be_recorded_ends_the_run_in_a_line(
 
 
 def test_what_the_host_looks_at_in_a_batch_is_a_part_of_its_shape(
-    make_run: Callable[..., Run], training: Callable[..., HopTraining]
+    make_run: Make, training: Callable[..., HopTraining]
 ) -> None:
     """Of batches that differ in nothing else, those without padding have steps of their own."""
     hop = training(make_run(*GRAPHS))
@@ -176,7 +176,7 @@ def test_what_the_host_looks_at_in_a_batch_is_a_part_of_its_shape(
 
 
 def test_padding_to_few_shapes_changes_no_more_than_rounding(
-    make_run: Callable[..., Run], training: Callable[..., HopTraining]
+    make_run: Make, training: Callable[..., HopTraining]
 ) -> None:
     even, tight = training(make_run(*GRAPHS)), training(make_run("model.max_length=48"))
     for hop in (even, tight):
@@ -188,26 +188,7 @@ def test_padding_to_few_shapes_changes_no_more_than_rounding(
     assert len(few) < len(set(even.context.train["en"].lengths))
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("trainer.packing=true",), r"trainer\.packing=true: .* choose one"),
-        (("trainer.precision=fp16",), r"trainer\.precision=fp16: .* use bf16"),
-        (("evaluate.gradient_overlap=true",), r"evaluate\.gradient_overlap=true: gradients"),
-        (("evaluate.class_gradients=true",), r"evaluate\.class_gradients=true: gradients"),
-        (("model.max_length=50",), r"model\.max_length=50: must be a multiple of 16"),
-        (("model.family=distilbert",), r"is for encoders of BERT's and RoBERTa's families"),
-    ],
-)
-def test_what_cannot_be_recorded_is_refused_when_a_run_is_planned(
-    overrides: tuple[str, ...], message: str, make_run: Callable[..., Run]
-) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
-        make_run(*GRAPHS, *overrides)
-    assert str(caught.value).startswith("trainer.cuda_graphs=true")
-
-
-def test_a_plan_says_of_which_strategies_nothing_is_recorded(make_run: Callable[..., Run]) -> None:
+def test_a_plan_says_of_which_strategies_nothing_is_recorded(make_run: Make) -> None:
     def told(*overrides: str) -> list[str]:
         return [note for note in make_run(*overrides).notes if "cuda_graphs" in note]
 

@@ -19,6 +19,8 @@ from xclrun.strategy.er import ExperienceReplay
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener
 
+Make = Callable[..., Run]
+
 
 @pytest.fixture
 def alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[str]]]:
@@ -61,7 +63,7 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[0])
 def test_a_run_holds_one_model_and_no_training_between_hops(
-    kind: tuple[str, ...], alive: Callable[[], list[str]], make_run: Callable[..., Run], do: Callable[..., Run]
+    kind: tuple[str, ...], alive: Callable[[], list[str]], make_run: Make, do: Make
 ) -> None:
     listener = Counting(alive)
     do(make_run(*kind, "trainer.epochs=1"), listener)
@@ -70,7 +72,7 @@ def test_a_run_holds_one_model_and_no_training_between_hops(
 
 
 def test_a_run_that_failed_holds_nothing(
-    alive: Callable[[], list[str]], make_run: Callable[..., Run], do: Callable[..., Run], monkeypatch: Any
+    alive: Callable[[], list[str]], make_run: Make, do: Make, monkeypatch: Any
 ) -> None:
     for raised, told in ((OSError(28, "No space left on device"), RunError), (ValueError("?"), ValueError)):
 

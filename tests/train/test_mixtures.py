@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from xclrun.core.errors import UsageError
 from xclrun.core.identity import derive
 from xclrun.core.stream import BEFORE, Hop, Mixture, Stream, in_blocks, independent, joint, resolve_order, sequence
 from xclrun.run import Run
@@ -16,8 +15,7 @@ from xclrun.store.records import record
 from xclrun.train.curriculum import Mixed
 from xclrun.train.encodings import encodings
 
-from .conftest import predicted, stored
-from .test_resume import interrupted
+from .conftest import predicted, stopped, stored
 
 Do = Callable[..., Run]
 Make = Callable[..., Run]
@@ -125,34 +123,11 @@ def test_without_a_number_of_steps_it_takes_as_many_as_passes_would(make_run: Ma
     assert run.sentences(run.stream.hops[1]) == 72
 
 
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (("order=[en,de]", "trainer.mixture_steps=5"), r"trainer.mixture_steps=5: the order has no mixture of keys"),
-        (("order=[en+de]", "trainer.mixture_steps=0"), r"trainer.mixture_steps=0: must be at least 1"),
-        (("order=[en+dd,es]",), r"order: the dataset has no language 'dd'; Known: de, en, es"),
-        (("order=[en+de,de]",), r"order: the language 'de' is repeated in \[en\+de, de\]"),
-        (("order=[en+de]", "trainer.batch_size=null"), r"trainer.batch_size=null order=\[…en\+de…\]: batches of a mix"),
-        (("order=[en+de,es]", "strategy=zero_shot"), r"strategy=zero_shot order=\[…en\+de…\]: has hops of its own"),
-        (("order=[en+de,es]", "strategy=inc_joint"), r"strategy=inc_joint order=\[…en\+de…\]: has hops of its own"),
-        (
-            ("order=[en+de,es]", "strategy=lang_spec_task"),
-            r"strategy=lang_spec_task order=.*: gives each key parts",
-        ),
-    ],
-)
-def test_mistakes_are_told_when_planning(overrides: tuple[str, ...], told: str, make_run: Make) -> None:
-    with pytest.raises(UsageError, match=told):
-        make_run(*overrides)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("strategy", ["er", "ewc_online", "replay"])
 def test_killed_and_resumed_it_is_the_same(strategy: str, make_run: Make, do: Do) -> None:
     small = ("strategy.replay_interval=5", "strategy.replay_number=4") if strategy == "replay" else ()
     given = (*MIXED, f"strategy={strategy}", "evaluate.every_examples=10", "dataset.replay.every_k=1", *small)
     wanted, run = do(make_run(*given, outputs="undisturbed")), make_run(*given)
-    for step in (3, 3, 4):
-        interrupted(run, do, step)
-    do(run)
+    do(stopped(run, do, 3, 3, 4))
     assert (stored(run.store), predicted(run)) == (stored(wanted.store), predicted(wanted))

@@ -16,6 +16,8 @@ from xclrun.train.stop import Stopped
 
 from .conftest import StopAt, copied, same, stored
 
+Make = Callable[..., Run]
+
 KEPT = ("trainer.optimizer_state=kept", "trainer.epochs=1", "order=[en,de]")
 
 
@@ -24,7 +26,7 @@ def kept(run: Run, hop: int, file: str = OPTIMIZER) -> Any:
 
 
 def test_the_next_hop_goes_on_with_the_same_adam(
-    make_run: Callable[..., Run], do: Callable[..., Run], training: Callable[..., HopTraining]
+    make_run: Make, do: Make, training: Callable[..., HopTraining]
 ) -> None:
     """By hand: two trainings, of which the second is given the optimiser of the first, after its last step."""
     run = do(make_run(*KEPT, "trainer.epochs=2"))
@@ -45,7 +47,7 @@ def test_the_next_hop_goes_on_with_the_same_adam(
     assert not same(found["given"], found["fresh"])
 
 
-def test_languages_learnt_alone_hand_nothing_on(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+def test_languages_learnt_alone_hand_nothing_on(make_run: Make, do: Make) -> None:
     run = do(make_run(*KEPT, "strategy=lang_spec_ft"))
     fresh = make_run("trainer.epochs=1", "strategy=lang_spec_ft", "order=[en,de]")
     assert run.id != fresh.id
@@ -58,7 +60,7 @@ def steps(run: Run, hop: int, beginning: str) -> set[int]:
     return {int(t) for key, t in kept(run, hop).items() if key.startswith(beginning) and key.endswith("/step")}
 
 
-def test_what_starts_anew_in_a_hop_has_a_fresh_state(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+def test_what_starts_anew_in_a_hop_has_a_fresh_state(make_run: Make, do: Make) -> None:
     own = do(make_run(*KEPT, "strategy=lang_spec_task"))
     # 22 and 18 sentences in batches of 4.
     assert [steps(own, hop, "encoder.") for hop in (1, 2)] == [{6}, {11}]
@@ -71,7 +73,7 @@ def test_what_starts_anew_in_a_hop_has_a_fresh_state(make_run: Callable[..., Run
 
 @pytest.mark.parametrize("case", ["shared", "gone", "interrupted"])
 def test_results_do_not_depend_on_who_trained_the_hop_before(
-    case: str, alone: Callable[..., Any], make_run: Callable[..., Run], do: Callable[..., Run]
+    case: str, alone: Callable[..., Any], make_run: Make, do: Make
 ) -> None:
     run = make_run(*KEPT, "strategy=er")
     if case == "interrupted":

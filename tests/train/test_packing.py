@@ -17,6 +17,8 @@ from xclrun.train.stop import Stopped
 
 from .conftest import StopAt, copied, same
 
+Make = Callable[..., Run]
+
 # Each calls the model in its own way: a memory's batches, teachers, a gradient beside, hooks, parts, adapters.
 STRATEGIES = {
     "er": ("strategy=er",),
@@ -57,7 +59,7 @@ class Losses(Listener):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_learns_what_it_learns_from_padded_batches(
-    strategy: str, make_run: Callable[..., Run], threads: None, monkeypatch: pytest.MonkeyPatch
+    strategy: str, make_run: Make, threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if strategy == "lang_spec_ada_t":
         pytest.importorskip("adapters", reason="needs xclrun[adapters]")
@@ -75,7 +77,7 @@ def test_every_strategy_learns_what_it_learns_from_padded_batches(
 
 
 def test_dropout_makes_another_training_which_goes_on_exactly(
-    make_run: Callable[..., Run], do: Callable[..., Run], training: Callable[..., HopTraining]
+    make_run: Make, do: Make, training: Callable[..., HopTraining]
 ) -> None:
     """Packing is a part of what a training is; what is dropped follows from the place, so a stop changes nothing."""
     padded, packed = (make_run("trainer.epochs=1", f"trainer.packing={p}", "order=[en]") for p in ("false", "true"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xclrun.core.errors import UsageError
 from xclrun.core.identity import identity
 from xclrun.run import Run
 from xclrun.store import predictions
@@ -164,18 +162,3 @@ def test_a_share_of_the_hops_data_is_a_number_of_its_own_for_each_hop(make_run: 
     # Of dev nothing is predicted inside hops, and the last point is the hop's end.
     assert all("dev" not in point for point in found.points)
     assert set(predictions.read(run.directory.points(1))["split"].to_pylist()) == {"test"}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["evaluate.every_share=1.5"], "evaluate.every_share=1.5: must be above 0 and at most 1"),
-        (["evaluate.every_share=0.1", EVERY], "evaluate.every_examples=10 is given too"),
-        (["evaluate.keep_points=2"], "there are no points without evaluate.every_examples"),
-        ([EVERY, "evaluate.keep_points=0"], "evaluate.keep_points=0: a whole number of at least 1, all, or null"),
-        ([EVERY, "evaluate.keep_points=some"], "all, or null"),
-    ],
-)
-def test_points_that_cannot_be_taken_are_told(overrides: list[str], told: str, make_run: Make) -> None:
-    with pytest.raises(UsageError, match=re.escape(told)):
-        make_run("strategy=naive", *overrides)

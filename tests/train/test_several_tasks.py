@@ -12,27 +12,22 @@ import torch
 from torch import Tensor
 
 from tests.conftest import some
+from tests.strategy.real import graph, weights
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
-from xclrun.core.errors import UsageError
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS
 from xclrun.data.batches import Batch, concat
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.store.records import read_predictions, read_records, record
-from xclrun.store.tensors import load_tensors
 from xclrun.strategy import STRATEGIES
 from xclrun.strategy.shared.fisher import one_by_one
 from xclrun.train.curriculum import Passes
 from xclrun.train.encodings import encodings
-from xclrun.train.progress import Listener
-from xclrun.train.stages import StageGraph
-from xclrun.train.stop import StopFlag
 
-from .conftest import predicted, stored
-from .test_resume import interrupted
+from .conftest import predicted, stopped, stored
 
 Do = Callable[..., Run]
 Make = Callable[..., Run]
@@ -55,14 +50,6 @@ def run(make_run: Make) -> Run:
 def model(run: Run) -> Model:
     """The untrained model."""
     return graph(run).bench.untrained()
-
-
-def graph(run: Run) -> StageGraph:
-    return StageGraph(run, Listener(), StopFlag())
-
-
-def weights(run: Run, hop: int) -> dict[str, Tensor]:
-    return load_tensors(run.store.path(run.stages[hop].train) / "weights.safetensors")
 
 
 def of_task(run: Run, key: str, rows: list[int]) -> Batch:
@@ -140,7 +127,7 @@ LEARNING = ("naive", "ewc_online", "agem", "er", "kd_logit")
 
 @pytest.mark.parametrize("strategy", LEARNING)
 def test_a_hop_leaves_the_heads_of_other_tasks_as_they_are_unless_it_replays_them(
-    strategy: str, finished: Callable[..., Run]
+    strategy: str, finished: Make
 ) -> None:
     run = finished(*STREAM, *EVERY_STEP, f"strategy={strategy}")
     before, after = weights(run, 1), weights(run, 2)
@@ -155,7 +142,7 @@ def test_a_hop_leaves_the_heads_of_other_tasks_as_they_are_unless_it_replays_the
     assert not [name for name in moved if name.startswith("tasks.intent_slots.")], "learnt by the third hop alone"
 
 
-def test_the_matrix_has_of_each_key_its_own_metric(finished: Callable[..., Run]) -> None:
+def test_the_matrix_has_of_each_key_its_own_metric(finished: Make) -> None:
     run = finished(*STREAM, *EVERY_STEP, "strategy=er")
     mine = record(run.directory)
     assert mine.metrics == ("key_score",)
@@ -178,7 +165,7 @@ def test_the_matrix_has_of_each_key_its_own_metric(finished: Callable[..., Run])
     assert estimate.value == pytest.approx(R[-1].mean())
 
 
-def test_kept_counts_give_the_same_scores(finished: Callable[..., Run]) -> None:
+def test_kept_counts_give_the_same_scores(finished: Make) -> None:
     run = finished(*STREAM, *EVERY_STEP, "strategy=er")
     first, second = (next(r for r in read_records(run.outputs, pytest.fail) if r.run_id == run.id) for _ in range(2))
     for name, matrix in some(record(run.directory).scores.items()):
@@ -239,27 +226,6 @@ def test_replayed_batches_of_a_whole_memory_hold_one_task_each(make_run: Make) -
     assert torch.equal(found[0].labels, classes.labels)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (("strategy=fc",), r"strategy=fc: dataset.parts has several tasks \(intent_slots, .*\); it adapts the heads"),
-        (("strategy=mbpa", "strategy.key=pooler"), r"strategy.key=pooler: each task has its own pooler"),
-        (
-            ("evaluate.slot_f1=tag_macro",),
-            r"evaluate.slot_f1=tag_macro: dataset.parts has several tasks \(.*\); it is",
-        ),
-        (("shots=2",), r"shots=2: few-shot training sets are of one task"),
-        (("strategy=er", "strategy.selection=ring"), r"strategy=er: .*; strategy.selection=ring chooses by class"),
-        (("model.label_on=all",), r"model.label_on=all dataset.task=token_tags: every piece has a tag only in"),
-    ],
-)
-def test_what_cannot_learn_several_tasks_is_refused_when_planning(
-    overrides: tuple[str, ...], told: str, make_run: Make
-) -> None:
-    with pytest.raises(UsageError, match=told):
-        make_run(*STREAM, *overrides)
-
-
 def test_some_keys_of_one_task_are_a_dataset_of_one_task(make_run: Make, do: Do) -> None:
     run = make_run(PARTS, "dataset.languages=[kind,more]", "order=[kind,more]", "trainer.epochs=1")
     assert run.dataset.task == SEQUENCE_CLASS
@@ -274,9 +240,7 @@ def test_stopped_and_resumed_it_is_the_same(strategy: str, make_run: Make, do: D
     given = (*STREAM, *EVERY_STEP, f"strategy={strategy}", "evaluate.every_examples=10", "dataset.max_train=8")
     given += ("strategy.replay_interval=5", "strategy.replay_number=4") if strategy == "replay" else ()
     wanted, run = do(make_run(*given, outputs="undisturbed")), make_run(*given)
-    for step in (3, 5, 4) if strategy != "multilingual" else (3, 2, 4):
-        interrupted(run, do, step)
-    do(run)
+    do(stopped(run, do, 3, 5, 4))
     assert (stored(run.store), predicted(run)) == (stored(wanted.store), predicted(wanted))
 
 

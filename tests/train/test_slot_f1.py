@@ -13,12 +13,12 @@ from xclrun.store.records import record
 
 from .conftest import stored
 
+Make = Callable[..., Run]
+
 LAST, EVERY = "trainer.selection=last", "evaluate.every_examples=10"
 
 
-def test_runs_that_differ_in_slot_f1_alone_share_all_trainings(
-    make_run: Callable[..., Run], do: Callable[..., Run]
-) -> None:
+def test_runs_that_differ_in_slot_f1_alone_share_all_trainings(make_run: Make, do: Make) -> None:
     micro = do(make_run("order=[en,de]", "trainer.epochs=3", LAST, EVERY))
     before = stored(micro.store)
     macro = do(make_run("order=[en,de]", "trainer.epochs=3", LAST, EVERY, "evaluate.slot_f1=tag_macro"))
@@ -47,9 +47,7 @@ def test_runs_that_differ_in_slot_f1_alone_share_all_trainings(
         )
 
 
-def test_dev_scores_that_select_a_checkpoint_are_logged_with_their_way_of_scoring(
-    make_run: Callable[..., Run], do: Callable[..., Run]
-) -> None:
+def test_dev_scores_that_select_a_checkpoint_are_logged_with_their_way_of_scoring(make_run: Make, do: Make) -> None:
     run = do(make_run("order=[en]", "trainer.epochs=3", "evaluate.slot_f1=tag_macro"))
     assert {stage["slot_f1"] for stage in run.directory.read_manifest()["stages"][1:]} == {"tag_macro"}
     dev = [of for epoch in record(run.directory).curve for of in epoch["dev"].values()]
@@ -63,7 +61,7 @@ def test_dev_scores_that_select_a_checkpoint_are_logged_with_their_way_of_scorin
 
 
 def test_dev_scores_that_select_nothing_are_logged_alike_whichever_run_trains(
-    make_run: Callable[..., Run], do: Callable[..., Run], tmp_path: Path
+    make_run: Make, do: Make, tmp_path: Path
 ) -> None:
     """Runs that differ in slot_f1 share the training and its log."""
     micro = do(make_run("order=[en]", "trainer.epochs=3", LAST))

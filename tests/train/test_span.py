@@ -25,6 +25,8 @@ from xclrun.train.stop import Stopped
 
 from .conftest import StopAt, predicted, stored
 
+Make = Callable[..., Run]
+
 Do = Callable[..., Run]
 SPAN = (
     "dataset=questions",
@@ -48,9 +50,7 @@ def rows(run: Run, hop: int = 2) -> pd.DataFrame:
     return pd.read_parquet(run.directory.predictions(hop)).set_index(["language", "example_id"]).sort_index()
 
 
-def test_answers_are_stored_with_places_and_scored_from_what_is_stored(
-    make_run: Callable[..., Run], do: Do, data: Path
-) -> None:
+def test_answers_are_stored_with_places_and_scored_from_what_is_stored(make_run: Make, do: Do, data: Path) -> None:
     run = do(make_run(*SPAN, data=data))
     found, mine = rows(run), record(run.directory)
     assert mine.metrics == ("answer_f1", "exact_match")
@@ -84,7 +84,7 @@ def test_answers_are_stored_with_places_and_scored_from_what_is_stored(
 
 
 def test_fisher_information_of_windows_is_the_mean_of_squared_gradients(
-    make_run: Callable[..., Run], data: Path, threads: None
+    make_run: Make, data: Path, threads: None
 ) -> None:
     context = context_of(make_run(*SPAN, data=data), 1)
     train, model, device = context.train["en"], context.model, torch.device("cpu")
@@ -106,9 +106,7 @@ def test_fisher_information_of_windows_is_the_mean_of_squared_gradients(
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6 * float(value.max()) + 1e-12)
 
 
-def test_distillation_compares_starts_and_ends_of_each_window(
-    make_run: Callable[..., Run], data: Path, threads: None
-) -> None:
+def test_distillation_compares_starts_and_ends_of_each_window(make_run: Make, data: Path, threads: None) -> None:
     """The teacher's outputs are of words, [CLS] and pieces, without padding; after a step they differ."""
     run = make_run(*SPAN, "strategy=kd_logit", data=data)
     strategy, context = run.strategy(), context_of(run, 1)
@@ -123,7 +121,7 @@ def test_distillation_compares_starts_and_ends_of_each_window(
     assert strategy.distance("en", rows, context).item() == pytest.approx((9 + 1) / 2, rel=1e-4)
 
 
-def test_questions_without_an_answer_are_counted_or_kept(make_run: Callable[..., Run], do: Do, tmp_path: Path) -> None:
+def test_questions_without_an_answer_are_counted_or_kept(make_run: Make, do: Do, tmp_path: Path) -> None:
     data = write_questions(tmp_path / "data", "en", silent=3)
     dropped = make_run(*SPAN, "order=[en]", data=data)
     assert dropped.dataset.notes["unanswerable"] == {"en/train": 5, "en/dev": 2, "en/test": 3}
@@ -142,7 +140,7 @@ def test_questions_without_an_answer_are_counted_or_kept(make_run: Callable[...,
 
 
 def test_a_release_without_dev_and_most_training_files_is_one_hop_tested_on_all(
-    make_run: Callable[..., Run], do: Do, tmp_path: Path
+    make_run: Make, do: Do, tmp_path: Path
 ) -> None:
     """XQuAD: trained on SQuAD, tested in every language, inside the hop too."""
     for name, language, split in (
@@ -160,7 +158,7 @@ def test_a_release_without_dev_and_most_training_files_is_one_hop_tested_on_all(
     assert {language for point in mine.points for language in point["test"]} == {"en", "th"}
 
 
-def test_what_a_run_of_questions_cannot_have_is_told_while_planning(make_run: Callable[..., Run], data: Path) -> None:
+def test_what_a_run_of_questions_cannot_have_is_told_while_planning(make_run: Make, data: Path) -> None:
     for wrong, told in (
         (["model.max_length=27"], r"^model.max_length=27: must be above 28, for windows"),
         (["shots=2"], r"^shots=2: few-shot training sets are drawn by classes or tags, and dataset.task=span h"),
@@ -177,14 +175,14 @@ def test_what_a_run_of_questions_cannot_have_is_told_while_planning(make_run: Ca
             make_run(*SPAN, *wrong, data=data)
 
 
-def test_windows_are_part_of_what_a_run_of_questions_is_alone(make_run: Callable[..., Run], data: Path) -> None:
+def test_windows_are_part_of_what_a_run_of_questions_is_alone(make_run: Make, data: Path) -> None:
     other = "model.windows.stride=9"
     assert make_run(*SPAN, data=data).id != make_run(*SPAN, other, data=data).id
     assert make_run().id == make_run(other).id
 
 
 def test_a_stream_of_questions_classes_and_tags_has_a_head_for_each(
-    make_run: Callable[..., Run], do: Do, data: Path, corpus: Path
+    make_run: Make, do: Do, data: Path, corpus: Path
 ) -> None:
     """One encoder; each key is scored by its own task's metrics, and the first of them stand in one matrix."""
     parts = {
@@ -206,9 +204,7 @@ def test_a_stream_of_questions_classes_and_tags_has_a_head_for_each(
     assert scores[3, 0] == pytest.approx(np.mean(wanted))
 
 
-def test_blocks_of_questions_are_coded_by_their_own_numbers_of_spans(
-    make_run: Callable[..., Run], do: Do, data: Path
-) -> None:
+def test_blocks_of_questions_are_coded_by_their_own_numbers_of_spans(make_run: Make, do: Do, data: Path) -> None:
     run = do(make_run(*SPAN, "order=[en]", "dataset.blocks=3", "strategy=growing", data=data))
     mine = record(run.directory)
     first, *others = blocks(mine, "answers") or ()
@@ -223,9 +219,7 @@ def test_blocks_of_questions_are_coded_by_their_own_numbers_of_spans(
 
 
 @pytest.mark.full
-def test_every_strategy_answers_questions_or_says_why_it_cannot(
-    make_run: Callable[..., Run], do: Do, data: Path
-) -> None:
+def test_every_strategy_answers_questions_or_says_why_it_cannot(make_run: Make, do: Do, data: Path) -> None:
     """Each trains, replays, distils, counts Fisher information or adapts on windows as it does on sentences."""
     refused = []
     written = ("strategy.replay_write=0.5", "strategy.replay_interval=8", "strategy.replay_number=4")
@@ -247,7 +241,7 @@ def test_every_strategy_answers_questions_or_says_why_it_cannot(
 @pytest.mark.full
 @pytest.mark.parametrize("strategy", ["er", "kd_logit", "mbpa"])
 def test_a_run_of_questions_that_is_stopped_goes_on_bit_for_bit(
-    strategy: str, make_run: Callable[..., Run], do: Do, data: Path
+    strategy: str, make_run: Make, do: Do, data: Path
 ) -> None:
     options = (*SPAN, f"strategy={strategy}", "evaluate.every_examples=8", "trainer.selection=best")
     if strategy == "mbpa":

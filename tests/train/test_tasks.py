@@ -14,6 +14,8 @@ from xclrun.core.task import BY_NAME
 from xclrun.run import Run
 from xclrun.store.records import read_predictions, record
 
+Make = Callable[..., Run]
+
 Do = Callable[..., Run]
 ORDER = "order=[en,de]"
 
@@ -30,7 +32,7 @@ def add_pairs(found: list[dict[str, Any]]) -> None:
         row["text_b"] = ("so be it " * (40 if i == 2 else 1)) if i % 2 == 0 else None
 
 
-def test_sequence_class(make_run: Callable[..., Run], do: Do, changed_corpus: Callable[..., Any]) -> None:
+def test_sequence_class(make_run: Make, do: Do, changed_corpus: Callable[..., Any]) -> None:
     data = changed_corpus({(language, split): add_pairs for language in ("en", "de") for split in ("train", "test")})
     run = do(make_run("dataset.task=sequence_class", "strategy=er", "strategy.selection=herding", ORDER, data=data))
     found, mine = rows(run), record(run.directory)
@@ -57,7 +59,7 @@ def test_sequence_class(make_run: Callable[..., Run], do: Do, changed_corpus: Ca
     assert run.directory.read_manifest()["data"]["truncated"]
 
 
-def test_token_tags_as_spans(make_run: Callable[..., Run], do: Do) -> None:
+def test_token_tags_as_spans(make_run: Make, do: Do) -> None:
     run = do(make_run("dataset.task=token_tags", "strategy=kd_logit", "trainer.epochs=6", ORDER))
     found, mine = rows(run), record(run.directory)
     assert mine.metrics == ("entity_f1",)
@@ -74,7 +76,7 @@ def test_token_tags_as_spans(make_run: Callable[..., Run], do: Do) -> None:
     assert read_predictions(run.outputs, [mine], pytest.fail)[run.id].confusion(2).size == 0
 
 
-def test_token_tags_as_words_beyond_the_limit(make_run: Callable[..., Run], do: Do) -> None:
+def test_token_tags_as_words_beyond_the_limit(make_run: Make, do: Do) -> None:
     """Words that the model does not see are not scored, and the rows tell how many there were."""
     few = ("model.max_length=8", "model.label_on=last")
     run = do(make_run("dataset.task=token_tags", "dataset.tags_are=words", "strategy=ewc_online", *few, ORDER))
@@ -94,7 +96,7 @@ def test_token_tags_as_words_beyond_the_limit(make_run: Callable[..., Run], do: 
     assert sum(n for key, n in unscored.items() if key.endswith("test")) >= int((found["tokens"] - seen).sum()) > 0
 
 
-def test_identity_of_tasks(make_run: Callable[..., Run]) -> None:
+def test_identity_of_tasks(make_run: Make) -> None:
     """Each task, and each way of scoring its tags, is a run of its own; a key at its old meaning changes no id."""
     spans, words = (make_run("dataset.task=token_tags", f"dataset.tags_are={way}") for way in ("spans", "words"))
     joint, told = make_run(), make_run("dataset.tags_are=spans")

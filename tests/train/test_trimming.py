@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor
 
+from tests.strategy.real import weights
 from xclrun.run import Run
 from xclrun.store import predictions
-from xclrun.store.tensors import load_tensors
 from xclrun.train.encodings import encodings
 
 from .conftest import stored
@@ -25,10 +24,6 @@ Do = Callable[..., Run]
 SHORT = ("order=[en,de]", "trainer.epochs=1")
 TRIM = "model.trim_vocabulary=true"
 TABLE = "encoder.embeddings.word_embeddings.weight"
-
-
-def weights(run: Run, hop: int) -> dict[str, Tensor]:
-    return load_tensors(run.store.path(run.stages[hop].train) / "weights.safetensors")
 
 
 def rows(run: Run) -> pd.DataFrame:

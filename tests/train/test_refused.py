@@ -1,0 +1,83 @@
+"""What cannot be trained is refused in a line when a run is planned: overrides that do not go together, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from xclrun.core.errors import UsageError
+from xclrun.run import Run
+
+from .test_graphs import GRAPHS
+from .test_several_tasks import STREAM
+
+BLOCKS = ("order=[en,de]", "dataset.blocks=3")
+OWN_HOPS = "its hops do not take one block after another; growing, naive"
+EVERY = "evaluate.every_examples=10"
+TAGS = "dataset.task=token_tags"
+
+REFUSED = [
+    # Blocks of a training split.
+    (("order=[en,de]", "dataset.blocks=1"), r"dataset\.blocks=1: must be at least 2"),
+    (("order=[en,de]", "dataset.blocks=19"), r"dataset\.blocks=19: de/train has 18 examples; at most as many blocks"),
+    ((*BLOCKS, "shots=2"), r"dataset\.blocks=3: blocks of a training split cannot be had with shots"),
+    ((*BLOCKS, "dataset.repeat_to=40"), r"cannot be had with dataset\.repeat_to"),
+    ((*BLOCKS, "strategy=multilingual"), OWN_HOPS),
+    ((*BLOCKS, "strategy=zero_shot"), OWN_HOPS),
+    ((*BLOCKS, "strategy=lang_spec_ft"), OWN_HOPS),
+    ((*BLOCKS, "strategy=lang_spec_enc", "strategy.layers=[1]"), "gives each language parts of its own"),
+    ((*BLOCKS, "strategy=er", "strategy.expansion=lang_spec_task"), "gives each language parts of its"),
+    (("order=[fr,de]", "dataset.blocks=3"), "order: the dataset has no language 'fr'"),
+    (
+        ("order=[en+de]", "dataset.blocks=3"),
+        r"blocks are of one key, and the order ends with a mixture, en\+de; end it",
+    ),
+    # Mixtures of keys.
+    (("order=[en,de]", "trainer.mixture_steps=5"), r"^trainer\.mixture_steps=5: the order has no mixture of keys"),
+    (("order=[en+de]", "trainer.mixture_steps=0"), r"^trainer\.mixture_steps=0: must be at least 1"),
+    (("order=[en+dd,es]",), r"order: the dataset has no language 'dd'; Known: de, en, es"),
+    (("order=[en+de,de]",), r"order: the language 'de' is repeated in \[en\+de, de\]"),
+    (("order=[en+de]", "trainer.batch_size=null"), r"trainer\.batch_size=null order=\[…en\+de…\]: batches of a mix"),
+    (("order=[en+de,es]", "strategy=zero_shot"), r"strategy=zero_shot order=\[…en\+de…\]: has hops of its own"),
+    (("order=[en+de,es]", "strategy=inc_joint"), r"strategy=inc_joint order=\[…en\+de…\]: has hops of its own"),
+    (("order=[en+de,es]", "strategy=lang_spec_task"), r"strategy=lang_spec_task order=.*: gives each key parts"),
+    # Several tasks in one model.
+    (
+        (*STREAM, "strategy=fc"),
+        r"^strategy=fc: dataset\.parts has several tasks \(intent_slots, .*\); it adapts the he",
+    ),
+    ((*STREAM, "strategy=mbpa", "strategy.key=pooler"), r"strategy\.key=pooler: each task has its own pooler"),
+    ((*STREAM, "evaluate.slot_f1=tag_macro"), r"^evaluate\.slot_f1=tag_macro: dataset\.parts has several tasks \(.*\)"),
+    ((*STREAM, "shots=2"), r"^shots=2: few-shot training sets are of one task"),
+    (
+        (*STREAM, "strategy=er", "strategy.selection=ring"),
+        r"^strategy=er: .*; strategy\.selection=ring chooses by class",
+    ),
+    ((*STREAM, "model.label_on=all"), r"^model\.label_on=all dataset\.task=token_tags: every piece has a tag only in"),
+    # A task that lacks what is asked for.
+    ((TAGS, "model.label_on=all"), r"^model\.label_on=all dataset\.task=token_tags: every piece has a tag only in"),
+    ((TAGS, "evaluate.class_gradients=true"), r"^evaluate\.class_gradients=true: dataset 'jsonl' has no classes"),
+    # Points inside hops.
+    (("evaluate.every_share=1.5",), r"evaluate\.every_share=1\.5: must be above 0 and at most 1"),
+    (("evaluate.every_share=0.1", EVERY), r"evaluate\.every_examples=10 is given too"),
+    (("evaluate.keep_points=2",), r"there are no points without evaluate\.every_examples"),
+    ((EVERY, "evaluate.keep_points=0"), r"evaluate\.keep_points=0: a whole number of at least 1, all, or null"),
+    ((EVERY, "evaluate.keep_points=some"), "all, or null"),
+    # Recorded steps.
+    ((*GRAPHS, "trainer.packing=true"), r"^trainer\.cuda_graphs=true trainer\.packing=true: .* choose one"),
+    ((*GRAPHS, "trainer.precision=fp16"), r"^trainer\.cuda_graphs=true trainer\.precision=fp16: .* use bf16"),
+    ((*GRAPHS, "evaluate.gradient_overlap=true"), r"^trainer\.cuda_graphs=true evaluate\.gradient_overlap=true: grad"),
+    ((*GRAPHS, "evaluate.class_gradients=true"), r"^trainer\.cuda_graphs=true evaluate\.class_gradients=true: grad"),
+    ((*GRAPHS, "model.max_length=50"), r"^trainer\.cuda_graphs=true model\.max_length=50: must be a multiple of 16"),
+    ((*GRAPHS, "model.family=distilbert"), r"^trainer\.cuda_graphs=true.* is for encoders of BERT's and RoBERTa's fam"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "told"), REFUSED)
+def test_what_cannot_be_is_refused_in_a_line(
+    overrides: tuple[str, ...], told: str, make_run: Callable[..., Run]
+) -> None:
+    with pytest.raises(UsageError, match=told) as refused:
+        make_run(*overrides)
+    assert "\n" not in str(refused.value)
