@@ -13,11 +13,11 @@
 - that likelihood and its gradient over pytorch-crf's (`benchmarks.crf`);
 - a job whose hops are all shared: seconds;
 - what a person waits for: CPU seconds of help, plans, status, reports (`benchmarks.waits`), and planning 7,200 runs;
-- ``make demo`` after installation: seconds by the clock, so with nothing beside it.
+- ``make demo`` after installation: seconds in wall-clock time, so with nothing next to it.
 
 Reports of 10⁴ runs and more take too long for here: `benchmarks.scale` has their bars.
 
-The data is mtop16 where the public data lies beside the project (or at XCLRUN_SHARED), else mini.
+The data is mtop16 where the public data is next to the project (or at XCLRUN_SHARED), else mini.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
-# What a ratio, or a number of seconds, may be at the most.
+# What a ratio, or a number of seconds, may be at most.
 AIMS: dict[str, float | None] = {
     "naive": 1.05,
     "er": 1.10,
@@ -85,7 +85,7 @@ SHORT = ["dataset.max_train=160", "dataset.max_eval=16"]
 NARROW = ["model.hidden_size=384", "model.intermediate_size=1536", "trainer.lr=1e-3"]
 
 Found = dict[str, Any]
-# Name of the benchmark, what it may be at the most, and how it is measured.
+# Name of the benchmark, what it may be at most, and how it is measured.
 Benchmark = tuple[str, float | None, Callable[[], Found]]
 
 
@@ -234,7 +234,7 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
 
 
 def shown(found: Found, aim: float | None) -> str:
-    """Return one result for a person, beside its aim."""
+    """Return one result for a person, next to its aim."""
     if "seconds" in found:
         text = f"{found['seconds']:.2f}"
         if "first" in found:

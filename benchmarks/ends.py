@@ -1,7 +1,7 @@
-"""What the end of a hop costs beside its training: writing checkpoints, stages, predictions and the run's own files.
+"""What the end of a hop costs next to its training: writing checkpoints, stages, predictions and the run's own files.
 
 Of a short hop, where it weighs most; evaluation is not counted, nor the strategy's own work (a memory, Fisher
-information). Runs are sent to MLflow by a process of their own, while the next hop trains.
+information). Runs are sent to MLflow by their own process, while the next hop trains.
 """
 
 from __future__ import annotations

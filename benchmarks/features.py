@@ -8,7 +8,7 @@ test sets of source and target. Not all of it is run, since most of it is the sa
 - without, one bucket over 1 and over 3 epochs: a further epoch takes half the difference, and the other buckets take as
   long.
 
-The source model has learnt little, which changes no time. Its training and evaluations are left out of both sides.
+The source model has learned little, which changes no time. Its training and evaluations are left out of both sides.
 
 Without a GPU, times are those that the process was given by the CPU: differences of seconds by the clock would be made
 of what else the machine does.

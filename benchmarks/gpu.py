@@ -297,7 +297,7 @@ def _breaks() -> bool:
 
 
 def _runs_out() -> bool:
-    """Ask for more memory than there is; return whether the process can go on after it."""
+    """Ask for more memory than there is; return whether the process can continue after it."""
     try:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
     except torch.cuda.OutOfMemoryError:
@@ -306,7 +306,7 @@ def _runs_out() -> bool:
 
 
 def broken(plan: Plan) -> Found:
-    """Return whether each of two failures is noticed, in a process of its own: the first leaves none of use."""
+    """Return whether each of two failures is noticed, in its own process: the first leaves none of use."""
     if plan.device == "cpu":
         return {"rehearsed": True}
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:

@@ -1,6 +1,6 @@
 """Memory of a training with language-specific parts over that of naive fine-tuning.
 
-On a GPU: the most that torch had on it. Elsewhere: how far the greatest resident size of a process of its own goes
+On a GPU: the most that torch had on it. Elsewhere: how far the greatest resident size of its own process goes
 beyond what it had before the model was there. The system's own count of that size (``ru_maxrss``) does not do: on Linux
 a process inherits that of the one that started it.
 """
@@ -26,7 +26,7 @@ def measurable() -> bool:
 
 
 def peak(strategy: str, overrides: Sequence[str]) -> int:
-    """Return the bytes that a few steps of a strategy's second hop take, measured in a process of their own."""
+    """Return the bytes that a few steps of a strategy's second hop take, measured in their own process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_measure, (strategy, list(overrides)))
 
@@ -72,7 +72,7 @@ def _resident(name: str) -> int:
 
 
 def _forget_peak() -> int:
-    """Let the peak begin anew, where the system lets us; return the bytes in memory now."""
+    """Let the peak start again, where the system lets us; return the bytes in memory now."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return _resident("VmRSS")

@@ -27,7 +27,7 @@ def places(example: Example) -> list[tuple[int, int]]:
     """Return the first character of each word in the text, and the one after its last.
 
     Raises:
-        ValueError: a word does not stand in the text.
+        ValueError: a word does not are in the text.
     """
     text, at, found = example.whole, 0, []
     for word in example.tokens:

@@ -1,11 +1,11 @@
-"""``python -m benchmarks.reproduce PAGE DATA``: does a run of a result page, done anew, give the page's counts?
+"""``python -m benchmarks.reproduce PAGE DATA``: does a run of a result page, done again, give the page's counts?
 
-A page that has the score matrices of its runs beside it (``NAME-matrices.csv``) also prints the commands that made
+A page that has the score matrices of its runs next to it (``NAME-matrices.csv``) also prints the commands that made
 them. One run is drawn, found again among what these commands plan with today's code, done from the data in a folder of
 its own, where nothing is shared with runs that were there, and its matrices compared with the page's, count by count.
 
 On a CPU of the same kind all counts are the same. On another machine, or a GPU, sums are rounded in another order, and
-trainings drift apart: then it says how many counts differ, and by how many points at the most.
+trainings drift apart: then it says how many counts differ, and by how many points at most.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Difference:
 
     Attributes:
         metric, hop, language: which.
-        was, now: the page's counts and those of the run done anew; empty: not tested.
+        was, now: the page's counts and those of the run done again; empty: not tested.
     """
 
     metric: str
@@ -65,13 +65,13 @@ class Difference:
 
 
 def score(cell: str) -> Fraction:
-    """Return the score that counts stand for, ``right/all``; 0 of 0 is 0, as scores have it."""
+    """Return the score that counts represent, ``right/all``; 0 of 0 is 0, as scores have it."""
     of = cell.partition("/")
     return Fraction(0) if of[2] == "0" else Fraction(of[0]) / Fraction(of[2] or 1)
 
 
 def page_matrices(page: Path) -> pd.DataFrame:
-    """Return the matrices beside a page, all cells as text.
+    """Return the matrices next to a page, all cells as text.
 
     Raises:
         UsageError: it has none.
@@ -95,7 +95,7 @@ def planned(page: Path, data: Path, run_id: str, outputs: Path) -> Run:
     """Return the run of that id which the page's commands make, planned in ``outputs``.
 
     Raises:
-        UsageError: none of them does, by today's code.
+        UsageError: none does, by today's code.
     """
     for words in commands(page, data):
         given = [*words, "tracking=none", f"paths.outputs={outputs}"]
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, kept: Path | None = None) -> int:
-    """Do a run of a page anew and say whether its counts are the page's; return the exit code.
+    """Do a run of a page again and say whether its counts are the page's; return the exit code.
 
     Raises:
         UsageError: there is no such run, or ``kept`` holds something.

@@ -1,6 +1,6 @@
 """``python -m benchmarks.scale 1000 10000 100000``: what commands take on made outputs folders of so many runs.
 
-Each command is a process of its own; CPU seconds, wall seconds and the most memory are printed, and the CPU seconds as
+Each command is its own process; CPU seconds, wall seconds and the most memory are printed, and the CPU seconds as
 a ratio to work that never changes, timed before and after (`benchmarks.timing.calibration`); of a report also as a
 share of what it may take. A report reads what each run has counted; one sweep is 62 runs among all, and its first
 report also makes the index of the others. With ``--keep DIR`` the folders are kept and taken up again; ``--massive``:
@@ -69,7 +69,7 @@ print(code, sum(u.ru_utime + u.ru_stime for u in both), max(u.ru_maxrss for u in
 
 
 def command(arguments: Sequence[str], folder: Path | None = None, user: Path | None = None) -> Taken:
-    """Run xclrun in a process of its own, in ``folder``; ``user``: the user's cache, another than the own one."""
+    """Run xclrun in its own process, in ``folder``; ``user``: the user's cache, another than the own one."""
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", _RUN, *arguments], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -84,7 +84,7 @@ def command(arguments: Sequence[str], folder: Path | None = None, user: Path | N
 
 
 def _share(name: str, runs: int, taken: Taken) -> str:
-    """Return what a report took as shares of its bars, where there is one for so many runs."""
+    """Return what a report took as shares of its bars, if there is one for so many runs."""
     bar = next((bar for most, bar in BARS.items() if runs <= most), None)
     if not name.endswith("report") or name.startswith("one sweep") or bar is None:
         return ""

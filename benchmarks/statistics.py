@@ -137,7 +137,7 @@ def coverage(
     resamples: int = 600,
     seed: int = 0,
 ) -> dict[str, dict[str, float]]:
-    """Simulate studies that draw their test sentences anew, and count which intervals contain the true value.
+    """Simulate studies that draw their test sentences again, and count which intervals contain the true value.
 
     Args:
         setting: of the studies.
@@ -157,7 +157,7 @@ def coverage(
     world = World.of(setting, rng)
     every = range(setting.languages)
     truth = world.measures([world.cells(k) for k in every])
-    # Sentences are drawn anew for each study; which of them a resample takes need not be.
+    # Sentences are drawn again for each study; which of them a resample takes need not be.
     drawn = [draws(sentences, seed, f"{k}", resamples, size) for k in every]
     tallies: dict[str, Counter[str]] = {name: Counter() for name in truth}
     for _ in range(studies):
@@ -206,7 +206,7 @@ TESTS = (
 )  # fmt: skip
 # Tests that reject more are shown in bold, and give no marks.
 LIMIT = 0.07
-# Tests are tried on more studies than intervals: 5 % and 7 % are to be told apart.
+# Tests are tried on more studies than intervals: 5 % and 7 % are to be distinguished.
 STUDIES_OF_TESTS = 20 / 3
 
 

@@ -2,7 +2,7 @@
 
 The strategy is in a hop with three languages before it, the mean of a stream of six. After each main step of the
 product's loop, with all that the strategy adds to it, a bare loop takes one on a copy of the model and the same
-sentences; the two are a pair. Steps at which a memory is due are told apart from the others, and the ratio for the
+sentences; the two are a pair. Steps at which a memory is due are distinguished from the others, and the ratio for the
 paper's k = 100 is put together from both: (99 · plain + due) / 100.
 """
 
@@ -27,7 +27,7 @@ from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 from xclrun.train.workbench import Workbench
 
-# Index of the hop: three languages were learnt before.
+# Index of the hop: three languages were learned before.
 HOP = 4
 # Every how many main steps a memory is due here.
 EVERY_K = 5
@@ -119,7 +119,7 @@ def a_hop(strategy: str, overrides: Sequence[str], outputs: Path) -> tuple[HopTr
     [run] = plan_runs([*given, "trainer.selection=last", "tracking=none", f"paths.outputs={outputs}"])
     bench = StageGraph(run, Listener(), StopFlag()).bench
     strategy_, hops = bench.strategy, run.stream.hops
-    # What was learnt does not matter for the time that a step takes.
+    # What was learned does not matter for the time that a step takes.
     for hop in hops[1:HOP]:
         bench.model.train()
         strategy_.begin_hop(bench.context(hop))

@@ -17,7 +17,7 @@ from xclrun.model.network import build
 from xclrun.train.encodings import encodings
 from xclrun.train.optimize import make_optimizer
 
-# Word pieces in mBERT's vocabulary.
+# Subwords in mBERT's vocabulary.
 WHOLE = 119_547
 
 

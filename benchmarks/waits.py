@@ -1,4 +1,4 @@
-"""What a person waits for: CPU seconds of commands, each a process of its own, the median of several.
+"""What a person waits for: CPU seconds of commands, each its own process, the median of several.
 
 Commands that read runs read made ones (`benchmarks.outputs`); a sweep that has finished is trained once, in small.
 """

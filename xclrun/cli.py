@@ -227,7 +227,7 @@ def _report(error: BaseException) -> int:
 
 
 def _short(message: str, most: int = 4000) -> str:
-    """Return a message without the middle of what it quotes, where that is megabytes."""
+    """Return a message without the middle of what it quotes, if that is megabytes."""
     return message if len(message) <= most else f"{message[: most - 500]} … {message[-400:]}"
 
 

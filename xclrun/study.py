@@ -78,7 +78,7 @@ class Study:
     def where(self, **filters: Any) -> Study:
         """Return the runs with these values of config keys, and the reference runs that they need for transfer.
 
-        ``strategy``, ``order``, ``dataset`` and ``model`` stand for their names.
+        ``strategy``, ``order``, ``dataset`` and ``model`` represent their names.
 
         Raises:
             UsageError: no run has the key, or any of the values.

@@ -3,7 +3,7 @@
 SQuAD (Rajpurkar et al. 2016, ``evaluate-v1.1.py``): answers are compared in lower case, without ASCII punctuation, the
 articles a, an, the, and extra white space; F1 is that of their bags of words. MLQA (Lewis et al. 2020,
 ``mlqa_evaluation_v1.py``): the same without any Unicode punctuation, with the articles of the language, and with
-Chinese characters as words of their own. Of several gold answers the best counts. Both scripts give F1 = 0 to two
+Chinese characters as their own words. Of several gold answers the best counts. Both scripts give F1 = 0 to two
 answers that normalise to nothing, and EM = 1. Neither scores questions without an answer: for these the empty answer is
 right, as in SQuAD's ``evaluate-v2.0.py``.
 

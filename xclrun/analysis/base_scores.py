@@ -42,7 +42,7 @@ Scores = dict[str, dict[str, float]]
 
 
 def ratio(hits: ArrayLike, totals: ArrayLike) -> np.ndarray:
-    """Return hits / totals, element by element; 0 where there is nothing to find and nothing found."""
+    """Return hits / totals, element by element; 0 if there is nothing to find and nothing found."""
     above, below = np.asarray(hits, dtype=float), np.asarray(totals, dtype=float)
     return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below != 0)
 

@@ -88,8 +88,8 @@ class Interval:
     """An interval, of any kind.
 
     Attributes:
-        low, high: its ends; NaN where there is none.
-        reason: why there is none; empty where there is one.
+        low, high: its ends; NaN if there is none.
+        reason: why there is none; empty if there is one.
     """
 
     low: float
@@ -103,7 +103,7 @@ def bias(values: ArrayLike, observed: float) -> float:
 
 
 def centred(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) -> Interval:
-    """The percentile interval shifted by −bias, so that it lies around the value from the data.
+    """The percentile interval shifted by −bias, so it lies around the value from the data.
 
     F holds a maximum over noisy scores, which resampling raises once more: the plain percentile interval can lie
     wholly above the value. But the value itself lies above the truth for the same reason: see `basic`.
@@ -204,7 +204,7 @@ def interval(
         values: the statistic in each resample, shape (resamples,).
         observed: the statistic on the whole sample.
         jackknife: computes the argument of `bca`; called for that kind only.
-        is_score: the statistic lies in [0, 1], so the interval is clipped to it.
+        is_score: the statistic is in [0, 1], so the interval is clipped to it.
     """
     compute = {
         "centred": lambda: centred(values, observed),

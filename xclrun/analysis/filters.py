@@ -28,7 +28,7 @@ def filtered(
 ) -> list[RunRecord]:
     """Return the runs with one of the values of every filter (see `parse_filters`).
 
-    ``strategy``, ``order``, ``dataset`` and ``model`` stand for their names. Numbers are compared as numbers. Errors
+    ``strategy``, ``order``, ``dataset`` and ``model`` represent their names. Numbers are compared as numbers. Errors
     begin with ``option``.
     """
     chosen = [(record, _settings(record)) for record in records]

@@ -155,7 +155,7 @@ def _rank(key: str) -> tuple[bool, bool, str]:
 
 
 def _absent(key: str) -> str:
-    """Return the value of a setting that a run lacks: for a setting added later, the value that it stands for."""
+    """Return the value of a setting that a run lacks: for a setting added later, the value that it represents."""
     return setting_text(LATER[key]) if key in LATER else "unset"
 
 

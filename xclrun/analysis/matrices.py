@@ -23,7 +23,7 @@ def counted(runs: Iterable[RunRecord], predictions: Mapping[str, Predictions]) -
     """Return a row for each run, metric and hop, and a column for each language.
 
     A cell is ``right/sentences`` of an accuracy, ``2 TP/(2 TP + FP + FN)`` of an F1 over spans, on the test sentences;
-    the score alone, with all its digits, where it is no ratio of such sums or a run has no predictions; empty where it
+    the score alone, with all its digits, if it is no ratio of such sums or a run has no predictions; empty where it
     was not tested.
     """
     import pandas as pd
@@ -42,7 +42,7 @@ def counted(runs: Iterable[RunRecord], predictions: Mapping[str, Predictions]) -
 
 
 def _cells(run: RunRecord, metric: str, language: str, known: Predictions | None) -> list[str]:
-    """Return what stands for a language after each hop."""
+    """Return what represents a language after each hop."""
     scores = [float(score) for score in run.scores[metric][:, run.languages.index(language)]]
     texts = ["" if math.isnan(score) else repr(score) for score in scores]
     try:

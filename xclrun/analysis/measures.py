@@ -510,7 +510,7 @@ def explain(absents: Iterable[Absent]) -> str:
 
 
 def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int | None) -> float | Absent:
-    """Return the value of the aggregate (``column`` None) or of a language; where it is NaN, the reason."""
+    """Return the value of the aggregate (``column`` None) or of a language; if it is NaN, the reason."""
     record, R = scores.record, scores.R
     if not np.isnan(value):
         return value

@@ -1,6 +1,6 @@
 """Meta-metrics of a score matrix. Scores in [0, 1]; every result is a fraction or a difference of fractions.
 
-N languages are learnt in N hops; the language of hop i is ℓ_i. R[i, j] is the score on ℓ_j after hop i, R[0, j]
+N languages are learned in N hops; the language of hop i is ℓ_i. R[i, j] is the score on ℓ_j after hop i, R[0, j]
 before fine-tuning, M[j] the score on ℓ_j of the model trained on ℓ_j alone. Formulas count from 1, as the papers do,
 and arrays from 0: ``scores[..., i, j - 1]`` is R[i, j], ``reference[..., j - 1]`` is M[j]. Every function takes
 stacks over any leading axes, shape (..., N + 1, N), as the bootstrap makes them.
@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 def forgetting_matrix(scores: ArrayLike) -> np.ndarray:
     """F[i, j] = max over l in 1…i−1 of R[l, j], minus R[i, j], for i ≥ 2 and j < i (CCL eq. 1). Can be negative.
 
-    The maximum runs over all earlier hops, also those before ℓ_j was learnt, but not over hop 0.
+    The maximum runs over all earlier hops, also those before ℓ_j was learned, but not over hop 0.
     Returns shape (..., N, N), [i − 1, j − 1]; NaN where j ≥ i.
     """
     after = _after(scores)
@@ -52,7 +52,7 @@ def forgetting(scores: ArrayLike) -> np.ndarray:
 def transfer_per_language(scores: ArrayLike, reference: ArrayLike) -> np.ndarray:
     """R[i, i] − M[i] for i = 2…N. Shape (..., N); NaN for the first language, to which nothing can transfer.
 
-    So that, over orders in which each language stands at each position once, the mean over languages is T (CCL Table
+    So that, over orders in which each language is at each position once, the mean over languages is T (CCL Table
     15).
     """
     gain = learnt_scores(scores) - np.asarray(reference, dtype=float)
@@ -194,16 +194,16 @@ def _gain_over_hop_0(scores: ArrayLike) -> np.ndarray:
 
 
 def _earlier(matrix: np.ndarray) -> np.ndarray:
-    """Mask (N, N) of j < i: languages learnt before hop i."""
+    """Mask (N, N) of j < i: languages learned before hop i."""
     return np.tri(matrix.shape[-1], k=-1, dtype=bool)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the last axis; NaN where it is empty (one language has no second hop)."""
+    """Mean over the last axis; NaN if it is empty (one language has no second hop)."""
     return values.mean(axis=-1) if values.shape[-1] else np.full(values.shape[:-1], np.nan)
 
 
 def _mean_where(values: np.ndarray, mask: np.ndarray, axis: int) -> np.ndarray:
-    """Mean over the entries of ``mask`` along ``axis``; NaN where there is none, or where one of them is NaN."""
+    """Mean over the entries of ``mask`` along ``axis``; NaN if there is none, or where one of them is NaN."""
     total = np.where(mask, values, 0.0).sum(axis=axis)
     return np.divide(total, mask.sum(axis=axis), out=np.full_like(total, np.nan), where=mask.any(axis=axis))

@@ -110,7 +110,7 @@ def fit(values: ArrayLike, replicate: ArrayLike) -> Fit:
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows of one part of the data, each with a mean of its own and covariance a·I + b·J within a replicate.
+    """Rows of one part of the data, each with its own mean and covariance a·I + b·J within a replicate.
 
     Attributes:
         rows: how many.

@@ -115,13 +115,13 @@ def switches(record: RunRecord) -> np.ndarray:
 
 
 def aultc(record: RunRecord, metric: str) -> float:
-    """Return the area under the learning curve of a run (`metrics.aultc`); NaN where there is no whole curve."""
+    """Return the area under the learning curve of a run (`metrics.aultc`); NaN if there is no whole curve."""
     curve = learning_curve(record, metric)
     return float("nan") if curve is None else float(metrics.aultc(*curve))
 
 
 def curve_forgetting(record: RunRecord, metric: str) -> np.ndarray:
-    """Return `metrics.curve_forgetting` of a run, shape (N,); NaN where there is no whole curve."""
+    """Return `metrics.curve_forgetting` of a run, shape (N,); NaN if there is no whole curve."""
     curve = curves(record, metric)
     return np.full(len(record.languages), np.nan) if curve is None else metrics.curve_forgetting(curve[1])
 

@@ -94,7 +94,7 @@ class Replicates:
 
 
 def crossed(blocks: Sequence[Block]) -> np.ndarray | None:
-    """Return the index of the block of each order and seed, shape (orders, seeds); None where they are not crossed.
+    """Return the index of the block of each order and seed, shape (orders, seeds); None if they are not crossed.
 
     Every order must have the same two or more seeds. A bucket counts as a seed: it has separate reference models.
     """

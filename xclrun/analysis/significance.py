@@ -112,7 +112,7 @@ def t_test(a: str, b: str, differences: np.ndarray, tolerance: float, alpha: flo
         return _without_p(a, b, differences, EQUAL)
     mean, std = float(differences.mean()), float(differences.std(ddof=1))
     error = std / math.sqrt(n)
-    # The noncentralities, over √n, for which the observed t lies in a tail of α/2.
+    # The noncentralities, over √n, for which the observed t is in a tail of α/2.
     low, high = nctdtrinc(n - 1, [1 - alpha / 2, alpha / 2], mean / error) / math.sqrt(n)
     tested = _t_pair(a, b, mean, error, n - 1, alpha)
     return replace(tested, effect=mean / std, effect_low=float(low), effect_high=float(high))

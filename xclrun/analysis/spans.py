@@ -15,7 +15,7 @@ Span = tuple[str, int, int]
 def spans(tags: Iterable[str]) -> list[Span]:
     """Return the labelled spans of one sentence as (type, first word, last word), in order.
 
-    A tag goes on with the span before it when it is ``I-`` (or ``E-``), follows ``B-`` or ``I-`` and has the same
+    A tag continues with the span before it when it is ``I-`` (or ``E-``), follows ``B-`` or ``I-`` and has the same
     type; any other tag that is not ``O`` begins a span, ``I-`` without ``B-`` too.
 
     >>> spans(["B-city", "I-city", "O", "I-date", "I-time"])

@@ -123,7 +123,7 @@ class Choice:
     Attributes:
         keys: the chosen keys, dotted.
         tuned: one entry for each strategy.
-        why: why ``dev`` is not FP on dev; empty where it is, or another objective was asked for.
+        why: why ``dev`` is not FP on dev; empty if it is, or another objective was asked for.
     """
 
     objective: Objective
@@ -393,7 +393,7 @@ def _mean_score(dev: dict[str, dict[str, float]]) -> float:
 
 
 def unsighted(strategy: str, config: Mapping[str, Any], edited: bool = False) -> Absent | None:
-    """Return why the dev scores of a run are not those of the tested model; None where they are.
+    """Return why the dev scores of a run are not those of the tested model; None if they are.
 
     Args:
         edited: whether the strategy changed weights at the end of a training (`RunRecord.edited`).

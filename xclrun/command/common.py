@@ -169,7 +169,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def check_sweep(outputs: Path, name: str, known: Collection[str]) -> None:
-    """Raise an error where there is no sweep of that name, or its file cannot be read."""
+    """Raise an error if there is no sweep of that name, or its file cannot be read."""
     if name not in known and (outputs / "sweeps" / f"{name}.json").is_file():
         raise RunError(f"what was noted of the sweep {name} cannot be read; give the command that started it again")
     check_known("sweep", name, known, str(outputs))

@@ -193,7 +193,7 @@ def _count(job: Composed, numbers: Mapping[str, int]) -> Counted:
 def _build(
     config: Config, strategy: Strategy[Any], stream: Stream, heads: Sequence[HeadSizes], vocabulary: int | None
 ) -> Count:
-    """Count by the encoder's shape where that is enough, else by the model on the meta device.
+    """Count by the encoder's shape if that is enough, else by the model on the meta device.
 
     Importing torch and transformers takes ten times as long as the rest of the command.
     """

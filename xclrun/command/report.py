@@ -257,7 +257,7 @@ def _read_runs(
 
 
 def _add_mirrored(records: list[RunRecord], outputs: Path, args: argparse.Namespace, warn: Unreadable) -> Mirror | None:
-    """Append the runs that only MLflow has; return the mirror, or None where it is not used or cannot be reached."""
+    """Append the runs that only MLflow has; return the mirror, or None if it is not used or cannot be reached."""
     tracking = [record.config.get("tracking", {}) for record in records]
     asked = any(config.get("enabled", True) and config.get("to", "mlflow") == "mlflow" for config in tracking)
     # A report creates no mirror for runs that were not asked to have one.

@@ -17,7 +17,7 @@ def complete(
     Args:
         typed: the words after the program's name; the last one is unfinished, and may be empty.
         keys: called with the strategy chosen, if any, for the keys that can be set: it imports strategies.
-        expansions: called for the choices of ``strategy.expansion`` where they are asked for; as ``keys``.
+        expansions: called for the choices of ``strategy.expansion`` if they are asked for; as ``keys``.
     """
     *before, last = typed or [""]
     names = {group: list(by_choice) for group, by_choice in choices().items()}

@@ -96,7 +96,7 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
 
 
 def _of_call(text: str, name: str, arguments: str) -> list[str]:
-    """Return the overrides that ``order=NAME(ARGUMENTS)`` stands for.
+    """Return the overrides that ``order=NAME(ARGUMENTS)`` represents.
 
     Raises:
         UsageError: there is no such order, or it has no such arguments.

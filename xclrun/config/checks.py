@@ -91,7 +91,7 @@ def _check_dataset(cfg: Config) -> None:
     excluded = {
         "shots": cfg.shots is not None,
         "experiment=fewshot": cfg.protocol is not None,
-        # Copies of an example would lie in several blocks.
+        # Copies of an example would are in several blocks.
         "dataset.repeat_to": cfg.dataset.repeat_to is not None,
     }
     for name, is_set in excluded.items():

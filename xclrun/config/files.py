@@ -21,7 +21,7 @@ MOST_VALUES = 20_000
 MOST_LEVELS = 100
 # Characters of an unquoted value: Python refuses to read a number of more than 4,300 digits.
 LONGEST_PLAIN = 4_000
-# Beside the sweeps, and not one of them.
+# In addition to the sweeps, and not one of them.
 PUBLISHED = "published.yaml"
 PAPERS = ("ccl", "fs", "ll", "gli", "ed")
 # Names of entries that are a table or a figure of a paper: `ccl_fig4`, `fs_table2_marc`.
@@ -109,7 +109,7 @@ def published() -> dict[str, Shown]:
 
 @cache
 def captions() -> dict[tuple[str, str, str], str]:
-    """Return (paper, ``figure`` or ``table``, number) → what it shows; ``10-12`` stands for three numbers."""
+    """Return (paper, ``figure`` or ``table``, number) → what it shows; ``10-12`` represents three numbers."""
     found = {}
     # By path: importing `xclrun.report` from here would load it for every command.
     with (PACKAGE / "report" / "published" / "captions.csv").open(encoding="utf-8", newline="") as file:

@@ -26,7 +26,7 @@ WAYS = {
     "similarity": ("measure", "start", "features"),
 }
 MEASURES = ("vocabulary", "typology")
-# A sweep's name is a file name and a report's folder; ``all`` stands for every sweep.
+# A sweep's name is a file name and a report's folder; ``all`` represents every sweep.
 SWEEP_NAME = r"(?!all$)[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
 SWEEP_NAMES = "letters, digits, '-', '_' and '.' only, at most 60, the first a letter or digit; not 'all'"
 
@@ -359,7 +359,7 @@ class TrainerConfig:
 
 @dataclass
 class ProtocolConfig:
-    """Few-shot transfer: a source is learnt in a way of its own, then ``trainer`` adapts to the target."""
+    """Few-shot transfer: a source is learned in its own way, then ``trainer`` adapts to the target."""
 
     name: str = MISSING
     source_trainer: TrainerConfig = MISSING
@@ -452,7 +452,7 @@ class Config:
     sweep_name: str | None = bounded(None, pattern=SWEEP_NAME, hint=SWEEP_NAMES)
     paths: PathsConfig = field(default_factory=PathsConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    # No key: the name of a strategy's YAML of the user's own, which stands for the strategy's in ids and tables.
+    # No key: the name of a strategy's YAML of the user's own, which represents the strategy's in ids and tables.
     strategy_label: str | None = field(default=None, metadata={"omegaconf_ignore": True})
     # No key: group → plug-ins that it comes from (`xclrun.core.plugins.used`), of those that are not the package's own.
     plugins: dict[str, list[str]] = field(default_factory=dict, metadata={"omegaconf_ignore": True})

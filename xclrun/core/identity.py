@@ -32,7 +32,7 @@ ALGORITHMS = 1
 CRF = 1
 
 # Config keys that cannot change a result, and so are not part of a run's identity. All other keys are.
-# Paths are not, but what they point to is: fingerprints stand for dataset.root, for all that dataset.parts puts
+# Paths are not, but what they point to is: fingerprints represent dataset.root, for all that dataset.parts puts
 # together, and for model.path; the hashes of pretrained adapters for their folders.
 # How an order is worked out is not, but the languages that come of it are.
 # Budgets of replay are part of it where a strategy takes them over as its own settings; learning rates that suit a
@@ -73,7 +73,7 @@ NOT_IDENTITY = frozenset(
 )
 
 # Keys that came after ids were first given → the value that means what was meant before: with it a key is no part of a
-# run's identity, so that ids stay as they were.
+# run's identity, so that ids stay unchanged.
 LATER: Mapping[str, Any] = {
     "evaluate.every_examples": None,
     "evaluate.every_share": None,
@@ -117,7 +117,7 @@ LATER: Mapping[str, Any] = {
     "shots": None,
 }
 
-# Keys of which a value came to mean something else → that value → what stands for it in ids and keys since: results
+# Keys of which a value came to mean something else → that value → what represents it in ids and keys since: results
 # from before count for nothing there, and all others stay.
 HALF = {"bf16": "bf16, heads in fp32", "fp16": "fp16, heads in fp32"}
 MEANS_NOW: Mapping[str, Mapping[Any, Any]] = {"trainer.precision": HALF, "protocol.source_trainer.precision": HALF}
@@ -230,7 +230,7 @@ class Stage:
         train: key of the trained weights; hop 0's names the untrained model.
         state: key of the strategy's state after the hop, or None where the strategy keeps none.
         evaluation: key of the predictions.
-        attention: key of the summary of attention, or None where none is asked for.
+        attention: key of the summary of attention, or None if none is asked for.
     """
 
     hop: Hop
@@ -257,7 +257,7 @@ def stages(
 
     Args:
         config: resolved config as a nested dict.
-        encoder: identity of the encoder before fine-tuning: its weights, or what its vocabulary is learnt from.
+        encoder: identity of the encoder before fine-tuning: its weights, or what its vocabulary is learned from.
     """
     known = identity(config)
     model = {key: value for key, value in known["model"].items() if key not in ("name", "lr")}
@@ -343,7 +343,7 @@ def _selecting_f1(known: Mapping[str, Any], hop: Hop, data: DataIdentity) -> str
 def _trainer(known: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
     """Return the trainer settings that can change a hop's result."""
     trainer = _trainer_of(known, hop)
-    # A language that is learnt alone passes no optimiser state on; one that is not mixed takes passes.
+    # A language that is learned alone passes no optimiser state on; one that is not mixed takes passes.
     unused = {"optimizer_state": not hands_on(hop, stream), "mixture_steps": not hop.mixed}
     return {key: value for key, value in trainer.items() if not unused.get(key)}
 
@@ -356,7 +356,7 @@ def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
 
 
 def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed) -> dict[str, Any]:
-    """Return what the predictions at a hop's evaluation points depend on beside its training; nothing without any."""
+    """Return what the predictions at a hop's evaluation points depend on next to its training; nothing without any."""
     evaluate = known["evaluate"]
     if evaluate.get("every_examples") is None and evaluate.get("every_share") is None:
         return {}
@@ -369,7 +369,7 @@ def strategy_name(config: Mapping[str, Any]) -> str:
     """Return the name of a resolved config's strategy for people: ``er``, or ``er+lang_spec_task``.
 
     A file of a user's own (``--config-dir``) gives its name: ``strategy_label``, which changes no result. It stands
-    beside the strategy's settings, since these go on to reference runs and commands.
+    next to the strategy's settings, since these go on to reference runs and commands.
     """
     settings = config["strategy"]
     expansion, name = settings.get("expansion"), str(config.get("strategy_label") or settings["name"])

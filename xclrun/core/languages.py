@@ -1,14 +1,14 @@
 """Languages behind the keys of datasets: code, name, script, family, and what word order they have.
 
 Releases call one language by many codes: ``de``, ``de-DE``, ``deu``, ``deu_Latn``, ``de_gsd``. All are read as BCP 47
-tags (RFC 5646): language, script and region, between hyphens or underscores, in any case; what else stands there, such
+tags (RFC 5646): language, script and region, between hyphens or underscores, in any case; what else is there, such
 as a treebank, is passed over. Keys stay what releases call them, in files, ids and tables: languages are looked up to
 show what a key is, to find a key by any code of its language, and to order a stream.
 
 ``languages.csv`` has a row for each language of the readers' releases but Taxi1500's long tail:
 
-- ``code``: ISO 639-1, or 639-3 where there is none; ``others``: the same language in ISO 639-3, its commonest member
-  where that is a macrolanguage (``arb`` for ``ar``), and older codes.
+- ``code``: ISO 639-1, or 639-3 if there is none; ``others``: the same language in ISO 639-3, its commonest member
+  if that is a macrolanguage (``arb`` for ``ar``), and older codes.
 - ``script``: of most of its text, ISO 15924. ``family``, ``branch``: the usual ones.
 - ``81A``, ``85A``–``89A``: six features of "The World Atlas of Language Structures Online" (WALS; Dryer & Haspelmath
   2013, CC BY 4.0), those of FS's Table 9; empty where it has none.
@@ -48,7 +48,7 @@ class Language:
     """What is known of the language of a key.
 
     Attributes:
-        code: ISO 639-1, or 639-3 where there is none.
+        code: ISO 639-1, or 639-3 if there is none.
         name: in English.
         script: ISO 15924: the tag's own, else that of most of the language's text.
         family, branch: such as Indo-European and Germanic.

@@ -1,7 +1,7 @@
 """Names that users choose: checks, and how file names, links, HTML and Markdown show them.
 
 Names of datasets, strategies and sweeps appear in folder names, commands and pages. `check_name` refuses harmful names
-before anything runs; `slug`, `link`, `escape` and `markdown` write all others so that they stay text.
+before anything runs; `slug`, `link`, `escape` and `markdown` write all others so they stay text.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def link(*parts: str) -> str:
 
 
 def markdown(text: object) -> str:
-    """Escape text for Markdown: it starts no tag, link, picture or cell; ``p < 0.05`` stays as it is."""
+    """Escape text for Markdown: it starts no tag, link, picture or cell; ``p < 0.05`` stays unchanged."""
     return re.sub(r"<(?=[\w/!?])", "&lt;", str(text)).replace("](", "]\\(").replace("|", "\\|")
 
 

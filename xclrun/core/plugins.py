@@ -180,7 +180,7 @@ def load_file(path: Path, shown: str, expected: str | None = None) -> None:
         _check_unchanged(_loaded[str(path)].sha256, expected, shown)
         return
     try:
-        # Reading a pipe or a device may wait, or go on, for ever.
+        # Reading a pipe or a device may wait, or continue, forever.
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise UsageError(f"{shown}: is a pipe, a socket or a device, and no file")
         source = path.read_bytes()

@@ -19,10 +19,10 @@ class Hop:
         select: languages whose dev data selects the best epoch.
         parent: index of the hop whose model this one starts from.
         depth: number of trainings since hop 0, this one included. Random numbers depend on it and not on ``index``,
-            so that a model trained from hop 0 on one language is the same model wherever the language stands in an
+            so that a model trained from hop 0 on one language is the same model wherever the language is in an
             order.
         adapts: whether it adapts to few sentences of a target language: the last hop of few-shot transfer.
-        mixed: whether its keys are a `Mixture`; otherwise several are learnt in passes over their union.
+        mixed: whether its keys are a `Mixture`; otherwise several are learned in passes over their union.
         codes: the block whose training examples its model is asked for, before any hop learns them: what an online
             codelength is made of (`in_blocks`); empty in other streams.
     """
@@ -52,8 +52,8 @@ class Stream:
     Attributes:
         kind: ``sequence`` (hop after hop), ``independent`` (every hop starts from hop 0), ``joint`` (one hop on the
             union), ``growing`` (hop i starts from hop 0 and learns the first i), ``zero_shot`` (one hop on the first
-            language), ``transfer`` (source training, where there is any, then target adapting), ``blocks`` (languages
-            learnt first, where there are any, then blocks of the last one), ``mixture`` (a sequence with hops that
+            language), ``transfer`` (source training, if there is any, then target adapting), ``blocks`` (languages
+            learned first, if there are any, then blocks of the last one), ``mixture`` (a sequence with hops that
             learn a `Mixture`).
         languages: the order; all of them are evaluated after every hop.
         hops: hop 0 first.
@@ -70,10 +70,10 @@ BEFORE = Hop(index=0, train=(), select=(), parent=-1, depth=0)
 
 
 class Mixture(str):
-    """An element of an order that is learnt in one hop, from batches of keys drawn at random: ``a+b``.
+    """An element of an order that is learned in one hop, from batches of keys drawn at random: ``a+b``.
 
     GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4: each step takes a
-    batch of a key drawn uniformly, not by size, from the key's own shuffled order, which begins anew when exhausted.
+    batch of a key drawn uniformly, not by size, from the key's own shuffled order, which starts again when exhausted.
 
     Attributes:
         keys: its keys.
@@ -139,11 +139,11 @@ def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]
     """Return the stream that learns all languages of an order but the last, then the last one block by block.
 
     The model after the languages that come first, or that of hop 0, is the start. Each hop from there on is asked for
-    the labels of the block that comes next, before any hop learns it; so the last block is never learnt.
+    the labels of the block that comes next, before any hop learns it; so the last block is never learned.
 
     Args:
         number: of blocks, at least 2.
-        stream: a strategy's hops of an order: what it makes of the blocks; hop 0 stands for the start.
+        stream: a strategy's hops of an order: what it makes of the blocks; hop 0 represents the start.
 
     Raises:
         ValueError: hop i does not learn block i, learns a later one, or that block alone from the start.

@@ -11,7 +11,7 @@ intent accuracy, slot F1 |
 | ``token_tags`` | tags of words | linear on words | token accuracy (``dataset.tags_are=words``: POS) or entity F1 \
 (``spans``: NER in BIO) |
 | ``statement_truth`` | a label, false or true; a text and a statement about it | as ``sequence_class`` | statement \
-accuracy, and beside it those of `BESIDE_STATEMENTS` |
+accuracy, and next to it those of `BESIDE_STATEMENTS` |
 | ``span`` | answers to a question, spans of its text | start and end: linear on the text's pieces | answer F1, exact \
 match |
 
@@ -59,9 +59,9 @@ class Metric:
         floor: name of the metric that says what a constant answer scores, where tables show that.
         undefined: what a key lacks that never has a score, where there may be such; empty otherwise.
         count: gives hits and totals of each sentence, shape (sentences, cells) or (sentences, 1); a score is the ratio
-            of their sums, and not known where there is nothing to hit. Totals None: 1 for each sentence. None: as
+            of their sums, and not known if there is nothing to hit. Totals None: 1 for each sentence. None: as
             ``of`` says.
-        mean_of: names of the metrics whose mean it is, in place of counts of its own.
+        mean_of: names of the metrics whose mean it is, in place of its own counts.
         probabilities: whether ``count`` needs log2 p(gold class).
     """
 
@@ -222,17 +222,17 @@ class Task:
     Attributes:
         name: as in conf.
         label: metric of the examples' labels; None where they have none.
-        tag: metric of the tags of words; None where there are none.
+        tag: metric of the tags of words; None if there are none.
         tags_needed: whether an example without tags is a mistake.
         pooled: whether the class is read through BERT's pooler (a tanh layer on [CLS]), and not from [CLS] itself.
-        crf: whether a CRF stands over the tags; otherwise each word's are a softmax of their own.
+        crf: whether a CRF stands over the tags; otherwise each word's are their own softmax.
         outside: tag that words beyond the length limit count as predicted; None: they are left out of scoring.
         pairs: whether a second text is a part of the input as the first is; its words then are cut where they must.
         beside: further metrics of the same predictions, which training neither computes nor selects epochs by: runs
             that have finished have them too.
-        classes: the labels, where they are known beforehand; empty: those that training has.
+        classes: the labels, if they are known beforehand; empty: those that training has.
         answers: metrics of the answers, which are spans of an example's text; its second text is the question. Empty
-            where there are none.
+            if there are none.
     """
 
     name: str
@@ -253,12 +253,12 @@ class Task:
         return (*(metric for metric in own if metric is not None), *self.answers)
 
     def measured(self, tagged: bool) -> tuple[Metric, ...]:
-        """Return the base scores, and those beside them."""
+        """Return the base scores, and those next to them."""
         return (*self.metrics(tagged), *(metric for metric in self.beside if tagged or not metric.of_tags))
 
     @property
     def words(self) -> bool:
-        """Whether single words are labelled: then none of them is cut in the middle."""
+        """Whether single words are labelled: then none is cut in the middle."""
         return self.tag is not None
 
     @property
@@ -319,7 +319,7 @@ def register(task: Task) -> Task:
     """Make a task known as ``dataset.task=NAME``, and its metrics with it.
 
     Raises:
-        UsageError: it predicts nothing, has a name of another task or metric, or metrics beside of what it does not
+        UsageError: it predicts nothing, has a name of another task or metric, or metrics next to of what it does not
             predict.
     """
     if not task.metrics(tagged=True):
@@ -349,7 +349,7 @@ def described(task: Task) -> dict[str, Any]:
 def restored(content: Mapping[str, Any]) -> Task:
     """Return a task that a manifest describes; its metrics are known from then on, the task itself cannot be chosen.
 
-    A metric that counts in a way of its own needs the plug-in that has it. Without it one beside is left out, and
+    A metric that counts in its own way needs the plug-in that has it. Without it one next to is left out, and
     counting another one raises ValueError.
 
     Raises:
@@ -387,7 +387,7 @@ def _add_metrics(task: Task) -> Task:
 
 INTENT_SLOTS = register(Task("intent_slots", INTENT_ACCURACY, SLOT_F1, crf=True, outside="O"))
 SEQUENCE_CLASS = register(Task("sequence_class", CLASS_ACCURACY, None, pooled=True, pairs=True))
-# What ``token_tags`` is where tags are words: no task that can be chosen by a name of its own.
+# What ``token_tags`` is where tags are words: no task that can be chosen by its own name.
 WORD_TAGS = _add_metrics(Task("token_tags", None, TOKEN_ACCURACY, tags_needed=True))
 TOKEN_TAGS = register(Task("token_tags", None, ENTITY_F1, tags_needed=True))
 STATEMENT_TRUTH = register(
@@ -476,7 +476,7 @@ def has_answers(dataset: Mapping[str, Any]) -> bool:
 def statement_of(example_id: str) -> tuple[str, int | None]:
     """Return the example that a statement was made of, and the statement's number k: 0 is true, all others are false.
 
-    An id that is not written ``EXAMPLE#k`` (see `xclrun.data.statements`) is that of a statement of its own; k is None.
+    An id that is not written ``EXAMPLE#k`` (see `xclrun.data.statements`) is that of its own statement; k is None.
 
     >>> statement_of("dev#7#0"), statement_of("mine")
     (('dev#7', 0), ('mine', None))

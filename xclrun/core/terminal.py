@@ -53,7 +53,7 @@ def columns(out: TextIO) -> int:
 
 
 def fitted(text: str, out: TextIO, indent: str = "  ") -> str:
-    """Return a line as it is printed there: on a terminal it wraps; in a log, where it is searched for, it does not.
+    """Return a line as it is printed there: on a terminal it wraps; in a log, if it is searched for, it does not.
 
     Commands in backquotes stay whole, to be copied.
 

@@ -23,7 +23,7 @@ class Coverage:
     """One language and split.
 
     Attributes:
-        sentences, words: how many; of questions about texts, questions and the words of their texts.
+        sentences, words: how many; of extractive question answering, questions and the words of their texts.
         texts: different texts.
         labels, tags: distinct ones that it has.
         of_labels, of_tags: those of its task: all that training has in any language.
@@ -73,12 +73,12 @@ class Pieces:
     """What a tokenizer makes of one language's sentences of one split.
 
     Attributes:
-        fertility: word pieces per word.
+        fertility: subwords per word.
         unknown: share of words with an unknown piece.
         longest: pieces of the longest sentence, special ones left out.
         truncated: sentences that lose words at the model's ``max_length``; of questions about texts, windows with a
             question that is cut.
-        windows: rows of the model: of questions about texts, windows; else sentences.
+        windows: rows of the model: of extractive question answering, windows; else sentences.
         split_answers: gold answers that no window has whole.
         long_answers: gold answers longer than ``model.windows.answer``.
     """

@@ -2,7 +2,7 @@
 
 Rows of different lengths lie end to end (`Ragged`), so that a batch takes a few array operations. `xclrun.data.encode`
 makes them of examples, and `xclrun.data.windows` of questions about texts: there an "example" below is a window.
-Shapes: n examples, B examples of a batch, L word pieces, W words that the model sees.
+Shapes: n examples, B examples of a batch, L subwords, W words that the model sees.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class Batch:
     """Padded examples, ready for the model.
 
     Attributes:
-        input_ids: (B, L) int64 word pieces.
+        input_ids: (B, L) int64 subwords.
         attention_mask: (B, L) int64, 1 on pieces and 0 on padding.
         token_type_ids: (B, L) int64.
         word_pieces: (B, W) int64, position of each word's labelled piece, words packed to the left, 0 on padding. Where
-            all pieces are labelled, a piece stands for a word here and below.
+            all pieces are labelled, a piece represents a word here and below.
         word_mask: (B, W) bool, true on words.
         labels: (B,) int64, −1 where training never had the label or the task has none.
         tags: (B, W) int64, −1 where training never had the tag or the example has none, 0 on padding.
@@ -90,7 +90,7 @@ class Batch:
         cls: (B, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
         word_states: (B, W, H) float32, the same of the words; None where nothing reads them.
         task: name of the heads that answer it (`xclrun.core.task.Task.head`), in a model of several tasks; else empty.
-        lengths: (B,) int64 word pieces of each, an array on the CPU whatever the device; None where examples are mapped
+        lengths: (B,) int64 subwords of each, an array on the CPU whatever the device; None where examples are mapped
             over (`torch.func.vmap`).
         words: (B,) int64 words of each, there too.
     """
@@ -123,7 +123,7 @@ class Batch:
 
     @property
     def pieces(self) -> int:
-        """Word pieces without padding."""
+        """Subwords without padding."""
         return int(self.attention_mask.sum() if self.lengths is None else self.lengths.sum())
 
     @property
@@ -164,7 +164,7 @@ class Batch:
         return replace(self, **chosen, indices=self.indices[rows], **on_host)
 
     def copied(self) -> Batch:
-        """Return the batch with tensors of its own."""
+        """Return the batch with its own tensors."""
         own: dict[str, Any] = {name: tensor.clone() for name, tensor in self.tensors.items()}
         return replace(self, **own)
 
@@ -178,7 +178,7 @@ class Batch:
 class Windows:
     """What the rows of an `Encoded` are of texts with answers, n windows; a "word" there is a piece of the text.
 
-    The first word of each row is [CLS], which stands for "no answer in this window"; the others are the pieces of the
+    The first word of each row is [CLS], which represents "no answer in this window"; the others are the pieces of the
     text that the window has, in order.
 
     Attributes:
@@ -228,7 +228,7 @@ class Encoded:
     Attributes:
         ids: (n,) example ids, as objects.
         languages: (n,) the examples' languages, as objects.
-        pieces: word pieces with the special ones.
+        pieces: subwords with the special ones.
         types: token type of each piece; same rows as ``pieces``.
         word_pieces: for each word that the model sees, the position of its labelled piece in the row of ``pieces``.
             Where all pieces are labelled, of each piece of these words; then ``tags`` has X on all but their first.
@@ -265,7 +265,7 @@ class Encoded:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(n,) int64 word pieces per example, special ones included."""
+        """(n,) int64 subwords per example, special ones included."""
         return self.pieces.lengths
 
     @property

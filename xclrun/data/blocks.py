@@ -16,10 +16,10 @@ from xclrun.data.load import subset
 
 
 def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Dataset:
-    """Return the dataset with the blocks of a key's training split beside it: ``(de#1, train)``, ``(de#2, train)``, …
+    """Return the dataset with the blocks of a key's training split next to it: ``(de#1, train)``, ``(de#2, train)``, …
 
     They have no dev and test split of their own, and are none of the dataset's languages. Sizes differ by one example
-    at the most; a block has its examples in the order of the file.
+    at most; a block has its examples in the order of the file.
     """
     if key not in dataset.languages:
         raise UsageError(
@@ -42,7 +42,7 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
 
 
 def known_heads(dataset: Dataset, key: str, others: tuple[str, ...]) -> list[str]:
-    """Return by which heads a key is read that a model knows which has learnt other keys.
+    """Return by which heads a key is read that a model knows which has learned other keys.
 
     Of `LABELS`, `TAGS` and `ANSWERS` those that training on the others has in common with this key's training data: a
     class; a tag other than ``O``; answers.

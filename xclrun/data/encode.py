@@ -1,8 +1,8 @@
-"""From examples to word pieces: rows of ids, and where words and their labels are in them.
+"""From examples to subwords: rows of ids, and where words and their labels are in them.
 
 Every distinct word is tokenised once; a sentence is its words' pieces between the tokenizer's special ones, which is
 what ``tokenizer(words, is_split_into_words=True)`` gives. A word's label sits on its first or last piece, or on its
-first with a tag of its own, X, on all others (``all``: the CCL authors' public code). docs/metrics.md, "Base scores".
+first with its own tag, X, on all others (``all``: the CCL authors' public code). docs/metrics.md, "Base scores".
 Texts with answers are encoded in windows, by `xclrun.data.windows`.
 """
 
@@ -38,17 +38,17 @@ def encode(
     A word that gives no piece (a zero-width space, say) gets the unknown piece, so that every word has a label. A
     sentence longer than ``max_length`` pieces is cut after the last word that fits whole; its first word is always
     kept, and cut itself where it alone is too long. Of a pair, the longer text loses words first. Where words need not
-    be told apart, the same is done with single pieces, and no piece carries a word's label.
+    be distinguished, the same is done with single pieces, and no piece carries a word's label.
 
     Args:
         examples: any languages.
         tokenizer: a fast tokenizer with a padding piece.
         labels: names of the classes, in the order of their ids.
         tags: names of the tags, in the order of their ids.
-        max_length: word pieces per sentence, special ones included.
+        max_length: subwords per sentence, special ones included.
         label_on: ``first`` or ``last``: the piece that carries its word's label; ``all``: the first, and the others
             carry X, whose id is the number of tags.
-        whole_words: whether words are told apart (`xclrun.core.task.Task.words`).
+        whole_words: whether words are distinguished (`xclrun.core.task.Task.words`).
     """
     if tokenizer.pad_token_id is None:
         raise UsageError("the tokenizer has no padding piece")

@@ -41,7 +41,7 @@ class Example:
         label: intent or class name; None where the task has none.
         tags: one tag per word, in BIO where tags are spans (``O``, ``B-location``, ``I-location``); None where the
             dataset has none.
-        text: the sentence as written, where it is not just the words joined by spaces.
+        text: the sentence as written, if it is not just the words joined by spaces.
         text_b: the second sentence of a pair.
         facts: what else the files say of it: name → value, such as MTOP's domain or MNLI's genre. Parts of a dataset
             and statements are made of them; no model sees them, so they are no part of what the example is.
@@ -66,7 +66,7 @@ class Example:
 
     @property
     def tokens_b(self) -> tuple[str, ...]:
-        """The words of the second sentence; none where there is one sentence."""
+        """The words of the second sentence; none if there is one sentence."""
         return () if self.text_b is None else tuple(self.text_b.split())
 
 
@@ -109,7 +109,7 @@ class Targets:
         task: the task.
         keys: the keys whose task it is.
         labels: class names: those seen in training, sorted, or those of the task.
-        tags: tags seen in training, sorted, ``O`` first where they are spans; empty where no example has tags.
+        tags: tags seen in training, sorted, ``O`` first if they are spans; empty where no example has tags.
         silence: whether training has questions without an answer, so that a model may say that there is none.
     """
 
@@ -182,7 +182,7 @@ class Dataset:
 
     @cached_property
     def targets(self) -> tuple[Targets, ...]:
-        """What is told apart, for each task; in an order that no order of keys changes."""
+        """What is distinguished, for each task; in an order that no order of keys changes."""
         if self.whole is not None:
             return self.whole.targets
         if self.task is not None:
@@ -201,20 +201,20 @@ class Dataset:
         return Targets(task, keys, labels, (*first, *sorted(tags.difference(first))), silence)
 
     def targets_of(self, key: str) -> Targets:
-        """Return what is told apart in the examples of a key."""
+        """Return what is distinguished in the examples of a key."""
         if self.task is not None:
             return self.targets[0]
         return next(targets for targets in self.targets if targets.task == self.tasks[key])
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Class names of the one task; see `targets` where there are several."""
+        """Class names of the one task; see `targets` if there are several."""
         [targets] = self.targets
         return targets.labels
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags of the one task; see `targets` where there are several."""
+        """Tags of the one task; see `targets` if there are several."""
         [targets] = self.targets
         return targets.tags
 

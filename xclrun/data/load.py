@@ -166,7 +166,7 @@ SOURCE = (
 def subset(
     examples: Sequence[Example], size: int | None, seed: tuple[int, str, str], skip: int = 0
 ) -> tuple[Example, ...]:
-    """Return ``size`` examples drawn without replacement, in file order; all of them where there are not more.
+    """Return ``size`` examples drawn without replacement, in file order; all of them if there are not more.
 
     ``skip`` leaves out that many that would have been drawn first.
 
@@ -185,7 +185,7 @@ def stratified(
 ) -> tuple[Example, ...]:
     """Return at most ``size`` examples in which classes have the shares that they have in all, in file order.
 
-    Statements about one context stay together, and count as one of a class of their own: of one that is true and three
+    Statements about one context stay together, and count as one of their own class: of one that is true and three
     that are false, say. Within a class the hash rank decides, as in `subset`; a smaller subset is part of a larger one.
     The share of a class is right to within one example (or group of statements), and no group is cut, so a few
     examples may be missing from ``size``; the first group is always there.
@@ -199,7 +199,7 @@ def stratified(
     for name, members in groups.items():
         labels = tuple(sorted(examples[i].label or "" for i in members))
         strata.setdefault(labels, []).append((_rank(seed, name), name))
-    # The r-th of n in a stratum stands at (r − ½)/n: whatever is cut off behind some place, each loses its share.
+    # The r-th of n in a stratum is at (r − ½)/n: whatever is cut off behind some place, each loses its share.
     places = [
         ((2 * r + 1) / (2 * len(stratum)), rank, name)
         for stratum in strata.values()
@@ -214,7 +214,7 @@ def stratified(
 
 
 def repeated(examples: Sequence[Example], size: int) -> tuple[Example, ...]:
-    """Return the examples again and again, in order, until there are ``size``; as they are where there are as many.
+    """Return the examples again and again, in order, until there are ``size``; as they are if there are as many.
 
     A copy's id ends in ``*2``, ``*3``, …
     """
@@ -230,7 +230,7 @@ def _rank(seed: tuple[int, str, str], name: str) -> bytes:
 
 
 def _check_unanswerable(cfg: DatasetConfig, tasks: Collection[Task]) -> None:
-    """Refuse to keep questions without an answer where there are none: the setting would enter ids and do nothing."""
+    """Refuse to keep questions without an answer if there are none: the setting would enter ids and do nothing."""
     if Unanswerable(cfg.unanswerable) is Unanswerable.keep and not any(task.answers for task in tasks):
         names = ", ".join(sorted({task.name for task in tasks}))
         raise UsageError(

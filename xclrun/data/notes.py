@@ -39,7 +39,7 @@ TOLD = {
 
 
 def noted(dataset: Dataset) -> dict[str, dict[str, int]]:
-    """Return name → place (``language/split``; of ``test_in_train`` the language) → how many, where there are any."""
+    """Return name → place (``language/split``; of ``test_in_train`` the language) → how many, if there are any."""
     found = {**dataset.notes, "unseen_labels": dataset.unseen_labels, "stray_tags": {}, "test_in_train": {}}
     for (language, split), examples in dataset.splits.items():
         # Examples of a block are those of a language.
@@ -98,7 +98,7 @@ def _stray_tags(examples: Iterable[Example]) -> int:
 
 
 def in_train(dataset: Dataset, language: str) -> int:
-    """Return how many test sentences of a language stand in its training split: words alike but for case."""
+    """Return how many test sentences of a language are in its training split: words alike but for case."""
     train, test = dataset.fingerprints[language, "train"], dataset.fingerprints[language, "test"]
 
     def count() -> int:

@@ -102,7 +102,7 @@ _WAYS: dict[str, Callable[[OrderConfig, Dataset], tuple[str, ...]]] = {
 
 
 def notes(order: OrderConfig, dataset: Dataset) -> list[str]:
-    """Return what a person should know of an order: of which languages the branch's features stand for their own."""
+    """Return what a person should know of an order: of which languages the branch's features represent their own."""
     compared = order.by == "typology" or (order.by == "similarity" and order.measure == "typology")
     # A file of the user's own need not be there any more when a run is taken up again.
     if not compared or order.features is not None:

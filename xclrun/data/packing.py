@@ -18,12 +18,12 @@ WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0)
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the word pieces of a batch of B sentences stand in R rows of width C; a function of their lengths.
+    """Where the subwords of a batch of B sentences are in R rows of width C; a function of their lengths.
 
     Attributes:
-        source: (R, C) int64, the piece in the padded batch, counted through its rows, that stands there; 0 where none.
+        source: (R, C) int64, the piece in the padded batch, counted through its rows, that is there; 0 where none.
         positions: (R, C) int64, its number in its sentence, from 0; 0 where none.
-        sentences: (R, C) int64, its sentence, from 1; 0 where none stands there.
+        sentences: (R, C) int64, its sentence, from 1; 0 if none is there.
         first: (B,) int64, where each sentence's first piece stands, counted through the rows.
     """
 
@@ -37,7 +37,7 @@ class Packing:
         """Choose rows for sentences.
 
         Args:
-            lengths: (B,) word pieces of each sentence, at least 1.
+            lengths: (B,) subwords of each sentence, at least 1.
             padded: width of the padded batch.
             linear: multiplications of a position in a layer's linear maps, over those of a pair of positions in its
                 attention: 2 · hidden size + intermediate size.

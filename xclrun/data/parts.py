@@ -1,11 +1,11 @@
-"""A composite dataset: parts of several datasets, or of one, under keys of their own (``dataset.parts``).
+"""A composite dataset: parts of several datasets, or of one, under their own keys (``dataset.parts``).
 
 A *key* is an element of a stream (docs/glossary.md): a language of a plain dataset; here a part, or one of its
-languages, ``PART-LANGUAGE``, where it has several. Each part is read as a dataset of its own, by any reader; then its
+languages, ``PART-LANGUAGE``, where it has several. Each part is read as its own dataset, by any reader; then its
 examples get the key for their language, and their labels and tags the part's prefix, so that a shared head tells the
 classes of all parts apart (LL, section 3). Orders, strategies and reports work on keys as on languages.
 
-What a part leaves open (null) is as the dataset has it, and a relative root lies below ``dataset.root``, where that is
+What a part leaves open (null) is as the dataset has it, and a relative root lies below ``dataset.root``, if that is
 given.
 """
 
@@ -26,7 +26,7 @@ from xclrun.data.readers.files import Notes, Splits, choose_languages
 
 # What a part takes over from the dataset.
 _SHARED = ("reader", "task", "tags_are", "on_bad_line", "word_column", "tag_column")
-# A part that names one of these, or a root, inherits none of them.
+# A part that names one of these, or a root, inherits none.
 _HUB = ("hub", "hub_config", "hub_columns")
 
 
@@ -145,7 +145,7 @@ def _where(name: str, reader: str | None, splits: Splits, wanted: Mapping[str, l
 
 
 def _keys(name: str, splits: Splits, before: list[Part]) -> dict[str, str]:
-    """Return language → key: the part's name, or with the language where there are several."""
+    """Return language → key: the part's name, or with the language if there are several."""
     languages = list(dict.fromkeys(language for language, _ in splits))
     keys = {language: name if len(languages) == 1 else f"{name}-{language}" for language in languages}
     for key in keys.values():

@@ -39,7 +39,7 @@ from xclrun.core.task import STATEMENT_TRUTH
 from xclrun.data.example import Example
 from xclrun.data.parts import Part
 
-# What stands for a context that is hidden (``dataset.statements.context=hidden``).
+# What represents a context that is hidden (``dataset.statements.context=hidden``).
 HIDDEN = ("_",)
 
 FALSE, TRUE = STATEMENT_TRUTH.classes
@@ -207,7 +207,7 @@ class _Maker:
             yield k, {"tags": self._line(found)}
 
     def _half_drawn(self, tags: Sequence[str], draw: Draw, k: int) -> list[str]:
-        """Draw ⌊n/2⌋ of n tags anew (one of one), uniformly from all; again, where that says what it said before."""
+        """Draw ⌊n/2⌋ of n tags again (one of one), uniformly from all; again, where that says what it said before."""
         drawn_from = self.kind.tags or sorted(self.tags)
         places = draw.ranked(range(len(tags)), k, "places")[: max(1, len(tags) // 2)]
         attempt = 0
@@ -220,7 +220,7 @@ class _Maker:
             attempt += 1
 
     def _one_wrong(self, tags: Sequence[str], draw: Draw) -> Iterator[list[str]]:
-        """Draw one tag anew, another one, each as often as training has it; no two that say the same."""
+        """Draw one tag again, another one, each as often as training has it; no two that say the same."""
         said = [{tag} for tag in tags]
         for k in range(1, self.settings.wrong + 1):
             place = draw.below(len(tags), k, "place")

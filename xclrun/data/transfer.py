@@ -1,4 +1,4 @@
-"""Between the host and a device: one copy for many tensors, in pinned memory, so that nothing waits while it is made.
+"""Between the host and a device: one copy for many tensors, in pinned memory, so nothing waits while it is made.
 
 On a CPU nothing is copied.
 """

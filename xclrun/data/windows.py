@@ -1,4 +1,4 @@
-"""Questions about texts as word pieces: a question, and as much of the text as fits, in windows that overlap.
+"""Questions about texts as subwords: a question, and as much of the text as fits, in windows that overlap.
 
 The layout of BERT's SQuAD recipe (Devlin et al. 2019, section 4.2): [CLS] question [SEP] text [SEP]. A text that is too
 long goes into several windows, each beginning ``room − stride`` pieces after the one before, as a fast tokenizer does
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Texts that the tokenizer gets at a time: what it returns takes far more memory than what is kept of it.
 CHUNK = 1024
-# The word that stands for [CLS], and its characters.
+# The word that represents [CLS], and its characters.
 _CLS, _NONE = np.zeros(1, np.int32), np.zeros((1, 2), np.int32)
 # Most special pieces around a pair, of any known encoder: RoBERTa's family has four.
 SPECIAL = 4
@@ -78,7 +78,7 @@ def encode_windows(
     Args:
         examples: any languages; ``text_b`` is the question.
         tokenizer: a fast tokenizer with a padding piece.
-        max_length: word pieces of a window, special ones and the question included.
+        max_length: subwords of a window, special ones and the question included.
         windows: longest question, of which the rest is cut, and what windows share.
 
     Returns:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from xclrun.run import Run
 
-# Seconds between two lines of a log at the most.
+# Seconds between two lines of a log at most.
 HEARTBEAT = 50.0
 # Columns of the bar.
 BAR = 12

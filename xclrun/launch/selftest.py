@@ -1,7 +1,7 @@
 """Kill a run at random times, resume it, and compare it with an undisturbed one: nothing may differ.
 
 A child process does the run; it is killed by SIGKILL after a random time, and another child resumes, until one
-finishes. Children are forked from a process that has imported everything, so that they are killed at work, not while
+finishes. Children are forked from a process that has imported everything, so they are killed at work, not while
 importing.
 """
 

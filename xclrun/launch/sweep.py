@@ -78,7 +78,7 @@ class Sweep:
     def write(self) -> None:
         """Write the sweep's file for status and reports, keeping the first start.
 
-        The name stands for the runs of the last command that used it; a note counts the runs that it loses.
+        The name represents the runs of the last command that used it; a note counts the runs that it loses.
         """
         path = self.outputs / "sweeps" / f"{self.name}.json"
         facts = self.facts

@@ -8,7 +8,7 @@ it is the gold tags' counts minus the expected ones, from the backward recursion
 What the division leaves below the smallest float64 is lost. A tag that lies more than 708 nats below a word's best can
 gain no more on it in later words than the spread of the transitions, so what is lost is less than exp(spread − 708) of
 Z, whatever the emissions. Where the spread is above `REACH` that could be seen, and the result is NaN: a training ends
-there, and never goes on with paths missing.
+there, and never continues with paths missing.
 Shapes: B sentences, W words, T tags.
 """
 
@@ -35,7 +35,7 @@ def crf_log_likelihood(
         emissions: (B, W, T).
         tags: (B, W) int64, from 0 to T − 1 also where the mask is False.
         mask: (B, W) bool, True on words, packed to the left; each sentence has one at least.
-        start, end: (T,), or (B, T) where each sentence has a CRF of its own.
+        start, end: (T,), or (B, T) where each sentence has its own CRF.
         transitions: (T, T), or (B, T, T), from row to column.
     """
     value: Tensor = _LogLikelihood.apply(emissions, tags, mask, start, transitions, end)[0]

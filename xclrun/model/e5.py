@@ -93,7 +93,7 @@ def converted() -> Path:
 
 
 def damaged(target: Path) -> Path | None:
-    """Return the first file of a converted folder that is missing or changed; None where there is none."""
+    """Return the first file of a converted folder that is missing or changed; None if there is none."""
     try:
         checksums = read_json(target / CHECKSUMS).items()
         return next((target / name for name, checksum in checksums if sha256(target / name) != checksum), None)
@@ -124,7 +124,7 @@ def folder(warn: Callable[[str], None] = note) -> Path:
     target = converted()
     if target.is_dir() and target not in _checked and (wrong := damaged(target)) is not None:
         warn(f"{wrong} is missing or damaged: the encoder is converted again")
-        # Renamed first, so that no process reads half of it.
+        # Renamed first, so no process reads half of it.
         aside = target.with_name(f"{TEMPORARY}damaged-{target.name}-{os.getpid()}")
         with contextlib.suppress(OSError):
             target.rename(aside)

@@ -136,7 +136,7 @@ def family(settings: Mapping[str, Any], subject: str) -> Family:
 
 
 def number(settings: Mapping[str, Any], size: str) -> int | None:
-    """Return a size in config.json under the family's name for it (`NAMES`); None where it is missing."""
+    """Return a size in config.json under the family's name for it (`NAMES`); None if it is missing."""
     value = next((settings[name] for name in NAMES[size] if settings.get(name) is not None), None)
     return value if type(value) is int else None
 

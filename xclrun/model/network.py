@@ -3,7 +3,7 @@
 Where the task reads the class through BERT's pooler (`Task.pooled`), the pooler is a part of the class head: with its
 pretrained values, or fresh where the encoder has none. Elsewhere it stays in the encoder, unused.
 
-Shapes: B sentences, L word pieces, W words, H hidden size, C classes, T tags.
+Shapes: B sentences, L subwords, W words, H hidden size, C classes, T tags.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Prediction:
         label: (B,) predicted class ids.
         log2_label: (B,) log2 p(gold class); NaN where the gold class is not in the training data.
         tags: (B, W) predicted tag ids.
-        log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN where one is not in the training data.
+        log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN if one is not in the training data.
         answers: (B, W, 2) float32 emissions of start and end, which `xclrun.train.answers` decodes.
     """
 
@@ -162,7 +162,7 @@ class Model(Heads):
             batches are always padded.
         last: whether a sentence's state is that of its last piece, instead of its first.
         typed: whether the encoder reads the types of pieces.
-        tasks: name (`Task.head`) → heads, where there are several tasks; empty otherwise.
+        tasks: name (`Task.head`) → heads, if there are several tasks; empty otherwise.
     """
 
     def __init__(
@@ -357,7 +357,7 @@ def skeleton(
     """Return the model on torch's meta device, for counting. Its shape is that of ``path``, else the config's.
 
     Args:
-        vocabulary: rows of the word embeddings, where they are trimmed or learned from the data; default: the shape's.
+        vocabulary: rows of the word embeddings, if they are trimmed or learned from the data; default: the shape's.
         several: see `build`.
 
     Raises:

@@ -25,7 +25,7 @@ class HeadSizes:
     Attributes:
         task: decides on the heads.
         classes: number of classes; not used where the task has no labels.
-        tags: number of tags; 0 where there are none.
+        tags: number of tags; 0 if there are none.
     """
 
     task: Task
@@ -37,7 +37,7 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
     """Return the encoder's sizes from its config, under the names of all families.
 
     Args:
-        vocabulary: number of word pieces.
+        vocabulary: number of subwords.
         pad: id of the padding.
 
     Raises:
@@ -78,7 +78,7 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
 
     Args:
         heads: one for each task of the model.
-        vocabulary: rows of the word embeddings, where they are trimmed or learned from the data; default: the shape's.
+        vocabulary: rows of the word embeddings, if they are trimmed or learned from the data; default: the shape's.
 
     Raises:
         UsageError: there is no such encoder, or a size is missing.

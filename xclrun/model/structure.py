@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-# Layers stand in lists, and no list stands outside of them: of one (BERT: encoder.layer.3.…) or of several (XLM:
+# Layers are in lists, and no list stands outside of them: of one (BERT: encoder.layer.3.…) or of several (XLM:
 # attentions.3.…, ffns.3.…), the first number of a name is the layer's.
 LAYER = re.compile(r"encoder\.(?:[A-Za-z]\w*\.)+?(\d+)\.")
-# The tables of pieces, positions and types, and their norm: in a module of their own, or beside the layers.
+# The tables of pieces, positions and types, and their norm: in their own module, or next to the layers.
 EMBEDDING = re.compile(
     r"encoder\.(?:embeddings|position_embeddings|lang_embeddings|layer_norm_emb|embed_tokens|shared|wte|wpe|"
     r"word_embeddings|word_embeddings_layernorm)\."

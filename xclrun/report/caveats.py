@@ -1,4 +1,4 @@
-"""What a reader must know beside the numbers: runs that are missing, and where strategies were not treated alike."""
+"""What a reader must know next to the numbers: runs that are missing, and where strategies were not treated alike."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def comparison_caveats(
     """Say what is missing, and where the strategies were not treated alike.
 
     Args:
-        commands: run id → the command that made it, where that is known.
-        command: what was typed to make the report; empty where it is not known.
+        commands: run id → the command that made it, if that is known.
+        command: what was typed to make the report; empty if it is not known.
     """
     return [
         *(f"{label}: {meaning}" for label, meaning in numbered_labels(comparison.runs).items()),
@@ -127,7 +127,7 @@ def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str
     # Several commands that differ in strategies, orders and seeds alone need one command for their references.
     for (_, shared), runs in grouped(lacking, lambda r: (reference_name(r), command_of(r))).items():
         first = runs[0]
-        # Each language is learnt alone: of orders of the same languages the first will do.
+        # Each language is learned alone: of orders of the same languages the first will do.
         orders = {frozenset(run.languages): _order(run) for run in reversed(runs)}
         overrides = [f"dataset={comparison.dataset}", f"model={comparison.model}"] if shared is None else shared
         made = reference_command(

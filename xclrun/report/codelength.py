@@ -16,7 +16,7 @@ from xclrun.analysis.grouping import grouped, strategy_labels
 from xclrun.analysis.record import RunRecord
 from xclrun.report.section import Section
 
-# Settings that rows name in columns of their own.
+# Settings that rows name in their own columns.
 IN_COLUMNS = ("languages", "trainer.selection", "trainer.patience")
 
 
@@ -110,7 +110,7 @@ class CodelengthSection(Section):
     def switching(self, strict: bool) -> tuple[np.ndarray, int] | None:
         """Return the bits of each block where the best coder codes it, (seeds, M), and among how many it is chosen.
 
-        Over the seeds that all coders of the kind have; None where there is no common seed, or one coder.
+        Over the seeds that all coders of the kind have; None if there is no common seed, or one coder.
         """
         coders = [coder for coder in self.coders if coder.strict == strict]
         bits = [{run.seed: bits_of_blocks(run, self.parts) for run in coder.runs} for coder in coders]

@@ -38,7 +38,7 @@ Reader = Callable[[Sequence[RunRecord]], Mapping[str, Predictions]]
 
 OPENS = re.compile(r"<!-- report: ([^/\s]+)/(\S+)( once there is one)? -->")
 CLOSES = "<!-- end -->"
-# What stands in a place whose table or figure is still to come.
+# What is in a place whose table or figure is still to come.
 NOT_YET = ("", "_Not yet: too few runs have finished._", "")
 
 
@@ -100,7 +100,7 @@ def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
                 f"{did_you_mean(place.file, shown)}"
             )
     lines = page.read_text(encoding="utf-8").splitlines()
-    # From the last on, so that the lines before it stay where they are.
+    # From the last on, so that the lines before it stay if they are.
     for place in reversed(mine):
         make = shown.get(place.file)
         lines[place.line + 1 : place.end] = NOT_YET if make is None else make(page.parent / page.stem)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 
-# Inches of a cell, and points of a name beside it, where there are many.
+# Inches of a cell, and points of a name next to it, if there are many.
 CELL = 0.125
 TICKS = 6
 # Frames of cells, ink and points: of few languages, and of many.
@@ -132,7 +132,7 @@ def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float,
 
 
 def _outlines(axes: Axes, record: RunRecord) -> None:
-    """Frame (hop i, language of hop i): white around black, so that it shows on any colour."""
+    """Frame (hop i, language of hop i): white around black, so it shows on any colour."""
     from matplotlib.patches import Rectangle
 
     if record.stream == "joint":

@@ -124,7 +124,7 @@ class Tests:
 
     @property
     def given(self) -> str:
-        """Condition under which the tests hold, where orders share reference models; empty where there is none."""
+        """Condition under which the tests hold, where orders share reference models; empty if there is none."""
         return given_references(self.data.blocks) if self.shared and self.data.kind == "order" else ""
 
     @cached_property
@@ -252,7 +252,7 @@ class Verdicts:
         return f"* ** ***: differs from the baseline, {self.baseline}: {self.method}, p < 0.05, 0.01, 0.001"
 
     def baseline_notes(self) -> list[str]:
-        """Say where there are no marks since the baseline was not tested."""
+        """Say if there are no marks since the baseline was not tested."""
         if not self.tests:
             return []
         without = [" ".join(subject(key)) for key, t in self.tests.items() if self.baseline not in t.data.strategies]
@@ -346,7 +346,7 @@ class Inference(Verdicts):
 
     Args:
         references: has the scores M of the reference models.
-        resampled: metric → its bootstrap, where there is one.
+        resampled: metric → its bootstrap, if there is one.
         kind: of the bootstrap's intervals; None: each measure's default.
         baseline: label of the strategy that marks compare with; None: ``naive``, else the first that is tested.
         primary: measures of the primary comparisons.

@@ -54,7 +54,7 @@ def _tex_cell(cell: str) -> str:
 
 
 def _tex_note(note: str) -> str:
-    """Return a note as an item, after the mark that it explains where there is one."""
+    """Return a note as an item, after the mark that it explains if there is one."""
     marked = re.fullmatch(r"(?:\[(\d+)\]|(\*[* ]*):) (.*)", note, re.DOTALL)
     if marked is None:
         return rf"\item {_tex(note)}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# From strong to no evidence; light enough for black digits, and told apart by colour-blind readers.
+# From strong to no evidence; light enough for black digits, and distinguished by colour-blind readers.
 _STEPS = (0.0, 0.001, 0.01, 0.05, 0.1, 1.0)
 _COLOURS = ("#2b83ba", "#74b3d8", "#b8d9ec", "#fde6c4", "#f4f4f4")
 

@@ -28,7 +28,7 @@ class Plot:
     Args:
         name: of its files, unique in a report.
         caption: the kind of figure; the figure's own title, which the page shows next to it, has the details.
-        draw: returns None where there is nothing to show.
+        draw: returns None if there is nothing to show.
         arguments: of ``draw``.
     """
 
@@ -75,7 +75,7 @@ class Part:
 
 @dataclass
 class Block:
-    """What a part made of some data; true where there is a table or a figure."""
+    """What a part made of some data; true if there is a table or a figure."""
 
     part: Part
     title: str

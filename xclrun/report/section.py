@@ -24,7 +24,7 @@ class Options:
         formats: further formats of figures besides SVG, of `xclrun.report.style.FURTHER`.
         choice: how the settings of the runs were chosen on dev; None: nothing was chosen.
         primary: measures of the primary comparisons.
-        command: what was typed to make the report; empty where it is not known.
+        command: what was typed to make the report; empty if it is not known.
     """
 
     unpaired: bool = False
@@ -46,7 +46,7 @@ class Section:
         title: its heading.
         where: how the names of its tables' files begin.
         definitions: what its tables show, name with arrow → meaning.
-        legend: what stands under its tables on a terminal.
+        legend: what is under its tables on a terminal.
     """
 
     title: str

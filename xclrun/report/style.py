@@ -35,7 +35,7 @@ COLOURS = (
 SIDES = ("#5B7083", "#C9A66B")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 GREY = "#767676"
-# The page shows figures as SVG; these a report also writes where they are asked for: drawing them takes twice as long.
+# The page shows figures as SVG; these a report also writes if they are asked for: drawing them takes twice as long.
 FURTHER = ("pdf", "png")
 DPI = 150
 POINTS = 72  # to the inch: with as many pixels, images in SVG are as small as they can be
@@ -77,7 +77,7 @@ def first_orders(orders: Sequence[str]) -> tuple[Sequence[str], str]:
 
 def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: float = 100.0) -> tuple[float, float]:
     """Return the ends of an axis that follows the data: a margin around them, on whole fives, within ``low`` to
-    ``high``, and at least ``least`` apart so that noise does not fill a figure; all of it where there are no data."""
+    ``high``, and at least ``least`` apart so that noise does not fill a figure; all of it if there are no data."""
     import numpy as np
 
     numbers = np.concatenate([np.ravel(np.asarray(value, dtype=float)) for value in values] or [np.array([])])

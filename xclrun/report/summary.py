@@ -198,7 +198,7 @@ class Summary:
         return replace(table, notes=(*table.notes, *(f"{name}: {MEASURES[name].definition}" for name in measures)))
 
     def floors(self, metric: str) -> list[str]:
-        """Return what a constant answer scores on each language, and on their mean; none where it is not known."""
+        """Return what a constant answer scores on each language, and on their mean; none if it is not known."""
         floors = [self.floor(metric, MEAN, "FP", language) for language in (*self.comparison.languages, "")]
         return [] if set(floors) == {"–"} else floors
 
@@ -206,7 +206,7 @@ class Summary:
         self, title: str, order: str, shown: Sequence[str], keys: Mapping[str, tuple[str, str, str]], counted: bool,
         further: Sequence[str] = (),
     ) -> Table:  # fmt: skip
-        """Return a row per strategy; below them, ruled off, what a constant answer scores, where that is known.
+        """Return a row per strategy; below them, ruled off, what a constant answer scores, if that is known.
 
         Args:
             shown: the strategies.
@@ -273,7 +273,7 @@ class Summary:
         return notes
 
     def _raised(self, cells: Iterable[Cell]) -> tuple[str, ...]:
-        """Say what marks and bold mean, where there are any."""
+        """Say what marks and bold mean, if there are any."""
         cells = list(cells)
         marks = (self.marks_meaning,) if any(cell.mark for cell in cells) else ()
         return (*marks, *((BOLD,) if any(cell.best for cell in cells) else ()))
@@ -281,7 +281,7 @@ class Summary:
     def behind(
         self, strategy: str, order: str = MEAN, metric: str = "", measure: str = "", language: str = ""
     ) -> tuple[str, ...]:
-        """Return the ids of the runs behind a row; of those a cell's that enter it, where it is of one language."""
+        """Return the ids of the runs behind a row; of those a cell's that enter it, if it is of one language."""
         return tuple(
             run.run_id
             for run in self._behind.get((strategy, order), ())
@@ -342,7 +342,7 @@ class Summary:
         ]
 
     def _hop_0(self, metrics: Sequence[str], measures: Iterable[str]) -> list[str]:
-        """Say what T0 is measured from where a fresh head's constant answer has a floor of its own."""
+        """Say what T0 is measured from where a fresh head's constant answer has its own floor."""
         known = any(self.floor(metric, MEAN, "FP") != "–" for metric in metrics)
         return [HOP_0] if known and "T0" in measures else []
 
@@ -365,7 +365,7 @@ class Summary:
 
 
 def _best_of_row(rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Explain bold type, where there is any."""
+    """Explain bold type, if there is any."""
     return (BEST_OF_ROW,) if any(isinstance(cell, Cell) and cell.best for row in rows for cell in row) else ()
 
 

@@ -62,7 +62,7 @@ class Cell(str):
 
 
 def spreadsheet(text: Any) -> Any:
-    """Put an apostrophe before a name that a spreadsheet would run as a formula; numbers stay as they are.
+    """Put an apostrophe before a name that a spreadsheet would run as a formula; numbers stay unchanged.
 
     >>> spreadsheet("=1+1"), spreadsheet("-0.12 [-0.3, 0.1]"), spreadsheet(-0.12)
     ("'=1+1", '-0.12 [-0.3, 0.1]', -0.12)
@@ -203,7 +203,7 @@ def percent(value: float) -> str:
 
 
 def mean_and_std(mean: float, std: float) -> str:
-    """Return fractions as percent: ``91.06 ± 0.40``; the mean alone where there is no deviation."""
+    """Return fractions as percent: ``91.06 ± 0.40``; the mean alone if there is no deviation."""
     return percent(mean) + (f" ± {percent(std)}" if std == std else "")
 
 

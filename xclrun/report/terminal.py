@@ -1,8 +1,8 @@
 """The score matrix of a run as a terminal or a log shows it while it grows, row by row, in the width that there is.
 
-With few languages a cell holds all metrics (``92.5|80.1``); with more, each metric has a line of its own; where even
-that is too wide, each row names its languages and wraps. ``›`` stands before the score on the language just learnt.
-More languages than `MOST` have a block each, whose height is the score, and beside them their mean.
+With few languages a cell holds all metrics (``92.5|80.1``); with more, each metric has its own line; where even
+that is too wide, each row names its languages and wraps. ``›`` stands before the score on the language just learned.
+More languages than `MOST` have a block each, whose height is the score, and next to them their mean.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from xclrun.core.task import Metric
 
 MARK = "›"
 LEARNT = "reverse"
-# Columns of what stands at the end of a row: "shared", "12.3 s".
+# Columns of what is at the end of a row: "shared", "12.3 s".
 NOTE = 7
 # Languages of which each has its number; more would take a screen for a few hops.
 MOST = 24
 BLOCKS = "▁▂▃▄▅▆▇█"
 UNKNOWN = "·"
-# Columns of the mean and of the score on the language just learnt, beside blocks.
+# Columns of the mean and of the score on the language just learned, next to blocks.
 BESIDE = (5, 6)
 
 
@@ -40,7 +40,7 @@ def brief(seconds: float) -> str:
 
 
 def block(value: float) -> str:
-    """Return a score in [0, 1] as a block, an eighth of a line for each eighth; ``·`` where there is none."""
+    """Return a score in [0, 1] as a block, an eighth of a line for each eighth; ``·`` if there is none."""
     return UNKNOWN if math.isnan(value) else BLOCKS[min(7, int(8 * value))]
 
 
@@ -109,7 +109,7 @@ class MatrixRows:
         """Return one row, of one or more lines.
 
         Args:
-            learnt: text of the column ``learnt``.
+            learned: text of the column ``learnt``.
             scores: language → metric → value in [0, 1].
             own: the language just learned, if any.
             note: text at the end.
@@ -123,7 +123,7 @@ class MatrixRows:
                 continue
             cells = [self._cell(scores[language], group, language == own) for language in self.languages]
             if self.cell:
-                # Under what was learnt there is room for the metric's name.
+                # Under what was learned there is room for the metric's name.
                 lines.append(self._line(lead[0], lead[1] if k == 0 else group[0].short, cells, lead[2]))
             else:
                 named = [Text(f"{name} ") + cell for name, cell in zip(self.languages, cells, strict=True)]
@@ -149,7 +149,7 @@ class MatrixRows:
     def _row_of_blocks(
         self, lead: tuple[str, str, str], metric: Metric, scores: Mapping[str, Mapping[str, float]], own: str | None
     ) -> list[str]:
-        """Lay out the scores of one metric as blocks, in as many lines as it takes; beside the first, the mean."""
+        """Lay out the scores of one metric as blocks, in as many lines as it takes; next to the first, the mean."""
         values = {language: scores[language].get(metric.name, math.nan) for language in self.languages}
         blocks = [Text(block(value), LEARNT if name == own else "") for name, value in values.items()]
         lines = [Text.assemble(*blocks[k : k + self._across]) for k in range(0, len(blocks), self._across)]
@@ -161,7 +161,7 @@ class MatrixRows:
         return self._of_blocks(hop, name or metric.short, lines, (mean, learnt), note)
 
     def _of_blocks(self, hop: str, name: str, lines: Sequence[Text], beside: tuple[Text, Text], note: str) -> list[str]:
-        """Return lines of blocks; what stands beside them is in the first."""
+        """Return lines of blocks; what is next to them is in the first."""
         widths = [min(self._across, len(self.languages)), *BESIDE]
         first = self._grid(hop, f" {name} ", [lines[0], *beside], widths, note, self.lead + 2, "left")
         return [first, *(self._grid("", "", [line], widths[:1], "", self.lead + 2, "left") for line in lines[1:])]

@@ -55,7 +55,7 @@ class PlotWorkers:
             gc.unfreeze()
 
     def begin(self, plots: Sequence[Plot]) -> None:
-        """Begin to draw on all other cores; where that is not worth it, leave it to `finish`."""
+        """Begin to draw on all other cores; if that is not worth it, leave it to `finish`."""
         _PLOTS.update((plot.name, plot) for plot in plots)
         self._submit(plots)
 
@@ -79,7 +79,7 @@ class PlotWorkers:
             raise RunError("a process that drew figures was killed: is there enough memory?") from None
 
     def _submit(self, plots: Sequence[Plot]) -> bool:
-        """Have other processes draw, where that is worth it; they inherit `_PLOTS` as it is now."""
+        """Have other processes draw, if that is worth it; they inherit `_PLOTS` as it is now."""
         processes = min(cores() - 1, len(plots) // EACH)
         if processes < 1 or sys.platform != "linux":
             return False

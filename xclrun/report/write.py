@@ -2,7 +2,7 @@
 
 <out>/index.html              everything on one page             summary.csv   all numbers in long form
 <out>/summary.md              the same as Markdown               runs.csv      the runs behind them
-<out>/few_shot.csv            few-shot scores, a row for each run and metric, where there are few-shot runs
+<out>/few_shot.csv            few-shot scores, a row for each run and metric, if there are few-shot runs
 <out>/tables/*.{md,csv,tex}   each table, ready for a paper      figures/*.svg     also .pdf and .png where asked for
 """
 

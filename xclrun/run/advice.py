@@ -68,7 +68,7 @@ def _of_equal_sizes(run: Run) -> Iterator[str]:
 
 
 def _of_strategies_without_effect(run: Run, strategy: Strategy[Any]) -> Iterator[str]:
-    """Tell of a strategy whose settings leave nothing of it: tables would show it beside what it is."""
+    """Tell of a strategy whose settings leave nothing of it: tables would show it next to what it is."""
     without = strategy.expansion if isinstance(strategy, Expandable) else Naive(run.config.strategy)
     order = ("a", "b")
     if isinstance(strategy, Naive) or strategy.stream(order) != sequence(order):
@@ -99,7 +99,7 @@ def _of_evaluation(config: Config, dataset: Dataset) -> Iterator[str]:
 def _of_subsets(config: Config) -> Iterator[str]:
     cfg, few_shot = config.dataset, config.shots is not None
     limits = [(key, size) for key, size in limits_given(cfg) if size is not None and key != "repeat_to"]
-    # In few-shot transfer a source is learnt whole, or as many of its sentences as this says.
+    # In few-shot transfer a source is learned whole, or as many of its sentences as this says.
     if few_shot and (config.protocol is None or config.from_source is None):
         for key, size in limits:
             if key.endswith("max_train"):

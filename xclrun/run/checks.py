@@ -39,7 +39,7 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
 
 
 def check_packing(config: Config, strategy: Strategy[Any]) -> None:
-    """Check that the encoder can be given sentences end to end, where that is asked for."""
+    """Check that the encoder can be given sentences end to end, if that is asked for."""
     for name, trainer in config.trainers.items():
         if trainer.packing:
             check_masks(config.model, f"{name}.packing")
@@ -48,7 +48,7 @@ def check_packing(config: Config, strategy: Strategy[Any]) -> None:
 
 
 def check_graphs(config: Config) -> None:
-    """Check that steps can be recorded, where that is asked for."""
+    """Check that steps can be recorded, if that is asked for."""
     longest = config.model.max_length
     for name, trainer in config.trainers.items():
         key = f"{name}.cuda_graphs"

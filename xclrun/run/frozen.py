@@ -34,7 +34,7 @@ def freeze(run: Run) -> None:
     ):
         if node[key] is not None:
             node[key] = _absolute(node[key])
-    # Those of parts lie below the dataset's, where there is one.
+    # Those of parts lie below the dataset's, if there is one.
     for part in dataset["parts"].values() if dataset["root"] is None else ():
         part["root"] = part["root"] and _absolute(part["root"])
     resolved["strategy"] = _with_folders(resolved["strategy"])
@@ -102,7 +102,7 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
 
 
 def _other_version(directory: RunDirectory) -> str:
-    """Return which version made a run, in words; empty where it is this one, or not known."""
+    """Return which version made a run, in words; empty if it is this one, or not known."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         version = str(directory.read_manifest()["code_version"])
         made, now = (text.partition("+")[0].split(".") for text in (version, code_version()))

@@ -94,14 +94,14 @@ class Run:
 
     @cached_property
     def label(self) -> str:
-        """Short words for a person: strategy, order, seed, and K and bucket where there are any."""
+        """Short words for a person: strategy, order, seed, and K and bucket if there are any."""
         c = self.config
         words = [self.strategy_name, str(c.order.name), f"seed {c.seed}"]
         words += [] if c.shots is None else [f"K = {c.shots}"]
         return " · ".join(words if c.bucket is None else [*words, f"bucket {c.bucket}"])
 
     def cost(self, hop: Hop) -> dict[str, Any]:
-        """Return what the time of a hop's training depends on, beside the machine: for estimates."""
+        """Return what the time of a hop's training depends on, next to the machine: for estimates."""
         own: dict[str, Any] = plain(self.config.model)
         windowed = any(of.task.answers for of in self.dataset.targets)
         other = ("lr", "source_lr", "path", *(() if windowed else ("windows",)))
@@ -160,7 +160,7 @@ class Run:
         return self.config.trainer if protocol is None or hop.adapts else protocol.source_trainer
 
     def reference(self) -> Run:
-        """Return the run whose scores are the reference scores M of this one: each language learnt alone.
+        """Return the run whose scores are the reference scores M of this one: each language learned alone.
 
         With language adapters where this one has some.
         """
@@ -181,7 +181,7 @@ def _dataset(config: Config) -> tuple[Dataset, DataIdentity, str]:
     """Return a run's dataset, what of it goes into ids, and the hash of what its bucket, if any, was drawn from."""
     # Budgets of replay stand with the dataset, but are no part of it.
     source = {key: value for key, value in plain(config.dataset).items() if key != "replay"}
-    # In few-shot transfer the source is learnt whole.
+    # In few-shot transfer the source is learned whole.
     few_shot = [str(config.language)] if config.protocol else None
     key = json.dumps([source, config.bucket, config.shots, few_shot], sort_keys=True)
     if key not in _datasets:
@@ -213,7 +213,7 @@ def _identity(dataset: Dataset) -> DataIdentity:
     mlqa = any(of.task.answers and rule_of(k, dataset.reader) == "en" for of in dataset.targets for k in of.keys)
     sets = [[*of.sets, *(["MLQA's English"] if mlqa else [])] for of in dataset.targets]
     if dataset.task is None:
-        # Examples do not say by which task they are learnt.
+        # Examples do not say by which task they are learned.
         whole = [[*own, sorted(of.keys)] for own, of in zip(sets, dataset.targets, strict=True)]
         return DataIdentity(dataset.fingerprints, digest(whole), spans, crf)
     return DataIdentity(dataset.fingerprints, digest(sets[0]), spans, crf)
@@ -312,7 +312,7 @@ def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: S
 
 
 def _plugins(config: Config) -> dict[str, list[str]]:
-    """Return the plug-ins that the dataset and the strategy of a config come from, where they are not the package's."""
+    """Return the plug-ins that the dataset and the strategy of a config come from, if they are not the package's."""
     strategies = (config.strategy, getattr(config.strategy, "expansion", None))
     datasets: list[DatasetConfig | PartConfig] = [config.dataset, *config.dataset.parts.values()]
     kinds = {("dataset", of.reader) for of in datasets} | {("task", of.task) for of in datasets}
@@ -350,7 +350,7 @@ def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> 
     """Return the hops of a run: the strategy's own, or those of few-shot transfer.
 
     Raises:
-        UsageError: the strategy has hops of its own, which few-shot transfer or blocks cannot have; or parts for each
+        UsageError: the strategy has its own hops, which few-shot transfer or blocks cannot have; or parts for each
             language, which blocks are none.
     """
     check_mixtures(config, strategy, order)

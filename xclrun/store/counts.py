@@ -80,7 +80,7 @@ def count(
     columns = [*base_scores.COLUMNS, *(base_scores.TAG_COLUMNS if tags is not None else ())]
     columns += base_scores.BELIEF_COLUMNS if any(metric.probabilities for metric in metrics.all) else ()
     columns += base_scores.ANSWER_COLUMNS if any(metric.of is Scored.answers for metric in metrics.all) else ()
-    # Reading passes over it where there are no questions or pairs.
+    # Reading passes over it if there are no questions or pairs.
     columns.append(base_scores.TEXT_COLUMN)
     hops = [stage["hop"] for stage in manifest["stages"]]
     inside = [stage["hop"] for stage in manifest["stages"] if stage["training"].get("points")]

@@ -133,7 +133,7 @@ def append_event(path: Path, kind: str, **facts: Any) -> None:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file that can be read, in order; none where it is not there."""
+    """Yield the events of a file that can be read, in order; none if it is not there."""
     # As bytes: a torn line may end inside a character, and other line separators may stand inside a line.
     for line in path.read_bytes().split(b"\n") if path.is_file() else ():
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -53,7 +53,7 @@ class Kept:
         return [path for path in found if (named := _NAMED.fullmatch(path.name)) and named[1] == self.stem]
 
     def find(self) -> Path | None:
-        """Return the file, whole; None where there is none. A damaged one is removed."""
+        """Return the file, whole; None if there is none. A damaged one is removed."""
         for path in self._there():
             if whole(path):
                 return path
@@ -63,14 +63,14 @@ class Kept:
         return None
 
     def read(self) -> bytes | None:
-        """Return the content of the file, as it was written; None where there is none. A damaged one is removed."""
+        """Return the content of the file, as it was written; None if there is none. A damaged one is removed."""
         # Another process may write another content meanwhile.
         with contextlib.suppress(FileNotFoundError):
             return None if (path := self.find()) is None else path.read_bytes()
         return None
 
     def remove(self) -> None:
-        """Remove the file, where it is there."""
+        """Remove the file, if it is there."""
         for path in self._there():
             with contextlib.suppress(OSError):
                 path.unlink()

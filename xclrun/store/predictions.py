@@ -10,7 +10,7 @@
 | log2_gold | log2 p(gold class); null where gold is −1 or null |
 | gold_tags, predicted_tags | tag ids of all words that are scored; gold −1: training never had the tag; null without |
 | tp, fp, fn | spans: right, wrongly predicted, missed; where tags are no spans: words that are right, wrong, wrong |
-| log2_gold_tags | log2 p(gold tags) of the words the model saw; null where one is −1 |
+| log2_gold_tags | log2 p(gold tags) of the words the model saw; null if one is −1 |
 | tokens | words of the sentence |
 
 The rows of the block that a hop is asked for before it is learnt (`xclrun.core.stream.Hop.codes`; split ``train``) have
@@ -25,7 +25,7 @@ Rows of answers (task ``span``) have these too:
 | column | meaning |
 |---|---|
 | answer | the predicted answer, as it is written in the text; empty: the model says that there is none |
-| answer_start, answer_end | its first character in the text, and the one after its last; null where it is empty |
+| answer_start, answer_end | its first character in the text, and the one after its last; null if it is empty |
 | gold_answers | all gold answers; none where the question has no answer |
 | log2_gold | log2 p(first gold answer) among all spans of the text, `log2_classes` of them; null where no window \
 has it, or it is too long (see `xclrun.train.answers`) |

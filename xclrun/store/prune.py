@@ -37,7 +37,7 @@ class Entry:
         kind: ``train``, ``state``, ``features``, ``evaluation``, ``attention``; ``damaged`` where its facts cannot be
             read; ``checkpoint``; ``leftover`` of a crash, such as the lease of an owner who has been silent for long.
         bytes: on disk.
-        hop: what was learnt.
+        hop: what was learned.
         runs: unfinished and finished runs that refer to it.
     """
 
@@ -70,7 +70,7 @@ def _references(outputs: Path) -> dict[str, list[bool]]:
 
 
 def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
-    """Yield everything in the store, and leftovers of `xclrun average`, which no run that goes on clears away."""
+    """Yield everything in the store, and leftovers of `xclrun average`, which no run that continues clears away."""
     references = _references(outputs)
     for path in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         with contextlib.suppress(OSError):
@@ -121,7 +121,7 @@ def remove(store: StageStore, entry: Entry) -> bool:
     if (mine := lease.try_acquire()) is None:
         return False
     with lease.held(mine):
-        # Renamed first, so that no reader sees half of it.
+        # Renamed first, so no reader sees half of it.
         aside = entry.path.with_name(f"{TEMPORARY}removed-{entry.path.name}")
         with contextlib.suppress(OSError):
             if entry.path.is_file():

@@ -128,7 +128,7 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
 
 
 def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKeys:
-    """Return the base scores that the keys of a run have, and those beside them."""
+    """Return the base scores that the keys of a run have, and those next to them."""
     reader = config["dataset"].get("reader") or ""
     if "tasks" in manifest:
         own = {
@@ -144,7 +144,7 @@ def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKey
 
 
 def _task(told: str | dict[str, Any]) -> Task:
-    """Return the task of a manifest: described there where it is a plug-in's."""
+    """Return the task of a manifest: described there if it is a plug-in's."""
     return task_identified(told) if isinstance(told, str) else restored(told)
 
 
@@ -242,7 +242,7 @@ def read_records(
     older: list[UnreadableRun] = []
     records = list(each_record(outputs, only, warn, slot_f1, older))
     if older:
-        # A note alone: nothing is wrong with them, and they may stay for ever.
+        # A note alone: nothing is wrong with them, and they may stay forever.
         note(f"{many(len(older), 'run')} left out, such as {older[0]}")
     return records
 

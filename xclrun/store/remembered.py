@@ -1,7 +1,7 @@
 """Facts that follow from code and settings alone, and take seconds to find out: kept by all that they follow from.
 
 ``<folder>/<what>-<key>-<SHA-256>.json`` (see `xclrun.store.kept`). The key has the source of the package and of the
-plug-ins that are loaded, and the versions of the libraries that models are made of, so that no other code's facts are
+plug-ins that are loaded, and the versions of the libraries that models are made of, so no other code's facts are
 ever read; what is damaged is made again.
 """
 
@@ -27,7 +27,7 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "adapters", "pytorch-crf")
 
 
 def remembered(folder: Path, what: str, of: Any, find: Callable[[], Any]) -> Any:
-    """Return what ``find`` returns, which JSON can hold; from ``folder``, where it is there.
+    """Return what ``find`` returns, which JSON can hold; from ``folder``, if it is there.
 
     Args:
         what: kind of the facts, part of the file's name.

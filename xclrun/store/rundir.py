@@ -54,7 +54,7 @@ class UnreadableRun(ValueError):
     """The files of a directory are of another version of xclrun, of another run, or have been edited.
 
     Attributes:
-        state: ``older`` or ``newer``: which version made the run; ``damaged`` where it is another run, or its config
+        state: ``older`` or ``newer``: which version made the run; ``damaged`` if it is another run, or its config
             has changed.
     """
 
@@ -108,7 +108,7 @@ class RunDirectory:
         return self.path / "predictions" / f"hop-{hop}.parquet"
 
     def points(self, hop: int) -> Path:
-        """Return the path of the predictions at the evaluation points inside a hop, where there are such."""
+        """Return the path of the predictions at the evaluation points inside a hop, if there are such."""
         return self.path / "predictions" / f"points-{hop}.parquet"
 
     def next_block(self, hop: int) -> Path:

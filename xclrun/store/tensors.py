@@ -1,4 +1,4 @@
-"""Tensors on disk: safetensors, so that nothing is ever unpickled."""
+"""Tensors on disk: safetensors, so nothing is ever unpickled."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ STRATEGIES = _Strategies()
 
 
 def register(cls: Class) -> Class:
-    """Add a strategy from outside the package, under its `name`; returns the class, so that it can decorate it.
+    """Add a strategy from outside the package, under its `name`; returns the class, so it can decorate it.
 
     Raises:
         UsageError: it is no strategy, has no name of its own, or the name is taken; its settings are none, or a method

@@ -6,7 +6,7 @@ mini-batch and r that of a random batch of the memory (all languages seen before
     g ← g − (g · r / r · r) r    where g · r < 0
 
 over all trained weights that languages share, before clipping and the optimiser's step; heads of other tasks, which the
-step leaves as they are, have no part in it. After each hop a sample of its
+step leaves unchanged, have no part in it. After each hop a sample of its
 training sentences enters the memory, with equal shares per language.
 
 Settings: ``memory`` in sentences, all languages together; ``every_k``: how many main mini-batches come to one whose

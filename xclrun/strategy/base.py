@@ -1,4 +1,4 @@
-"""The protocol of a strategy: how a hop is learnt without losing the earlier ones.
+"""The protocol of a strategy: how a hop is learned without losing the earlier ones.
 
 A strategy is one file here, one YAML in ``conf/strategy`` and one test. The one training loop calls the hooks below
 and is the only place that steps the optimiser; it knows no strategy by name. Strategy modules import torch inside the
@@ -70,7 +70,7 @@ class Context:
     stop_here: Callable[[], None] = lambda: None
 
     def generator(self, purpose: str, *position: int | str) -> np.random.Generator:
-        """Return a generator of its own for ``purpose`` at ``position`` in this hop: the same whatever ran before."""
+        """Return its own generator for ``purpose`` at ``position`` in this hop: the same whatever ran before."""
         return np.random.Generator(np.random.PCG64(derive(self.seed, purpose, self.hop.depth, *position)))
 
     def batch(self, language: str, indices: np.ndarray) -> Batch:
@@ -151,7 +151,7 @@ class Strategy(Generic[Settings]):
         settings_type: dataclass of the strategy's settings: the schema of its YAML.
         version: raise it when a change of code changes what the strategy computes; ids and keys change with it.
         expandable: whether it can be laid over another one that gives languages parts (``strategy.expansion``).
-        gives_parts: whether it gives each language parts of its own, so that it can be an expansion.
+        gives_parts: whether it gives each language its own parts, so it can be an expansion.
         has_adapters: whether these parts are language adapters; its settings then have ``pretrained``.
         mixes_languages: whether a batch may hold sentences of several languages.
         gathers: whether its state changes while a hop is trained, as where outputs are kept when they are computed. The
@@ -174,7 +174,7 @@ class Strategy(Generic[Settings]):
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a class that overrides a hook and inherits the signature that answers for it.
 
-        What a base class says of its own hooks would be taken for the new ones: the run would get the base's results.
+        What a base class its own says hooks would be taken for the new ones: the run would get the base's results.
         """
         super().__init_subclass__(**options)
         check_answers(cls)
@@ -239,7 +239,7 @@ class Strategy(Generic[Settings]):
         return ()
 
     def limit(self, hop: Hop) -> int | None:
-        """Return how many of its training sentences a hop learns from at the most, where `choose` leaves some out."""
+        """Return how many of its training sentences a hop learns from at most, where `choose` leaves some out."""
         return None
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
@@ -266,7 +266,7 @@ class Strategy(Generic[Settings]):
         return True
 
     def language_specific(self, parameter: str) -> bool:
-        """Whether every language has values of its own of a parameter, given by its name in the model."""
+        """Whether every language has its own values of a parameter, given by its name in the model."""
         return False
 
     @property
@@ -275,7 +275,7 @@ class Strategy(Generic[Settings]):
         return self.settings if self.has_adapters else None
 
     def identified(self) -> int | str:
-        """Return what identifies the strategy in a run's id beside its settings: its version."""
+        """Return what identifies the strategy in a run's id next to its settings: its version."""
         return self.version
 
     def described(self) -> dict[str, Any]:
@@ -331,7 +331,7 @@ class Strategy(Generic[Settings]):
 
         Such a step may be recorded, and repeated without asking them (``trainer.cuda_graphs``). So what they do on the
         device must follow from the batch's tensors and from tensors that stay in their places; what they note on the
-        host is not noted then. Asked before each update. It speaks for the hooks of its own class and of those above
+        host is not noted then. Asked before each update. It speaks for the its own hooks class and of those above
         alone: `recordable`.
         """
         return True
@@ -353,17 +353,17 @@ class Strategy(Generic[Settings]):
     def answer(self, batch: Batch, language: str, split: str, context: Context) -> Prediction:
         """Return the predictions for a batch of a split in evaluation; default: the model's own.
 
-        The model is in eval mode, with the parts that serve the language, and must be left as it is. The dev scores
+        The model is in eval mode, with the parts that serve the language, and must be left unchanged. The dev scores
         that select an epoch are always the model's own.
 
         Args:
-            batch: on the device; ``indices`` say where its sentences stand in the split.
+            batch: on the device; ``indices`` say where its sentences are in the split.
             context: of the hop after which, or in whose training, the model is evaluated.
         """
         return context.model.predict(batch)
 
     def footprint(self) -> dict[str, int]:
-        """Return what is kept for later hops, beside weights: ``examples`` in memory, and their ``bytes``."""
+        """Return what is kept for later hops, next to weights: ``examples`` in memory, and their ``bytes``."""
         return {"examples": 0, "bytes": 0}
 
     def state_dict(self) -> State:

@@ -15,7 +15,7 @@ examples, those of every epoch counted, each is kept with the same probability, 
 training splits, never copies of examples. Which places are taken is a function of (seed, hop, step) and of how many
 examples were seen, so that a hop that was interrupted resumes with the same reservoir.
 
-With ``trainer.selection=best`` the reservoir goes on as it was at the selected epoch. The paper's network has no
+With ``trainer.selection=best`` the reservoir continues as it was at the selected epoch. The paper's network has no
 dropout: here the outputs are those with dropout, and so are those that are compared with them. With
 ``strategy.expansion`` a remembered sentence goes through its language's own parts.
 
@@ -71,7 +71,7 @@ class Reservoir:
         self._on_host = False
 
     def places(self, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Return for each of the next ``count`` examples its place, or −1 where it is not kept, and count them."""
+        """Return for each of the next ``count`` examples its place, or −1 if it is not kept, and count them."""
         numbers = self.seen + np.arange(count)
         drawn = generator.integers(0, numbers + 1)
         self.seen += count

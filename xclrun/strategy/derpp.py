@@ -6,7 +6,7 @@ algorithm 2. With the reservoir of ``der`` (`xclrun.strategy.der`), at every ste
     loss + α · ‖z' − h(x')‖² + β · loss(x'', y'')
 
 on two draws from it, x' and x'', each of as many examples as the main mini-batch has; the last term is the model's own
-loss on gold labels, tags or answers. With α = 0 it is replay from a reservoir, beside the main mini-batch.
+loss on gold labels, tags or answers. With α = 0 it is replay from a reservoir, next to the main mini-batch.
 
 Settings: those of ``der``, and ``beta``, β, no unit; the paper on CIFAR-10: α = 0.1, β = 0.5. Cost: two batches more in
 each step; memory as ``der``.

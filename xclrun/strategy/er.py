@@ -38,7 +38,7 @@ class ReplaySettings(MemorySettings):
 
 
 class ExperienceReplay(MemoryStrategy[ReplaySettings]):
-    """Replay of a balanced memory, in steps of its own."""
+    """Replay of a balanced memory, in its own steps."""
 
     name = "er"
     settings_type = ReplaySettings
@@ -64,7 +64,7 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
         self._replayed = None
 
     def repeats(self) -> bool:
-        # A language's own parts stand in for the model's.
+        # A language's own parts are in for the model's.
         return self._replayed is None or self.settings.expansion is None
 
     def loss(self, batch: Batch, context: Context) -> Tensor:

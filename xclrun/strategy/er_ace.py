@@ -1,4 +1,4 @@
-"""Replay with asymmetric cross-entropy (ER-ACE): new sentences compete among the classes of their own batch alone.
+"""Replay with asymmetric cross-entropy (ER-ACE): new sentences compete among the their own classes batch alone.
 
 Caccia et al. 2022, "New insights on reducing abrupt representation change in online continual learning", equation 5.
 From hop 2 on, at every k-th main mini-batch, the loss of the main step is
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from xclrun.data.batches import Batch
     from xclrun.model.network import Output
 
-# What stands for the logit of a class that is left out: its probability is exactly 0 in fp32.
+# What represents the logit of a class that is left out: its probability is exactly 0 in fp32.
 LOWEST = -1e9
 
 
 class ERACE(MemoryStrategy[MemorySettings]):
-    """Replay beside the main mini-batch, whose classes are its own alone."""
+    """Replay next to the main mini-batch, whose classes are its own alone."""
 
     name = "er_ace"
     settings_type = MemorySettings

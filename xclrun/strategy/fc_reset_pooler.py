@@ -1,7 +1,7 @@
 """Few-shot adapting of BERT's pooler and a fresh output layer ("FC (reset) + pooler"; FS, section 5.5 and Table 6).
 
-Settings: ``reset``: ``classifier`` (FS: the linear classifier of source training starts anew), ``pooler`` or ``both``.
-The classifier starts as before source training, with values of its own, the pooler as BERT initialises it (normal,
+Settings: ``reset``: ``classifier`` (FS: the linear classifier of source training starts again), ``pooler`` or ``both``.
+The classifier starts as before source training, with its own values, the pooler as BERT initialises it (normal,
 without bias).
 """
 
@@ -32,7 +32,7 @@ class FCResetPooler(HeadsOnly[ResetSettings]):
 
     name = "fc_reset_pooler"
     settings_type = ResetSettings
-    # 2: the classifier starts anew where nothing else is asked for; before that it was the pooler.
+    # 2: the classifier starts again where nothing else is asked for; before that it was the pooler.
     version = 2
     signature = HeadsOnly.signature
 

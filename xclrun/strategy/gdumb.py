@@ -8,14 +8,14 @@ of class c is kept
     where c is new, or has fewer than k / C places;        when all places are taken, one of the largest class goes
 
 at random. Hop i trains the model of hop 0 on what is in memory after language i: the encoder as pretrained, and fresh
-heads. The paper's learner has a recipe of its own (cosine annealing, CutMix); here it is the run's trainer, with the
+heads. The paper's learner has its own recipe (cosine annealing, CutMix); here it is the run's trainer, with the
 dev data of the languages seen.
 
-Classes are those of the sentence's label, of its own task where there are several. Where a task has no labels (tags,
+Classes are those of the sentence's label, of its own task if there are several. Where a task has no labels (tags,
 answers) the classes are the languages, so that each has an equal share. Otherwise languages have no shares: once every
 class has its k / C places, sentences of later languages hardly enter (docs/fidelity.md).
 
-Settings: ``memory``, k, in sentences. Cost: each hop trains on k sentences at the most. What is in memory is a function
+Settings: ``memory``, k, in sentences. Cost: each hop trains on k sentences at most. What is in memory is a function
 of (seed, languages seen), so nothing is stored.
 """
 
@@ -53,7 +53,7 @@ class GDumb(Strategy[GDumbSettings]):
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         stream: list[tuple[str, int]] = []
         classes: list[Hashable] = []
-        # Every hop starts from hop 0, so that it draws what the one before has drawn, and then more.
+        # Every hop starts from hop 0, so it draws what the one before has drawn, and then more.
         for key in context.hop.train:
             train = context.train[key]
             for index in context.generator("gdumb", key).permutation(len(train)):

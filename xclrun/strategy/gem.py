@@ -2,7 +2,7 @@
 
 Lopez-Paz & Ranzato 2017, "Gradient episodic memory for continual learning", section 3, equations 8 to 11. With g the
 gradient of the main mini-batch and G the gradients of the earlier languages' memories, a row each, g is replaced by the
-nearest vector that none of them is opposed to, where g is opposed to one (some g · G_k < 0):
+nearest vector that none is opposed to, where g is opposed to one (some g · G_k < 0):
 
     min_{g̃} ½ ‖g̃ − g‖²  with  G g̃ ≥ 0        g̃ = Gᵀ (v* + γ) + g,    v* = argmin_{v ≥ 0} ½ vᵀ G Gᵀ v + (G g)ᵀ v
 
@@ -94,7 +94,7 @@ def _product(a: list[Tensor], b: list[Tensor]) -> float:
 def dual(gram: np.ndarray, products: np.ndarray) -> np.ndarray:
     """Return v ≥ 0, (K,) float64, that minimises ½ vᵀ A v + bᵀ v: exactly, by the active-set method of `nnls`.
 
-    With A = Rᵀ R and b = −Rᵀ c that is the least squares of R v − c; b lies in A's range, since both are made of G.
+    With A = Rᵀ R and b = −Rᵀ c that is the least squares of R v − c; b is in A's range, since both are made of G.
 
     Args:
         gram: A = G Gᵀ, (K, K).

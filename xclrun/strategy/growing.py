@@ -1,4 +1,4 @@
-"""Growing training sets: hop i trains on the data of languages 1…i together, anew from the model before any.
+"""Growing training sets: hop i trains on the data of languages 1…i together, again from the model before any.
 
 What a learner knows after each number of examples, whatever it knew after fewer: learning curves by size of training
 data, and the hops of the online codelength, whose model is a function of the data so far alone (GLI = "Learning and

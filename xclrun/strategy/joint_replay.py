@@ -40,7 +40,7 @@ class JointReplaySettings(ExpandableSettings):
 
 
 class JointReplay(Expandable[JointReplaySettings]):
-    """Replay of everything that was learnt, in steps of its own."""
+    """Replay of everything that was learned, in its own steps."""
 
     name = "joint_replay"
     settings_type = JointReplaySettings

@@ -1,5 +1,5 @@
 """Knowledge distillation on logits (KD-Logit): on remembered sentences, stay near the outputs that the model gave right
-after it learnt them.
+after it learned them.
 
 CCL, section 3.2 ("KD-Logit"), after Hinton et al. 2015. A memory is kept as by ``er``. In later hops, at every k-th
 main mini-batch, the loss of the main step is
@@ -7,7 +7,7 @@ main mini-batch, the loss of the main step is
     loss + weight · Σ_j [ MSE(logits, logits_j) + MSE(emissions, emissions_j) ]
 
 over the languages j seen before, each on a batch of its share. The teacher's outputs, logits_j (classes) and
-emissions_j (tags, of words only, before the CRF where there is one), are those of the model after language j's hop, in
+emissions_j (tags, of words only, before the CRF if there is one), are those of the model after language j's hop, in
 eval mode; a task without labels or without tags has the other term alone. MSE is the mean over all numbers.
 
 They never change, so they are computed once, at the end of that hop, and stored with the memory: words end to end,

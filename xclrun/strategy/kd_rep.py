@@ -1,5 +1,5 @@
 """Knowledge distillation on representations (KD-Rep): on remembered sentences, stay near the [CLS] of the model right
-after it learnt them.
+after it learned them.
 
 CCL, section 3.2 ("KD-Rep"). As ``kd_logit`` in everything but what is distilled: the encoder's state at [CLS], cls_j,
 

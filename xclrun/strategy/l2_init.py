@@ -7,7 +7,7 @@ convolutional networks"). In every hop, the first one too, the loss has the pena
     λ/2 · ‖θ − θ_0‖²
 
 over body and heads, with θ_0 the weights of hop 0: pretrained encoder, fresh heads
-(`xclrun.strategy.shared.penalty`). The paper writes λ for our λ/2. L2-SP holds new layers at 0 with a λ of their own;
+(`xclrun.strategy.shared.penalty`). The paper writes λ for our λ/2. L2-SP holds new layers at 0 with their own λ;
 here heads have the encoder's.
 
 Settings: ``penalty``, λ, no unit. Cost: 4 bytes per weight, once in memory and once on the device while a hop is

@@ -1,6 +1,6 @@
-"""Language-specific embeddings: every language has embeddings of its own; layers, pooler and heads are shared.
+"""Language-specific embeddings: every language has its own embeddings; layers, pooler and heads are shared.
 
-CCL, section 3.2 ("Lang-Spec Embed"). The embeddings (of word pieces, positions and types, and their layer norm) of a
+CCL, section 3.2 ("Lang-Spec Embed"). The embeddings (of subwords, positions and types, and their layer norm) of a
 hop's language start from the pretrained ones, which also serve languages that were not seen. No settings.
 """
 

@@ -3,7 +3,7 @@
 CCL, section 3.2 ("Lang-Spec Enc[a-b]": layers a to b, counted from 1, both included). Those layers of a hop's language
 start from the pretrained ones, which also serve languages that were not seen.
 
-Settings: ``layers``, their numbers; null stands for all layers.
+Settings: ``layers``, their numbers; null represents all layers.
 """
 
 from __future__ import annotations

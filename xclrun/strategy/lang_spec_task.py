@@ -1,11 +1,11 @@
-"""Language-specific heads: every language has heads of its own; the encoder is shared.
+"""Language-specific heads: every language has its own heads; the encoder is shared.
 
 CCL, section 3.2 ("Lang-Spec Task"). The heads are all that lies behind the encoder's last states: intent, or BERT's
-pooler and class; tags, with their CRF where they have one. A language that was not seen is served by heads of its own
+pooler and class; tags, with their CRF where they have one. A language that was not seen is served by its own heads
 that nobody trained, drawn independently of all others (a pretrained pooler is as it is): an encoder tuned under other
 heads has nothing to say through them.
 
-Settings: ``start``, with which values the heads of a language that is learnt begin. The paper does not say; in the
+Settings: ``start``, with which values the heads of a language that is learned begin. The paper does not say; in the
 authors' public code all begin with the same, those of hop 0 (``same``). The encoder that one hop leaves then fits what
 the next begins with, and earlier languages lose little more than under shared heads. Where each language's are drawn
 independently (``own``), a hop turns the encoder towards new heads, and away from those of earlier languages.

@@ -1,4 +1,4 @@
-"""Language-specific encoder: every language has a body of its own; the heads are shared.
+"""Language-specific encoder: every language has its own body; the heads are shared.
 
 CCL, section 3.2 ("Lang-Spec Trans"). With bodies θ_ℓ and shared heads φ, hop i starts from θ_ℓ = θ_0 (the pretrained
 encoder) and φ of the hop before. A language that was not seen is served by θ_0. No settings.

@@ -13,7 +13,7 @@ Each kind of output has the shape of the model's own loss. Classes: a mean over 
 a sentence, of the softmax of each word's emissions, to which a number that is added to all of them makes no difference,
 as to a CRF; the CRF's transitions have no teacher. Answers: over the words of the text, for start and end.
 
-The paper's old tasks have heads of their own, and are distilled through these. So it is with ``strategy.expansion``: a
+The paper's old tasks have their own heads, and are distilled through these. So it is with ``strategy.expansion``: a
 term for each earlier language, through the shared parameters of now and the language's own parts, which are frozen.
 Otherwise all languages have one set of heads, and there is one term. Several tasks in one model are refused.
 

@@ -1,4 +1,4 @@
-"""Memory-based parameter adaptation (MbPA++): replay in training, and a model of its own for each test example.
+"""Memory-based parameter adaptation (MbPA++): replay in training, and its own model for each test example.
 
 d'Autume et al. 2019, "Episodic memory in lifelong language learning", section 3; Hussain et al. 2021 ("LL"), section 4.
 Training is that of ``replay``, which it shares. For each test example the K nearest examples of the memory are looked
@@ -7,7 +7,7 @@ the trained weights W on
 
     λ ‖W̃ − W‖² − Σ_k (1/K) log p(y_k | x_k; W̃),
 
-without dropout. The adapted weights W̃ predict this example and are thrown away; the model stays as it is. With fewer
+without dropout. The adapted weights W̃ predict this example and are thrown away; the model stays unchanged. With fewer
 than K examples in memory it is all of them; before any, the model answers.
 
 Copies are adapted many at a time (`torch.func.vmap`), and of the word embeddings only the rows that occur, since the
@@ -97,13 +97,13 @@ class MbPA(Replay[MbPASettings]):
         return self.trained_as.signature(hop)
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        # Also where it is never replayed, what is written is looked up.
+        # Also if it is never replayed, what is written is looked up.
         return self.trained_as.described() if self.settings.replay_write > 0 else None
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         if not self.looks_up(hop):
             return {}
-        # Points have a signature of their own, and what was written is part of the training's.
+        # Points have their own signature, and what was written is part of the training's.
         other = ("adapt_points", "replay_write", "replay_interval", "replay_number")
         return {key: value for key, value in self.described().items() if key not in other}
 
@@ -144,7 +144,7 @@ class MbPA(Replay[MbPASettings]):
     # Inference.
 
     def answer(self, batch: Batch, language: str, split: str, context: Context) -> Prediction:
-        # Neighbours are of the example's own task, where there are several: each has heads of its own.
+        # Neighbours are of the example's own task, if there are several: each has its own heads.
         memory = {k: kept for k, kept in self.memory.items() if len(kept) and context.train[k].task == batch.task}
         if not self.looks_up(context.hop) or not memory:
             return context.model.predict(batch)
@@ -196,7 +196,7 @@ class MbPA(Replay[MbPASettings]):
 
         neighbours = {name: value.unflatten(0, (count, k)) for name, value in fields_of(shown).items()}
         weights = {name: value.expand(count, *value.shape) for name, value in start.items()}
-        # Mapped attention has a fast way only where it is plain arithmetic. Half precision has no scaler here.
+        # Mapped attention has a fast way only if it is plain arithmetic. Half precision has no scaler here.
         whole = torch.autocast(context.device.type, enabled=False) if context.precision == "fp16" else nullcontext()
         with sdpa_kernel(SDPBackend.MATH):
             with whole:
@@ -223,7 +223,7 @@ def pooled(pooler: nn.Module, cls: np.ndarray) -> np.ndarray:
 
 
 def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], list[Batch]]:
-    """Return a model's trained parameters by name, and batches, with only those word pieces that occur in them.
+    """Return a model's trained parameters by name, and batches, with only those subwords that occur in them.
 
     The pieces are renumbered; the padding's and all below it stay.
     """

@@ -7,10 +7,10 @@ its training selects,
     θ_i = (1 − α) · θ_{i−1} + α · θ*
 
 for all parameters that languages share. θ_i is evaluated, and is where the next hop begins. Hop 1 is plain fine-tuning:
-before it heads are random, and so are those of a task that no earlier hop has learnt, which are not averaged either.
+before it heads are random, and so are those of a task that no earlier hop has learned, which are not averaged either.
 
 Dev scores that select an epoch, and evaluation points inside a hop, are of the weights before averaging. An optimiser
-that goes on (``trainer.optimizer_state=kept``) keeps its state.
+that continues (``trainer.optimizer_state=kept``) keeps its state.
 
 Settings: ``weight``, α, above 0 and up to 1 (plain fine-tuning); 0.5 is the paper's recommendation. Cost: 4 bytes per
 weight on the device while a hop is trained; nothing is stored.

@@ -7,7 +7,7 @@ written with the probability ``replay_write``, and never dropped: memory grows l
 whole memory, and extra optimiser steps are taken on them, in batches of the run's size. The rate of replay is
 number / interval: 10 % in the paper.
 
-Other than ``er`` the key that is being learnt is in memory too, the examples just seen included, and so hop 1 replays;
+Other than ``er`` the key that is being learned is in memory too, the examples just seen included, and so hop 1 replays;
 shares of keys are as they come.
 
 What is written is a function of (seed, depth of the hop, key, index of the example), so that a hop that was interrupted
@@ -44,7 +44,7 @@ Settings = TypeVar("Settings", bound=ReplaySettings)
 
 
 class Replay(Strategy[Settings]):
-    """Replay of the memory of lifelong learning, in steps of its own.
+    """Replay of the memory of lifelong learning, in its own steps.
 
     Attributes:
         earlier: key → indices, ascending, of what earlier hops wrote; keys in the order of the hops.

@@ -52,7 +52,7 @@ class SI(ImportancePenalty[SISettings]):
         super().__init__(settings)
         self.path: dict[str, Tensor] = {}
         self.start: dict[str, Tensor] = {}
-        # Parameter name → its value and its gradient before an optimiser's step; written anew in each step.
+        # Parameter name → its value and its gradient before an optimiser's step; written again in each step.
         self._before: dict[str, tuple[Tensor, Tensor]] = {}
         # Of the step that was begun last: ω, parameter, value and gradient before it.
         self._step: list[tuple[Tensor, nn.Parameter, Tensor, Tensor]] = []

@@ -1,4 +1,4 @@
-"""Zero-shot transfer: training on the order's first language alone; all others are tested without being learnt.
+"""Zero-shot transfer: training on the order's first language alone; all others are tested without being learned.
 
 ED = "Don't Use English Dev" (Keung et al. 2020), section 3: one hop, whose checkpoints are chosen after the fact (see
 `xclrun.analysis.points`). Its hop is the first hop of naive fine-tuning, and shared with it.

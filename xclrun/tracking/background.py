@@ -49,10 +49,10 @@ def log_of(tracking: TrackingConfig) -> str:
 
 @dataclass
 class BackgroundMirror:
-    """Sends the runs of a sweep from a process of its own, while the next ones train.
+    """Sends the runs of a sweep from its own process, while the next ones train.
 
     What it cannot send is in a log (`log_of`) and is sent by the next sweep or by ``xclrun sync``. As a context it
-    runs from the beginning of the block on; at an error nobody waits for it, and it goes on by itself.
+    runs from the beginning of the block on; at an error nobody waits for it, and it continues by itself.
 
     Attributes:
         runs: the ids of the runs that are brought up to date at the end.

@@ -1,4 +1,4 @@
-"""MLflow as a mirror of the runs, and of those of other machines where it is a server.
+"""MLflow as a mirror of the runs, and of those of other machines if it is a server.
 
 One experiment holds one MLflow run per run, found by its tag ``xclrun.run_id``, and one per sweep, the parent of its
 runs. Sending twice changes nothing. Nothing is stored in MLflow alone.

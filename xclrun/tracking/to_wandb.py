@@ -1,4 +1,4 @@
-"""Weights & Biases: one run per run, by the same id each time, so that what is continued goes on there.
+"""Weights & Biases: one run per run, by the same id each time, so that what is continued continues there.
 
 Scores stand over hops, losses and dev scores over updates; the summary has the headline measures, the score matrix is
 a table. With ``WANDB_MODE=offline`` everything stays in ``<outputs>/wandb``, until ``wandb sync`` sends it.

@@ -13,7 +13,7 @@ in a span, Y = Σ over starts i of min(D, n − i) of them. A span longer than w
 has no probability then.
 
 **No answer**, where training has questions without one: its score is s + e of [CLS], the lowest of all windows (SQuAD
-2.0's rule). It is the answer where it is above the best span's, and counts once in the sum and in Y.
+2.0's rule). It is the answer if it is above the best span's, and counts once in the sum and in Y.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Readings:
         span: (n, 2) int64, the words at which the best span starts and ends.
         best: its score.
         total: log-sum-exp of the scores of all spans.
-        gold: score of the gold span; −∞ where the window has none, or where it is too long.
+        gold: score of the gold span; −∞ where the window has none, or if it is too long.
         none: score of [CLS].
     """
 
@@ -79,7 +79,7 @@ class Readings:
 def span_scores(emissions: np.ndarray, mask: np.ndarray, longest: int) -> tuple[np.ndarray, int]:
     """Return the scores of spans, (B, W, D) float64, and D: at [b, i, d] that of words i to i + d.
 
-    −∞ where that is no span of text. D is ``longest``, or W where that is less.
+    −∞ if that is no span of text. D is ``longest``, or W if that is less.
     """
     inside = mask.copy()
     inside[:, 0] = False

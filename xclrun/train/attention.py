@@ -3,10 +3,10 @@
 Attention is that of the last layer, as a mean over its heads: softmax(q·k / √d) with the query of [CLS], the first
 piece, over all pieces of the sentence, special ones included. A word gets the sum over its pieces that the model sees;
 an occurrence of which the length limit leaves nothing does not count. Queries and keys are read from the layer in a
-pass of its own, in eval mode, so nothing else changes, and the attention that the encoder computes fast and does not
+its own pass, in eval mode, so nothing else changes, and the attention that the encoder computes fast and does not
 give away need not be asked for. FS (Zhao et al. 2021, §5) uses the 12 heads of the topmost layer.
 
-A summary lies in the store like an evaluation, and is shared like one: by runs with the same trained encoder and the
+A summary is in the store like an evaluation, and is shared like one: by runs with the same trained encoder and the
 same test splits. Batches depend on the sentences alone.
 """
 

@@ -45,7 +45,7 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
         last: of how many points; None: of all.
 
     Raises:
-        UsageError: weights of so many points were not kept, or languages have parts of their own.
+        UsageError: weights of so many points were not kept, or languages have their own parts.
         RunError: the store does not have them any more, or not as they were written.
     """
     given = "--all" if last is None else f"--last {last}"
@@ -60,7 +60,7 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
 def average(
     run: Run, last: int | None, chosen: Sequence[Sequence[Path]], listener: Listener, stop: StopFlag
 ) -> list[Path]:
-    """Evaluate the mean of each hop's last weights, and put the predictions beside the run.
+    """Evaluate the mean of each hop's last weights, and put the predictions next to the run.
 
     Args:
         last: as given to `weights_of`.
@@ -84,7 +84,7 @@ def _chosen(run: Run, stage: Stage, given: str, last: int | None) -> list[Path]:
     store, hop = run.store, stage.hop.index
     for needed in {hop, *([stage.hop.parent] if run.strategy().keeps_encoder(stage.hop) else [])} - {0}:
         folder = store.path(run.stages[needed].train)
-        # What is damaged stays where it is: nothing is trained here that could take its place.
+        # What is damaged stays if it is: nothing is trained here that could take its place.
         if (wrong := store.damaged(folder.name)) is not None:
             there = f"{folder / wrong} is damaged" if folder.is_dir() else "the store has no weights of it any more"
             raise RunError(

@@ -62,7 +62,7 @@ def _version(tensor: Tensor) -> int | None:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one training, in a folder of their own.
+    """The checkpoints of one training, in their own folder.
 
     Attributes:
         folder: where.

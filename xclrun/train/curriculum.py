@@ -1,7 +1,7 @@
 """In which batches a hop sees its own data: a function of (seed, depth of the hop, position) alone.
 
 A batch holds examples of one task. `Passes` go over all examples; where a hop learns several tasks, each pass cuts the
-examples of every task into batches, in an order of their own, and shuffles these batches: a task has its share of the
+examples of every task into batches, in their own order, and shuffles these batches: a task has its share of the
 steps. `Mixed` takes steps of whole batches, each of one key, whatever the keys' sizes (GLI = "Learning and Evaluating
 General Linguistic Intelligence", Yogatama et al. 2019, section 4: "random curriculum").
 """
@@ -18,7 +18,7 @@ from xclrun.data.batches import Batch, Encoded, by_task, epoch_batches
 
 
 class Passes:
-    """Passes over all examples, each in an order of its own.
+    """Passes over all examples, each in its own order.
 
     Args:
         parts: the hop's training splits, in its order.

@@ -48,7 +48,7 @@ __all__ = ["Busy", "execute", "make_stages"]
 THREADS = torch.get_num_threads()
 # What PyTorch says of such an operation, after its name.
 NOT_DETERMINISTIC = " does not have a deterministic implementation"
-# A person is told where more than this share of a split's sentences lose their ends.
+# A person is reported where more than this share of a split's sentences lose their ends.
 CUT = 0.01
 
 
@@ -120,7 +120,7 @@ class _Execution:
     def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool) -> None:
         self.run, self.listener, self.directory = run, listener, run.directory
         self.graph = StageGraph(run, listener, stop, patient)
-        # File of the run → the rows of each hop in it, of what is measured beside predictions where that is asked for.
+        # File of the run → the rows of each hop in it, of what is measured next to predictions if that is asked for.
         self.measured: dict[Path, list[pa.Table]] = {}
         self.manifest = _manifest(run, self.graph.strategy.identified(), self.graph.bench.device)
 
@@ -318,7 +318,7 @@ def _targets(run: Run) -> dict[str, Any]:
 
 
 def _translated(error: BaseException, run: Run) -> BaseException:
-    """Return the error to show: known causes become one line, others stay as they are."""
+    """Return the error to show: known causes become one line, others stay unchanged."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return RunError(_out_of_memory(error, run))
     if isinstance(error, RuntimeError) and (operation := str(error).partition(NOT_DETERMINISTIC))[1]:
@@ -349,7 +349,7 @@ def _out_of_memory(error: BaseException, run: Run) -> str:
     elif trainer.batch_size is None:
         during, key = "training", f"trainer.gradient_accumulation={2 * trainer.gradient_accumulation}"
     else:
-        # The sentences of an update stay as they are.
+        # The sentences of an update stay unchanged.
         half, twice = max(1, trainer.batch_size // 2), 2 * trainer.gradient_accumulation
         during, key = "training", f"trainer.batch_size={half} trainer.gradient_accumulation={twice}"
     less = less if trainer.precision.value in ("fp32", "tf32") else ""

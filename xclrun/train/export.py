@@ -1,10 +1,10 @@
-"""A trained hop as files for other programs: the encoder as a `transformers` folder, the rest beside it.
+"""A trained hop as files for other programs: the encoder as a `transformers` folder, the rest next to it.
 
 - ``config.json``, ``model.safetensors``, the tokenizer's files: the encoder, for ``AutoModel.from_pretrained``. Its
   last hidden states are those of the run; where the task reads the class through BERT's pooler, ``pooler_output`` is
   what the trained pooler gives. Pieces that a trimmed vocabulary left out are there again, as before fine-tuning.
 - ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
-- ``language.safetensors``: what a language has of its own, where the strategy gives languages parts; the encoder and
+- ``language.safetensors``: what a language its own has, where the strategy gives languages parts; the encoder and
   the heads have it already.
 - ``adapter/``: a language's adapters, as the library `adapters` writes them (``load_adapter`` puts them into the
   encoder, which is without them).
@@ -50,7 +50,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     Args:
         run: has been trained up to the hop.
         index: of the hop; None: the last.
-        language: whose parts are written, where languages have parts of their own; None: the hop's.
+        language: whose parts are written, where languages have their own parts; None: the hop's.
         target: a folder that is not there yet, or is empty.
 
     Returns:

@@ -1,6 +1,6 @@
 """Features of a frozen encoder: computed once for each split and weights, and kept in the store.
 
-A hop that keeps the encoder (`Strategy.keeps_encoder`) learns from these features instead of word pieces: the states
+A hop that keeps the encoder (`Strategy.keeps_encoder`) learns from these features instead of subwords: the states
 that heads read (`xclrun.model.network.Features`), in eval mode, as float32. All heads, K and buckets that adapt one
 source model share those of dev and test; a bucket has its own. A sentence of W words takes 4·H·(W + 1) bytes, without
 tags 4·H.

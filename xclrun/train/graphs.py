@@ -6,7 +6,7 @@ next. A CUDA graph holds them all, from the zeroing of the gradients to Adam's u
 in memory, so
 
 - a batch is copied to where the recorded one lay, and shapes are few (`xclrun.data.batches.Encoded.even`);
-- what else changes from step to step lies in memory too: the learning rate is a tensor, and the GPU's generator, which
+- what else changes from step to step is in memory too: the learning rate is a tensor, and the GPU's generator, which
   the loop seeds before each step, tells the graph its seed: dropout stays a function of seed, purpose and position;
 - what the host decides is decided once. A strategy says which of its steps are the same (`Strategy.repeats`); the
   others are taken one operation after the other, on batches of the same shapes, with the same kernels.

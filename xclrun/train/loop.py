@@ -2,7 +2,7 @@
 
 A *main step* takes one batch of the hop's own data; a strategy may add steps (replay). Only this loop steps the
 optimiser. All randomness is a function of (seed, purpose, hop, position), so a checkpoint holds no random state, and
-a hop that was interrupted anywhere goes on exactly as if it had not been.
+a hop that was interrupted anywhere continues exactly as if it had not been.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Position:
         epoch: epochs finished.
         step: main steps taken in the hop.
         updates: optimiser steps taken in the hop, replayed ones included.
-        examples, tokens: sentences and word pieces trained on, replayed ones included.
-        beside_examples, beside_tokens: sentences and word pieces of the memory that steps learnt from beside their own
+        examples, tokens: sentences and subwords trained on, replayed ones included.
+        beside_examples, beside_tokens: sentences and subwords of the memory that steps learned from next to their own
             batch: in terms of the loss (KD), in the gradient that theirs is compared with (A-GEM).
         seconds: of training and dev evaluation, over all attempts.
         loss_sum: sum of the losses of this epoch's updates.
@@ -92,7 +92,7 @@ class GradientObserver(Protocol):
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:
-    # Not torch.manual_seed: it formats a stack trace at every call where there is no GPU.
+    # Not torch.manual_seed: it formats a stack trace at every call if there is no GPU.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
@@ -168,7 +168,7 @@ class HopTraining:
         # A shared hop may continue from a checkpoint of another strategy, whose state is not this one's; its
         # training does not depend on it.
         self.own = bool(strategy.signature(context.hop))
-        # What a hop leaves as it was need not be in its checkpoints.
+        # What a hop leaves unchanged need not be in its checkpoints.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
         self.best: dict[str, Tensor] = {}
         # Of a strategy that gathers: the state with which the selected weights are stored.
@@ -292,7 +292,7 @@ class HopTraining:
         self.position.beside_tokens += batch.pieces
 
     def _look(self) -> None:
-        """Add the losses since the last reading to the sum; fail where one is not finite, and say at which step."""
+        """Add the losses since the last reading to the sum; fail if one is not finite, and say at which step."""
         if not self._losses:
             return
         values = iter(torch.stack([loss for _, parts in self._losses for loss in parts]).tolist())
@@ -340,7 +340,7 @@ class HopTraining:
         self.listener.epoch_ended(self._progress(), facts)
 
     def _point(self, last: bool = False) -> None:
-        """Take an evaluation point where one is due, or at the ``last`` step; a stop leaves it to the next try."""
+        """Take an evaluation point if one is due, or at the ``last`` step; a stop leaves it to the next try."""
         position, points = self.position, self.points
         if points is None or (position.points and position.points[-1]["step"] == position.step):
             return
@@ -402,7 +402,7 @@ class HopTraining:
             self.points.forget(self.position.points)
 
     def _resume(self) -> None:
-        """Go on from the newest checkpoint, where there is one."""
+        """Go on from the newest checkpoint, if there is one."""
         found = self.checkpoints.load()
         if found is None:
             return

@@ -14,7 +14,7 @@ from xclrun.config.schema import Optimizer, Schedule, TrainerConfig
 def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch.optim.Optimizer:
     """Return Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) over the parameters that are trained.
 
-    For recorded steps (`xclrun.train.graphs`) its learning rate is a tensor where they are, fp32.
+    For recorded steps (`xclrun.train.graphs`) its learning rate is a tensor if they are, fp32.
     """
     kind = {Optimizer.adam: torch.optim.Adam, Optimizer.adamw: torch.optim.AdamW}[config.optimizer]
     trained = [p for p in parameters if p.requires_grad]

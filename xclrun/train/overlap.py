@@ -4,8 +4,8 @@ Hussain et al. 2021 ("LL"), section 5, figure 5. S_t is the set of single parame
 zero: the main gradient, before a strategy changes it and before clipping; replayed steps do not count. Kept are, for
 each main step, |S_t|, |S_t ∩ S_{t−1}| and |S_t ∪ S_{t−1}|, from which count and share of the overlap follow.
 
-Dense weights nearly always have some gradient, so that the overlap counts mostly rows of word pieces that both batches
-have: the embeddings (word pieces, positions, types) stand apart from the rest. LL's code measures every second step,
+Dense weights nearly always have some gradient, so that the overlap counts mostly rows of subwords that both batches
+have: the embeddings (subwords, positions, types) stand apart from the rest. LL's code measures every second step,
 against the last measured.
 
 The first step of a hop is compared with the last one of the hop before, whose set is kept with that hop's weights; of
@@ -41,7 +41,7 @@ PARTS = ("embeddings", "rest")
 FILE = "overlap.parquet"
 # Which parameters had a gradient in the last step of a hop, in the store's folder of its training.
 LAST = "gradients.safetensors"
-# What stands for null among the counts.
+# What represents null among the counts.
 NULL = -1
 
 

@@ -3,9 +3,9 @@
 A point is taken after every b sentences of the hop's own data (``evaluate.every_examples``, or ``evaluate.every_share``
 of it; replayed sentences do not count, so that all strategies are evaluated at the same steps), and at the end of the
 training. Predictions change
-nothing in the training. What a point predicted lies beside the checkpoints until the hop is done, one file for each,
+nothing in the training. What a point predicted is next to the checkpoints until the hop is done, one file for each,
 put in place whole: a training that is taken up again at a checkpoint keeps the points before it and makes those after
-it anew, the same ones. So do the weights of the last points, where they are kept (``evaluate.keep_points``).
+it again, the same ones. So do the weights of the last points, if they are kept (``evaluate.keep_points``).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Points:
         languages, split_rows = sorted({language for language, _ in bench.point_splits()}), {}
         splits = list(dict.fromkeys(split for _, split in bench.point_splits()))
         with self._restored():
-            # The language being learnt first: its parts are in the model, and are served as they are now.
+            # The language being learned first: its parts are in the model, and are served as they are now.
             for language in sorted(languages, key=lambda language: language not in hop.train):
                 if language not in hop.train:
                     bench.strategy.for_language(language, bench.learnt(hop.index - 1))

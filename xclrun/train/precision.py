@@ -27,7 +27,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 @contextlib.contextmanager
 def products(precision: str) -> Iterator[None]:
-    """Let a GPU multiply fp32 matrices as TF32 inside the block where that is the ``precision``, else exactly.
+    """Let a GPU multiply fp32 matrices as TF32 inside the block if that is the ``precision``, else exactly.
 
     Unlike autocast it is not noted for the backward pass, which has to be inside the block too; heads are not left out.
     """
@@ -43,7 +43,7 @@ def choose_device(config: Config) -> torch.device:
     """Return the device to train on.
 
     Raises:
-        UsageError: cuda is asked for where there is none, or on a CPU what only a GPU has.
+        UsageError: cuda is asked for if there is none, or on a CPU what only a GPU has.
     """
     device = config.runtime.device
     if device is Device.cuda and not torch.cuda.is_available():
@@ -95,9 +95,9 @@ def device_facts(device: torch.device, driver: Path = Path("/sys/module/nvidia/v
 
 
 def slow_precision(config: Config, device: torch.device, over: Callable[[], float] | None = None) -> str | None:
-    """Return what a person should know of a precision that this CPU only emulates; None where there is nothing.
+    """Return what a person should know of a precision that this CPU only emulates; None if there is nothing.
 
-    It is the same run, so that nothing is refused: another machine may have begun it, or end it.
+    It is the same run, so nothing is refused: another machine may have begun it, or end it.
 
     Args:
         over: how many times as long as an fp32 product a bf16 one takes (default: `bf16_over_fp32`).
@@ -114,7 +114,7 @@ def slow_precision(config: Config, device: torch.device, over: Callable[[], floa
 def bf16_over_fp32(rounds: int = 5) -> float:
     """Return how many times as long as in fp32 a matrix product of a small encoder's size takes in bf16, on the CPU.
 
-    It is measured, in some hundredths of a second at the most: which instructions a processor has does not say which
+    It is measured, in some hundredths of a second at most: which instructions a processor has does not say which
     the library uses.
     """
 

@@ -17,9 +17,9 @@ class Progress:
     Attributes:
         hop: the hop.
         epoch: from 1.
-        epochs: at the most.
+        epochs: at most.
         step: main steps taken in the hop.
-        steps: main steps of the hop at the most.
+        steps: main steps of the hop at most.
         examples: sentences trained on in the hop, replayed ones included.
         seconds: of training in the hop.
     """

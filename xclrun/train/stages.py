@@ -1,8 +1,8 @@
-"""The stages of a run: what each depends on, where it lies in the store, and how it is made where it is missing.
+"""The stages of a run: what each depends on, if it is in the store, and how it is made if it is missing.
 
 Every hop has up to four: trained weights, the strategy's state, predictions, what [CLS] attends to. A stage is found in
 the store, or made on the run's workbench under its lease, so that processes that need the same one at the same time
-make it once; what it depends on comes first, so that no lease is held while another is waited for. Nothing is loaded
+make it once; what it depends on comes first, so no lease is held while another is waited for. Nothing is loaded
 that is not needed: a run whose evaluations are all in the store never builds a model.
 """
 
@@ -95,7 +95,7 @@ class StageGraph:
     def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
         """Return folder and facts of a hop's evaluation.
 
-        The facts hold the counters of its training, so that they outlive the weights.
+        The facts hold the counters of its training, so they outlive the weights.
         """
         if not self.store.has(stage.evaluation):
             self._prepare_evaluation(stage.hop)
@@ -103,7 +103,7 @@ class StageGraph:
         return folder, self.store.facts(stage.evaluation)
 
     def attention(self, stage: Stage) -> Path | None:
-        """Return the folder of what [CLS] attends to after a hop; None where that is not asked for."""
+        """Return the folder of what [CLS] attends to after a hop; None if that is not asked for."""
         if (key := stage.attention) is None:
             return None
         if not self.store.has(key):
@@ -206,7 +206,7 @@ class StageGraph:
         """Bring model and strategy to where the training of ``hop`` starts, with all in the store that it relies on."""
         needed = set(self.strategy.relied_on(hop))
         if self.run.config.evaluate.has_points:
-            # Evaluation inside the hop serves languages that were learnt before.
+            # Evaluation inside the hop serves languages that were learned before.
             needed |= {index for index in self.strategy.recalled(hop) if index < hop.index}
         if self._takes_up_optimizer(hop) or self._compares_gradients(hop):
             # Not only its weights, which the model may have already.
@@ -220,7 +220,7 @@ class StageGraph:
         self._need_features(hop, [*own, *self.bench.point_splits()])
 
     def _need_weights(self, hops: Iterable[int]) -> None:
-        """See to it that the weights after some hops, which the strategy will ask for, lie in the store, whole."""
+        """See to it that the weights after some hops, which the strategy will ask for, are in the store, whole."""
         for key, index in ((self.run.stages[index].train, index) for index in hops):
             if key not in self._checked or not self.store.has(key):
                 self._trained(index)

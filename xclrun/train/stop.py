@@ -1,7 +1,7 @@
 """Stopping on a signal: the training loop looks at a flag after every step, saves a checkpoint, and ends.
 
 A second signal does not wait for the next step. Python handles signals only between its own instructions, so that one
-long call into a library would hide the second as well as the first. A process of its own therefore counts them: the
+long call into a library would hide the second as well as the first. A its own process therefore counts them: the
 system writes every signal into a pipe at once, whatever this process is busy with.
 """
 
@@ -26,7 +26,7 @@ ECHO = 1.0
 # Seconds in which this process may end by itself after the second signal.
 GRACE = 3.0
 
-# What the counting process does; it ends when this one does, which closes the pipe. A zero byte begins anew.
+# What the counting process does; it ends when this one does, which closes the pipe. A zero byte starts again.
 COUNT = f"""
 import os, select, signal, sys, time
 signals, first, last = {set(map(int, SIGNALS))}, None, None
@@ -117,7 +117,7 @@ def _counted() -> int:
     if os.getpid() not in _pipes:
         read, write = os.pipe()
         os.set_blocking(write, False)
-        # In a session of its own, or a terminal's Ctrl-C would end it.
+        # In its own session, or a terminal's Ctrl-C would end it.
         subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", COUNT, str(os.getpid())],
             stdin=read,

@@ -153,7 +153,7 @@ class Workbench:
     def features_key(self, hop: Hop, split: Split) -> str | None:
         """Return under which key of the store the features of a split lie that a hop learns from.
 
-        None where it learns from word pieces: it does not keep the encoder.
+        None where it learns from subwords: it does not keep the encoder.
         """
         if not self.strategy.keeps_encoder(hop):
             return None
@@ -171,12 +171,12 @@ class Workbench:
         return self.encodings.splits[language, split] if key is None else self.features[key]
 
     def dev(self, hop: Hop) -> dict[str, Encoded]:
-        """Return the dev splits, where there are any, of the languages that select the best epoch of a hop."""
+        """Return the dev splits, if there are any, of the languages that select the best epoch of a hop."""
         there = [language for language in hop.select if self.run.dataset.split(language, "dev")]
         return {language: self.sentences(hop, language, "dev") for language in there}
 
     def point_splits(self) -> list[Split]:
-        """Return the splits that are evaluated inside a hop; none where that is not asked for."""
+        """Return the splits that are evaluated inside a hop; none if that is not asked for."""
         evaluate = self.run.config.evaluate
         if not evaluate.has_points:
             return []
@@ -185,7 +185,7 @@ class Workbench:
     def context(self, hop: Hop, trains: bool = True) -> Context:
         """Return what the strategy's hooks may use in a hop, or in the evaluation after it."""
         trainer = self.run.trainer(hop)
-        # Of a stream in blocks also those: strategies look back to what earlier hops learnt.
+        # Of a stream in blocks also those: strategies look back to what earlier hops learned.
         stream = self.run.stream
         keys = dict.fromkeys([*stream.languages, *(key for other in stream.hops for key in other.train)])
         train = {key: self.encodings.splits[key, "train"] for key in keys}
@@ -216,8 +216,8 @@ class Workbench:
         """Train a hop, from the model and the strategy's state after its parent.
 
         Args:
-            checkpoints: of this training, which goes on from the newest.
-            optimizer: file of the state of the parent's optimiser, where this hop's goes on from there.
+            checkpoints: of this training, which continues from the newest.
+            optimizer: file of the state of the parent's optimiser, where this hop's continues from there.
             last: file of the parent's last gradients, where this hop's are compared with them (`GradientOverlap`).
 
         Returns:
@@ -262,7 +262,7 @@ class Workbench:
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
         """Begin a hop; return of the parent's optimiser's state what this hop's takes up.
 
-        What the hop starts anew (heads that are reset, a language's own parts) has an optimiser's state of its own.
+        What the hop starts again (heads that are reset, a language's own parts) has an optimiser's state of its own.
         """
         if optimizer is None:
             self.strategy.begin_hop(context)
@@ -328,7 +328,7 @@ class Workbench:
         """
         seen = self.learnt(hop.index)
         if self.strategy.serving_signature(hop):
-            # Choosing parts changes the model, so that what is needed next is read anew.
+            # Choosing parts changes the model, so that what is needed next is read again.
             self.weights_of = None
         for language in sorted(self.run.stream.languages):
             self.stop.check()
@@ -336,7 +336,7 @@ class Workbench:
             yield language
 
     def learnt(self, index: int) -> list[str]:
-        """Return the languages that the hops up to one of that index have learnt."""
+        """Return the languages that the hops up to one of that index have learned."""
         return [language for hop in self.run.stream.hops[: index + 1] for language in hop.train]
 
 

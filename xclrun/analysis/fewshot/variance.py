@@ -27,9 +27,9 @@ class Component:
     """One source of variance.
 
     Attributes:
-        source: as in `SOURCES`, or ``bucket in language and rest`` where there is one seed.
+        source: as in `SOURCES`, or ``bucket in language and rest`` if there is one seed.
         df: degrees of freedom of its mean square.
-        mean_square: NaN where there are no degrees of freedom.
+        mean_square: NaN if there are no degrees of freedom.
         variance: the estimated component, possibly negative; NaN where the data do not determine it.
         share: of the sum of all components, negative ones counted as 0.
         p: of the F test that the component is 0, if two mean squares differ only in it; else NaN.
@@ -119,7 +119,7 @@ def _shared(rows: list[tuple[str, int, float, float, float]]) -> list[Component]
 
 
 def _p(upper: float, df_upper: int, lower: float, df_lower: int) -> float:
-    """Return p of the ratio of two mean squares; NaN where there is none."""
+    """Return p of the ratio of two mean squares; NaN if there is none."""
     from scipy.stats import f
 
     if not df_upper or not df_lower or not lower > 0:

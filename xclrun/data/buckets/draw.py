@@ -105,7 +105,7 @@ def _root(cfg: DatasetConfig) -> Path:
 
 
 def _check_names(bucket: Bucket, whole: Dataset) -> None:
-    """Refuse what has no id: label sets come from the whole training splits, so that they are equal in all buckets."""
+    """Refuse what has no id: label sets come from the whole training splits, so they are equal in all buckets."""
     for e in bucket.examples:
         for what, names, known in (("label", (e.label,), whole.labels), ("tag", e.tags or (), whole.tags)):
             new = next((name for name in names if name is not None and name not in known), None)

@@ -157,7 +157,7 @@ def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool
 
 
 def _ours(folder: Path) -> dict[str, Any]:
-    """Return what ``bucket.json`` says; empty where there is none."""
+    """Return what ``bucket.json`` says; empty if there is none."""
     path = folder / OURS
     if not path.exists():
         return {}

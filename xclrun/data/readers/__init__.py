@@ -114,8 +114,8 @@ def row_reader(
 
     Args:
         rows: a file's rows: `lines`, or `blocks` of lines between blank ones.
-        split_names: split → what stands for it in file names.
-        language_names: what stands for a language in file names → its key; others are keys themselves.
+        split_names: split → what represents it in file names.
+        language_names: what represents a language in file names → its key; others are keys themselves.
         may_lack: splits that a language need not have; they are empty then.
         files: of data in one language (the first of ``languages``), in place of the layout: split → names of its file;
             the first that is there counts, and other splits are empty.

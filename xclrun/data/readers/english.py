@@ -1,6 +1,6 @@
 """English datasets of lifelong learning's streams, from local files as they are released.
 
-| reader | files | an example, and what is told beside it | label |
+| reader | files | an example, and what is reported next to it | label |
 |---|---|---|---|
 | ``boolq`` (Clark et al. 2019) | ``train.jsonl``, ``val.jsonl`` or ``dev.jsonl`` | passage, question | true, false |
 | ``wic`` (Pilehvar & Camacho-Collados 2019) | ``train.jsonl``, ``val.jsonl`` | two sentences; ``word``, \

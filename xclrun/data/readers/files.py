@@ -98,7 +98,7 @@ class Source(Generic[Row]):
     """The rows of one split of one language, and the name that errors give them.
 
     Attributes:
-        unit: what a row is called where it is not a line of a file; empty: it is a line.
+        unit: what a row is called if it is not a line of a file; empty: it is a line.
     """
 
     language: str
@@ -125,8 +125,8 @@ def find_files(
 
     Args:
         layout: file names.
-        split_names: split → what stands for it in file names.
-        languages: what stands for a language in file names → its key; others are keys themselves.
+        split_names: split → what represents it in file names.
+        languages: what represents a language in file names → its key; others are keys themselves.
         may_lack: splits that a language need not have.
 
     Raises:
@@ -412,7 +412,7 @@ def json_file(path: Path, shown: str, hint: str = "") -> dict[str, Any]:
 
 
 def shortened(text: str) -> str:
-    """Return a text as error lines show it: cut where it is long."""
+    """Return a text as error lines show it: cut if it is long."""
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
@@ -485,7 +485,7 @@ def _names(root: Path, shown: str) -> list[str]:
 
 
 def first_file(root: Path, names: Iterable[str]) -> str | None:
-    """Return the first of some names under which there is a file in a folder; None where there is none."""
+    """Return the first of some names under which there is a file in a folder; None if there is none."""
     return next((name for name in names if (root / name).is_file()), None)
 
 
@@ -510,7 +510,7 @@ def check_layout(layout: Sequence[str]) -> None:
 def _pattern(name: str, split_names: Mapping[str, tuple[str, ...]]) -> re.Pattern[str]:
     """Return the expression that matches a layout's file name, with groups ``language`` and ``split``."""
     splits = "|".join(alias for names in split_names.values() for alias in names)
-    # What stands for any text ends a language's key.
+    # What represents any text ends a language's key.
     key = r"(?P<language>[^/._]+)" if "{any}" in name else r"(?P<language>[^/.][^/]*)"
     groups = {"{language}": key, "{split}": f"(?P<split>{splits})", "{any}": r"[^/]+", "{folder}": r"[^/]+"}
     escaped = re.escape(name)

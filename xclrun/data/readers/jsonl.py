@@ -6,7 +6,7 @@ One row per example::
      "tags": ["O", "O", "O", "O"], "text": "wie warm wird es", "text_b": null, "label": "weather"}
 
 ``facts``, where given, is an object of further strings, by which a dataset can be cut into parts (``dataset.parts``);
-``label`` is needed where the task has labels, ``tags`` where it is one of tags, and ``tokens`` or ``text`` (then the
+``label`` is needed where the task has labels, ``tags`` if it is one of tags, and ``tokens`` or ``text`` (then the
 tokens are its words between spaces); files also need ``id``. What the task does not predict is not read. ``language``
 and ``split``, where given, must be those of the file. A hub dataset has one config per language, or a column
 ``language``; columns beyond these are not read, and ``dataset.hub_columns`` tells those that have other names.

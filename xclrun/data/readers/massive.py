@@ -1,7 +1,7 @@
 """MASSIVE's release layout (FitzGerald et al. 2023, arXiv:2204.08582): one file of JSON lines per locale.
 
 ``LOCALE.jsonl`` holds all splits of a locale, each line with ``id``, ``partition`` (train, dev, test), ``scenario``,
-``intent``, ``utt`` and ``annot_utt``, in which slots stand in brackets: ``weck mich [date : diese woche] auf``. Keys
+``intent``, ``utt`` and ``annot_utt``, in which slots are in brackets: ``weck mich [date : diese woche] auf``. Keys
 are the release's locales, such as ``de-DE`` and ``zh-TW``; an id is the same sentence in every language.
 
 Words are what stands between spaces. Japanese and Chinese are written without, so there a run of characters is cut

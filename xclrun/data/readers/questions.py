@@ -16,8 +16,8 @@ for en, ``LANGUAGE_squad-translate-train-train-v1.1.json`` for others | ar de en
 id ko ru sw te |
 
 SQuAD's layout is ``data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}``. A text is
-kept as it is, so that characters stay where they are. An answer must stand in its text at the character that is given;
-where none is given (QA-ZRE) it is the first place that has it. TriviaQA's converted answers are found in the text in
+kept unchanged, so that characters stay if they are. An answer must are in its text at the character that is given;
+if none is given (QA-ZRE) it is the first place that has it. TriviaQA's converted answers are found in the text in
 lower case; they are read as the text writes them.
 
 Where no test split is released with answers, the validation file is the test split, as GLI has it, and dev is empty:
@@ -71,7 +71,7 @@ TYDI = {"arabic": "ar", "bengali": "bn", "english": "en", "finnish": "fi", "indo
 
 # Said of files that are lists of rows, or have a row in each line.
 ONE_OBJECT = "; SQuAD's layout is one object with a list 'data' (docs/questions.md says how rows become it)"
-# What a row is, where it is no line.
+# What a row is, if it is no line.
 UNIT = "question"
 # A text, and a question about it.
 Row = tuple[str, dict[str, Any]]
@@ -109,7 +109,7 @@ def squad_question(row: Row, place: Place, cased: bool = True) -> Example:
     """Return the example of a question in SQuAD's layout.
 
     Args:
-        cased: whether answers are written as in the text; otherwise they stand in the text in lower case.
+        cased: whether answers are written as in the text; otherwise they are in the text in lower case.
     """
     text, question = row
     name = question.get("id")
@@ -151,7 +151,7 @@ def _question(place: Place, text: Any, question: Any, spans: Sequence[tuple[Any,
 
 @lru_cache(maxsize=1)
 def _words(text: str) -> tuple[tuple[str, ...], str | None]:
-    """Return the words of a text, and the text where it is not just these; questions about one text share them."""
+    """Return the words of a text, and the text if it is not just these; questions about one text share them."""
     words = tuple(text.split())
     return words, own_text(text, words)
 

@@ -13,7 +13,7 @@ quoted as in CSV where the text has quotes | seven topics |
 | ``taxi1500`` (Ma et al. 2023) | ``eng_data/eng_train.tsv``, or ``train/LANGUAGE.tsv`` as the authors' scripts write; \
 without quoting | six topics |
 
-Texts are kept as they are between tabs; their words are what stands between spaces. Languages are ISO 639-1 keys,
+Texts are kept unchanged between tabs; their words are what stands between spaces. Languages are ISO 639-1 keys,
 but ``eng_Latn`` with the script in SIB-200 and ISO 639-3 codes in Taxi1500, where an id is the same sentence in every
 language. A language of XNLI without a training file has an empty training split: it is evaluated, and may get a bucket;
 so has one of SIB-200 and Taxi1500, where the dev file may lack too. MARC's second text is the title and the product's

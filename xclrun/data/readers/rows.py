@@ -54,7 +54,7 @@ def one_of(label: str, labels: Collection[str]) -> str:
 
 
 def own_text(text: str | None, words: Sequence[str]) -> str | None:
-    """Return `Example.text`: a text, or None where it is just the words joined by spaces."""
+    """Return `Example.text`: a text, or None if it is just the words joined by spaces."""
     return None if not text or text == " ".join(words) else text
 
 
@@ -85,12 +85,12 @@ def tagged(
     """Return the example of a block of lines with a word and its tag in each.
 
     Args:
-        word: line → word and tag, or None for a line without a word.
+        word: line → word and tag, or None for a line silently.
         comment: of a line that begins with ``#``: a fact's name and value; None: such lines are words too.
         facts: facts that ``word`` reads. The id is ``sent_id``, if any, and the text is ``text``.
 
     Raises:
-        BadRow: a word is blank; the tags are not BIO where they are spans; the sentence has no words.
+        BadRow: a word is blank; the tags are not BIO if they are spans; the sentence has no words.
     """
     facts = {} if facts is None else facts
     words: list[str] = []

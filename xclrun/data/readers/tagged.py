@@ -11,8 +11,8 @@ word, tag and, where one was set, ``-`` and the annotator; comments as in CoNLL-
 | ``panx`` (WikiANN: Pan et al. 2017; splits of Rahimi et al. 2019) | ``LANGUAGE/SPLIT``; XTREME's copy: \
 ``SPLIT-LANGUAGE.tsv`` | word and tag, between them a tab; of more columns, the first and the last |
 
-Sentences stand between blank lines. The id is ``sent_id`` where there is one, else the split and the number of the
-sentence's first line; ``text`` is kept where it is not just the words joined by spaces.
+Sentences stand between blank lines. The id is ``sent_id`` if there is one, else the split and the number of the
+sentence's first line; ``text`` is kept if it is not just the words joined by spaces.
 
 CoNLL-U and UNER: multi-word tokens (``1-2``) and empty nodes (``1.1``) are left out: tags stand on syntactic words. In
 CoNLL-U words are numbered from 1 without gaps; a number that does not grow is an error, since two sentences have run

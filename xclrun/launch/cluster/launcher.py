@@ -83,7 +83,7 @@ class Slurm(Launcher):
 
     @property
     def python_words(self) -> list[str]:
-        """The words of the command that starts Python in a job; none where it is not a command."""
+        """The words of the command that starts Python in a job; none if it is not a command."""
         if self.python is None:
             return [sys.executable]
         try:

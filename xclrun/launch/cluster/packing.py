@@ -38,7 +38,7 @@ def pack(runs: Sequence[Run], count: int, minutes: float | None, estimate: Calla
 def shared_first(runs: Sequence[Run]) -> list[Pack]:
     """Return packs that make the shared stages that the store lacks, a pack for each first training.
 
-    The runs wait for these jobs, so that no run holds a GPU while another one trains a stage for it.
+    The runs wait for these jobs, so no run holds a GPU while another one trains a stage for it.
     """
     users = Counter(stage.train for run in runs for stage in run.stages if stage.hop.index)
     packs: dict[str, list[tuple[str, int]]] = {}

@@ -23,7 +23,7 @@ ENDED = frozenset(
 
 
 def ask(*command: str) -> str | None:
-    """Return what a command of Slurm prints; None where it is not installed, fails or does not answer."""
+    """Return what a command of Slurm prints; None if it is not installed, fails or does not answer."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired):

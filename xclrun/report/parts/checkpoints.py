@@ -33,9 +33,9 @@ EXACT = (
     "them: what the checkpoint itself scores; the hops after it went on from the one that training chose, so what a "
     "rule would have made of the whole stream it does not say"
 )
-# Rules that are current_dev where there is one hop, on one language.
+# Rules that are current_dev if there is one hop, on one language.
 SAME = ("source_dev", "mean_seen_dev")
-# Languages of a figure: more cannot be told apart.
+# Languages of a figure: more cannot be distinguished.
 LINES = 10
 
 
@@ -59,7 +59,7 @@ def zero_shot(section: StrategySection) -> Iterator[Item]:
 
 
 def rules_table(summary: Summary, metric: str) -> Table | None:
-    """Return what each rule's checkpoints score: a row for each strategy and rule; None where there are no points."""
+    """Return what each rule's checkpoints score: a row for each strategy and rule; None if there are no points."""
     languages, rows, inexact = summary.comparison.languages, [], False
     for label, (entering, _) in compared(summary.comparison).items():
         runs = [run for run in entering if metric in run.metrics and hop_points(run, metric)]

@@ -136,7 +136,7 @@ def block_table(section: CodelengthSection) -> Table:
 
 
 def sizes_and_scores(coder: Coder, metric: str, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the examples of the blocks that hops learnt, (M,), and the test scores on their key, (runs, M), percent.
+    """Return the examples of the blocks that hops learned, (M,), and the test scores on their key, (runs, M), percent.
 
     The first is 0: the start.
     """
@@ -201,7 +201,7 @@ def _coder_figure(
 
 
 def published_table(section: CodelengthSection) -> Table | None:
-    """Return GLI's codelengths of this dataset, or key, with ours beside; None where it prints none."""
+    """Return GLI's codelengths of this dataset, or key, with ours alongside; None where it prints none."""
     theirs = gli.codelengths(section.dataset) or gli.codelengths(section.key)
     rows: list[tuple[str | Cell, ...]] = []
     for (model, supervised), kbits in theirs.items():

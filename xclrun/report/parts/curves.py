@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # Orders whose score matrices are drawn: more would fill pages that nobody reads.
 MATRICES = 6
 
-# Strategies on one page; the rest goes on further pages.
+# Strategies on one page; the rest continues further pages.
 ROWS = 6
 
 # Runs in a panel, up to which each line has markers.
@@ -328,7 +328,7 @@ def _page(
             if i == 0:
                 room = 0 if not above else 10 if short(languages) else 24
                 ax.set_title(textwrap.fill(order, int(13 * width)), fontsize=9, pad=4 + room)
-        # A name that is longer than its panel is high goes on a second line, where its expansion begins.
+        # A name that is longer than its panel is high continues a second line, where its expansion begins.
         words = label if len(label) <= ACROSS else label.replace("+", " +")
         name = textwrap.fill(words, ACROSS, break_on_hyphens=False, break_long_words=False)
         grid[i, 0].set_ylabel(name, fontsize=8, fontweight="bold")

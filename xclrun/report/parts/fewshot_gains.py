@@ -97,7 +97,7 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
     scripts = dict(sorted(by_script.items(), key=lambda item: -len(item[1])))
 
     def means(gains: Mapping[int, ByLanguage]) -> dict[tuple[str, int], Cell]:
-        """Average over the languages that ours and, where there are any, the published gains have."""
+        """Average over the languages that ours and, if there are any, the published gains have."""
         cells = {}
         for script, languages in scripts.items():
             for k in (k for k in shots if k in gains):

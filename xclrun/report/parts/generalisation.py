@@ -1,4 +1,4 @@
-"""Generalisation to other datasets without training on them: GLI's Table 2 beside ours. Percent."""
+"""Generalisation to other datasets without training on them: GLI's Table 2 next to ours. Percent."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def gli_generalisation(section: StrategySection) -> Iterator[Item]:
 
 
 def published_table(runs: list[RunRecord], names: str) -> Table:
-    """Return F1 and exact match of models that learnt SQuAD alone: a row for each dataset, published beside ours."""
+    """Return F1 and exact match of models that learned SQuAD alone: a row for each dataset, published next to ours."""
     theirs, labels = gli.generalisation("bert"), strategy_labels(runs)
-    # Runs with other settings have columns of their own.
+    # Runs with other settings have their own columns.
     alike = grouped(runs, lambda run: labels[run.run_id])
     rows = []
     for key in dict.fromkeys(dataset for dataset, _ in theirs):
@@ -55,7 +55,7 @@ def published_table(runs: list[RunRecord], names: str) -> Table:
 
 
 def _score(run: RunRecord, key: str, metric: str) -> float:
-    """Return the last score on a key; NaN where there is none."""
+    """Return the last score on a key; NaN if there is none."""
     if metric not in run.scores or key not in run.languages:
         return math.nan
     return float(run.scores[metric][-1, run.languages.index(key)])

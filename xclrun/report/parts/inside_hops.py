@@ -109,7 +109,7 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw the mean score over all languages by sentences seen, a panel per order and a line per strategy.
 
     Mean over seeds and buckets; dotted: the ends of hops, above them what is learned; shaded: what AULTC is the area
-    of. None where there are no points.
+    of. None if there are no points.
     """
     orders, number = first_orders(sorted(summary.comparison.orders, key=natural))
     every = {order: mean_curves(summary, metric, order, learning_curve) for order in orders}

@@ -1,4 +1,4 @@
-"""Lifelong learning: statements, rates over time, LL's table beside ours, tests over seeds, distributions over orders.
+"""Lifelong learning: statements, rates over time, LL's table next to ours, tests over seeds, distributions over orders.
 
 LL = "Towards a robust experimental framework … for lifelong language learning" (Hussain et al. 2021). Scores in
 percent, differences in points.
@@ -191,7 +191,7 @@ def rates_figure(summary: Summary) -> Figure | None:
 
 
 def published_table(summary: Summary, metric: str) -> Table | None:
-    """Return LL's Table 1 with ours beside, where runs learnt the same keys in the same order; else None."""
+    """Return LL's Table 1 with ours alongside, where runs learned the same keys in the same order; else None."""
     streams = {run.run_id: stream for run in summary.comparison.runs if (stream := ll.stream_of(run)) is not None}
     if not streams:
         return None
@@ -225,7 +225,7 @@ def published_table(summary: Summary, metric: str) -> Table | None:
 
 
 def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
-    """Yield (method, label of ours): a row for each setting of its strategy, None where there are no runs.
+    """Yield (method, label of ours): a row for each setting of its strategy, None if there are no runs.
 
     Controls are none of the paper's methods.
     """

@@ -1,4 +1,4 @@
-"""Means over orders and seeds, by order and by language; and the published table that a sweep makes, beside ours."""
+"""Means over orders and seeds, by order and by language; and the published table that a sweep makes, next to ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several tasks in one model: scores of keys by its own metrics, over training, and GLI's Tables 1 and 3 beside ours.
+"""Several tasks in one model: scores of keys by its own metrics, over training, and GLI's Tables 1 and 3 next to ours.
 
 GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019). Scores in percent.
 """
@@ -50,7 +50,7 @@ def gli_tables(section: StrategySection) -> Iterator[Item]:
 
 
 def metrics_of_key(run: RunRecord, key: str) -> list[Metric]:
-    """Return the metrics that a run has of a key, but for those beside others."""
+    """Return the metrics that a run has of a key, but for those next to others."""
     j = run.languages.index(key)
     there = [metric for metric in METRICS if metric.name in run.scores and not metric.beside]
     return [m for m in there if m is not KEY_SCORE and np.isfinite(run.scores[m.name][:, j]).any()]
@@ -125,7 +125,7 @@ def trained_on(run: RunRecord) -> list[tuple[str, int, Sequence[str]]]:
 
 
 def published_table(summary: Summary) -> Table | None:
-    """Return GLI's scores with ours beside, a row for each key and metric; None where no run is one of them."""
+    """Return GLI's scores with ours alongside, a row for each key and metric; None where no run is one of them."""
     rows: dict[tuple[str, str, str], dict[str, list[tuple[float, str]]]] = {}
     labels: list[str] = []
     mixed: list[str] = []

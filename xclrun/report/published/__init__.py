@@ -1,4 +1,4 @@
-"""Published numbers, as data, beside ours: the tables of the CCL paper.
+"""Published numbers, as data, next to ours: the tables of the CCL paper.
 
 ``ccl_tables.csv`` holds facts from "Cross-lingual Continual Learning" (M'hamdi, Ren & May 2023): table, model, order,
 metric, measure, language, value, unit. Table 6 has no results, and so no rows.
@@ -41,7 +41,7 @@ def setup(table: str) -> Setup:
 
 @dataclass(frozen=True)
 class Published:
-    """One published number; a fraction where it is a score, else in its unit."""
+    """One published number; a fraction if it is a score, else in its unit."""
 
     table: str
     model: str
@@ -86,7 +86,7 @@ def published_names(run: RunRecord) -> tuple[str, ...]:
 
 
 def encoder_layers(run: RunRecord) -> int:
-    """Return how many layers the encoder of a run has; the paper's number where it is not told."""
+    """Return how many layers the encoder of a run has; the paper's number if it is not told."""
     model = run.config.get("model", {})
     return int(model.get("layers") or model.get("hidden_layers") or LAYERS)
 
@@ -107,7 +107,7 @@ def _names_of_layers(first: int, last: int, layers: int) -> tuple[str, ...]:
 
 
 def beside_ours(summary: Summary, table: str) -> list[Table]:
-    """Return a published table with ours beside it, one for each metric, and the rank correlation over strategies."""
+    """Return a published table with ours next to it, one for each metric, and the rank correlation over strategies."""
     return beside(summary, f"Table {table}", ccl_tables()[table], setup(table))
 
 

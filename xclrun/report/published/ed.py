@@ -1,7 +1,7 @@
 """The figures of "Don't Use English Dev", as data.
 
 ``ed_tables.csv`` holds facts from ED (Keung et al. 2020), Tables 1 to 5: mBERT and XLM-R, trained on English. Reports
-set Tables 2, 3 and 5 beside ours; docs/checkpoints.md.
+set Tables 2, 3 and 5 next to ours; docs/checkpoints.md.
 """
 
 from __future__ import annotations

@@ -14,6 +14,6 @@ def facts(name: str) -> list[dict[str, str]]:
 
 
 def number(row: Mapping[str, str], column: str = "value") -> float:
-    """Return a number of a row, percent and points as a fraction; NaN where none is printed."""
+    """Return a number of a row, percent and points as a fraction; NaN if none is printed."""
     scale = 100 if row["unit"] in ("percent", "points") else 1
     return float(row[column]) / scale if row[column] else math.nan

@@ -63,7 +63,7 @@ class Finding:
         difference: what is taken from what.
         published, ours: the difference, fractions; NaN where a side lacks a strategy.
         p: of ours by the paired t-test over replicates (orders, or the seeds of one order), Holm over all findings;
-            NaN where it is not tested: of strategies that do not learn in sequence, of a single replicate, of
+            NaN if it is not tested: of strategies that do not learn in sequence, of a single replicate, of
             differences between metrics or orders, and of T and T0 where orders share one seed's reference models.
         p_sentences: of ours over resampled test sentences; NaN without these.
     """
@@ -127,7 +127,7 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
 
 
 def _p_values(inference: Inference, metric: str, measure: str, one: str, other: str) -> tuple[float, float]:
-    """Return the uncorrected p-values over replicates and over test sentences; NaN where there is none."""
+    """Return the uncorrected p-values over replicates and over test sentences; NaN if there is none."""
     tests, resampled = inference.tests.get((metric, measure)), inference.resampled.get(metric)
     tested = tests is not None and not tests.given and {one, other} <= set(tests.data.strategies)
     of_runs = tests.t_test(one, other).p if tests is not None and tested else math.nan

@@ -1,7 +1,7 @@
 """The figures of "Learning and Evaluating General Linguistic Intelligence", as data.
 
 ``gli_tables.csv`` holds facts from GLI (Yogatama et al. 2019): Tables 1 to 3 and numbers in its text. Reports set them
-beside ours.
+next to ours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xclrun.report.published.setup import Setup
 
 # The dataset whose models Table 2 tests on others.
 SOURCE = "squad"
-# Why the printed codelengths are beside ours and not compared with them.
+# Why the printed codelengths are next to ours and not compared with them.
 IMPOSSIBLE = (
     "GLI's printed codelengths cannot be those of its formula. Of MNLI the first block of 40,000 examples costs 63.4 "
     "kbits uniformly (log2 3 for each), so that 25.9 of its 89.25 remain for the other 353,000. An example that is "
@@ -45,7 +45,7 @@ def gli_tables() -> dict[tuple[str, str, str, str, str], float]:
 
 
 def codelengths(dataset: str) -> dict[tuple[str, bool], float]:
-    """Return (model, whether it learnt other tasks first) → kbits of a dataset, as Table 1 and the text print them."""
+    """Return (model, whether it learned other tasks first) → kbits of a dataset, as Table 1 and the text print them."""
     found: dict[tuple[str, bool], float] = {}
     for (table, model, trained, of, measure), value in gli_tables().items():
         if of == dataset and measure == "codelength" and table in ("1", "s5.1"):

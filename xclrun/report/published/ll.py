@@ -1,7 +1,7 @@
 """The figures of "Towards a robust experimental framework … for lifelong language learning", as data.
 
 ``ll_tables.csv`` holds facts from LL (Hussain et al. 2021): Table 1, on its Standard stream, and numbers in its text.
-Reports set Table 1 beside runs on the same stream of keys, and section 4.3 beside runs on all orders of these keys.
+Reports set Table 1 next to runs on the same stream of keys, and section 4.3 next to runs on all orders of these keys.
 """
 
 from __future__ import annotations
@@ -66,5 +66,5 @@ def extreme(measure: str) -> tuple[str, float]:
 
 
 def stream_of(run: RunRecord) -> str | None:
-    """Return the published stream that a run's keys and order are; None where they are none."""
+    """Return the published stream that a run's keys and order are; None if they are none."""
     return next((name for name, keys in STREAMS.items() if run.languages == keys), None)

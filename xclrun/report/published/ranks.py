@@ -88,7 +88,7 @@ def agreements(summary: Summary, resampled: Mapping[str, Resampled]) -> list[Agr
     are not the paper's.
 
     Args:
-        resampled: metric → its bootstrap, where there is one.
+        resampled: metric → its bootstrap, if there is one.
     """
     rows = over_orders(shared_orders(summary.comparison))
     labels = labels_of(summary, {row.model for row in rows})

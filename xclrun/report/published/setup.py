@@ -18,7 +18,7 @@ DECISIVE = ("dataset", "encoder", "training examples per key", "test examples pe
 
 @dataclass(frozen=True)
 class Setup:
-    """The setup of a paper's experiment; None where it is not known.
+    """The setup of a paper's experiment; None if it is not known.
 
     Attributes:
         paper: its short name.

@@ -1,7 +1,7 @@
 """Language adapters in the encoder: what `lang_spec_ada_t`, `lang_spec_ada_f` and `lang_spec_lora_t|f` have in common.
 
-CCL, section 3.2 ("Ada"), with the library `adapters`. Every language has adapters of its own. In its hop they start
-from its pretrained ones where they are given, else freshly initialised (the same values for every language); a language
+CCL, section 3.2 ("Ada"), with the library `adapters`. Every language has its own adapters. In its hop they start
+from its pretrained ones if they are given, else freshly initialised (the same values for every language); a language
 that was not seen is served by the fresh ones. The heads are shared.
 
 ``adapter`` is the kind. In each layer, with x and f what goes into and comes out of its feed-forward part, d its width
@@ -118,7 +118,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
 
     @property
     def reduction(self) -> int | None:
-        """Width of the hidden states over that of the bottleneck; None where there is none."""
+        """Width of the hidden states over that of the bottleneck; None if there is none."""
         own = OWN.get(self.kind)
         return own and (self.settings.reduction or own)
 

@@ -3,9 +3,9 @@
 ``strategy.expansion`` names the strategy that gives the parts (``lang_spec_task``, ``lang_spec_enc``, …); null:
 none, and nothing changes. The two act on different parameters:
 
-- Every language has parts of its own, as without the strategy on top: they start anew in its hop, are trained in it
+- Every language has its own parts, as without the strategy on top: they start again in its hop, are trained in it
   alone, and serve it in every later evaluation, bit for bit as its hop left them.
-- What the strategy does for languages that were learnt before acts on the shared parameters. A remembered batch of
+- What the strategy does for languages that were learned before acts on the shared parameters. A remembered batch of
   language j goes through the shared parameters of now and the own parts of j, which are frozen; so only the shared ones
   learn from it. A penalty holds the shared parameters, and its Fisher information is theirs.
 
@@ -52,7 +52,7 @@ class Expandable(Strategy[Settings]):
     Attributes:
         expansion: gives the parts; without any, plain fine-tuning.
         acts_from: depth of the first hop whose training differs from the expansion's. Before hop 1 nothing has been
-            learnt that could be forgotten.
+            learned that could be forgotten.
         revisits: whether batches of earlier languages go through the model while a hop is trained.
     """
 
@@ -86,7 +86,7 @@ class Expandable(Strategy[Settings]):
         return range(1, hop.index) if revisits else ()
 
     def through(self, language: str, context: Context, function: Callable[[Model], Result]) -> Result:
-        """Return ``function`` of the model with which a language that was learnt before is served.
+        """Return ``function`` of the model with which a language that was learned before is served.
 
         That is the shared parameters as they are now, and the language's own parts, frozen, as its hop left them.
         """

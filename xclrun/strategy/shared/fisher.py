@@ -137,7 +137,7 @@ def _kind(module: nn.Module) -> type[nn.Module]:
 
 
 def _trained(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules with trained parameters of their own."""
+    """Yield the modules with trained their own parameters."""
     return (m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False)))
 
 
@@ -216,7 +216,7 @@ def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor,
 
 def _crf(module: TagCRF, inputs: Sequence[Any], gradient: Tensor, of: InPlace) -> Found:
     emissions, tags, mask = inputs[:3]
-    # Each sentence gets a CRF of its own.
+    # Each sentence gets its own CRF.
     parameters = [module.start_transitions, module.transitions, module.end_transitions]
     own = [p.detach().expand(len(tags), *p.shape).clone().requires_grad_() for p in parameters]
     with torch.enable_grad():

@@ -8,7 +8,7 @@ as ever. In a stream of more hops all but the first adapt. Source training is pl
 |---|---|---|
 | ``fc`` | the output layers: classes; intents, tags and their CRF | every task |
 | ``fc_pooler`` | BERT's pooler and the output layer | tasks that read the class through it: ``sequence_class`` |
-| ``fc_reset_pooler`` | the same, of which a part starts anew | the same |
+| ``fc_reset_pooler`` | the same, of which a part starts again | the same |
 | ``cos_pooler`` | the pooler, and a fresh cosine classifier | the same |
 
 Tuning everything, ``full``, is plain fine-tuning: ``strategy=naive``.
@@ -36,7 +36,7 @@ class HeadsOnly(Strategy[Settings]):
     """Base of the strategies that adapt heads.
 
     Attributes:
-        kept: how the names of the parameters begin that adapting leaves as they are.
+        kept: how the names of the parameters begin that adapting leaves unchanged.
     """
 
     kept: ClassVar[tuple[str, ...]] = (ENCODER,)
@@ -74,7 +74,7 @@ def start_anew(layer: nn.Linear, context: Context, purpose: str, std: float | No
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(context.seed, purpose, context.hop.depth))
-        # On the CPU, so that they are the same on every device.
+        # On the CPU, so they are the same on every device.
         fresh = nn.Linear(layer.in_features, layer.out_features)
         if std is not None:
             nn.init.normal_(fresh.weight, std=std)

@@ -1,4 +1,4 @@
-"""Language-specific parts of the model: each language has values of its own of some parameters, and shares the others.
+"""Language-specific parts of the model: each language has its own values of some parameters, and shares the others.
 
 CCL, section 3.2 ("model expansion"). The model holds one set of values at a time, so it needs no more memory on the
 device than plain fine-tuning. A hop starts with its language's parts as they were before any fine-tuning (those of hop
@@ -6,8 +6,8 @@ device than plain fine-tuning. A hop starts with its language's parts as they we
 its parts as they were after its hop, one that was not by those with which its hop would start; before any hop all are
 served by hop 0's. A language's parts lie once in the store: in the weights of its hop.
 
-Strategies that come back to an earlier language while another is learnt (`xclrun.strategy.shared.expansion`) do so
-through `LanguageParts.through`, in which its frozen parts stand in for the model's own.
+Strategies that come back to an earlier language while another is learned (`xclrun.strategy.shared.expansion`) do so
+through `LanguageParts.through`, in which its frozen parts are in for the model's own.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class LanguageParts(Strategy[Settings]):
         self._choose(self.first_parts(language))
 
     def through(self, language: str, model: Model, function: Callable[[Model], Result]) -> Result:
-        """Return ``function`` of a model with the parts of a language that was learnt before, which are frozen.
+        """Return ``function`` of a model with the parts of a language that was learned before, which are frozen.
 
-        The parts are read once per hop, and lie where the model does. The model's own stay as they are, and get no
+        The parts are read once per hop, and lie where the model does. The model's own stay unchanged, and get no
         gradients.
         """
         from xclrun.model.substitute import with_weights

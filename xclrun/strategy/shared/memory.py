@@ -92,7 +92,7 @@ def _nearest_to_mean(unit: np.ndarray, limit: int) -> np.ndarray:
 
 
 def places(memory: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Return key → indices, of the examples that stand in the given rows of a memory, keys and indices in its order."""
+    """Return key → indices, of the examples that are in the given rows of a memory, keys and indices in its order."""
     ends = np.cumsum([len(indices) for indices in memory.values()])
     rows = np.sort(rows)
     parts = np.split(rows, np.searchsorted(rows, ends[:-1]))

@@ -51,7 +51,7 @@ class Part:
         specific: whether every language has its own.
         trained: the hops that train it, from 1.
         parameters: of one copy.
-        copies: number of languages where it is specific, else 1.
+        copies: number of languages if it is specific, else 1.
     """
 
     name: str
@@ -143,7 +143,7 @@ def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
         key = (*_place(name), strategy.language_specific(name) and bool(trained), trained)
         numbers[key] = numbers.get(key, 0) + n
     parts = []
-    # Layers beside each other that agree are one part; adapters, which lie inside layers, come last.
+    # Layers next to each other that agree are one part; adapters, which lie inside layers, come last.
     ordered = sorted(numbers.items(), key=lambda item: item[0][0] == "adapters")
     runs = groupby(ordered, lambda item: (*item[0][:2], *item[0][3:]))
     for (place, of, specific, trained), entries in runs:

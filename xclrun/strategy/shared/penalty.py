@@ -45,7 +45,7 @@ class QuadraticPenalty(Expandable[Settings]):
     Attributes:
         factor: of the precision in the penalty's gradient: 1 for λ/2, 2 for papers that write λ.
         precision: parameter name → how strongly it is held, ≥ 0; same shape as the parameter, or a single number.
-        anchor: parameter name → where it is held; same shape.
+        anchor: parameter name → if it is held; same shape.
     """
 
     factor: ClassVar[float] = 1.0
@@ -86,7 +86,7 @@ class QuadraticPenalty(Expandable[Settings]):
                 for name, p in context.model.named_parameters()
                 if name in self.precision and p.requires_grad
             ]
-        # Heads of another task than the batch's are left as they are.
+        # Heads of another task than the batch's are left unchanged.
         terms = [(p.grad, p, *held) for p, *held in self._terms if p.grad is not None]
         if not terms or not self.active():
             return
@@ -97,7 +97,7 @@ class QuadraticPenalty(Expandable[Settings]):
 
 
 class ImportancePenalty(QuadraticPenalty[Settings]):
-    """Base of the penalties whose precision is learnt hop by hop: the state."""
+    """Base of the penalties whose precision is learned hop by hop: the state."""
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         return self.described() if self.active() else None

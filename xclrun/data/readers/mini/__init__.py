@@ -1,6 +1,6 @@
 """`mini`, the embedded corpus: intents and slots in six languages, generated from templates that were written for it.
 
-Each language has a YAML file of templates per intent and lists of values; ``{slot:list}`` in a template stands for a
+Each language has a YAML file of templates per intent and lists of values; ``{slot:list}`` in a template represents a
 value of the list, tagged as the slot. Sentences are drawn by hashes of their place, so that the corpus is the same on
 every machine. Train sizes fall in the proportions of MTOP (Li et al. 2021, Table 1), so that high-to-low resource
 orders mean the same.
@@ -116,7 +116,7 @@ def _corpus(source: dict[str, dict[str, list[str]]], language: str, total: int) 
 
 
 def _shares(total: int) -> dict[str, int]:
-    """Return intent → number of sentences, by largest remainder, so that they sum to ``total``."""
+    """Return intent → number of sentences, by largest remainder, so they sum to ``total``."""
     whole = sum(WEIGHTS.values())
     counts = {intent: total * weight // whole for intent, weight in WEIGHTS.items()}
     by_remainder = sorted(WEIGHTS, key=lambda intent: -(total * WEIGHTS[intent] % whole))
