@@ -99,36 +99,28 @@ def test_a_family_learns_and_goes_on_where_it_was_stopped(family: str, strategy:
     assert files(do(stopped)) == files(whole)
 
 
-ODD = [
-    ("distilbert", {"hidden_dim": "x"}, "config.json says hidden_dim=x, which must be a whole number of at least 1"),
-    ("distilbert", {"n_heads": 3}, "config.json says dim=16, no multiple of n_heads=3"),
-    ("llama", {"num_key_value_heads": -1}, "config.json says num_key_value_heads=-1, which must be a whole number"),
-    ("modernbert", {"vocab_size": []}, r"config.json says vocab_size=\[\], which must be a whole number"),
-    # What only the library knows is told when it reads the encoder.
-    ("distilbert", {"activation": "nope"}, "the encoder cannot be read .*nope not found in ACT2FN"),
-    ("llama", {"hidden_act": "nope"}, "the encoder cannot be read .*nope"),
-    ("llama", {"rope_scaling": "x"}, "the encoder cannot be read .*"),
-    ("modernbert", {"initializer_range": []}, "the encoder cannot be read .*"),
+ODD: list[tuple[str, dict[str, Any], str]] = [
+    ("distilbert", {"hidden_dim": "x"}, ""),
+    ("distilbert", {"n_heads": 3}, ".*3"),
+    ("distilbert", {"activation": "nope"}, ".*nope"),
+    ("llama", {"hidden_act": "nope"}, ".*nope"),
+    ("llama", {"num_key_value_heads": -1}, ""),
+    ("llama", {"rope_scaling": "x"}, ""),
+    ("modernbert", {"vocab_size": []}, ""),
+    ("modernbert", {"initializer_range": []}, ""),
 ]
 
 
-@pytest.mark.parametrize(("family", "change", "told"), ODD)
+@pytest.mark.parametrize(("family", "change", "cause"), ODD)
 def test_settings_that_make_no_encoder_are_refused_in_one_line(
-    family: str, change: dict[str, Any], told: str, folder_of: Any, tmp_path: Path
+    family: str, change: dict[str, Any], cause: str, folder_of: Any, tmp_path: Path
 ) -> None:
     """The library checks few of them: it ends in whatever Python or torch does not know how to compute."""
     folder = shutil.copytree(folder_of(family), tmp_path / family)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(config | change), encoding="utf-8")
-
-    def planned_and_read() -> None:
-        model = ModelConfig(name=family, path=str(folder), max_length=24)
-        check_folder(folder, f"model.path={folder}", model)
-        assert told.startswith("the encoder"), "not told while planning"
-        pretrained_encoder(model)
-
-    with pytest.raises(UsageError, match=rf"^model.path=\S+: {told}[^\n]*$"):
-        planned_and_read()
+    with pytest.raises(UsageError, match=rf"^model.path=\S+ the encoder cannot be read \({cause}[^\n]+\)$"):
+        pretrained_encoder(ModelConfig(name=family, path=str(folder), max_length=24))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Building: the same seed gives the same weights, heads and encoder draw apart, and nothing else moves."""
 
 import json
+import math
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,17 +138,23 @@ def test_pretrained_weights_do_not_depend_on_the_seed(folder: Path) -> None:
     assert not same(first, second, "intent.")
 
 
-@pytest.mark.parametrize("damage", ["missing", "shape"])
-def test_pretrained_weights_that_do_not_fit_are_refused(folder: Path, damage: str) -> None:
-    path = folder / "model.safetensors"
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda tensor: None, ".*do not fit config.json.*"),
+        (lambda tensor: tensor[:5].clone(), ".*do not fit config.json.*"),
+        (lambda tensor: tensor.fill_(math.nan), ""),
+        (lambda tensor: tensor.bfloat16().fill_(math.inf), ""),
+    ],
+)
+def test_pretrained_weights_that_do_not_fit_are_refused(
+    folder: Path, damage: Callable[[Tensor], Tensor | None], message: str
+) -> None:
+    path, name = folder / "model.safetensors", "encoder.layer.0.intermediate.dense.weight"
     stored = load_file(path)
-    name = "encoder.layer.0.intermediate.dense.weight"
-    if damage == "missing":
-        del stored[name]
-    else:
-        stored[name] = stored[name][:5].clone()
-    save_file(stored, path, metadata={"format": "pt"})
-    with pytest.raises(UsageError, match=r"do not fit config.json.*encoder\.layer\.0\.intermediate\.dense\.weight"):
+    damaged = damage(stored.pop(name))
+    save_file(stored if damaged is None else {**stored, name: damaged}, path, metadata={"format": "pt"})
+    with pytest.raises(UsageError, match=rf"^model\.path=\S+ {message}{re.escape(name)}[^\n]*$"):
         weights(path=str(folder))
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
-from xclrun.model.folder import header, one_line, read_object, refuse_code
+from xclrun.model.folder import check_header, one_line, read_object, refuse_code
 from xclrun.store.files import sha256
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def adapter_identity(key: str, name: str) -> str:
         UsageError: as `locate`; or its file is damaged.
     """
     folder = locate(key, name).resolve()
-    header(folder / FILES[1], f"{key}={name}")
+    check_header(folder / FILES[1], f"{key}={name}")
     return _identity(folder)
 
 

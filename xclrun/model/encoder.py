@@ -158,6 +158,9 @@ def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, Sequenc
             + ", ".join(wrong[:3])
             + (", …" if len(wrong) > 3 else "")
         )
+    for name, parameter in encoder.named_parameters():
+        if not parameter.isfinite().all():
+            raise UsageError(f"model.path={folder}: {name} holds values that are not finite (NaN, infinite)")
     return _untied(encoder), sorted(report["missing_keys"])
 
 

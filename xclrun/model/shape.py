@@ -5,7 +5,7 @@ Counting them needs no torch. That the model as it is built has these parameters
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,8 +14,13 @@ from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
 from xclrun.model.families import FAMILIES, check_length, positions
-from xclrun.model.folder import BERT_SIZES, BERTS, bert_tensors
+from xclrun.model.folder import BERTS
 from xclrun.model.source import check_layers, family_of, settings_of
+
+# Sizes in config.json on which the parameters of BERT's families depend.
+BERT_SIZES = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
         return None
     if not all(type(settings.get(key)) is int and settings[key] > 0 for key in BERT_SIZES):
         return None
-    shapes: dict[str, Any] = {f"encoder.{k}": v for k, v in bert_tensors(settings, settings["num_hidden_layers"])}
+    shapes: dict[str, Any] = {f"encoder.{name}": shape for name, shape in _bert_shapes(settings)}
     width = settings["hidden_size"]
     # Tasks that read the class through the pooler have it among their heads.
     if not any(head.task.pooled for head in heads):
@@ -105,6 +110,32 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
         prefix = f"tasks.{head.task.head}." if len(heads) > 1 else ""
         shapes |= {prefix + name: shape for name, shape in _head_shapes(head, width)}
     return {name: [prod(shape), 1] for name, shape in shapes.items()}
+
+
+def _bert_shapes(settings: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the parameters of a BERT encoder without its pooler, and their shapes.
+
+    Args:
+        settings: by the names of config.json.
+    """
+    width, inner = settings["hidden_size"], settings["intermediate_size"]
+    for table, rows in (("word", "vocab_size"), ("position", "max_position_embeddings"),
+                        ("token_type", "type_vocab_size")):  # fmt: skip
+        yield f"embeddings.{table}_embeddings.weight", (settings[rows], width)
+    modules: list[tuple[str, tuple[int, ...]]] = [("embeddings.LayerNorm", (width,))]
+    for i in range(settings["num_hidden_layers"]):
+        at = f"encoder.layer.{i}"
+        parts = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+        modules += [(f"{at}.{part}", (width, width)) for part in parts]
+        modules += [
+            (f"{at}.attention.output.LayerNorm", (width,)),
+            (f"{at}.intermediate.dense", (inner, width)),
+            (f"{at}.output.dense", (width, inner)),
+            (f"{at}.output.LayerNorm", (width,)),
+        ]
+    for name, shape in modules:
+        yield f"{name}.weight", shape
+        yield f"{name}.bias", shape[:1]
 
 
 def _linear(name: str, out: int, into: int) -> dict[str, Sequence[int]]:
