@@ -79,9 +79,9 @@ FAMILIES: Mapping[str, Family] = {
 
 # Families that transformers knows, and that cannot serve → why.
 UNFIT: Mapping[str, str] = {
-    "canine": "reads characters by hashes, so it has neither word pieces nor a tokenizer.json",
-    "perceiver": "reads bytes into a fixed number of states, so words have none of their own",
-    "funnel": "shortens sentences layer by layer, so words have no states of their own",
+    "canine": "hashes characters and has neither subwords nor a tokenizer.json",
+    "perceiver": "reads bytes into a fixed number of states, so words have no states",
+    "funnel": "shortens sentences layer by layer, so words have no separate states",
     "fnet": "mixes all positions without a mask, so padding would change what a sentence gives",
     "convbert": "mixes positions without a mask, so padding would change what a sentence gives",
     "xlnet": "attends in orders that are drawn for each sentence, and begins with the padding",

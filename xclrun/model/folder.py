@@ -61,7 +61,7 @@ def refuse_code(folder: Path, subject: str, settings: tuple[str, ...] = SETTINGS
         content = read_object(folder / name, subject)
         if content.get("auto_map"):
             raise UsageError(
-                f"{subject}: its {name} names Python code of its own (auto_map), which is never run here; only "
+                f"{subject}: its {name} names its own Python code (auto_map), which is never run here; only "
                 "encoders that transformers itself knows can be used"
             )
         kernels = [content.get(key) for key in ("attn_implementation", "_attn_implementation")]
