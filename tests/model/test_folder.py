@@ -60,10 +60,10 @@ def cut(name: str, keep: int) -> Damage:
 
 CODE = {"AutoConfig": "evil.C", "AutoModel": "evil.M"}
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "code": (settings(auto_map=CODE), "config.json names Python code of its own (auto_map), which is never run"),
+    "code": (settings(auto_map=CODE), "config.json names its own Python code (auto_map), which is never run"),
     "code of the tokenizer": (
         settings("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}),
-        "tokenizer_config.json names Python code",
+        "tokenizer_config.json names its own Python code",
     ),
     "compiled code": (settings(attn_implementation="some/kernel"), "names code on the hub (attn_implementation)"),
     "another encoder": (
@@ -127,7 +127,7 @@ def test_code_in_a_folder_is_never_run(
     for command in (small, ["plan", *small], ["params", *small], ["data", "audit", *small]):
         assert main(command) == 2
         told = capsys.readouterr().err
-        assert told.startswith(f"xclrun: model.path={folder}: its config.json names Python code of its own")
+        assert told.startswith(f"xclrun: model.path={folder}: its config.json names its own Python code")
         assert told.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder"]
 
