@@ -53,6 +53,10 @@ def test_a_password_is_refused(
         assert told.code == 2
         assert "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in told.line
         assert "hunter2" not in told.err
+    told = xclrun("plan", *RUN, "tracking.uri=postgresql://me:hunter2@host/db")
+    assert told.code == 2
+    assert "PGPASSWORD" in told.line, "MLflow's variables are for its server, not for a database"
+    assert "hunter2" not in told.err
     assert list(here.iterdir()) == []
 
 

@@ -170,8 +170,10 @@ def check_uri(key: str, uri: str | None) -> None:
     if not uri or ":" not in uri:
         return
     if (shown := redact(uri)) != uri:
-        variables = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-        raise UsageError(f"{key}={shown}: holds a password; leave it out and set {variables} in the environment")
+        how = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
+        if not uri.startswith("http"):
+            how = "use the password file or variable of the database's client (PostgreSQL: PGPASSWORD)"
+        raise UsageError(f"{key}={shown}: holds a password; leave it out and {how}")
     try:
         kind = urlsplit(uri).scheme.partition("+")[0]
     except ValueError as error:
