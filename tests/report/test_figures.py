@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
@@ -278,6 +280,16 @@ def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) ->
     assert first[1].read_bytes().startswith(b"%PDF")
     assert b"</svg>" in first[0].read_bytes()
     assert [path.suffix for path in save(heatmap(record, "intent_accuracy"), tmp_path / "3", "a")] == [".svg"]
+
+
+def test_drawing_a_figure_leaves_pyplot_alone() -> None:
+    """pyplot would hold every figure, and open a window where there is a display."""
+    code = (
+        "import sys; from tests.report.study import run, LANGUAGES; from xclrun.report.heatmaps import heatmap;"
+        "assert 'matplotlib' not in sys.modules; heatmap(run('naive', 'h2l', 1, LANGUAGES), 'intent_accuracy');"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 def test_of_many_orders_the_first_have_panels() -> None:

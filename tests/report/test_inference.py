@@ -30,8 +30,10 @@ from xclrun.report.heatmaps import heatmaps
 from xclrun.report.inference import MIXED, MIXED_NOTE, Inference, p_text
 from xclrun.report.latex import latex
 from xclrun.report.page import table_html
+from xclrun.report.part import Part, make_block
 from xclrun.report.parts.budgets import budget_table
-from xclrun.report.parts.confusions import confusion_figure
+from xclrun.report.parts.confusions import confusion_figure, confusions
+from xclrun.report.parts.curves import score_matrices
 from xclrun.report.parts.significance import bootstrap_table, significance
 from xclrun.report.parts.trade_offs import distance_figure, memory_figure, one_hop_figure, trade_off_figure
 from xclrun.report.strategies import StrategySection
@@ -483,6 +485,31 @@ def test_confusions_are_shares_of_the_gold_class() -> None:
     large = confusion_figure(summary, {"naive": many, "er": many}, [f"intent_{k}" for k in range(60)])
     assert not is_cut_off(large)
     assert "the 24 most frequent of 60" in " ".join(texts(large))
+
+
+def test_the_page_says_how_many_strategies_and_orders_are_drawn() -> None:
+    class Predicted:
+        labels = ("set_alarm", "call")
+
+        @property
+        def sentences(self) -> None:
+            raise ValueError("these parts need no sentences")
+
+        def confusion(self, hop: int) -> np.ndarray:
+            return np.eye(2, dtype=int)
+
+    predicted: Any = Predicted()
+    names = ("naive", "er", "agem", "ewc", "ewc_online", "kd_logit", "kd_rep", "lang_spec_trans")
+    records = [run(name, f"order{k}", 1, ("en", "th")) for name in names for k in range(1, 9)]
+    predictions = {record.run_id: predicted for record in records}
+    of_six = {record.run_id: predicted for record in records if record.strategy in names[:6]}
+
+    def text(part: Part, predictions: dict[str, Any]) -> str:
+        return " ".join(make_block(part, section_of(records, predictions=lambda: predictions)).paragraphs)
+
+    assert text(confusions, predictions).endswith("The first 6 of 8 strategies.")
+    assert "The first" not in text(confusions, of_six)
+    assert text(score_matrices, {}).endswith("Matrices of the first 6 of 8 orders.")
 
 
 def test_unequal_budgets_are_marked() -> None:
