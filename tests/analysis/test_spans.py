@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +60,34 @@ def test_sums_of_counts_give_the_f1_of_seqeval(sentences: list[list[tuple[str, s
 @given(st.lists(tags, max_size=15))
 def test_spans_are_those_of_seqeval(sequence: list[str]) -> None:
     assert spans(sequence) == get_entities(sequence)
+
+
+@pytest.mark.shared
+def test_real_sentences_equal_seqeval() -> None:
+    lines = []
+    for language in ("en", "th"):
+        path = Path(__file__).parents[2].parent / "shared" / "data" / "mtop16" / language / "test.txt"
+        if not path.is_file():
+            pytest.skip("needs ../shared/data/mtop16")
+        lines += path.read_text(encoding="utf-8").splitlines()[:400]
+    gold = [_bio(line) for line in lines]
+    predicted = [sequence[:1] + sequence[:-1] for sequence in gold]  # every tag one word late
+    counts = [sum(c) for c in zip(*map(span_counts, gold, predicted), strict=True)]
+    assert counts[0] + counts[2] > 500
+    assert f1(*counts) == pytest.approx(f1_score(gold, predicted), abs=1e-12)
+
+
+def _bio(line: str) -> list[str]:
+    """Tags of one line of an MTOP release."""
+    _, _, slots, *_, tokens = line.split("\t")
+    starts = [span["start"] for span in json.loads(tokens)["tokenSpans"]]
+    tags = ["O"] * len(starts)
+    for slot in filter(None, slots.split(",")):
+        first, last, _, kind = slot.split(":")
+        inside = [i for i, start in enumerate(starts) if int(first) <= start < int(last)]
+        for i in inside:
+            tags[i] = f"{'B' if i == inside[0] else 'I'}-{kind}"
+    return tags
 
 
 def test_different_lengths_are_refused() -> None:
