@@ -237,7 +237,7 @@ def test_the_task_that_labels_alone_are_learnt_by_is_told(
     data = changed_corpus({(language, split): untag for language in SIZES for split in ("train", "dev", "test")})
     [told] = make_run(data=data).notes
     assert told.startswith(
-        "dataset.task=intent_slots: jsonl has labels and no tags, so intents alone are learnt, from "
+        "dataset.task=intent_slots: jsonl has labels and no tags, so intents alone are learned, from "
     )
     assert "; dataset.task=sequence_class is " in told
     assert make_run("dataset.task=sequence_class", data=data).notes == ()
@@ -260,8 +260,8 @@ NO_POINTS = "there are no points without evaluate.every_examples or evaluate.eve
         (("evaluate.slot_f1=tag_macro",), 0, None),
         (("evaluate.point_splits=test",), 0, NO_POINTS),
         (("evaluate.every_examples=5", "evaluate.point_splits=test"), 1, None),
-        ((*ALONE, "dataset.max_train=3"), 5, "limits no bucket of shots=1, and nothing else is learnt"),
-        (("shots=1", "dataset.max_train=3"), 1, "limits no bucket of shots=1, and nothing else is learnt"),
+        ((*ALONE, "dataset.max_train=3"), 5, "limits no bucket of shots=1, and nothing else is learned"),
+        (("shots=1", "dataset.max_train=3"), 1, "limits no bucket of shots=1, and nothing else is learned"),
         ((*FEW, "source=en", "dataset.max_train=3"), 5, None),
         (("dataset.subset_seed=1",), 0, "draws nothing without a limit, such as dataset.max_train"),
         (("dataset.repeat_to=30", "dataset.subset_seed=1"), 1, "draws nothing without a limit, such as "),

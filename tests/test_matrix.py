@@ -1,4 +1,4 @@
-"""The score matrix on a terminal: it fits, shows every score, and marks the language just learnt."""
+"""The score matrix on a terminal: it fits, shows every score, and marks the language just learned."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_six_languages_and_two_metrics_take_a_line_for_each_hop(
     lines = told(capsys, sequence(SIX), 80, monkeypatch)
     rows = [line for line in lines if re.match(r" +\d ", line)]
     assert [line.split()[:2] for line in rows] == [["0", "before"], *([str(k + 1), name] for k, name in enumerate(SIX))]
-    head = next(line for line in lines if "learnt " in line and line.split()[0] == "hop")
-    assert head.split() == ["hop", "learnt", *SIX]
+    head = next(line for line in lines if "key " in line and line.split()[0] == "hop")
+    assert head.split() == ["hop", "key", *SIX]
     # One mark a row: at the end of its language's column.
     ends = {name: head.index(name) + len(name) for name in SIX}
     assert MARK not in rows[0]
@@ -78,7 +78,7 @@ def test_six_languages_and_two_metrics_take_a_line_for_each_hop(
         assert row.count(MARK) == 1
         cell = row[row.index(MARK) :].split()[0]
         assert row.index(cell) + len(cell) == ends[name]
-    assert any(MARK in line and "the language just learnt" in line for line in lines)
+    assert any(MARK in line and "the language just learned" in line for line in lines)
 
 
 MANY = tuple(f"l{k}-XX" for k in range(51))
@@ -102,7 +102,7 @@ def test_of_51_languages_each_has_a_block_and_a_hop_takes_a_line_for_each_metric
         assert mean == f"{100 * sum(scores) / 51:.1f}"
         if hop:
             assert own[0] == MARK + ("100" if scores[hop - 1] == 1 else f"{100 * scores[hop - 1]:.1f}")
-    head = next(line for line in lines if line.startswith("hop learnt"))
+    head = next(line for line in lines if line.startswith("hop key"))
     # The ruler's tens end over their columns.
     begins = rows[0].index("█")
     assert all(head[begins + k - 2 : begins + k] == str(k) for k in (10, 20, 30, 40, 50))

@@ -542,7 +542,7 @@ def test_k_and_bucket_name_a_run(make_run: Callable[..., Run]) -> None:
 
 
 def test_buckets_share_what_does_not_depend_on_them(make_run: Callable[..., Run]) -> None:
-    """The vocabulary that is learnt and the label sets come from the whole training splits, so hop 0 is one."""
+    """The vocabulary that is learned and the label sets come from the whole training splits, so hop 0 is one."""
     runs = [make_run(*BY_TAGS, f"shots={k}", f"bucket={b}") for k, b in ((1, 0), (1, 1), (2, 0))]
     everything = make_run()
     assert {run.stages[0].train for run in runs} == {everything.stages[0].train}

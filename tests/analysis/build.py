@@ -57,7 +57,7 @@ def record(
 def alone(
     reference: Sequence[float], languages: Sequence[str] = ("en", "de", "th"), seed: int = 1, **fields: Any
 ) -> RunRecord:
-    """Make the record of a ``lang_spec_ft`` run whose scores on the language learnt alone are ``reference``."""
+    """Make the record of a ``lang_spec_ft`` run whose scores on the language learned alone are ``reference``."""
     n = len(languages)
     scores = np.full((n + 1, n), 0.1)
     scores[1:][np.diag_indices(n)] = reference

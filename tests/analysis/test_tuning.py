@@ -187,7 +187,7 @@ def test_dev_is_of_the_weights_that_were_tested() -> None:
 
 
 def test_a_language_counts_after_the_last_hop_that_trains_it() -> None:
-    """Of a language that comes in blocks: when all have been learnt."""
+    """Of a language that comes in blocks: when all have been learned."""
     config = {"dataset": {"blocks": 3}, "trainer": {"selection": "last"}}
     given = []
     for lr, scores in ((0.1, (0.9, 0.5)), (0.2, (0.3, 0.7))):

@@ -62,7 +62,7 @@ def test_a_run_is_shown_with_its_scores_command_and_shared_hops(outputs: Path, x
     assert any(line.startswith("  sweep ") and "strategy=naive,er" in line for line in lines)
     for metric, matrix in own.scores.items():
         at = lines.index(f"{metric} in %, on each language after each hop")
-        assert lines[at + 2].split() == ["hop", "learnt", *own.languages]
+        assert lines[at + 2].split() == ["hop", "key", *own.languages]
         rows = [line.split() for line in lines[at + 4 : at + 4 + len(matrix)]]
         assert [row[-len(own.languages) :] for row in rows] == [[f"{100 * v:.2f}" for v in row] for row in matrix]
         assert [row[-len(own.languages) - 1] for row in rows] == ["before", "shared", "trained"]

@@ -58,7 +58,7 @@ def test_intents_have_their_shares() -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 class TestEachLanguage:
     def test_no_id_and_no_sentence_comes_twice(self, language: str) -> None:
-        """Neither in one split nor in two: nothing of test can be learnt by heart."""
+        """Neither in one split nor in two: nothing of test can be learned by heart."""
         examples = _all(language)
         assert len({example.id for example in examples}) == len(examples)
         assert {example.language for example in examples} == {language}

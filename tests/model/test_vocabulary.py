@@ -1,4 +1,4 @@
-"""The learnt vocabulary: the same wherever it is learnt, without unknown characters, in its bounds."""
+"""The learned vocabulary: the same wherever it is learned, without unknown characters, in its bounds."""
 
 import json
 from collections.abc import Callable

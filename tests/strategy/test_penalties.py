@@ -64,7 +64,7 @@ def test_l2_pulls_to_where_it_says(name: str, make_run: Make) -> None:
         anchor = first if name == "l2_init" else begun
         found = added(strategy, context)
         if (name, hop) == ("l2_prev", 1):
-            assert all(not tensor.any() for tensor in found.values()), "the first training starts from nothing learnt"
+            assert all(not tensor.any() for tensor in found.values()), "the first training starts from nothing learned"
         else:
             close_to_autograd(found, model, lambda n, p, anchor=anchor: 1.5 * (p - anchor[n]) ** 2)
 

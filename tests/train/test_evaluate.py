@@ -38,7 +38,7 @@ def trained() -> dict[str, Any]:
 def model_and_run(
     trained: dict[str, Any], make_run: Make, training: Callable[..., HopTraining], changed_corpus: Callable[..., Path]
 ) -> tuple[Model, Run]:
-    """A model that has learnt some of English, so that it is right here and wrong there, and its run."""
+    """A model that has learned some of English, so that it is right here and wrong there, and its run."""
     if not trained:
         run = make_run("trainer.epochs=6", data=changed_corpus({("en", "test"): add_unseen}))
         hop = training(run)

@@ -139,7 +139,7 @@ def test_a_hop_leaves_the_heads_of_other_tasks_as_they_are_unless_it_replays_the
         assert "tasks.sequence_class.classifier.weight" in of_classes
     else:
         assert not of_classes
-    assert not [name for name in moved if name.startswith("tasks.intent_slots.")], "learnt by the third hop alone"
+    assert not [name for name in moved if name.startswith("tasks.intent_slots.")], "learned by the third hop alone"
 
 
 def test_the_matrix_has_of_each_key_its_own_metric(finished: Make) -> None:

@@ -1,4 +1,4 @@
-"""A trimmed vocabulary changes neither what is learnt nor what is predicted."""
+"""A trimmed vocabulary changes neither what is learned nor what is predicted."""
 
 from __future__ import annotations
 

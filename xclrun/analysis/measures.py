@@ -28,7 +28,7 @@ NOT_A_SEQUENCE = {
     "growing": "learns what it knows anew in each hop",
     "zero_shot": "needs a sequence of hops",
     "blocks": "is of several languages; this run learns blocks of one",
-    "mixture": "is of languages that are learnt one by one; this run mixes some",
+    "mixture": "is of languages that are learned one by one; this run mixes some",
     "transfer": "is of continual learning; few-shot transfer has scores after each hop",
 }
 
@@ -204,7 +204,7 @@ for _measure in (
     Measure(
         "T0",
         "zero-shot transfer",
-        "zero-shot transfer: score on a language before it is learnt minus the score before any fine-tuning (hop 0)",
+        "zero-shot transfer: score on a language before it is learned minus the score before any fine-tuning (hop 0)",
         "CCL §2.5",
         higher_is_better=True,
         formula=lambda s: metrics.zero_shot_transfer(s.R),
@@ -329,7 +329,7 @@ for _measure in (
     Measure(
         "L",
         "online codelength",
-        "online codelength: bits to send the labels of all blocks, each coded by the model that learnt those before it",
+        "online codelength: bits to send the labels of all blocks, each by the model that learned those before it",
         "GLI §4",
         higher_is_better=False,
         formula=lambda s: _coded(s, lambda code: code.kbits),

@@ -210,7 +210,7 @@ RULES = {
         Rule("source_dev", "dev of the order's first language", lambda hop: selected(hop.dev, hop.test, [hop.first])),
         Rule(
             "mean_seen_dev",
-            "mean dev score of the languages learnt so far, the hop's included",
+            "mean dev score of the languages learned so far, the hop's included",
             lambda hop: selected(hop.dev, hop.test, hop.seen),
         ),
         Rule("oracle", "for each tested language its own dev", lambda hop: oracle(hop.dev, hop.test)),

@@ -217,7 +217,7 @@ def objectives() -> dict[str, Objective]:
         "dev_learnt": Objective(
             "dev_learnt",
             "dev score right after learning",
-            "mean over the languages learnt of the dev score right after a language's own hop, which forgetting later "
+            "mean over the languages learned of the dev score right after a language's own hop, which forgetting later "
             "does not enter",
             True,
             learnt_on_dev,

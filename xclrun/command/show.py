@@ -183,7 +183,7 @@ def _matrix(facts: dict[str, Any], metric: str) -> str:
         ]
         for (hop, learnt, shared), values in zip(hops, matrix, strict=False)
     ]
-    parts = _columns(["hop", "learnt", "", *languages], rows)
+    parts = _columns(["hop", "key", "", *languages], rows)
     return "\n\n".join(table(*part, left=3) for part in parts)
 
 

@@ -198,7 +198,7 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, Dict
 
 # Keys, or their parents → whether they have an effect on a job, and what they need.
 USED: Mapping[str, tuple[Callable[[Config], bool], str]] = {
-    "dataset.buckets": (lambda config: config.shots is not None, "shots=K; all training data is learnt without it"),
+    "dataset.buckets": (lambda config: config.shots is not None, "shots=K; all training data is learned without it"),
     "dataset.statements": (
         lambda config: makes_statements(plain(config.dataset)),
         "dataset.statements.kind, or a part's; no statements are made without it",

@@ -75,7 +75,7 @@ def _of(run: RunRecord) -> tuple[object, ...]:
 
 class CodelengthSection(Section):
     definitions = {
-        "L ↓": "online codelength: bits to send the labels of all blocks, each coded by the model that learnt those "
+        "L ↓": "online codelength: bits to send the labels of all blocks, each coded by the model that learned those "
         "before it (GLI §4)"
     }
     legend = "bits, mean ± standard deviation over seeds; fewer is better"

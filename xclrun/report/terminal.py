@@ -55,7 +55,7 @@ class MatrixRows:
     Args:
         languages: the columns.
         metrics: what each cell holds.
-        names: possible texts of the column ``learnt``.
+        names: possible texts of the column ``key``.
         width: columns of the terminal.
         styled: with escape codes.
     """
@@ -64,7 +64,7 @@ class MatrixRows:
         self, languages: Sequence[str], metrics: Sequence[Metric], names: Sequence[str], width: int, styled: bool
     ) -> None:
         self.languages, self.metrics, self.width, self.styled = list(languages), list(metrics), max(width, 40), styled
-        self.lead = min(max(map(cell_len, ("learnt", *names))), 16)
+        self.lead = min(max(map(cell_len, ("key", *names))), 16)
         longest = max(map(cell_len, self.languages))
         self.cell = max(5 * len(self.metrics), 1 + longest)
         self.blocks = False
@@ -91,25 +91,25 @@ class MatrixRows:
             f"{metric.short}: {metric.title}" if self.stacked else metric.title for metric in self.metrics
         )
         if not self.blocks:
-            return f"test: {metrics}, in %; {MARK} the language just learnt"
+            return f"test: {metrics}, in %; {MARK} the language just learned"
         return (
             f"test: {metrics}; a column for each language, {BLOCKS[0]} to {BLOCKS[-1]}: 0 to 100 %; beside them, in %, "
-            f"the mean of all and {MARK} the language just learnt. Columns: {' '.join(self.languages)}"
+            f"the mean of all and {MARK} the language just learned. Columns: {' '.join(self.languages)}"
         )
 
     def head(self) -> str:
         if self.blocks:
             tens = "".join(f"{k:>10}" for k in range(10, len(self.languages) + 1, 10))
-            above = self._of_blocks("hop", "learnt", [Text(tens[: self._across])], (Text("mean"), Text("own")), "")
+            above = self._of_blocks("hop", "key", [Text(tens[: self._across])], (Text("mean"), Text("own")), "")
             return "\n".join([self._wrapped(self.legend), *above])
         names = [Text(name) for name in self.languages] if self.cell else []
-        return f"{self._wrapped(self.legend)}\n{self._line('hop', 'learnt', names, '')}"
+        return f"{self._wrapped(self.legend)}\n{self._line('hop', 'key', names, '')}"
 
     def row(self, hop: int, learnt: str, scores: Mapping[str, Mapping[str, float]], own: str | None, note: str) -> str:
         """Return one row, of one or more lines.
 
         Args:
-            learned: text of the column ``learnt``.
+            learned: text of the column ``key``.
             scores: language → metric → value in [0, 1].
             own: the language just learned, if any.
             note: text at the end.

@@ -30,7 +30,7 @@ def notes_of(run: Run) -> Iterator[str]:
         if of.task == INTENT_SLOTS and not of.tags:
             yield (
                 f"dataset.task={of.task.name}: {dataset.name} has labels and no tags, so intents alone are "
-                f"learnt, from [CLS]; dataset.task={SEQUENCE_CLASS.name} is that of such texts, and of pairs"
+                f"learned, from [CLS]; dataset.task={SEQUENCE_CLASS.name} is that of such texts, and of pairs"
             )
     strategy = run.strategy()
     asked = [key for key, trainer in config.trainers.items() if trainer.cuda_graphs]
@@ -103,7 +103,7 @@ def _of_subsets(config: Config) -> Iterator[str]:
     if few_shot and (config.protocol is None or config.from_source is None):
         for key, size in limits:
             if key.endswith("max_train"):
-                yield f"dataset.{key}={size}: limits no bucket of shots={config.shots}, and nothing else is learnt"
+                yield f"dataset.{key}={size}: limits no bucket of shots={config.shots}, and nothing else is learned"
     if cfg.max_eval is not None and cfg.max_dev is not None and cfg.max_test is not None and not cfg.parts:
         yield f"dataset.max_eval={cfg.max_eval}: has no effect next to dataset.max_dev and dataset.max_test"
     drawn = few_shot and cfg.buckets.sampler is not Sampler.files

@@ -13,8 +13,8 @@
 | log2_gold_tags | log2 p(gold tags) of the words the model saw; null if one is −1 |
 | tokens | words of the sentence |
 
-The rows of the block that a hop is asked for before it is learnt (`xclrun.core.stream.Hop.codes`; split ``train``) have
-one column more, since an online codelength counts words beyond the length limit too:
+The rows of the block that a hop predicts before training on it (`xclrun.core.stream.Hop.codes`; split ``train``) have
+one more column, since an online codelength counts words beyond the length limit too:
 
 | column | meaning |
 |---|---|

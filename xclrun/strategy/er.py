@@ -49,7 +49,7 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
         if settings.interleave is Interleave.replace and settings.every_k == 1:
             raise UsageError(
                 "strategy.interleave=replace: with strategy.every_k=1 every main step would be replaced, and no "
-                "language after the first would be learnt; use strategy.every_k=2 or more"
+                "language after the first would be learned; use strategy.every_k=2 or more"
             )
         super().__init__(settings)
 

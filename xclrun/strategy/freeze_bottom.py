@@ -1,8 +1,8 @@
 """Frozen bottom: after hop 1 the embeddings and the lowest layers of the encoder are trained no more.
 
-What lower layers learnt serves all languages, and forgetting sits in the higher ones (Lee et al. 2019, "What would Elsa
-do? Freezing layers during transformer fine-tuning"; Ramasesh et al. 2021, "Anatomy of catastrophic forgetting"). Hop 1
-is plain fine-tuning. In every later one
+Lower layers serve all languages, and forgetting happens in the higher ones (Lee et al. 2019, "What would Elsa do?
+Freezing layers during transformer fine-tuning"; Ramasesh et al. 2021, "Anatomy of catastrophic forgetting"). Hop 1 is
+plain fine-tuning. In every later hop
 
     θ_embeddings, θ_1, …, θ_n  stay as hop 1 left them
 

@@ -71,7 +71,7 @@ class LwF(Expandable[LwFSettings]):
     def unfit(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) == 1:
             return None
-        return "its teacher answers with the heads of the new sentences' task, which it may not have learnt"
+        return "its teacher answers with the heads of the new sentences' task, which it may not have learned"
 
     def begin_hop(self, context: Context) -> None:
         import torch

@@ -44,7 +44,7 @@ def counted(section: CodelengthSection) -> str:
 def codelengths(section: CodelengthSection) -> Iterator[Item]:
     yield (
         f"{section.total} examples of {section.key} in {len(section.sizes)} blocks. The labels of each block are coded "
-        "by the model that learnt the blocks before it; the first block uniformly, or by a start that knows the head."
+        "by the model that learned the blocks before it; the first block uniformly, or by a start that knows the head."
     )
     yield total_table(section)
     yield block_table(section)
@@ -170,7 +170,7 @@ def block_figure(section: CodelengthSection) -> Figure:
     figure, axes = _coder_figure(section, before, bits, what)
     axes.plot(before, section.uniform / section.sizes, color=GREY, linestyle="--", linewidth=1)
     axes.set_ylim(bottom=0)
-    plain(axes, f"examples of {section.key} learnt before the block", "bits for each example of the block")
+    plain(axes, f"examples of {section.key} learned before the block", "bits for each example of the block")
     return figure
 
 
@@ -218,7 +218,7 @@ def published_table(section: CodelengthSection) -> Table | None:
         *setup_notes(setup, section.runs),
         f"kbits; published: GLI, Table 1 and section 5.1; ours: {section.total} examples of {section.dataset}, "
         f"{section.key}, in {len(section.sizes)} blocks",
-        "of our code: what was learnt first, strategy, and whether it is strict",
+        "of our code: what was learned first, strategy, and whether it is strict",
         "orders may be compared, kbits may not",
         *_seeds(section, "ours: mean"),
     )

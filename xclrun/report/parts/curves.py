@@ -58,7 +58,7 @@ Cells = dict[tuple[str, str], list[RunRecord]]
 @part(StrategySection, place=70, title="Score matrices and learning curves", folded=True, runs_alone=True)
 def score_matrices(section: StrategySection) -> Iterator[Item]:
     comparison = section.comparison
-    yield "Score on each language (columns) after each hop (rows), in percent; framed: the language just learnt."
+    yield "Score on each language (columns) after each hop (rows), in percent; framed: the language just learned."
     if len(comparison.orders) > MATRICES:
         yield f"Matrices of the first {MATRICES} of {len(comparison.orders)} orders."
     for metric in comparison.metrics:
@@ -129,12 +129,12 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
     if many:
         handles = [
-            ("mean of those learnt", {"color": colour(1)}),
-            ("mean of those not yet learnt", {"color": colour(2), "linestyle": "--"}),
+            ("mean of those learned", {"color": colour(1)}),
+            ("mean of those not yet learned", {"color": colour(2), "linestyle": "--"}),
             ("each language from its hop on", {"color": FAINT}),
         ]
     named = metric_title(metric, comparison.runs)
-    title = f"{names_of(comparison)}: {named} on each language after each hop (dashed: not yet learnt)"
+    title = f"{names_of(comparison)}: {named} on each language after each hop (dashed: not yet learned)"
     title += first_orders(comparison.orders)[1]
     if cells != every:
         title += "; mean over the runs that all strategies have finished"
@@ -157,7 +157,7 @@ def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
     axes.add_collection(LineCollection(own, colors=FAINT, linewidths=0.5, zorder=1))
     learnt = [float(np.mean(score[i, :i])) for i in range(1, hops + 1)]
     others = [float(np.mean(score[i, i:])) for i in range(hops)]
-    for start, values, look, what in ((1, learnt, "-", "learnt"), (0, others, "--", "not yet learnt")):
+    for start, values, look, what in ((1, learnt, "-", "learned"), (0, others, "--", "not yet learned")):
         line = axes.plot(range(start, start + hops), values, look, color=colour(1 if start else 2), linewidth=1.8)[0]
         tip(line, f"mean of those {what}: {values[0]:.1f} at first, {values[-1]:.1f} at the end")
     _uprights(axes, range(0, hops + 1, 10), "#dddddd", 0.6)
@@ -219,10 +219,10 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Callable[[],
     if bands:
         handles = [("median of runs", {"color": colour(1)}), ("nine tenths of runs", {"color": FAINT})]
     title = (
-        f"{names_of(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learnt'} after each epoch"
+        f"{names_of(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learned'} after each epoch"
     )
     title += first_orders(comparison.orders)[1]
-    across = f"main steps ({'upright: where a hop begins' if many else 'above: the language being learnt'})"
+    across = f"main steps ({'upright: where a hop begins' if many else 'above: the language being learned'})"
     look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, ylabel), sharex=sharex, ends=ends,
                    above=not many)  # fmt: skip
     return [partial(look, page) for page in _pages(cells)]
