@@ -49,7 +49,7 @@ from benchmarks.trimming import trimmed_over_whole
 from benchmarks.waits import waits
 from xclrun.command.plan import plan_runs
 from xclrun.data.batches import length_sorted_batches
-from xclrun.data.transfer import received
+from xclrun.data.transfer import copy_to_host
 from xclrun.train.execute import execute
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
@@ -102,7 +102,7 @@ def evaluation(overrides: Sequence[str], outputs: Path) -> Found:
         bench.model.eval()
         for indices in batches:
             found = bench.model.predict(data.batch(indices).to(bench.device))
-            received({name: tensor for name, tensor in vars(found).items() if tensor is not None})()
+            copy_to_host({name: tensor for name, tensor in vars(found).items() if tensor is not None})()
 
     return ratio(lambda: bench.evaluator.predict(bench.model, data, language, "test"), bare)
 

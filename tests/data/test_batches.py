@@ -8,7 +8,7 @@ import torch
 
 from xclrun.data.batches import Encoded, Ragged
 from xclrun.data.packing import Packing
-from xclrun.data.transfer import ALIGNED, packed, sent, unpacked
+from xclrun.data.transfer import ALIGNED, packed, to_device, unpacked
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -58,7 +58,7 @@ def test_tensors_of_all_types_and_shapes_come_out_of_one_copy_as_they_went_in() 
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name], tensor), name
     # Of a CPU they are the same tensors.
-    assert all(sent(given, "cpu")[name] is tensor for name, tensor in given.items())
+    assert all(to_device(given, "cpu")[name] is tensor for name, tensor in given.items())
 
 
 def test_rows_of_words_are_those_that_the_mask_selects() -> None:
@@ -70,5 +70,5 @@ def test_rows_of_words_are_those_that_the_mask_selects() -> None:
     ).batch([2, 0, 1])  # fmt: skip
     states = torch.randn(3, 3, 4)
     for some in (batch, batch.at(slice(0, 2)), batch.at(np.array([2, 0]))):
-        assert torch.equal(some.of_words(states[: some.size]), states[: some.size][some.word_mask])
+        assert torch.equal(some.word_rows(states[: some.size]), states[: some.size][some.word_mask])
         assert some.pieces == int(some.attention_mask.sum())

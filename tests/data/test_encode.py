@@ -15,7 +15,7 @@ from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 from xclrun.config.schema import DatasetConfig, LabelOn
 from xclrun.core.errors import UsageError
 from xclrun.data.batches import UNSEEN, Encoded, Ragged, concat, epoch_batches, length_sorted_batches
-from xclrun.data.encode import encode, outputs, word_numbers
+from xclrun.data.encode import encode, tag_outputs, word_numbers
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
 
@@ -109,8 +109,8 @@ def test_first_and_last_pieces_differ(bert: PreTrainedTokenizerFast) -> None:
     # X, a tag of its own after the others, is on all but a word's first piece.
     assert row(every.word_pieces, 0) == [1, 2, 3, 4, 5]
     assert row(every.tags, 0) == [0, 1, 3, 3, UNSEEN]
-    assert [outputs(TAGS, on) for on in LabelOn] == [3, 3, 4]
-    assert outputs((), "all") == 0
+    assert [tag_outputs(TAGS, on) for on in LabelOn] == [3, 3, 4]
+    assert tag_outputs((), "all") == 0
 
 
 def test_pairs_are_what_the_tokenizer_makes_of_them(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -17,7 +17,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.data.load import load_dataset, subset
-from xclrun.data.notes import noted, told
+from xclrun.data.notes import count_notes, note_lines
 from xclrun.data.readers import READERS, read
 from xclrun.data.readers.files import LONGEST_WORD
 
@@ -300,8 +300,8 @@ def dataset(name: str, *train: str) -> Dataset:
 
 def test_of_the_buckets_of_a_dataset_the_worst_is_told() -> None:
     one, two, three = dataset("x", "a b"), dataset("x", "a b", "C"), dataset("x", "d")
-    assert [noted(d).get("test_in_train") for d in (one, two, three)] == [{"de": 2}, {"de": 3}, None]
+    assert [count_notes(d).get("test_in_train") for d in (one, two, three)] == [{"de": 2}, {"de": 3}, None]
     skipped = "3 lines that could not be read: skipped (de/dev: 3)"
     found = "3 test sentences found in the language's training split too (de: 3)"
-    assert told([one, two, three]) == [skipped, found]
-    assert told([two, dataset("y", "d")]) == [f"x: {skipped}", f"x: {found}", f"y: {skipped}"]
+    assert note_lines([one, two, three]) == [skipped, found]
+    assert note_lines([two, dataset("y", "d")]) == [f"x: {skipped}", f"x: {found}", f"y: {skipped}"]

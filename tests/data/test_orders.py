@@ -16,7 +16,7 @@ from xclrun.compose.jobs import Composed, compose_command
 from xclrun.compose.overrides import rewritten
 from xclrun.config.schema import OrderConfig
 from xclrun.core.errors import UsageError
-from xclrun.data.orders import arranged, notes, started
+from xclrun.data.orders import complete_order, compute_order, notes
 from xclrun.run import Run, plan_run
 
 
@@ -36,7 +36,7 @@ class Words:
 
 
 def order_of(dataset: Any, **settings: Any) -> tuple[str, ...]:
-    return arranged(started(OrderConfig(**settings), dataset), dataset)
+    return compute_order(complete_order(OrderConfig(**settings), dataset), dataset)
 
 
 def keys(*names: str, **sizes: int) -> Any:
@@ -102,7 +102,7 @@ def test_features_of_the_branch_stand_for_those_not_known_and_that_is_said() -> 
     order = OrderConfig(by="typology", name="typology")
     # No feature of Malay is known; its branch has Indonesian, from which Khmer differs in one feature.
     dataset: Any = keys("km", "ms-MY", "id-ID")
-    assert arranged(replace(order, start="id-ID"), dataset) == ("id-ID", "ms-MY", "km")
+    assert compute_order(replace(order, start="id-ID"), dataset) == ("id-ID", "ms-MY", "km")
     assert notes(order, dataset) == [
         "order=typology: no features of ms-MY are known; those on which the known languages of their branch agree "
         "stand for them"

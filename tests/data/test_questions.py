@@ -17,7 +17,7 @@ from xclrun.config.schema import DatasetConfig, OnBadLine, Unanswerable
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Answer, Dataset, Example, fingerprint
 from xclrun.data.load import load_dataset
-from xclrun.data.notes import told
+from xclrun.data.notes import note_lines
 from xclrun.run.plan import _identity
 
 Config = Callable[..., DatasetConfig]
@@ -134,7 +134,7 @@ def test_english_datasets_as_released(
     assert dataset.notes == ({"unanswerable": silent[reader]} if reader in silent else {})
     kept = read(config, reader, unanswerable=Unanswerable.keep)
     assert [e.answers for e in kept.split("en", "train")].count(()) == (reader in silent)
-    assert kept.targets[0].silence == (reader in silent)
+    assert kept.targets[0].unanswerable == (reader in silent)
 
 
 def test_mlqa_is_trained_on_squad_and_tested_in_every_language(config: Config, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_bad_questions_are_counted_where_they_are_skipped(config: Config, tmp_pa
     dataset = read(config, "questions", on_bad_line=OnBadLine.skip)
     assert dataset.split("en", "train") == (rome("b"),)
     assert dataset.notes == {"skipped": {"en/train": 1}, "unanswerable": {"en/train": 1}}
-    assert told([dataset]) == [
+    assert note_lines([dataset]) == [
         "1 question that could not be read: skipped (en/train: 1)",
         "1 question without an answer in its text: left out (en/train: 1)",
         "1 test question found in the language's training split too (en: 1)",

@@ -15,7 +15,7 @@ from xclrun.config.schema import DatasetConfig, OnBadLine, TagsAre
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
-from xclrun.data.notes import noted, told
+from xclrun.data.notes import count_notes, note_lines
 from xclrun.data.readers import read
 
 from .conftest import mtop_line
@@ -124,7 +124,7 @@ def test_massive_reads_the_annotated_words_where_they_are_others_and_tells_of_it
     )
     dataset = load_dataset(made("massive"))
     assert [e.whole for e in dataset.split("de-DE", "test")] == ["weck mich diese woche auf"] * 2
-    assert told([dataset], lambda dataset: noted(dataset))[0] == (
+    assert note_lines([dataset], lambda dataset: count_notes(dataset))[0] == (
         "1 sentence whose annotated text differs from the plain one: the annotated one is read (de-DE/test: 1)"
     )
 

@@ -13,7 +13,7 @@ from xclrun.config.schema import DatasetConfig, PartConfig, StatementsConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
-from xclrun.data.notes import told
+from xclrun.data.notes import note_lines
 from xclrun.data.readers import read
 
 from .test_readers_table import BOOLQ, GOOD, MNLI, lay, write
@@ -106,7 +106,7 @@ def test_pairs_on_which_annotators_did_not_agree_are_left_out_and_counted(config
     dataset = load_dataset(config("mnli", task="sequence_class"))
     assert dataset.sizes() == {"en": 1}
     said = "2 pairs on whose label annotators did not agree (-): left out (en/train: 1, en/test: 1)"
-    assert told([dataset])[0] == said
+    assert note_lines([dataset])[0] == said
 
 
 def test_genres_are_keys(config: Config, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.conftest import SIZES, sentences
 from xclrun.analysis.codelength import code
 from xclrun.core.stream import Hop
 from xclrun.core.task import INTENT_SLOTS
-from xclrun.data.blocks import known_heads
+from xclrun.data.blocks import trained_heads
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.run import Run
 from xclrun.store.records import record
@@ -146,7 +146,13 @@ def test_a_start_knows_the_heads_of_which_it_has_learnt_something_that_comes() -
     }
     dataset = Dataset("d", INTENT_SLOTS, tuple(learnt), splits)
     starts = ((), ("fr",), ("en",), ("es",), ("es", "en"))
-    assert [known_heads(dataset, "de", start) for start in starts] == [[], [], ["labels"], ["tags"], ["labels", "tags"]]
+    assert [trained_heads(dataset, "de", start) for start in starts] == [
+        [],
+        [],
+        ["labels"],
+        ["tags"],
+        ["labels", "tags"],
+    ]
 
 
 def test_a_block_is_asked_for_as_a_test_split_is_and_by_the_model_that_has_not_learnt_it(

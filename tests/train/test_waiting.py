@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.operators import BEFORE, SMALL, Operators, of_steps
 from tests.strategy.real import context_of
 from xclrun.core.errors import RunError
-from xclrun.data.transfer import sent
+from xclrun.data.transfer import to_device
 from xclrun.run import Run
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.loop import HopTraining
@@ -76,7 +76,7 @@ def test_moves_to_a_device_are_counted() -> None:
         values.to(torch.device("cpu"), torch.float64)
         values.to(device="cpu")
         values.to(torch.float64)
-        sent({"values": values}, torch.device("cpu"))
+        to_device({"values": values}, torch.device("cpu"))
     assert counting.moved == {"to": 3}
 
 

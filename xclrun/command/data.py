@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.config.checks import check
     from xclrun.data.audit import coverage, overlaps, pieces
     from xclrun.data.load import load_dataset
-    from xclrun.data.notes import noted, told
+    from xclrun.data.notes import count_notes, note_lines
     from xclrun.model.vocabulary import load_tokenizer
 
     jobs = compose_command(args.overrides)
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         "questions": all(target.task.answers for target in dataset.targets),
         "labels": sum(len(target.labels) for target in dataset.targets),
         "tags": sum(len(target.tags) for target in dataset.targets),
-        "notes": noted(dataset),
+        "notes": count_notes(dataset),
         "coverage": [asdict(row) for row in coverage(dataset)],
         "overlaps": [asdict(row) for row in overlaps(dataset)],
         "pieces": [asdict(row) for row in pieces(dataset, tokenizer, config.model)],
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     named = "answers in texts" if facts["questions"] else f"{facts['labels']} labels, {facts['tags']} tags"
     print(f"{dataset.name}: {many(len(dataset.languages), 'language')}, {named}\n")
     print("\n".join(table.text(80) for table in _tables(facts, config.model.max_length)))
-    for text in told([dataset]):
+    for text in note_lines([dataset]):
         print(as_note(text, sys.stdout))
     return 0
 

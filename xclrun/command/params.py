@@ -253,7 +253,7 @@ def _sizes(config: Config, numbers: Mapping[str, int]) -> Sizes:
 
 
 def _from_data(config: Config, numbers: Mapping[str, int], listed: Sequence[str] | None, keys: Sequence[str]) -> Sizes:
-    from xclrun.data.encode import outputs
+    from xclrun.data.encode import tag_outputs
     from xclrun.data.load import load_dataset
     from xclrun.model.shape import HeadSizes
     from xclrun.model.source import from_scratch, pairs, source_identity
@@ -267,7 +267,7 @@ def _from_data(config: Config, numbers: Mapping[str, int], listed: Sequence[str]
     for target in dataset.targets:
         label, tag = target.task.label, target.task.tag
         classes = len(target.labels) if label is None else numbers.get(f"task.{label.nouns}", len(target.labels))
-        tags = 0 if tag is None else numbers.get("task.tags", outputs(target.tags, config.model.label_on))
+        tags = 0 if tag is None else numbers.get("task.tags", tag_outputs(target.tags, config.model.label_on))
         heads.append(HeadSizes(target.task, classes, tags))
     vocabulary = kept = None
     model = config.model
@@ -282,7 +282,7 @@ def _pieces(config: Config, dataset: Dataset) -> tuple[int | None, int | None]:
     """Return `Sizes.vocabulary` and `Sizes.kept`."""
     from xclrun.data.windows import encode_task
     from xclrun.model.source import family_of, from_scratch
-    from xclrun.model.vocabulary import learnt_vocabulary, load_tokenizer, used_pieces
+    from xclrun.model.vocabulary import learned_vocabulary, load_tokenizer, used_pieces
 
     model, vocabulary = config.model, None
     # Counting creates no outputs folder.
@@ -290,7 +290,7 @@ def _pieces(config: Config, dataset: Dataset) -> tuple[int | None, int | None]:
         cache = Path(config.paths.outputs).expanduser() / "cache"
         cache = cache if cache.is_dir() else Path(folder)
         if from_scratch(model):
-            vocabulary = learnt_vocabulary(model, dataset, cache).read_bytes().count(b"\n")
+            vocabulary = learned_vocabulary(model, dataset, cache).read_bytes().count(b"\n")
         if not model.trim_vocabulary:
             return vocabulary, None
         tokenizer = load_tokenizer(model, dataset, cache)

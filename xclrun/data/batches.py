@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.data.transfer import sent
+from xclrun.data.transfer import to_device
 
 if TYPE_CHECKING:
     import torch
@@ -131,12 +131,12 @@ class Batch:
         """Whether it is known that no piece is padding."""
         return self.lengths is not None and bool(self.lengths.min() == self.input_ids.shape[1])
 
-    def of_words(self, padded: torch.Tensor) -> torch.Tensor:
+    def word_rows(self, padded: torch.Tensor) -> torch.Tensor:
         """Return the rows (B, W, …) of words alone, sentence after sentence: what `word_mask` selects."""
         return padded[self.word_mask] if self.words is None else padded.flatten(0, 1)[self._places(padded.device)]
 
     def padded(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return rows of words that lie end to end, (words, K), as (B, W, K), 0 on padding: `of_words` undone."""
+        """Return rows of words that lie end to end, (words, K), as (B, W, K), 0 on padding: `word_rows` undone."""
         full = rows.new_zeros((self.word_mask.numel(), rows.shape[1]))
         full[self.word_mask.flatten() if self.words is None else self._places(rows.device)] = rows
         return full.unflatten(0, self.word_mask.shape)
@@ -146,7 +146,7 @@ class Batch:
         import torch
 
         inside = np.arange(self.word_mask.shape[1]) < np.asarray(self.words)[:, None]
-        return sent({"rows": torch.from_numpy(np.flatnonzero(inside))}, device)["rows"]
+        return to_device({"rows": torch.from_numpy(np.flatnonzero(inside))}, device)["rows"]
 
     def split(self, size: int) -> list[Batch]:
         """Return the batch in parts of at most ``size`` examples; the padding stays."""
@@ -170,7 +170,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on ``device``; nothing waits for them to be there."""
-        moved: dict[str, Any] = sent(self.tensors, device)
+        moved: dict[str, Any] = to_device(self.tensors, device)
         return replace(self, **moved)
 
 

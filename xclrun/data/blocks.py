@@ -41,7 +41,7 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
     return replace(dataset, splits={**dataset.splits, **cut}, tasks=tasks)
 
 
-def known_heads(dataset: Dataset, key: str, others: tuple[str, ...]) -> list[str]:
+def trained_heads(dataset: Dataset, key: str, others: tuple[str, ...]) -> list[str]:
     """Return by which heads a key is read that a model knows which has learned other keys.
 
     Of `LABELS`, `TAGS` and `ANSWERS` those that training on the others has in common with this key's training data: a

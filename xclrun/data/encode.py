@@ -100,7 +100,7 @@ def encode(
     )
 
 
-def outputs(tags: Sequence[str], label_on: LabelOn | str) -> int:
+def tag_outputs(tags: Sequence[str], label_on: LabelOn | str) -> int:
     """Return how many tags a head tells apart: those of the data, and X where all pieces are labelled."""
     return len(tags) + (LabelOn(label_on) is LabelOn.all and len(tags) > 0)
 

@@ -110,19 +110,19 @@ class Targets:
         keys: the keys whose task it is.
         labels: class names: those seen in training, sorted, or those of the task.
         tags: tags seen in training, sorted, ``O`` first if they are spans; empty where no example has tags.
-        silence: whether training has questions without an answer, so that a model may say that there is none.
+        unanswerable: whether training has questions without an answer, so that a model may say that there is none.
     """
 
     task: Task
     keys: tuple[str, ...]
     labels: tuple[str, ...]
     tags: tuple[str, ...]
-    silence: bool = False
+    unanswerable: bool = False
 
     @property
     def sets(self) -> list[Any]:
         """What of it enters ids and keys."""
-        return [self.task.identified, self.labels, self.tags, *(["silence"] if self.silence else [])]
+        return [self.task.identified, self.labels, self.tags, *(["silence"] if self.unanswerable else [])]
 
     @cached_property
     def _known(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -197,8 +197,8 @@ class Dataset:
         labels = task.classes or tuple(sorted({e.label for e in seen if e.label is not None}))
         tags = {t for e in seen for t in e.tags or ()}
         first = (OUTSIDE,) if task.tag_spans and tags else ()
-        silence = any(e.answers == () for e in seen)
-        return Targets(task, keys, labels, (*first, *sorted(tags.difference(first))), silence)
+        unanswerable = any(e.answers == () for e in seen)
+        return Targets(task, keys, labels, (*first, *sorted(tags.difference(first))), unanswerable)
 
     def targets_of(self, key: str) -> Targets:
         """Return what is distinguished in the examples of a key."""

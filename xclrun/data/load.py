@@ -39,7 +39,7 @@ def load_dataset(
     Raises:
         UsageError: the config asks for what the data do not have, or a line cannot be read (``path:line``).
     """
-    for key, size in limits_given(cfg):
+    for key, size in size_limits(cfg):
         if size is not None and size < 1:
             raise UsageError(f"dataset.{key}={size}: must be at least 1, or null for all examples")
     if shots is not None:
@@ -85,7 +85,7 @@ def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | Non
     return next((size for size in limits[split] if size is not None), None)
 
 
-def limits_given(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
+def size_limits(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
     """Yield the keys below ``dataset`` that say how many examples there are, with their values."""
     yield from ((key, getattr(cfg, key)) for key in ("max_train", "max_eval", "max_dev", "max_test", "repeat_to"))
     for name, part in cfg.parts.items():

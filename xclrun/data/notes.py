@@ -16,7 +16,7 @@ from xclrun.data.example import OUTSIDE, Dataset, Example, same_sentence
 Counted = TypeVar("Counted")
 
 # Name → what is counted, one of it, and what is said of it. The readers count the first twelve (see `Dataset.notes`).
-TOLD = {
+NOTES = {
     "skipped": ("line", "that could not be read: skipped"),
     "slots_inside_words": ("slot", "with an end inside a word: moved to an end of the word"),
     "missing_words": ("sentence", "with gaps in the numbers of words: taken as written"),
@@ -38,7 +38,7 @@ TOLD = {
 }
 
 
-def noted(dataset: Dataset) -> dict[str, dict[str, int]]:
+def count_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
     """Return name → place (``language/split``; of ``test_in_train`` the language) → how many, if there are any."""
     found = {**dataset.notes, "unseen_labels": dataset.unseen_labels, "stray_tags": {}, "test_in_train": {}}
     for (language, split), examples in dataset.splits.items():
@@ -53,19 +53,21 @@ def noted(dataset: Dataset) -> dict[str, dict[str, int]]:
     return {name: counts for name, counts in found.items() if counts or name == "unseen_labels"}
 
 
-def read_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
-    """Return what `noted` has without comparing sentences: what its readers counted, and labels that training lacks.
+def reader_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
+    """Return the counts of the readers, and of labels that training lacks: notes that need no comparison of sentences.
 
     The latter not of buckets, of which a sweep has thousands.
     """
     return dataset.notes if dataset.whole is not None else {**dataset.notes, "unseen_labels": dataset.unseen_labels}
 
 
-def told(datasets: Iterable[Dataset], of: Callable[[Dataset], dict[str, dict[str, int]]] = noted) -> list[str]:
+def note_lines(
+    datasets: Iterable[Dataset], of: Callable[[Dataset], dict[str, dict[str, int]]] = count_notes
+) -> list[str]:
     """Return a line for each note: the most that any dataset of a name has, since they are parts of one.
 
     Args:
-        of: what is counted of a dataset, as `noted` does.
+        of: what is counted of a dataset, as `count_notes` does.
     """
     most: dict[tuple[str, str], dict[str, int]] = {}
     # Whether all that is counted are questions.
@@ -83,7 +85,7 @@ def told(datasets: Iterable[Dataset], of: Callable[[Dataset], dict[str, dict[str
 
 
 def _line(name: str, counts: Mapping[str, int], asked: bool) -> str:
-    word, what = TOLD[name]
+    word, what = NOTES[name]
     if asked:
         word = {"line": "question", "sentence": "question", "test sentence": "test question"}.get(word, word)
     total = sum(counts.values())

@@ -33,7 +33,7 @@ class Known:
     features: Mapping[str, str] | None = None
 
 
-def arranged(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
+def compute_order(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
     """Return all languages of a dataset in the order that ``order.by`` says."""
     return _WAYS[str(order.by)](order, dataset)
 
@@ -143,7 +143,7 @@ def _start(order: OrderConfig, dataset: Dataset) -> str:
     return min(dataset.languages, key=place)
 
 
-def started(order: OrderConfig, dataset: Dataset) -> OrderConfig:
+def complete_order(order: OrderConfig, dataset: Dataset) -> OrderConfig:
     """Return an order's settings with the key that ``order.start`` means, and the name that says all of them."""
     if order.start is not None:
         order = replace(order, start=key_of(order.start, dataset.languages, "order.start"))

@@ -18,7 +18,7 @@ ALIGNED = 16
 Places = dict[str, tuple["torch.dtype", tuple[int, ...], int]]
 
 
-def sent(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -> dict[str, torch.Tensor]:
+def to_device(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -> dict[str, torch.Tensor]:
     """Return tensors of the host on ``device``; work that is given to the device afterwards finds them there."""
     import torch
 
@@ -32,7 +32,7 @@ def sent(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -> dic
     return unpacked(together.to(device, non_blocking=True), places)
 
 
-def received(tensors: Mapping[str, torch.Tensor]) -> Callable[[], dict[str, torch.Tensor]]:
+def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> Callable[[], dict[str, torch.Tensor]]:
     """Start copying tensors to the host; return a function that waits for the copy and returns them."""
     import torch
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from xclrun.config.schema import Device
 from xclrun.core.terminal import as_note, duration, fitted, many, room, size, table
-from xclrun.data.notes import read_notes, told
+from xclrun.data.notes import note_lines, reader_notes
 from xclrun.launch.cluster.packing import shared_first
 from xclrun.run import Run, notes
 from xclrun.store.stages import StageStore
@@ -211,7 +211,8 @@ class Forecast:
     @property
     def notes(self) -> list[str]:
         """Warnings: what the readers left out or changed, and settings without effect."""
-        return [*told({id(run.dataset): run.dataset for run in self.runs}.values(), read_notes), *notes(self.runs)]
+        datasets = {id(run.dataset): run.dataset for run in self.runs}
+        return [*note_lines(datasets.values(), reader_notes), *notes(self.runs)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for ``--json``."""

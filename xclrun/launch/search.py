@@ -37,7 +37,7 @@ from xclrun.core.errors import UsageError, XclrunError, did_you_mean, require
 from xclrun.core.identity import digest, flat
 from xclrun.core.plugins import typed_command
 from xclrun.core.terminal import as_note, duration, if_slow, line, many, note
-from xclrun.data.notes import read_notes, told
+from xclrun.data.notes import note_lines, reader_notes
 from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table, scaled
 from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, given_name
 from xclrun.launch.trials import SAMPLERS, Setting, Trials
@@ -235,7 +235,7 @@ def search_forecast(search: Search, width: int | None = None) -> tuple[dict[str,
         wall = None if trial.wall is None else trial.wall * ceil(left / search.together)
         total = scaled(trial, left, width=width, wall=wall)
         costs = total.render()
-    warnings = [*told([probe[0].dataset], read_notes), *notes(probe)]
+    warnings = [*note_lines([probe[0].dataset], reader_notes), *notes(probe)]
     about = {
         "name": search.name,
         "objective": search.objective.name,
@@ -299,7 +299,8 @@ class _Searching:
             f"{run.dataset.name} with {run.config.model.name} → {s.outputs}"
             + (f"; {many(before, 'trial')} made before" if before else "")
         )
-        for text in [*s.lines, *(as_note(text, sys.stderr, "  ") for text in [*told([run.dataset]), *notes(s.probe)])]:
+        warnings = [*note_lines([run.dataset]), *notes(s.probe)]
+        for text in [*s.lines, *(as_note(text, sys.stderr, "  ") for text in warnings)]:
             line(text)
 
     def _resume(self) -> None:

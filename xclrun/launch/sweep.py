@@ -18,7 +18,7 @@ from xclrun.core.identity import digest
 from xclrun.core.names import check_name
 from xclrun.core.plugins import typed_command
 from xclrun.core.terminal import duration, if_slow, line, many, note
-from xclrun.data.notes import told
+from xclrun.data.notes import note_lines
 from xclrun.run import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
 from xclrun.store.records import read_sweep
@@ -199,7 +199,7 @@ def announce(sweep: Sweep, unfinished: int) -> None:
         f"with {first.config.model.name} → {sweep.outputs}" + (f"; {done} finished before" if done else "")
     )
     if unfinished:
-        for text in [*told({id(run.dataset): run.dataset for run in runs}.values()), *notes(runs)]:
+        for text in [*note_lines({id(run.dataset): run.dataset for run in runs}.values()), *notes(runs)]:
             note(text, "  ")
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from xclrun.config.schema import ModelConfig
@@ -26,13 +27,15 @@ from xclrun.core.task import INTENT_SLOTS, Task
 from xclrun.data.batches import Batch
 from xclrun.data.encode import Frame
 from xclrun.data.packing import Packing
-from xclrun.data.transfer import sent
+from xclrun.data.transfer import to_device
 from xclrun.model.encoder import empty_encoder, fresh_encoder, keep_rows, pretrained_encoder, pretrained_shape
 from xclrun.model.families import family
 from xclrun.model.folder import BERTS
 from xclrun.model.heads import ClassHead, Pooler, SpanHead, WordHead, tag_head
 from xclrun.model.shape import HeadSizes
 from xclrun.model.source import check_layers, from_scratch, given_as, locate
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -261,7 +264,9 @@ class Model(Heads):
         packing = Packing.of(batch.lengths, batch.input_ids.shape[1], 2 * shape.hidden_size + shape.intermediate_size)
         device = batch.input_ids.device
         numbers = [packing.source, packing.positions + _first_position(self.encoder), packing.sentences]
-        arrays = sent({"rows": torch.from_numpy(np.stack(numbers)), "first": torch.from_numpy(packing.first)}, device)
+        arrays = to_device(
+            {"rows": torch.from_numpy(np.stack(numbers)), "first": torch.from_numpy(packing.first)}, device
+        )
         (source, positions, sentences), first = arrays["rows"], arrays["first"]
         # Padding attends to padding: softmax needs a finite score in each row.
         blocks = sentences.unsqueeze(2) == sentences.unsqueeze(1)
@@ -440,3 +445,24 @@ def _ends(encoder: Any, config: ModelConfig, tokenizer: Any) -> bool:
         return kind.causal
     runs = Frame.of(tokenizer, paired=False).runs
     return runs[0][0] is not None and runs[-1][0] is None
+
+
+class _Call(nn.Module):
+    """Turn a function of a model into a call of a module, as `functional_call` needs it."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[[Model], Any]) -> Any:
+        return function(self.model)
+
+
+def with_weights(model: Model, weights: Mapping[str, Tensor], function: Callable[[Model], Result]) -> Result:
+    """Return ``function(model)`` with ``weights`` in place of the parameters of those names; gradients reach both.
+
+    Nothing is copied, and the model's weights do not change.
+    """
+    named = {f"model.{name}": tensor for name, tensor in weights.items()}
+    result: Result = functional_call(_Call(model), named, (function,), tie_weights=False)
+    return result

@@ -136,7 +136,7 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     if from_scratch(model):
         origin = dataset.origin
         identity = digest([origin.fingerprints[language, "train"] for language in sorted(origin.languages)])
-        _check_learnt(model, dataset, identity)
+        _check_learned(model, dataset, identity)
         return identity
     if packaged(model):
         e5.packaged_file()
@@ -162,11 +162,11 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _alphabets: dict[tuple[str, bool | tuple[str, ...]], frozenset[str]] = {}
 
 
-def _check_learnt(model: ModelConfig, dataset: Dataset, identity: str) -> None:
+def _check_learned(model: ModelConfig, dataset: Dataset, identity: str) -> None:
     if model.vocab_size is not None:
         key = identity, pairs(dataset)
         if key not in _alphabets:
-            _alphabets[key] = alphabet(learnt_from(dataset))
+            _alphabets[key] = alphabet(learned_from(dataset))
         check_vocabulary(model.vocab_size, _alphabets[key])
 
 
@@ -177,7 +177,7 @@ def pairs(dataset: Dataset) -> bool | tuple[str, ...]:
     return tuple(sorted(key for key, task in dataset.tasks.items() if task.pairs))
 
 
-def learnt_from(dataset: Dataset) -> Iterator[str]:
+def learned_from(dataset: Dataset) -> Iterator[str]:
     """Yield the texts of all training splits, from which a vocabulary is learned."""
     origin = dataset.origin
     for language in sorted(origin.languages):

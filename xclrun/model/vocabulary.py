@@ -25,7 +25,7 @@ from xclrun.model.source import (
     alphabet,
     check_vocabulary,
     from_scratch,
-    learnt_from,
+    learned_from,
     locate,
     pairs,
     source_identity,
@@ -79,7 +79,7 @@ def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast, f
     return np.unique(np.concatenate([always, *(np.unique(split.pieces.values) for split in splits)]))
 
 
-def learnt_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note) -> Path:
+def learned_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note) -> Path:
     """Return the cached file of a vocabulary that is learned from the data, a piece a line.
 
     Args:
@@ -90,7 +90,7 @@ def learnt_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: C
     if (path := kept.find()) is not None:
         return path
     assert model.vocab_size is not None
-    pieces = learn_wordpieces(learnt_from(dataset), model.vocab_size)
+    pieces = learn_wordpieces(learned_from(dataset), model.vocab_size)
     return kept.write("".join(f"{piece}\n" for piece in pieces).encode())
 
 
@@ -108,7 +108,7 @@ def load_tokenizer(
     from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
 
     if from_scratch(model):
-        path = learnt_vocabulary(model, dataset, cache, warn)
+        path = learned_vocabulary(model, dataset, cache, warn)
         vocabulary: dict[str, Any] = {"vocab_file": str(path)}
         if "vocab" in signature(BertTokenizerFast).parameters:
             # From transformers 5 on.

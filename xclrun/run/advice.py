@@ -10,7 +10,7 @@ from xclrun.config.schema import BucketCounts, Config, PointSplits, Sampler, Slo
 from xclrun.core.stream import sequence
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
 from xclrun.data.example import Dataset
-from xclrun.data.load import limits_given
+from xclrun.data.load import size_limits
 from xclrun.data.orders import notes as notes_of_order
 from xclrun.data.parts import stating
 from xclrun.strategy import Length, Strategy, recordable
@@ -98,7 +98,7 @@ def _of_evaluation(config: Config, dataset: Dataset) -> Iterator[str]:
 
 def _of_subsets(config: Config) -> Iterator[str]:
     cfg, few_shot = config.dataset, config.shots is not None
-    limits = [(key, size) for key, size in limits_given(cfg) if size is not None and key != "repeat_to"]
+    limits = [(key, size) for key, size in size_limits(cfg) if size is not None and key != "repeat_to"]
     # In few-shot transfer a source is learned whole, or as many of its sentences as this says.
     if few_shot and (config.protocol is None or config.from_source is None):
         for key, size in limits:

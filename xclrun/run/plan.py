@@ -17,10 +17,10 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, resolve_order, sequence, transfer
-from xclrun.data.blocks import known_heads, with_blocks
+from xclrun.data.blocks import trained_heads, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
-from xclrun.data.orders import arranged, started
+from xclrun.data.orders import complete_order, compute_order
 from xclrun.model.source import encoder_identity
 from xclrun.run.advice import notes_of
 from xclrun.run.checks import check_dev, check_encoder, check_graphs, check_mixtures, check_packing, check_tasks
@@ -152,7 +152,7 @@ class Run:
         number, (*start, key) = self.config.dataset.blocks, self.stream.languages
         if number is None:
             return {}
-        return {"blocks": number, "start_knows": known_heads(self.dataset, key, tuple(start))}
+        return {"blocks": number, "start_knows": trained_heads(self.dataset, key, tuple(start))}
 
     def trainer(self, hop: Hop) -> TrainerConfig:
         """Return how a hop is trained."""
@@ -202,7 +202,7 @@ def _arranged(order: OrderConfig, dataset: Dataset, fingerprint: str) -> list[st
     """Return the languages of an order that is worked out: once for all jobs, since similarity reads all words."""
     key = repr(order), fingerprint
     if key not in _orders:
-        _orders[key] = list(arranged(order, dataset))
+        _orders[key] = list(compute_order(order, dataset))
     return list(_orders[key])
 
 
@@ -289,7 +289,7 @@ def _ordered(config: Config, dataset: Dataset, fingerprint: str) -> tuple[Config
     if config.protocol is not None:
         listed = [name for name in (config.source, config.language) if name is not None]
     elif listed is None and settings.by is not None:
-        settings = started(settings, dataset)
+        settings = complete_order(settings, dataset)
         listed = _arranged(settings, dataset, fingerprint)
     order = resolve_order(listed, settings.by_size, dataset.sizes())
     name = settings.name or "-".join(order)

@@ -97,13 +97,15 @@ class Reservoir:
 
     def move(self, device: torch.device) -> None:
         """Move outputs that were read from a file to the device where later ones are computed, in one copy."""
-        from xclrun.data.transfer import sent
+        from xclrun.data.transfer import to_device
 
         if not self._on_host:
             return
         self._on_host = False
         numbered = list(enumerate(self.kept))
-        there = sent({f"{i}/{name}": tensor for i, kept in numbered for name, tensor in kept.outputs.items()}, device)
+        there = to_device(
+            {f"{i}/{name}": tensor for i, kept in numbered for name, tensor in kept.outputs.items()}, device
+        )
         self.kept = [
             replace(kept, outputs={name: there[f"{i}/{name}"] for name in kept.outputs}) for i, kept in numbered
         ]

@@ -78,7 +78,7 @@ def own_classes(output: Output, main: Batch) -> Output:
     if logits is not None:
         logits = _without(logits, main.labels)
     if emissions is not None:
-        emissions = _without(emissions, main.of_words(main.tags))
+        emissions = _without(emissions, main.word_rows(main.tags))
     return replace(output, logits=logits, emissions=emissions)
 
 

@@ -104,14 +104,14 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         Args:
             among: the rows over which the means are taken, of which ``rows`` are a part; None: ``rows``.
         """
-        from xclrun.data.transfer import sent
+        from xclrun.data.transfer import to_device
 
         batch = context.batch(language, self.memory.kept[language][rows])
         context.beside(batch)
         found = self.distilled(self.through(language, context, lambda model: model(batch)), batch)
         words = context.train[language].word_pieces.lengths[self.memory.kept[language]]
         teacher = {name: rows_of(self.teacher[language][name], name, rows, words) for name in found}
-        teacher = sent(teacher, context.device)
+        teacher = to_device(teacher, context.device)
         total = found[next(iter(found))].new_zeros(())
         for name, student in found.items():
             everything = rows if among is None else among

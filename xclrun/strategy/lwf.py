@@ -98,7 +98,7 @@ class LwF(Expandable[LwFSettings]):
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if not self.teacher:
             return super().loss(batch, context)
-        from xclrun.data.transfer import sent
+        from xclrun.data.transfer import to_device
 
         own = context.model(batch)
         loss = context.model.loss(batch, own)
@@ -109,7 +109,7 @@ class LwF(Expandable[LwFSettings]):
             for name, t in recorded.items()
         }
         # One copy for all teachers.
-        there = sent(rows, context.device)
+        there = to_device(rows, context.device)
         for language, recorded in self.teacher.items():
             output = self.output_of(language, batch, context) if language else own
             wanted = {name: there[f"{language}/{name}"] for name in recorded}

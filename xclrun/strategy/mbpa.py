@@ -180,8 +180,7 @@ class MbPA(Replay[MbPASettings]):
         from torch.func import grad, vmap
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        from xclrun.model.network import Prediction
-        from xclrun.model.substitute import with_weights
+        from xclrun.model.network import Prediction, with_weights
 
         model, (count, k), s = context.model, rows.shape, self.settings
         near = examples.batch(rows.ravel()).to(context.device)

@@ -17,7 +17,7 @@ from xclrun.config.schema import SlotF1
 from xclrun.core.task import KEY_SCORE, STATEMENT_TRUTH, Scored
 from xclrun.data.batches import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset, text_numbers
-from xclrun.data.transfer import received
+from xclrun.data.transfer import copy_to_host
 from xclrun.model.network import Model, Prediction
 from xclrun.store import predictions
 from xclrun.train.answers import Readings, answers_of
@@ -91,7 +91,7 @@ class Evaluator:
             predicted, log2_gold, log2_tags = predicted[first], log2_gold[first], log2_tags[first]
             columns = self._columns(encoded, language, split, predicted, log2_gold, log2_tags, [[]] * len(first))
             examples = self.dataset.split(language, split)
-            return columns | answers_of(readings, examples, self.dataset.targets_of(language).silence)
+            return columns | answers_of(readings, examples, self.dataset.targets_of(language).unanswerable)
         columns = self._columns(encoded, language, split, predicted, log2_gold, log2_tags, sequences)
         return columns | self._texts_of_pairs(language, split)
 
@@ -105,7 +105,7 @@ class Evaluator:
             batch = encoded.batch(indices)
             with autocast(self.device, self.precision):
                 result = answer(batch.to(self.device))
-            read = received({name: tensor for name, tensor in vars(result).items() if tensor is not None})
+            read = copy_to_host({name: tensor for name, tensor in vars(result).items() if tensor is not None})
             if before is not None:
                 yield before[0], before[1], before[2]()
             before = indices, batch, read

@@ -23,7 +23,7 @@ from xclrun.core.errors import RunError, XclrunError
 from xclrun.core.identity import Stage
 from xclrun.core.plugins import provided, told
 from xclrun.core.task import Task, described
-from xclrun.data.notes import noted
+from xclrun.data.notes import count_notes
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
@@ -290,7 +290,7 @@ def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> di
             "fingerprint": run.data_fingerprint,
             "whole": run.whole_fingerprint,
             "sizes": {split: dataset.sizes(split) for split in ("train", "dev", "test")},
-            **noted(dataset),
+            **count_notes(dataset),
         },
         # All store entries that the run refers to, listed from the start, so that `store gc` keeps them.
         "keys": run.keys,
@@ -302,18 +302,18 @@ def _targets(run: Run) -> dict[str, Any]:
     """Return label sets and tasks; reports know the package's own tasks, and the one that ``dataset.task`` names."""
     dataset = run.dataset
 
-    def told(task: Task) -> str | dict[str, Any]:
+    def note_lines(task: Task) -> str | dict[str, Any]:
         return described(task) if task.name in provided("task") else task.identified
 
     if dataset.task is None:
         tasks = [
-            {"task": told(of.task), "keys": list(of.keys), "labels": list(of.labels), "tags": list(of.tags)}
+            {"task": note_lines(of.task), "keys": list(of.keys), "labels": list(of.labels), "tags": list(of.tags)}
             for of in dataset.targets
         ]
         return {"labels": [], "tags": [], "tasks": tasks}
     found: dict[str, Any] = {"labels": list(dataset.labels), "tags": list(dataset.tags)}
     if run.config.dataset.parts or dataset.task.name in provided("task"):
-        found["task"] = told(dataset.task)
+        found["task"] = note_lines(dataset.task)
     return found
 
 

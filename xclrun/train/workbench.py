@@ -21,7 +21,7 @@ from xclrun.config.schema import OptimizerState
 from xclrun.core.identity import derive, encoder_hop, hands_on
 from xclrun.core.stream import Hop
 from xclrun.data.batches import Batch, Encoded
-from xclrun.data.encode import outputs, word_numbers
+from xclrun.data.encode import tag_outputs, word_numbers
 from xclrun.model.network import Model, Prediction, build
 from xclrun.model.shape import HeadSizes
 from xclrun.run import Run
@@ -140,7 +140,9 @@ class Workbench:
         """Return a new model as before any fine-tuning, prepared by the strategy."""
         dataset, config = self.run.dataset, self.run.config
         tokenizer, kept = self.encodings.tokenizer, self.encodings.kept
-        sizes = [HeadSizes(of.task, len(of.labels), outputs(of.tags, config.model.label_on)) for of in dataset.targets]
+        sizes = [
+            HeadSizes(of.task, len(of.labels), tag_outputs(of.tags, config.model.label_on)) for of in dataset.targets
+        ]
         one, several = sizes[0], sizes if len(sizes) > 1 else ()
         model = build(config.model, tokenizer, one.classes, one.tags, config.seed, kept, one.task, several)
         with torch.random.fork_rng(devices=[]):

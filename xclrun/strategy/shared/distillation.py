@@ -26,7 +26,7 @@ PER_WORD = frozenset({"emissions"})
 
 def answers(output: Output, batch: Batch) -> dict[str, Tensor]:
     """Return what the heads gave in a forward pass: name → one row per sentence, or per word."""
-    emissions = {} if output.emissions is None else {"emissions": batch.of_words(output.emissions)}
+    emissions = {} if output.emissions is None else {"emissions": batch.word_rows(output.emissions)}
     return emissions if output.logits is None else {"logits": output.logits, **emissions}
 
 

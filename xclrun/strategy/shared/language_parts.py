@@ -88,7 +88,7 @@ class LanguageParts(Strategy[Settings]):
         The parts are read once per hop, and lie where the model does. The model's own stay unchanged, and get no
         gradients.
         """
-        from xclrun.model.substitute import with_weights
+        from xclrun.model.network import with_weights
 
         if language not in self.held:
             found = self.library.tensors(self.hop_of[language], list(self.initial))
