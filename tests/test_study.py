@@ -17,8 +17,8 @@ import xclrun
 from tests.conftest import SMALL, composed, read_csv
 from xclrun.analysis.finished import finished_run
 from xclrun.core.errors import RunError, UsageError
-from xclrun.store import beside, records
-from xclrun.store.beside import runs_beside
+from xclrun.store import finished, records
+from xclrun.store.finished import finished_runs
 from xclrun.store.rundir import RunDirectory
 from xclrun.study import Study
 
@@ -118,7 +118,7 @@ def test_a_report_of_one_sweep_reads_its_runs_and_their_references_and_says_what
     # With all that is known read, nothing is said otherwise.
     every = records.read_records(one_of_many)
     monkeypatch.setattr(
-        beside, "with_references", lambda outputs, own, warn: ([r for r in every if r.run_id != own[0].run_id], [])
+        finished, "with_references", lambda outputs, own, warn: ([r for r in every if r.run_id != own[0].run_id], [])
     )
     assert report("one") == first
     assert {path.name: path.read_text() for path in (folder / "tables").iterdir()} == tables
@@ -127,14 +127,14 @@ def test_a_report_of_one_sweep_reads_its_runs_and_their_references_and_says_what
 def test_a_long_wait_for_other_runs_is_told_before_it(
     one_of_many: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xclrun.store.beside.MANY", 2)
+    monkeypatch.setattr("xclrun.store.finished.MANY", 2)
     told: list[str] = []
-    runs = runs_beside(one_of_many, [], lambda text: told.append(f"{text}, {len(read)} read"))
+    runs = finished_runs(one_of_many, [], lambda text: told.append(f"{text}, {len(read)} read"))
     assert len(told) == 1
-    assert told[0].startswith(f"{len(runs)} other runs are read, once for all")
+    assert told[0].startswith(f"reading {len(runs)} other runs once")
     assert told[0].endswith(", 0 read")
     # What is known by now takes no time.
-    runs_beside(one_of_many, [], told.append)
+    finished_runs(one_of_many, [], told.append)
     assert len(told) == 1
 
 
@@ -143,11 +143,11 @@ def test_what_is_known_of_a_finished_run_is_read_again_when_the_run_was_written_
 ) -> None:
     def found() -> list[str]:
         del read[:]
-        return [run.run_id for run in runs_beside(one_of_many, [], pytest.fail)]
+        return [run.run_id for run in finished_runs(one_of_many, [], pytest.fail)]
 
     *_, gone, again = runs = found()
     assert sorted(read) == runs
-    first = runs_beside(one_of_many, [], pytest.fail)
+    first = finished_runs(one_of_many, [], pytest.fail)
     assert {run.strategy: bool(run.reference) for run in first} == {"er": False, "lang_spec_ft": True, "naive": False}
     assert len({run.settings for run in first if run.strategy == "naive"}) == 1
     assert (found(), read) == (runs, [])

@@ -134,12 +134,12 @@ def are_there(runs: list[RunRecord], monkeypatch: pytest.MonkeyPatch) -> None:
     def read_records(*_: object, only: Collection[str] | None = None) -> list[RunRecord]:
         return [run for run in runs if only is None or run.run_id in only]
 
-    def runs_beside(_: Path, own: Iterable[RunRecord], *__: object) -> list[FinishedRun]:
+    def finished_runs(_: Path, own: Iterable[RunRecord], *__: object) -> list[FinishedRun]:
         mine = {run.run_id for run in own}
         return [finished_run(run) for run in runs if run.status == "finished" and run.run_id not in mine]
 
     monkeypatch.setattr("xclrun.store.records.read_records", read_records)
-    monkeypatch.setattr("xclrun.store.beside.runs_beside", runs_beside)
+    monkeypatch.setattr("xclrun.store.finished.finished_runs", finished_runs)
 
 
 def test_a_report_on_settings_chosen_on_dev_has_their_runs_and_the_references_of_these(

@@ -21,7 +21,7 @@ from xclrun.core.stream import sequence, transfer
 from xclrun.core.task import SEQUENCE_CLASS
 from xclrun.model.network import skeleton
 from xclrun.run import Run
-from xclrun.store import remembered
+from xclrun.store import cache
 from xclrun.store.records import record
 from xclrun.strategy import STRATEGIES, Strategy, make
 from xclrun.strategy.shared.expansion import Expandable
@@ -355,7 +355,7 @@ def test_what_was_counted_is_not_built_again_until_something_changes(
     del built[:]
     monkeypatch.setattr(plugins, "hashes", lambda: ["another"])
     assert params(*given[:2], "strategy=er", given[3], capsys=capsys) == first[:1]
-    monkeypatch.setattr(remembered, "source", lambda: "another")
+    monkeypatch.setattr(cache, "source_hash", lambda: "another")
     assert params(*given[:2], "strategy=er", given[3], capsys=capsys) == first[:1]
     assert built == names[:1] * 2
 

@@ -14,7 +14,7 @@ import pytest
 from xclrun.core.identity import identity
 from xclrun.run import Run
 from xclrun.store import predictions
-from xclrun.store.kept import Kept
+from xclrun.store.cache import CachedFile
 from xclrun.store.records import record
 from xclrun.store.tensors import load_tensors
 from xclrun.train.evaluate import Evaluator
@@ -130,7 +130,7 @@ def test_a_checkpoint_counts_with_the_weights_that_are_kept_and_no_others(tmp_pa
     facts = [{"step": step} for step in (1, 2, 3)]
     for point in facts:
         for ending in (".parquet", ".weights"):
-            Kept(tmp_path, f"point-{point['step']:09d}", ending).write(bytes([point["step"]]))
+            CachedFile(tmp_path, f"point-{point['step']:09d}", ending).write(bytes([point["step"]]))
     points.forget(facts)
     assert [path.name[:15] for path in sorted(tmp_path.glob("*.weights"))] == ["point-000000002", "point-000000003"]
     assert points.has(facts)

@@ -18,7 +18,7 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.task import TASKS, tasks_of_dataset
 from xclrun.core.terminal import fitted, many, size, table
 from xclrun.model.e5 import cache_folder
-from xclrun.store.remembered import remembered
+from xclrun.store.cache import cached_json
 from xclrun.strategy.shared.parameters import Count
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _count(job: Composed, numbers: Mapping[str, int]) -> Counted:
         def build() -> dict[str, Any]:
             return _build(job.config, strategy, stream, sizes.heads, vocabulary).to_json()
 
-        return Count.from_json(remembered(_folder(), "parameters", [*key, vocabulary], build))
+        return Count.from_json(cached_json(_folder(), "parameters", [*key, vocabulary], build))
 
     untrimmed = counted(sizes.vocabulary)
     trimmed = untrimmed if sizes.kept is None else counted(sizes.kept)
@@ -274,7 +274,7 @@ def _from_data(config: Config, numbers: Mapping[str, int], listed: Sequence[str]
     if from_scratch(model) or model.trim_vocabulary:
         splits = sorted([*key, value] for key, value in dataset.origin.fingerprints.items())
         key = [plain(model), source_identity(model, dataset), splits, pairs(dataset)]
-        vocabulary, kept = remembered(_folder(), "pieces", key, lambda: _pieces(config, dataset))
+        vocabulary, kept = cached_json(_folder(), "pieces", key, lambda: _pieces(config, dataset))
     return Sizes(tuple(heads), tuple(listed or dataset.languages), vocabulary, kept)
 
 

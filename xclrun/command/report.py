@@ -243,7 +243,7 @@ def _read_runs(
 
     For one sweep, these are its runs and their reference runs; otherwise all runs.
     """
-    from xclrun.store.beside import with_references
+    from xclrun.store.finished import with_references
     from xclrun.store.records import read_records
 
     name = args.sweep or next(iter(list(known)[::-1]), None)

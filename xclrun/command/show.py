@@ -36,7 +36,7 @@ def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, fl
     from xclrun.analysis.measures import measure
     from xclrun.analysis.reference import References
     from xclrun.launch.status import sweep_status
-    from xclrun.store.beside import with_references
+    from xclrun.store.finished import with_references
     from xclrun.store.records import record
 
     outputs = directory.path.parents[1]

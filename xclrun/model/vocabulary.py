@@ -30,7 +30,7 @@ from xclrun.model.source import (
     pairs,
     source_identity,
 )
-from xclrun.store.kept import Kept
+from xclrun.store.cache import CachedFile
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -86,7 +86,7 @@ def learned_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: 
         warn: called with a line on a damaged file, which is written again.
     """
     key = digest([source_identity(model, dataset), model.vocab_size, pairs(dataset)])
-    kept = Kept(cache, f"vocabulary-{key[:16]}", ".txt", warn)
+    kept = CachedFile(cache, f"vocabulary-{key[:16]}", ".txt", warn)
     if (path := kept.find()) is not None:
         return path
     assert model.vocab_size is not None

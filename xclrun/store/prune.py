@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xclrun.core.terminal import note
-from xclrun.store import kept
+from xclrun.store.cache import damaged_files
 from xclrun.store.files import TEMPORARY, read_json
 from xclrun.store.lease import CLOCK, Lease
 from xclrun.store.rundir import RunDirectory, UnreadableRun
@@ -139,10 +139,10 @@ def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
         if _STAGE.fullmatch(folder.name) and (name := store.damaged(folder.name)) is not None:
             yield f"{folder / name}: changed since it was written; the next run that needs it makes it again"
     for folder in [*sorted(store.root.glob("[0-9a-f][0-9a-f]/*.checkpoints")), outputs / "cache"]:
-        for path in kept.damaged(folder):
+        for path in damaged_files(folder):
             yield f"{path}: changed since it was written; it is not used, and made again where it is needed"
     for folder in sorted(outputs.glob("runs/*/averages")):
-        for path in kept.damaged(folder):
+        for path in damaged_files(folder):
             yield f"{path}: changed since it was written; it is not used, and `xclrun average` makes it again"
     for done in sorted((outputs / "runs").glob("*/DONE")):
         directory = RunDirectory(done.parent)

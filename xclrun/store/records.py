@@ -13,8 +13,8 @@ from xclrun.core.identity import strategy_name
 from xclrun.core.plugins import raised_in
 from xclrun.core.task import MetricsOfKeys, Scored, Task, restored, task_identified, tasks_of_dataset
 from xclrun.core.terminal import many, note
+from xclrun.store.cache import is_intact
 from xclrun.store.files import read_json
-from xclrun.store.kept import whole
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[st
     ways = _ways(config, manifest)
     for path in sorted(directory.averages.glob("*-hop-*.parquet")):
         name = re.fullmatch(r"(all|last-\d+)-hop-(\d+)-[0-9a-f]{64}\.parquet", path.name)
-        if name is not None and whole(path):
+        if name is not None and is_intact(path):
             test = of_hop(predictions.read(path), *ways)
             yield {"hop": int(name[2]), "of": name[1], "test": test}
 

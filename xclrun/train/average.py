@@ -16,7 +16,7 @@ from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import Stage
 from xclrun.run import Run
 from xclrun.store import predictions
-from xclrun.store.kept import Kept
+from xclrun.store.cache import CachedFile
 from xclrun.store.tensors import load_tensors
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
@@ -76,7 +76,7 @@ def average(
         rows = predictions.read(folder / "predictions.parquet")
         content = predictions.content(rows, run_id=run.id, hop=stage.hop.index)
         name = "all" if last is None else f"last-{last}"
-        found.append(Kept(run.directory.averages, f"{name}-hop-{stage.hop.index}", ".parquet").write(content))
+        found.append(CachedFile(run.directory.averages, f"{name}-hop-{stage.hop.index}", ".parquet").write(content))
     return found
 
 

@@ -18,7 +18,7 @@ from xclrun.data.windows import encode_task
 from xclrun.model.source import family_of
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.run import Run
-from xclrun.store.kept import Kept
+from xclrun.store.cache import CachedFile
 
 
 @dataclass(frozen=True)
@@ -116,5 +116,5 @@ def kept_cut(run: Run, warn: Callable[[str], None] = note) -> dict[str, dict[str
     return found
 
 
-def _kept_cut(run: Run, warn: Callable[[str], None]) -> Kept:
-    return Kept(run.cache, f"cut-{digest([run.data_fingerprint, run.resolved['model']])[:16]}", ".json", warn)
+def _kept_cut(run: Run, warn: Callable[[str], None]) -> CachedFile:
+    return CachedFile(run.cache, f"cut-{digest([run.data_fingerprint, run.resolved['model']])[:16]}", ".json", warn)

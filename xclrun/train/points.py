@@ -21,7 +21,7 @@ from xclrun.config.schema import PointSplits
 from xclrun.core.errors import RunError
 from xclrun.core.terminal import note
 from xclrun.store import predictions
-from xclrun.store.kept import Kept
+from xclrun.store.cache import CachedFile
 from xclrun.store.tensors import content
 from xclrun.strategy import Context
 from xclrun.train.evaluate import Answer
@@ -131,7 +131,7 @@ class Points:
         for step in self._last([point["step"] for point in facts]):
             shutil.copyfile(self._there(self._weights(step)), folder / weights_file(step))
 
-    def _there(self, file: Kept) -> Path:
+    def _there(self, file: CachedFile) -> Path:
         path = file.find()
         if path is None:
             raise RunError(f"{self.folder}: files of evaluation points are gone; give the same command again")
@@ -165,8 +165,8 @@ class Points:
             for name, tensor in kept.items():
                 own[name].copy_(tensor)
 
-    def _rows(self, step: int) -> Kept:
-        return Kept(self.folder, f"point-{step:09d}", ".parquet", self.warn)
+    def _rows(self, step: int) -> CachedFile:
+        return CachedFile(self.folder, f"point-{step:09d}", ".parquet", self.warn)
 
-    def _weights(self, step: int) -> Kept:
-        return Kept(self.folder, f"point-{step:09d}", ".weights", self.warn)
+    def _weights(self, step: int) -> CachedFile:
+        return CachedFile(self.folder, f"point-{step:09d}", ".weights", self.warn)
