@@ -1,4 +1,4 @@
-"""The documentation says what the code does: every name it must define, every place it points to."""
+"""The documentation matches the code: definitions, links, commands and error messages."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def test_links_lead_somewhere() -> None:
         if target.startswith(("http://", "https://", "mailto:")):
             continue
         path, _, anchor = target.partition("#")
-        there = (page.parent / path).resolve() if path else page
-        assert there.exists(), f"{page.name}: {target}"
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name}: {target}"
         if anchor:
-            assert anchor in [slugged(text) for _, text in headings(there)], f"{page.name}: {target}"
+            assert anchor in [slugged(text) for _, text in headings(file)], f"{page.name}: {target}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_no_heading_is_without_content(page: Path) -> None:
-    found = re.split(r"^(#+) .+$", prose(page), flags=re.MULTILINE)[1:]
-    levels, bodies = [len(marks) for marks in found[::2]], found[1::2]
+    sections = re.split(r"^(#+) .+$", prose(page), flags=re.MULTILINE)[1:]
+    levels, bodies = [len(marks) for marks in sections[::2]], sections[1::2]
     for k, (level, body) in enumerate(some(zip(levels, bodies, strict=True))):
         deeper = k + 1 < len(levels) and levels[k + 1] > level
         assert body.strip() or deeper, f"{page.name}: heading {k + 1}"
@@ -64,18 +64,17 @@ def test_every_page_is_in_the_index() -> None:
             assert f"]({page.relative_to(REPOSITORY / 'docs')})" in index, page
 
 
-def test_what_code_says_of_pages_is_there() -> None:
-    """Docstrings that name a page, and its heading, name one that exists."""
-    named = 0
+def test_pages_that_docstrings_name_exist() -> None:
+    """So do the headings that they name."""
+    count = 0
     for path in REPOSITORY.glob("xclrun/**/*.py"):
         for name, heading in re.findall(r'(docs/[\w/]+\.md)(?:,?\s+\(?"([^"]+)")?', path.read_text(encoding="utf-8")):
             page = REPOSITORY / name
             assert page.is_file(), f"{path}: {name}"
             if heading:
-                wanted = " ".join(heading.split())
-                assert wanted in [text for _, text in headings(page)], f"{path}: {name}, {wanted}"
-            named += 1
-    assert named > 10
+                assert " ".join(heading.split()) in [text for _, text in headings(page)], f"{path}: {name}, {heading}"
+            count += 1
+    assert count > 10
     assert not [p for p in REPOSITORY.glob("xclrun/**/*.py") if re.search(r"\bMETRICS\.md|\bGLOSSARY", p.read_text())]
 
 
@@ -98,9 +97,28 @@ def test_every_metric_and_measure_is_defined() -> None:
         assert metric in task_of(task, tags_are or "spans").measured(tagged=True)
     measures = rows("metrics.md", "From the score matrix")
     assert list(measures) == list(MEASURES)
-    for name, one in MEASURES.items():
+    for name, measure in MEASURES.items():
         title, _, better, source = (cell.strip(" |") for cell in measures[name])
-        assert (title, better == "higher", source) == (one.title, one.higher_is_better, one.source), name
+        assert (title, better == "higher", source) == (measure.title, measure.higher_is_better, measure.source), name
+
+
+# Terms of xclrun that have no other meaning on a page. A key, block, window or point can be another.
+TERMS = ("hops?", "stages?", "leases?", "mixtures?", "evaluation points?", "statements?", "the store")
+# Pages that define the terms, or only list names.
+WITHOUT_TERMS = ("glossary.md", "index.md", "errors.md", "reference.md", "metrics.md", "statistics.md")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in WITHOUT_TERMS], ids=lambda page: page.name)
+def test_the_first_use_of_a_term_links_to_the_glossary(page: Path) -> None:
+    """Tables, headings, code and places of a report do not count as uses."""
+    text = re.sub(r"^<!-- report: .*?^<!-- end -->$", "", prose(page), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^(\||#| {4}|```).*$|`[^`]+`", "", text, flags=re.MULTILINE)
+    for term in TERMS:
+        linked = re.search(rf"\[\W*{term}\W*\]\([^)]*glossary\.md#terms-of-xclrun\)", text, re.IGNORECASE)
+        plain = re.search(
+            rf"(?<![\w\[*-]){term}(?![\w\]*-])", re.sub(r"\[[^\]]*\]\([^)]*\)", lambda m: " " * len(m[0]), text)
+        )
+        assert plain is None or (linked and linked.start() < plain.start()), f"{page.name}: {term}"
 
 
 def test_the_glossary_has_each_word_once() -> None:
@@ -112,56 +130,58 @@ def test_the_glossary_has_each_word_once() -> None:
 
 def test_the_glossary_names_all_tasks_and_their_metrics() -> None:
     text = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")
-    own = [task for task in vars(tasks).values() if isinstance(task, tasks.Task)]
-    names = {task.name for task in own} | {metric.name for task in own for metric in task.metrics(tagged=True)}
+    ours = [task for task in vars(tasks).values() if isinstance(task, tasks.Task)]
+    names = {task.name for task in ours} | {metric.name for task in ours for metric in task.metrics(tagged=True)}
     assert {"span", "exact_match"} <= names
     assert not [name for name in names if f"`{name}`" not in text]
 
 
-def test_the_picture_of_the_house_is_what_imports_are_checked_by() -> None:
-    """The floors of docs/architecture.md are the layers of the import contract, and each room is there."""
+def test_the_list_of_packages_is_the_import_contract() -> None:
+    """The levels of docs/architecture.md are the layers of the contract, and every package is listed."""
     contract = re.search(r"^layers = \[(.*?)^\]", (REPOSITORY / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
     assert contract
     layers = re.findall(r'"(.+?)"', contract[1])
     page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     picture = re.search(r"```text\n(.*?)```", page, re.DOTALL)
     assert picture
-    floors: list[list[str]] = []
+    levels: list[list[str]] = []
     for line in picture[1].splitlines():
-        beside, room = re.fullmatch(r" +(\| )?(\w+) +\S.*", line).groups()  # type: ignore[union-attr]
-        if beside:
-            floors[-1].append(room)
+        same_level, package = re.fullmatch(r" +(\| )?(\w+) +\S.*", line).groups()  # type: ignore[union-attr]
+        if same_level:
+            levels[-1].append(package)
         else:
-            floors.append([room])
-    assert [sorted(floor) for floor in floors] == [sorted(layer.split(" | ")) for layer in layers]
-    rooms = {path.stem for path in (REPOSITORY / "xclrun").glob("[!.]*") if path.suffix in ("", ".py")}
-    assert {room for floor in floors for room in floor} == rooms - {"__init__", "__pycache__", "conf", "sweeps"}
+            levels.append([package])
+    assert [sorted(level) for level in levels] == [sorted(layer.split(" | ")) for layer in layers]
+    packages = {path.stem for path in (REPOSITORY / "xclrun").glob("[!.]*") if path.suffix in ("", ".py")}
+    assert {package for level in levels for package in level} == packages - {
+        "__init__",
+        "__pycache__",
+        "conf",
+        "sweeps",
+    }
 
 
 @pytest.mark.full
-def test_errors_are_told_as_the_page_says(
+def test_commands_of_the_page_of_errors_print_its_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("XCLRUN_OUTPUTS", raising=False)
     page = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8")
-    told = re.findall(r"^    \$ xclrun (.+)\n    (.+)$", page, re.MULTILINE)
-    assert len(told) > 10
-    for command, message in told:
+    examples = re.findall(r"^    \$ xclrun (.+)\n    (.+)$", page, re.MULTILINE)
+    assert len(examples) > 10
+    for command, message in examples:
         code = main(command.split())
-        out, said = capsys.readouterr()
-        wanted, _, more = message.partition("…")
-        assert (code, out) == (2, ""), command
-        assert more == ""
-        assert said.startswith(wanted.rstrip()), command
-        assert said.count("\n") == 1, command
-        assert "…" in message or said == f"{message}\n", command
+        out, error = capsys.readouterr()
+        start, omission, rest = message.partition("…")
+        assert (code, out, rest) == (2, "", ""), command
+        assert error.startswith(start.rstrip()), command
+        assert error.count("\n") == 1, command
+        assert omission or error == f"{message}\n", command
 
 
-def test_every_strategy_of_the_tutorials_own_study_does_what_it_is_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A memory that no hop uses would make er naive fine-tuning, which its note says."""
+def test_er_replays_in_the_tutorials_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a memory that no hop uses, er equals naive, and the plan prints a note."""
     page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     [script] = re.findall(r"^```python\n# make_data.py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
@@ -170,8 +190,8 @@ def test_every_strategy_of_the_tutorials_own_study_does_what_it_is_for(
     runs = plan_runs(shlex.split(study))
     assert {run.strategy_name for run in runs} >= {"naive", "er", "lang_spec_ft"}
     assert [note for run in runs for note in run.notes] == []
-    seldom = plan_runs([*shlex.split(study), "dataset.replay.every_k=100"])
-    assert [run.strategy_name for run in seldom if run.notes] == ["er", "er"]
+    without = plan_runs([*shlex.split(study), "dataset.replay.every_k=100"])
+    assert [run.strategy_name for run in without if run.notes] == ["er", "er"]
 
 
 def test_the_tutorial_reads_and_writes_one_outputs_folder() -> None:
@@ -184,7 +204,7 @@ def test_the_tutorial_reads_and_writes_one_outputs_folder() -> None:
     assert set(re.findall(r"outputs/[\w/]*?reports", page)) == {f"{demo[0]}/reports"}
 
 
-def test_of_the_tutorials_first_study_the_demo_has_trained_all_but_one_strategy(
+def test_the_demo_trains_all_but_one_strategy_of_the_tutorials_first_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

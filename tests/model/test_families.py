@@ -261,10 +261,10 @@ def test_what_a_family_cannot_do_is_told_while_planning(plan: Any) -> None:
 def row(kind: str) -> str:
     """Return a family's line in docs/encoders.md, from what the tests above have run and refused."""
     facts = FAMILIES[kind]
-    state = "last piece" if facts.causal or kind in ENDED else "[CLS]"
+    state = "last subword" if facts.causal or kind in ENDED else "[CLS]"
     marks = ["yes" if fits(kind, strategy) else "no" for strategy in STRATEGIES]
-    reads = "to the right" if facts.causal else "both ways"
-    return f"| `{kind}` | {facts.title} | {reads} | {state} | {' | '.join(marks)} |"
+    attention = "causal" if facts.causal else "bidirectional"
+    return f"| `{kind}` | {facts.title} | {attention} | {state} | {' | '.join(marks)} |"
 
 
 def test_the_page_has_each_family_and_each_reason() -> None:
