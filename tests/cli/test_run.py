@@ -122,7 +122,7 @@ def test_outputs_that_cannot_be_written(place: str, refused: Callable[..., str],
     line = refused(*TINY, f"paths.outputs={place}")
     assert line.startswith("cannot write file")
     assert refused(*TINY, f"paths.store={place}").startswith("cannot write file")
-    assert line.endswith("; choose another place with paths.outputs=DIR (or XCLRUN_OUTPUTS) and paths.store=DIR")
+    assert line.endswith("; choose another folder with paths.outputs=DIR (or XCLRUN_OUTPUTS) and paths.store=DIR")
 
 
 def test_outputs_without_permission(refused: Callable[..., str], here: Path) -> None:
@@ -135,7 +135,7 @@ def test_outputs_without_permission(refused: Callable[..., str], here: Path) -> 
             pytest.skip("root may write everywhere here")
     line = refused(*TINY, f"paths.outputs={closed}/outputs")
     assert line.startswith(f"cannot write {closed}/outputs (")
-    assert line.endswith("; choose another place with paths.outputs=DIR (or XCLRUN_OUTPUTS) and paths.store=DIR")
+    assert line.endswith("; choose another folder with paths.outputs=DIR (or XCLRUN_OUTPUTS) and paths.store=DIR")
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_a_finished_run_that_is_damaged_is_named_and_made_again_from_the_store(
         DAMAGES[how](run / name)
         code, told = xclrun("store", "verify", "--outputs", str(outputs))
         assert (code, told.count("\n")) == (1, 1)
-        assert f"{run / name}: changed since the run finished; give the same command again" in told
+        assert f"{run / name}: changed since the run finished; re-run the same command" in told
         code, told = xclrun("status", "--outputs", str(outputs))
         assert code == 1
         assert f"\n{run.name}   damaged" in told
@@ -198,11 +198,11 @@ def test_a_folder_that_holds_another_run_counts_for_none(
     other = shutil.copytree(run, run.with_name(run.name.replace("-s1-", "-s2-")))
     heard: list[str] = []
     assert [record.run_id for record in read_records(outputs, heard.append)] == [run.name]
-    assert [text.startswith(f"{other} holds the run {run.name}: rename the folder") for text in heard] == [True]
+    assert [text.startswith(f"{other} holds the run {run.name}; rename the folder") for text in heard] == [True]
     shutil.rmtree(run)
     code, told = xclrun("show", other.name, "--outputs", str(outputs))
     assert (code, told.count("\n")) == (1, 1)
-    assert f"{other} holds the run {run.name}: rename the folder" in told
+    assert f"{other} holds the run {run.name}; rename the folder" in told
 
 
 # Small files that every command reads.
@@ -296,7 +296,7 @@ def test_no_space_for_the_weights(finished: Path, tmp_path: Path, xclrun: Callab
     assert code == 1
     assert "Traceback" not in told
     assert f"no space left to write {outputs}/store/" in told
-    assert "give the same command again: nothing of record is lost" in told
+    assert "re-run the same command; finished work is not lost" in told
     assert {path: path.read_bytes() for path in there} == there
     assert whole(outputs)
     [failed] = events(outputs, "failed")

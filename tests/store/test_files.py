@@ -67,10 +67,10 @@ def test_the_content_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("number", "kind", "message"),
     [
-        (errno.ENOSPC, RunError, "no space left to write /some/place; free some, then give the same command again"),
+        (errno.ENOSPC, RunError, "no space left to write /some/place; free some and re-run"),
         (errno.EDQUOT, RunError, "no space left"),
-        (errno.EACCES, UsageError, "cannot write /some/place .*; choose another place with paths.outputs=DIR"),
-        (errno.EROFS, UsageError, "choose another place"),
+        (errno.EACCES, UsageError, "cannot write /some/place .*; choose another folder with paths.outputs=DIR"),
+        (errno.EROFS, UsageError, "choose another folder"),
         (errno.EIO, RunError, "cannot write /some/place: "),
     ],
 )

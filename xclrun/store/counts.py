@@ -1,8 +1,7 @@
-"""What the prediction files of a run count: written at the run's end into ``counts.parquet``, for reports.
+"""Counts of the prediction files of a run, written at its end to ``counts.parquet``.
 
-A report of a thousand runs then reads one small file of each run, not one for each hop. The file has a row for each
-language; its metadata say what was counted. Where a run has none, or one of other metrics, or another way to compute F1
-of spans is asked for, the prediction files are counted again.
+A report reads this small file of each run instead of one prediction file per hop. The table has a row per language; its
+metadata name the metrics. The prediction files are counted again if the file is missing or has counts of other metrics.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 # Version of the file; raise it when its content changes.
 FORMAT = 7
-# Arrays in a row, and their types there.
+# Column → NumPy type of its arrays.
 _ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i2", "log2_gold": "<f4",
            "answers": "<f4", "texts": "<i4", "lengths": "<i4"}  # fmt: skip
 _METADATA = b"xclrun"
@@ -35,11 +34,11 @@ _METADATA = b"xclrun"
 
 @dataclass(frozen=True)
 class Counted:
-    """What the prediction files of one run count.
+    """Counts of the prediction files of one run.
 
     Attributes:
         predictions: on the test sentences after each hop.
-        points: hop → step → split → language → metric → score, of the evaluation points inside hops.
+        points: hop → step → split → language → metric → score, at the evaluation points inside hops.
     """
 
     predictions: Predictions
@@ -48,11 +47,10 @@ class Counted:
 
 @dataclass(frozen=True)
 class Common:
-    """What runs on the same sentences have in common, held in memory once.
+    """Data that runs on the same sentences share, in memory once.
 
     Attributes:
-        alignment: the rows of prediction files.
-        ids: ids of the sentences of a language as JSON → the array of them.
+        ids: JSON text of the sentence IDs of a language → their array.
     """
 
     alignment: Alignment = field(default_factory=Alignment)
@@ -66,29 +64,24 @@ def count(
     tags: Sequence[str] | None = None,
     common: Common | None = None,
 ) -> Counted:
-    """Count the prediction files of a run; those of a finished run are checked.
+    """Count the prediction files of a run; verify those of a finished run.
 
     Args:
-        manifest: of the run.
-        metrics: of the keys.
-        tags: names of the tags, where F1 of spans is ``tag_macro``.
+        tags: names of the tags if span F1 is ``tag_macro``.
 
     Raises:
-        OSError, ValueError, KeyError: a file is missing, or not what was written, or hops were tested on different
-            sentences.
+        OSError, ValueError, KeyError: a file is missing or damaged, or hops were tested on different sentences.
     """
     columns = [*base_scores.COLUMNS, *(base_scores.TAG_COLUMNS if tags is not None else ())]
     columns += base_scores.BELIEF_COLUMNS if any(metric.probabilities for metric in metrics.all) else ()
     columns += base_scores.ANSWER_COLUMNS if any(metric.of is Scored.answers for metric in metrics.all) else ()
-    # Reading passes over it if there are no questions or pairs.
+    # Ignored in files without questions or pairs.
     columns.append(base_scores.TEXT_COLUMN)
-    hops = [stage["hop"] for stage in manifest["stages"]]
-    inside = [stage["hop"] for stage in manifest["stages"] if stage["training"].get("points")]
-    tables = (directory.table(directory.predictions(hop), columns) for hop in hops)
+    tables = (directory.table(directory.predictions(stage["hop"]), columns) for stage in manifest["stages"])
     sentences = base_scores.of_hops(tables, (common or Common()).alignment, tags, metrics.reader)
     points = {
         hop: base_scores.of_points(directory.table(directory.points(hop), [*columns, "step"]), metrics, tags)
-        for hop in inside
+        for hop in (stage["hop"] for stage in manifest["stages"] if stage["training"].get("points"))
     }
     return Counted(Predictions(tuple(manifest["labels"]), with_own(sentences, metrics)), points)
 
@@ -100,22 +93,22 @@ def write(
     metrics: MetricsOfKeys,
     tags: Sequence[str] | None,
 ) -> None:
-    """Count the prediction files of a run that is at its end; arguments as those of `count`.
+    """Count the prediction files of a run before it is marked as finished; arguments as of `count`.
 
-    What cannot be counted is left to the reports, which say why.
+    Writes nothing if they cannot be counted: reports then say why.
 
     Raises:
-        UsageError: the place cannot be written.
+        UsageError: the folder is not writable.
         RunError: the disk is full.
     """
     import pyarrow.parquet as pq
 
-    # One of an earlier attempt would be taken for this one's.
+    # The file may be from an earlier attempt.
     directory.counts.unlink(missing_ok=True)
     with contextlib.suppress(ValueError, KeyError):
         counted = count(directory, manifest, metrics, tags)
-        points = [[hop, step, scores] for hop, of in counted.points.items() for step, scores in of.items()]
-        # Ten times as fast to read as YAML, which may hold what JSON has not, such as a number for a key.
+        points = [[hop, step, scores] for hop, steps in counted.points.items() for step, scores in steps.items()]
+        # JSON is read ten times as fast as YAML, but cannot represent every config, such as one with a number as key.
         plain = config if json.loads(json.dumps(config, default=str)) == config else None
         facts = {"kind": _kind(metrics, tags), "points": points, "config": plain}
         buffer = io.BytesIO()
@@ -126,11 +119,12 @@ def write(
 
 @dataclass(frozen=True)
 class Stored:
-    """The file of a run.
+    """Content of ``counts.parquet``.
 
     Attributes:
-        table: a row for each language.
-        facts: ``kind``: see `_kind`; ``points``: [hop, step, `Counted.points` there]; ``config`` of the run, or None.
+        table: a row per language.
+        facts: ``kind`` (see `_kind`); ``points``: [hop, step, scores] of `Counted.points`; ``config`` of the run, or
+            None.
     """
 
     table: pa.Table
@@ -138,15 +132,15 @@ class Stored:
 
 
 def stored(directory: RunDirectory) -> Stored | None:
-    """Return what a finished run wrote; None if there is nothing.
+    """Return the counts that a finished run wrote, or None.
 
     Raises:
-        OSError, ValueError, KeyError: it, or a prediction file that was written after DONE, is not what was written.
+        OSError, ValueError, KeyError: the file, or a prediction file that was written after DONE, is damaged.
     """
-    if not directory.done.is_file() or directory.counts.name not in (done := directory.read_done()):
+    if not directory.done.is_file() or directory.counts.name not in (files := directory.read_done()):
         return None
     finished = directory.done.stat().st_mtime_ns
-    for name in done:
+    for name in files:
         if name.startswith("predictions/") and (path := directory.path / name).stat().st_mtime_ns >= finished:
             directory.content(path)
     table = directory.table(directory.counts)
@@ -159,55 +153,50 @@ def read(
     metrics: MetricsOfKeys,
     tags: Sequence[str] | None,
     common: Common,
-    there: Stored | None,
+    file: Stored | None,
 ) -> Counted:
-    """Return what `count` does; from what is `stored` if it is of these metrics.
-
-    Raises:
-        OSError, ValueError, KeyError: as `count` does.
-    """
-    if there is not None and there.facts.get("kind") == _kind(metrics, tags):
-        return _counted(there, manifest, metrics, common)
+    """Return the result of `count`, from the `stored` counts if these have the same metrics."""
+    if file is not None and file.facts.get("kind") == _kind(metrics, tags):
+        return _from_table(file, manifest, metrics, common)
     return count(directory, manifest, metrics, tags, common)
 
 
 def _kind(metrics: MetricsOfKeys, tags: Sequence[str] | None) -> list[Any]:
-    """Return what the content depends on but for the files: of evaluation points scores are written, not counts."""
+    """Return what the content depends on besides the files: points have scores of these metrics, not counts."""
     return [FORMAT, [metric.name for metric in metrics.all], tags is not None]
 
 
 def _table(counted: Counted) -> pa.Table:
-    """Return a row for each language."""
     import pyarrow as pa
 
     types = [("language", pa.string()), ("ids", pa.string()), *((name, pa.binary()) for name in _ARRAYS)]
     rows = []
-    for language, them in counted.predictions.sentences.items():
-        arrays = dict(zip(("tp", "fp", "fn"), them.spans or (), strict=False))
-        arrays |= {name: array for name in _ARRAYS if (array := getattr(them, name, None)) is not None}
+    for language, sentences in counted.predictions.sentences.items():
+        arrays = dict(zip(("tp", "fp", "fn"), sentences.spans or (), strict=False))
+        arrays |= {name: array for name in _ARRAYS if (array := getattr(sentences, name, None)) is not None}
         content = {name: np.ascontiguousarray(array, _ARRAYS[name]).tobytes() for name, array in arrays.items()}
-        rows.append({"language": language, "ids": json.dumps(them.ids.tolist()), **content})
+        rows.append({"language": language, "ids": json.dumps(sentences.ids.tolist()), **content})
     return pa.Table.from_pylist(rows, schema=pa.schema(types))
 
 
-def _counted(there: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, common: Common) -> Counted:
-    """Return what `_table` made a table of."""
+def _from_table(file: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, common: Common) -> Counted:
+    """Undo `_table`."""
     sentences = {}
-    for row in there.table.to_pylist():
+    for row in file.table.to_pylist():
         ids = common.ids.get(row["ids"])
         if ids is None:
             ids = common.ids[row["ids"]] = np.array(json.loads(row["ids"]))
         n = len(ids)
-        of: dict[str, Any] = {k: np.frombuffer(row[k], kind) for k, kind in _ARRAYS.items() if row[k] is not None}
-        for name in of.keys() & {"predicted", "tp", "fp", "fn", "log2_gold"}:
-            of[name] = of[name].reshape(n, -1)
-        if "answers" in of:
-            of["answers"] = of["answers"].reshape(2, n, -1)
-        if "tags" in of:
-            of["tags"] = of["tags"].reshape(-1, 1 + of["predicted"].shape[1])
-        spans = (of.pop("tp"), of.pop("fp"), of.pop("fn")) if "tp" in of else None
-        sentences[row["language"]] = Sentences(ids=ids, spans=spans, **of)
-    by_hop: dict[int, dict[int, dict[str, Scores]]] = {}
-    for hop, step, scores in there.facts["points"]:
-        by_hop.setdefault(hop, {})[step] = scores
-    return Counted(Predictions(tuple(manifest["labels"]), with_own(sentences, metrics)), by_hop)
+        arrays: dict[str, Any] = {k: np.frombuffer(row[k], kind) for k, kind in _ARRAYS.items() if row[k] is not None}
+        for name in arrays.keys() & {"predicted", "tp", "fp", "fn", "log2_gold"}:
+            arrays[name] = arrays[name].reshape(n, -1)
+        if "answers" in arrays:
+            arrays["answers"] = arrays["answers"].reshape(2, n, -1)
+        if "tags" in arrays:
+            arrays["tags"] = arrays["tags"].reshape(-1, 1 + arrays["predicted"].shape[1])
+        spans = (arrays.pop("tp"), arrays.pop("fp"), arrays.pop("fn")) if "tp" in arrays else None
+        sentences[row["language"]] = Sentences(ids=ids, spans=spans, **arrays)
+    points: dict[int, dict[int, dict[str, Scores]]] = {}
+    for hop, step, scores in file.facts["points"]:
+        points.setdefault(hop, {})[step] = scores
+    return Counted(Predictions(tuple(manifest["labels"]), with_own(sentences, metrics)), points)

@@ -1,4 +1,4 @@
-"""Writing that a crash cannot tear: to a temporary name, flushed to disk, then renamed."""
+"""Atomic writes: to a temporary file, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ TEMPORARY = ".tmp-"
 
 
 def explain(error: OSError, path: Path | str) -> XclrunError:
-    """Return the one-line error for a failed write: a full disk, or a place that cannot be written."""
+    """Return the one-line error for a failed write."""
     where = error.filename or path
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return RunError(
-            f"no space left to write {where}; free some, then give the same command again: nothing of record is lost"
+            f"no space left to write {where}; free some and re-run the same command; finished work is not lost"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
         return UsageError(
-            f"cannot write {where} ({error.strerror}); choose another place with paths.outputs=DIR (or XCLRUN_OUTPUTS) "
-            "and paths.store=DIR"
+            f"cannot write {where} ({error.strerror}); choose another folder with "
+            "paths.outputs=DIR (or XCLRUN_OUTPUTS) and paths.store=DIR"
         )
     return RunError(f"cannot write {where}: {error.strerror or error}")
 
 
 @contextlib.contextmanager
 def writing(path: Path | str) -> Iterator[None]:
-    """Turn an OSError of the block into a one-line error about ``path``."""
+    """Convert an OSError in the block to a one-line error about ``path``."""
     try:
         yield
     except OSError as error:
@@ -53,13 +53,10 @@ def sync_directory(path: Path) -> None:
 
 
 def atomic_write(path: Path, data: bytes | str, mode: int = 0o644) -> None:
-    """Write a whole file at once: readers see the old content or the new, never a part.
-
-    Args:
-        mode: who may read it.
+    """Write a file atomically: readers see either the old or the new content.
 
     Raises:
-        UsageError: the place cannot be written.
+        UsageError: the folder is not writable.
         RunError: the disk is full.
     """
     content = data.encode() if isinstance(data, str) else data
@@ -82,11 +79,10 @@ def atomic_write(path: Path, data: bytes | str, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory that becomes ``path`` when the block ends well; where ``path`` exists by then, it
-    stays.
+    """Yield a temporary directory that is renamed to ``path`` if the block succeeds; an existing ``path`` stays.
 
     Raises:
-        UsageError: the place cannot be written.
+        UsageError: the folder is not writable.
         RunError: the disk is full.
     """
     with writing(path):
@@ -112,7 +108,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, content: Any, mode: int = 0o644) -> None:
-    """Write a JSON file atomically; NaN is refused, since JSON has none."""
+    """Write a JSON file atomically; raise a ValueError for NaN, which JSON does not have."""
     atomic_write(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", mode)
 
 
@@ -122,7 +118,7 @@ def read_json(path: Path) -> Any:
 
 
 def append_event(path: Path, kind: str, **facts: Any) -> None:
-    """Append what happened to a file of events, one JSON a line; a torn last line, left by a crash, is closed first."""
+    """Append an event as one line of JSON; first end an incomplete last line, which a crash leaves."""
     line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts}, ensure_ascii=False) + "\n"
     with writing(path), path.open("ab+") as file:
         if file.tell():
@@ -133,8 +129,8 @@ def append_event(path: Path, kind: str, **facts: Any) -> None:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file that can be read, in order; none if it is not there."""
-    # As bytes: a torn line may end inside a character, and other line separators may stand inside a line.
+    """Yield the readable events of a file in order; none if it does not exist."""
+    # As bytes: an incomplete line may end inside a character, and events may contain other line separators.
     for line in path.read_bytes().split(b"\n") if path.is_file() else ():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             event = json.loads(line)

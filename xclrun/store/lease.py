@@ -1,13 +1,13 @@
-"""Leases: one process at a time makes a thing, the others wait, and a dead owner's lease is taken over.
+"""Leases: one process at a time computes a result, and the others wait or replace an owner that died.
 
-Leases of a key are files ``<key>.lease-<n>``; the highest n counts. Its owner refreshes the file's time stamp
-(heartbeat). Where the owner is dead, or has been silent for too long, the next one creates ``n + 1``, which the file
-system grants to one process only, also over a network. A lease only saves work: what is made is put in place by an
-atomic rename, so an owner that was taken for dead and is not does no harm.
+The leases of a key are files ``<key>.lease-<n>``; the highest n is valid. Its owner updates the file's modification
+time (heartbeat). If the owner has died or its heartbeat has expired, the next process creates ``n + 1``; the file
+system lets only one process do so, also over a network. A lease only saves work: results are renamed into place
+atomically, so an owner that was wrongly considered dead does no harm.
 
-Silence is judged twice: by the age of the stamp, which tells at once of an owner who died long ago on another machine,
-and by how long this process, on its own clock, has seen the stamp unchanged. So nobody is waited for whose stamp lies
-in the future, because a clock was wrong and was put right.
+Two ages of the heartbeat are compared with `SILENCE`: the age of the file's time, which detects at once an owner that
+died long ago on another machine; and the time for which this process, by its own clock, has seen the file unchanged,
+which detects an owner whose clock was ahead.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import Any
 
 from xclrun.store.files import TEMPORARY, writing
 
-HEARTBEAT = 10.0  # seconds between two signs of life
-SILENCE = 60.0  # seconds without one after which an owner counts as dead
-CLOCK = ".clock-"  # files that show the time of the file system
+HEARTBEAT = 10.0  # seconds between two heartbeats
+SILENCE = 60.0  # seconds without a heartbeat after which an owner counts as dead
+CLOCK = ".clock-"  # prefix of files that are created to read the time of the file system
 
 
 @lru_cache
 def _machine() -> str:
-    """Return an identifier that two processes share exactly if each can see whether the other is alive."""
+    """Return an identifier that two processes share exactly if each can check whether the other is alive."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -43,12 +43,9 @@ def _machine() -> str:
 
 
 def _birth(pid: int) -> str | None:
-    """Return when a process began, so that a reused process number is recognised; empty if unknown.
-
-    None: it is dead, though its parent has not asked how it ended.
-    """
+    """Return the start time of a process, which identifies it if its ID is reused; empty if unknown, None if dead."""
     try:
-        # The name, in parentheses, may hold spaces.
+        # The name, in parentheses, may contain spaces.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in ("Z", "X") else fields[19]
     except (OSError, IndexError):
@@ -56,7 +53,7 @@ def _birth(pid: int) -> str | None:
 
 
 def _alive(pid: int, birth: Any) -> bool:
-    """Whether the process of this machine that has this number is alive, and is the one that began at ``birth``."""
+    """Return whether process ``pid`` of this machine is alive and has the start time ``birth``."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -68,11 +65,10 @@ def _alive(pid: int, birth: Any) -> bool:
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds a lease, and since when.
+    """The process that holds a lease.
 
     Attributes:
-        host, pid: where.
-        facts: what the file says.
+        facts: content of the lease file.
         alive: whether it counts as alive.
     """
 
@@ -90,26 +86,26 @@ class Lease:
     """The lease of one key.
 
     Attributes:
-        path: ``<folder>/<key>``; the files of the lease begin with it.
+        path: ``<folder>/<key>``, the prefix of the lease files.
     """
 
     path: Path
 
     def _files(self) -> list[tuple[int, Path]]:
         prefix = f"{self.path.name}.lease-"
-        found: list[tuple[int, Path]] = []
+        files: list[tuple[int, Path]] = []
         with contextlib.suppress(FileNotFoundError):
             names = [name for name in os.listdir(self.path.parent) if name.startswith(prefix)]
-            found = [(int(n.removeprefix(prefix)), self.path.with_name(n)) for n in names if n.split("-")[-1].isdigit()]
-        return sorted(found)
+            files = [(int(n.removeprefix(prefix)), self.path.with_name(n)) for n in names if n.split("-")[-1].isdigit()]
+        return sorted(files)
 
     def owner(self) -> Owner | None:
-        """Return who holds the lease, alive or not; None where nobody does."""
+        """Return the process that holds the lease, alive or not; None without one."""
         files = self._files()
         return _read(files[-1][1]) if files else None
 
     def try_acquire(self) -> Path | None:
-        """Return the file of a lease that is now held by this process, or None where another holds it."""
+        """Acquire the lease and return its file; return None if another process holds it."""
         files = self._files()
         if files:
             owner = _read(files[-1][1])
@@ -126,7 +122,7 @@ class Lease:
                 _create(mine, json.dumps(facts))
             except FileExistsError:
                 return None
-        # Who listed the files before another took the lease and gave it back may have made a second one.
+        # If another process acquired and released the lease after our listing, there may now be two files.
         for _, other in self._files():
             if other != mine and (owner := _read(other)) is not None and owner.alive:
                 mine.unlink(missing_ok=True)
@@ -135,7 +131,7 @@ class Lease:
 
     @contextlib.contextmanager
     def held(self, mine: Path) -> Iterator[None]:
-        """Renew a lease that `try_acquire` gave while the block runs, and release it afterwards."""
+        """Renew a lease from `try_acquire` while the block runs, and release it afterwards."""
         over = threading.Event()
 
         def beat() -> None:
@@ -153,7 +149,7 @@ class Lease:
             self.release(mine)
 
     def release(self, mine: Path) -> None:
-        """Release a lease: its file, and those of dead owners before it, are removed, the newest last."""
+        """Release a lease: remove its file and those of earlier dead owners, the newest last."""
         number = int(mine.name.rpartition("-")[2])
         for n, path in self._files():
             if n < number:
@@ -162,10 +158,10 @@ class Lease:
 
 
 def _create(path: Path, content: str) -> None:
-    """Create a file with its content at once, so that its owner is known from the first instant on.
+    """Create a file together with its content, so it names its owner from the start.
 
     Raises:
-        FileExistsError: it is there already.
+        FileExistsError: the file exists.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{threading.get_ident()}")
     try:
@@ -184,7 +180,7 @@ def _create(path: Path, content: str) -> None:
 
 
 def _read(path: Path) -> Owner | None:
-    """Return the owner that a lease file names; None where the file is gone."""
+    """Return the owner that a lease file names; None if the file does not exist."""
     try:
         text, stamp = path.read_text(), path.stat().st_mtime
         seen, aged = _unchanged(path, stamp) < SILENCE, _now(path.parent) - stamp < SILENCE
@@ -194,20 +190,20 @@ def _read(path: Path) -> Owner | None:
         facts = json.loads(text)
         host, pid = str(facts["host"]), int(facts["pid"])
     except (ValueError, KeyError, TypeError):
-        # Its owner died, or is, between making the file and writing it: there are no hard links here.
+        # Without hard links, the file is empty for a moment; or its owner died then.
         return Owner("unknown", 0, {}, seen and aged)
     if facts.get("machine") == _machine():
-        # Not by age: a clock that is put forward, or a machine that slept, would make every owner look dead.
+        # Regardless of age: after a clock was set forward or the machine was suspended, every owner would look dead.
         return Owner(host, pid, facts, seen and _alive(pid, facts.get("birth")))
     return Owner(host, pid, facts, seen and aged)
 
 
-# Lease → its stamp, and when this process first saw it (on its own clock, which is never put right).
+# Lease → its modification time, and when this process first saw it (monotonic clock).
 _seen: dict[Path, tuple[float, float]] = {}
 
 
 def _unchanged(path: Path, stamp: float) -> float:
-    """Return for how many seconds this process has seen a lease with the same stamp."""
+    """Return for how many seconds this process has seen a lease with the same modification time."""
     now = time.monotonic()
     if path not in _seen or _seen[path][0] != stamp:
         _seen[path] = stamp, now
@@ -215,7 +211,7 @@ def _unchanged(path: Path, stamp: float) -> float:
 
 
 def _now(folder: Path) -> float:
-    """Return the time as the file system of ``folder`` has it: clocks of a cluster differ."""
+    """Return the time of the file system of ``folder``; the clocks of a cluster differ."""
     probe = folder / f"{CLOCK}{os.getpid()}-{threading.get_ident()}"
     try:
         probe.touch()

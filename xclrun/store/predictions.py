@@ -1,42 +1,42 @@
-"""Prediction rows: what every number is computed from. One Parquet file per hop, compact types.
+"""Prediction rows, the basis of every number: one Parquet file per hop.
 
 | column | meaning |
 |---|---|
 | run_id | the run (absent in the store, where runs share the rows) |
-| hop, step | evaluation point: hop 0 is before fine-tuning; main steps taken in the hop when the weights were taken |
-| examples_seen | training examples seen in the hop by then, replayed ones included |
-| split, language, example_id | what was predicted |
-| gold, predicted | class ids; gold −1: training never had the class; null where the task has no labels |
+| hop, step | evaluation point: hop 0 is before fine-tuning; step counts the training steps of the hop |
+| examples_seen | training examples of the hop up to this step, including replayed ones |
+| split, language, example_id | the example |
+| gold, predicted | class ids; gold −1: class not in the training data; null in tasks without labels |
 | log2_gold | log2 p(gold class); null where gold is −1 or null |
-| gold_tags, predicted_tags | tag ids of all words that are scored; gold −1: training never had the tag; null without |
-| tp, fp, fn | spans: right, wrongly predicted, missed; where tags are no spans: words that are right, wrong, wrong |
-| log2_gold_tags | log2 p(gold tags) of the words the model saw; null if one is −1 |
+| gold_tags, predicted_tags | tag ids of all scored words; gold −1: tag not in the training data; null without tags |
+| tp, fp, fn | spans: true positives, false positives, false negatives; for single tags: words right, wrong, wrong |
+| log2_gold_tags | log2 p(gold tags) of the words within the length limit; null if one tag is −1 |
 | tokens | words of the sentence |
 
-The rows of the block that a hop predicts before training on it (`xclrun.core.stream.Hop.codes`; split ``train``) have
-one more column, since an online codelength counts words beyond the length limit too:
+Rows of a block that is predicted before training on it (`xclrun.core.stream.Hop.codes`; split ``train``) have another
+column, since an online codelength includes words beyond the length limit:
 
 | column | meaning |
 |---|---|
-| seen | words that the model saw; 0 without tags |
+| seen | words within the length limit; 0 without tags |
 
-Rows of answers (task ``span``) have these too:
+Rows of answers (task ``span``) have further columns:
 
 | column | meaning |
 |---|---|
-| answer | the predicted answer, as it is written in the text; empty: the model says that there is none |
-| answer_start, answer_end | its first character in the text, and the one after its last; null if it is empty |
-| gold_answers | all gold answers; none where the question has no answer |
-| log2_gold | log2 p(first gold answer) among all spans of the text, `log2_classes` of them; null where no window \
-has it, or it is too long (see `xclrun.train.answers`) |
-| log2_classes | log2 of the number of spans that an answer can be |
-| text | number of the question's text among the texts of the split, from 0: questions about one text share it |
+| answer | predicted answer, as in the text; empty: predicted to be unanswerable |
+| answer_start, answer_end | half-open range of its characters in the text; null if it is empty |
+| gold_answers | all gold answers; empty for an unanswerable question |
+| log2_gold | log2 p(first gold answer) among all 2^`log2_classes` spans of the text; null if no window contains the \
+answer or it is too long (`xclrun.train.answers`) |
+| log2_classes | log2 of the number of possible spans |
+| text | index of the question's text in the split, from 0; questions about the same text share it |
 
-Rows of pairs of texts have ``text`` too, where some of them have the first text in common, as the hypotheses about a
-premise do: what is drawn then are texts (docs/metrics.md, "Bootstrap").
+Rows of text pairs also have ``text`` if several pairs share the first text, as hypotheses share a premise: the
+bootstrap then draws texts (docs/metrics.md, "Bootstrap").
 
-Of a sentence that was cut at the length limit, slots beyond count as not found, so all words are scored; tags beyond
-are left out where the task is ``token_tags``: then `tokens` says how many words there were.
+In a sentence cut at the length limit, slots beyond it count as missed, so all words are scored. In the task
+``token_tags``, tags beyond it are not in the rows; `tokens` is the number of all words.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# The rows of a block in the folder of a stage.
+# File name of the rows of a block in a stage's folder.
 BLOCK = "next.parquet"
 # Columns of answers.
 ANSWERS = ("answer", "answer_start", "answer_end", "gold_answers", "log2_classes")
-# Of answers, and of pairs.
+# Column of answers and of text pairs.
 TEXT = "text"
 
 
@@ -64,9 +64,9 @@ def schema(answers: bool = False, block: bool = False, texts: bool = False) -> p
     """Return the Arrow schema of the rows in the store (without run_id).
 
     Args:
-        answers: with the columns of answers, `TEXT` not among them.
-        block: with those of the rows of a block.
-        texts: with `TEXT`.
+        answers: include the columns `ANSWERS`.
+        block: include the column of blocks.
+        texts: include the column `TEXT`.
     """
     import pyarrow as pa
 
@@ -98,22 +98,14 @@ def schema(answers: bool = False, block: bool = False, texts: bool = False) -> p
 
 
 def joined(parts: Iterable[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
-    """Return the columns of several splits as one, one after the other; what only some of them have is null in others.
-
-    Without any rows there are no columns.
-    """
+    """Concatenate the columns of several splits; values of columns that a split lacks are None."""
     parts = list(parts)
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: [v for part in parts for v in part.get(name, [None] * len(part["split"]))] for name in names}
 
 
-def of_block(columns: dict[str, Any]) -> pa.Table:
-    """Return the rows of a block as an Arrow table: those of `table`, and ``seen``."""
-    return table(columns, block=True)
-
-
 def table(columns: dict[str, Any], block: bool = False) -> pa.Table:
-    """Return prediction rows as an Arrow table with the exact types of `schema`; ``block``: those of a block."""
+    """Return prediction rows as an Arrow table with the types of `schema`; ``block``: with the column of blocks."""
     import pyarrow as pa
 
     types = schema(ANSWERS[0] in columns, block, TEXT in columns)
@@ -121,7 +113,7 @@ def table(columns: dict[str, Any], block: bool = False) -> pa.Table:
 
 
 def content(rows: pa.Table, **constant: Any) -> bytes:
-    """Return rows as a Parquet file; ``constant`` columns, such as run_id or hop, are set for all rows."""
+    """Return rows as the content of a Parquet file; ``constant``: columns to set for all rows, such as hop."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -139,7 +131,7 @@ def content(rows: pa.Table, **constant: Any) -> bytes:
 
 
 def write(path: Path, rows: pa.Table, **constant: Any) -> None:
-    """Write rows to a Parquet file atomically, as `content` gives it."""
+    """Write the `content` of rows atomically."""
     atomic_write(path, content(rows, **constant))
 
 

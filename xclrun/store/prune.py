@@ -1,8 +1,7 @@
-"""Maintenance of the store: list it, remove what is not needed, find damage.
+"""Maintenance of the store: list its entries, remove unneeded ones, find damage.
 
-Reports need run directories alone, of which nothing is touched here but what a crash left half-written beside averages.
-Trained weights and strategy states are needed by
-runs that are not finished, and save work for runs that are still to come.
+Unfinished runs need trained weights and strategy states; later runs can reuse them. Reports need only run directories,
+where this module removes nothing but temporary files of averages that a crash left.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from xclrun.store.lease import CLOCK, Lease
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 from xclrun.store.stages import FACTS, StageStore
 
-# Leftovers of a crash younger than this may belong to a process that is alive on another machine.
+# Seconds: younger leftovers of a crash may belong to a live process on another machine.
 AGE = 3600.0
 _LEASE = re.compile(r"\.lease-\d+$")
 _STAGE = re.compile("[0-9a-f]{64}")
@@ -30,15 +29,14 @@ _STAGE = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing in the store.
+    """One entry of the store.
 
     Attributes:
-        path: where.
-        kind: ``train``, ``state``, ``features``, ``evaluation``, ``attention``; ``damaged`` where its facts cannot be
-            read; ``checkpoint``; ``leftover`` of a crash, such as the lease of an owner who has been silent for long.
-        bytes: on disk.
-        hop: what was learned.
-        runs: unfinished and finished runs that refer to it.
+        kind: ``train``, ``state``, ``features``, ``evaluation``, ``attention``; ``damaged`` if its facts are
+            unreadable; ``checkpoint``; ``leftover`` of a crash, such as an expired lease.
+        bytes: size on disk.
+        hop: name of the hop.
+        unfinished, finished: number of such runs that refer to it.
     """
 
     path: Path
@@ -70,7 +68,7 @@ def _references(outputs: Path) -> dict[str, list[bool]]:
 
 
 def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
-    """Yield everything in the store, and leftovers of `xclrun average`, which no run that continues clears away."""
+    """Yield the entries of the store, and temporary files of `xclrun average`, which no resumed run removes."""
     references = _references(outputs)
     for path in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         with contextlib.suppress(OSError):
@@ -90,7 +88,6 @@ def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
 
 
 def _kind_and_hop(folder: Path) -> tuple[str, str]:
-    """Return kind and hop of a stage."""
     try:
         facts = read_json(folder / FACTS)
         return str(facts["kind"]), str(facts.get("hop", ""))
@@ -99,10 +96,10 @@ def _kind_and_hop(folder: Path) -> tuple[str, str]:
 
 
 def removable(store: StageStore, outputs: Path, weights: bool) -> Iterator[Entry]:
-    """Yield what can go without changing any result.
+    """Yield the entries that can be removed without changing a result.
 
-    Leftovers of crashes; checkpoints of trainings that are done; with ``weights`` also trained weights and states
-    that no unfinished run refers to: a later run that would share them then trains them again.
+    These are leftovers of crashes, checkpoints of completed trainings and, with ``weights``, weights and states without
+    an unfinished run; a later run that shares them then repeats the training.
     """
     for entry in entries(store, outputs):
         if entry.kind == "leftover":
@@ -116,12 +113,12 @@ def removable(store: StageStore, outputs: Path, weights: bool) -> Iterator[Entry
 
 
 def remove(store: StageStore, entry: Entry) -> bool:
-    """Remove an entry, unless another process is working on it; return whether it is gone."""
+    """Remove an entry unless another process works on it; return whether it was removed."""
     lease = Lease(entry.path)
     if (mine := lease.try_acquire()) is None:
         return False
     with lease.held(mine):
-        # Renamed first, so no reader sees half of it.
+        # Renamed first, so readers never see a part.
         aside = entry.path.with_name(f"{TEMPORARY}removed-{entry.path.name}")
         with contextlib.suppress(OSError):
             if entry.path.is_file():
@@ -133,17 +130,17 @@ def remove(store: StageStore, entry: Entry) -> bool:
 
 
 def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
-    """Yield a line for each file of a stage, a checkpoint, a finished run or the cache that is not what was written."""
-    # Looks at all folders, since a stage that lost its facts is damaged too.
+    """Yield a line for each damaged file of a stage, checkpoint, average or finished run, or of the cache."""
+    # All folders: a stage without its facts is damaged too.
     for folder in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         if _STAGE.fullmatch(folder.name) and (name := store.damaged(folder.name)) is not None:
-            yield f"{folder / name}: changed since it was written; the next run that needs it makes it again"
+            yield f"{folder / name}: changed since it was written; the next run that needs it creates it again"
     for folder in [*sorted(store.root.glob("[0-9a-f][0-9a-f]/*.checkpoints")), outputs / "cache"]:
         for path in damaged_files(folder):
-            yield f"{path}: changed since it was written; it is not used, and made again where it is needed"
+            yield f"{path}: changed since it was written; it is ignored and created again when needed"
     for folder in sorted(outputs.glob("runs/*/averages")):
         for path in damaged_files(folder):
-            yield f"{path}: changed since it was written; it is not used, and `xclrun average` makes it again"
+            yield f"{path}: changed since it was written; it is ignored; `xclrun average` creates it again"
     for done in sorted((outputs / "runs").glob("*/DONE")):
         directory = RunDirectory(done.parent)
         try:
@@ -155,6 +152,6 @@ def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
                 note(f"{other}; not verified")
             continue
         if wrong is not None:
-            # A flipped bit would otherwise go unnoticed.
-            how = f"remove {done} and give" if directory.finished else "give"
-            yield f"{wrong}: changed since the run finished; {how} the same command again: it is made from the store"
+            # The quick check of `finished` does not see a flipped bit.
+            how = f"remove {done} and re-run" if directory.finished else "re-run"
+            yield f"{wrong}: changed since the run finished; {how} the same command to restore it from the store"

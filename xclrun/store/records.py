@@ -1,4 +1,4 @@
-"""From a run's files of record to its `RunRecord`: what analysis and reports are made of."""
+"""Read runs from their directories: the `RunRecord` of each, its predictions, and the sweeps it belongs to."""
 
 from __future__ import annotations
 
@@ -30,35 +30,34 @@ UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeErr
 
 
 def run_directories(outputs: Path, only: Collection[str] | None = None) -> list[RunDirectory]:
-    """Return all run directories under ``outputs``, or ``only`` those of some ids, by name: of runs that were begun."""
+    """Return the directories of all runs under ``outputs`` that have started, or of ``only`` some, sorted by run ID."""
     if only is not None:
-        asked = (RunDirectory(outputs / "runs" / run_id) for run_id in sorted(set(only)))
-        return [directory for directory in asked if directory.manifest.is_file() or directory.done.is_file()]
+        directories = (RunDirectory(outputs / "runs" / run_id) for run_id in sorted(set(only)))
+        return [directory for directory in directories if directory.manifest.is_file() or directory.done.is_file()]
     folders = {path.parent for name in ("manifest.json", "DONE") for path in (outputs / "runs").glob(f"*/{name}")}
     return [RunDirectory(path) for path in sorted(folders)]
 
 
 def record(directory: RunDirectory, common: Common | None = None, slot_f1: str | None = None) -> RunRecord:
-    """Return the record of a run: its scores are computed from its prediction files; what is not measured yet is NaN.
+    """Return the record of a run, with scores computed from its prediction files; scores of later hops are NaN.
 
     Args:
-        common: what the runs that are read together share.
-        slot_f1: how F1 of spans is computed, ``span_micro`` or ``tag_macro``; None: as the run's config says.
+        slot_f1: definition of span F1, ``span_micro`` or ``tag_macro``; None: that of the run's config.
 
     Raises:
-        ValueError: the files of record cannot be read, or are not what was written.
+        ValueError: the run's files are unreadable or damaged.
     """
-    if (wrong := directory.damaged()) is not None:
-        raise ValueError(f"{wrong} is missing or damaged; the run's command, given again, makes it again")
+    if (path := directory.damaged()) is not None:
+        raise ValueError(f"{path} is missing or damaged; re-run the command of the run to restore it")
     try:
         return _record(directory, common, slot_f1)
     except UnreadableRun:
         raise
     except UNREADABLE as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
-        # What counts may be a plug-in's.
-        why += f", in {place}" if (place := raised_in(error)) else ""
-        raise ValueError(f"{directory.path} cannot be read ({why})") from error
+        reason = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+        # A plug-in may define the metric.
+        reason += f", in {place}" if (place := raised_in(error)) else ""
+        raise ValueError(f"{directory.path} cannot be read ({reason})") from error
 
 
 def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None) -> RunRecord:
@@ -68,15 +67,15 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
     from xclrun.store.counts import Common, read, stored
 
     manifest = directory.read_manifest()
-    there = stored(directory)
-    config = (there.facts.get("config") if there else None) or _config(directory)
+    counts = stored(directory)
+    config = (counts.facts.get("config") if counts else None) or _config(directory)
     if slot_f1 is not None:
         config["evaluate"]["slot_f1"] = slot_f1
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
     mixtures = tuple(map(tuple, manifest["stream"].get("mixtures", ())))
     hops = number_of_hops(stream, len(mixtures or languages), manifest["stream"].get("blocks"))
-    metrics, tags = _ways(config, manifest)
-    counted = read(directory, manifest, metrics, tags, common or Common(), there)
+    metrics, tags = _metrics_and_tags(config, manifest)
+    counted = read(directory, manifest, metrics, tags, common or Common(), counts)
     scores = {}
     for metric in metrics.all:
         scores[metric.name] = np.full((hops + 1, len(languages)), np.nan)
@@ -93,9 +92,8 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
         for stage in manifest["stages"]
         for point in stage["training"].get("points", ())
     ]
-    ended = manifest["status"] if manifest["status"] in ("failed", "interrupted") else "running"
-    # What DONE says was checked before.
-    status = "finished" if directory.done.is_file() else ended
+    unfinished = manifest["status"] if manifest["status"] in ("failed", "interrupted") else "running"
+    status = "finished" if directory.done.is_file() else unfinished
     return RunRecord(
         run_id=manifest["run_id"],
         dataset=config["dataset"]["name"],
@@ -128,30 +126,29 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
 
 
 def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKeys:
-    """Return the base scores that the keys of a run have, and those next to them."""
+    """Return the metrics of the keys of a run."""
     reader = config["dataset"].get("reader") or ""
     if "tasks" in manifest:
-        own = {
-            key: _task(of["task"]).measured(tagged=bool(of["tags"])) for of in manifest["tasks"] for key in of["keys"]
+        by_key = {
+            key: _task(targets["task"]).measured(tagged=bool(targets["tags"]))
+            for targets in manifest["tasks"]
+            for key in targets["keys"]
         }
-        return MetricsOfKeys(own=own, reader=reader)
-    if "task" in manifest:
-        task = _task(manifest["task"])
-    else:
-        # Before there could be several, manifests did not say it.
-        [task] = tasks_of_dataset(config["dataset"])
+        return MetricsOfKeys(own=by_key, reader=reader)
+    # The manifest has no task if the config determines it.
+    task = _task(manifest["task"]) if "task" in manifest else tasks_of_dataset(config["dataset"])[0]
     return MetricsOfKeys(task.measured(tagged=bool(manifest["tags"])), reader=reader)
 
 
-def _task(told: str | dict[str, Any]) -> Task:
-    """Return the task of a manifest: described there if it is a plug-in's."""
-    return task_identified(told) if isinstance(told, str) else restored(told)
+def _task(value: str | dict[str, Any]) -> Task:
+    """Return the task that a manifest names, or describes if a plug-in defines it."""
+    return task_identified(value) if isinstance(value, str) else restored(value)
 
 
 def _dev_scores(stage: dict[str, Any], epoch: dict[str, Any], slot_f1: str, metrics: MetricsOfKeys) -> dict[str, Any]:
-    """Return the dev scores of an epoch without F1 of spans where training computed it in another way.
+    """Return the dev scores of an epoch, without span F1 if training used another definition.
 
-    No predictions are kept of the dev split.
+    It cannot be recomputed: dev predictions are not stored.
     """
     other = {metric.name for metric in metrics.all if metric.span_f1} if stage["slot_f1"] != slot_f1 else ()
     return {
@@ -161,56 +158,53 @@ def _dev_scores(stage: dict[str, Any], epoch: dict[str, Any], slot_f1: str, metr
 
 
 def write_counts(directory: RunDirectory) -> None:
-    """Count the prediction files of a run that is at its end but for DONE, so that reports need not.
+    """Count the prediction files of a run before it is marked as finished, and write the counts for reports.
 
     Raises:
-        UsageError: the place cannot be written.
+        UsageError: the folder is not writable.
         RunError: the disk is full.
     """
     from xclrun.store.counts import write
 
     config, manifest = _config(directory), directory.read_manifest()
-    write(directory, config, manifest, *_ways(config, manifest))
+    write(directory, config, manifest, *_metrics_and_tags(config, manifest))
 
 
-def _ways(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[MetricsOfKeys, list[str] | None]:
-    """Return the metrics of a run, and the names of its tags where F1 of spans is that of single tags."""
+def _metrics_and_tags(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[MetricsOfKeys, list[str] | None]:
+    """Return the metrics of a run, and the names of its tags if span F1 is ``tag_macro``."""
     metrics = metrics_of(config, manifest)
     macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics.every)
-    # Not offered of several tasks, which have no tags in common.
     return metrics, manifest["tags"] if macro else None
 
 
 def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the scores of averaged checkpoints; a file that is not what was written counts for nothing."""
+    """Yield the scores of averaged checkpoints; damaged files are ignored."""
     from xclrun.analysis.base_scores import of_hop
     from xclrun.store import predictions
 
-    ways = _ways(config, manifest)
+    metrics, tags = _metrics_and_tags(config, manifest)
     for path in sorted(directory.averages.glob("*-hop-*.parquet")):
         name = re.fullmatch(r"(all|last-\d+)-hop-(\d+)-[0-9a-f]{64}\.parquet", path.name)
         if name is not None and is_intact(path):
-            test = of_hop(predictions.read(path), *ways)
-            yield {"hop": int(name[2]), "of": name[1], "test": test}
+            yield {"hop": int(name[2]), "of": name[1], "test": of_hop(predictions.read(path), metrics, tags)}
 
 
 def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what the labels of each block cost that was asked for (`RunRecord.coded`)."""
+    """Yield the codelengths of each block (`RunRecord.coded`)."""
     from xclrun.analysis.codelength import COLUMNS, OF_ANSWERS, of_block
 
     stream = manifest["stream"]
     if "blocks" not in stream:
         return
     before = len(stream.get("mixtures") or stream["languages"]) - 1
-    # Of several tasks, that of the language that comes in blocks.
-    sets = next((of for of in manifest.get("tasks", ()) if stream["languages"][-1] in of["keys"]), manifest)
-    classes = {what: len(sets[what]) for what in ("labels", "tags")}
-    # A task without labels and tags is one of answers.
+    # With several tasks: the targets of the language that is split into blocks.
+    targets = next((t for t in manifest.get("tasks", ()) if stream["languages"][-1] in t["keys"]), manifest)
+    classes = {name: len(targets[name]) for name in ("labels", "tags")}
+    # A task without labels and tags predicts answers.
     columns = COLUMNS if any(classes.values()) else (*COLUMNS, *OF_ANSWERS)
     for hop in (stage["hop"] for stage in manifest["stages"] if stage["hop"] >= before):
-        rows = directory.table(directory.next_block(hop), columns)
-        found = {"hop": hop, "block": hop - before + 1, "start_knows": stream["start_knows"]}
-        yield found | {"codes": of_block(rows, classes)}
+        codes = of_block(directory.table(directory.next_block(hop), columns), classes)
+        yield {"hop": hop, "block": hop - before + 1, "start_knows": stream["start_knows"], "codes": codes}
 
 
 def _config(directory: RunDirectory) -> dict[str, Any]:
@@ -219,12 +213,11 @@ def _config(directory: RunDirectory) -> dict[str, Any]:
 
 
 def _costs(manifest: dict[str, Any]) -> dict[str, float]:
-    """Return what a run took; see `xclrun.analysis.record.COSTS`."""
+    """Return the costs of a run (`xclrun.analysis.record.COSTS`)."""
     stages = manifest["stages"]
     parameters = manifest.get("parameters") or {}
     costs = {"parameters": parameters.get("total"), "trained": parameters.get("trained")}
-    kept = [stage["kept"]["bytes"] for stage in stages if stage.get("kept")]
-    costs["memory"] = max(kept, default=0)
+    costs["memory"] = max((stage["kept"]["bytes"] for stage in stages if stage.get("kept")), default=0)
     for name in ("updates", "examples", "tokens", "seconds"):
         # Memory batches count as training cost.
         costs[name] = sum(stage["training"][name] + stage["training"].get(f"beside_{name}", 0) for stage in stages)
@@ -238,12 +231,12 @@ def read_records(
     slot_f1: str | None = None,
     only: Collection[str] | None = None,
 ) -> list[RunRecord]:
-    """Return the records that `each_record` yields; prints how many runs of older versions there are."""
+    """Return the records that `each_record` yields; print how many runs of older versions were skipped."""
     older: list[UnreadableRun] = []
     records = list(each_record(outputs, only, warn, slot_f1, older))
     if older:
-        # A note alone: nothing is wrong with them, and they may stay forever.
-        note(f"{many(len(older), 'run')} left out, such as {older[0]}")
+        # A note, not a warning: such runs are intact and may stay.
+        note(f"skipped {many(len(older), 'run')}, for example {older[0]}")
     return records
 
 
@@ -254,13 +247,13 @@ def each_record(
     slot_f1: str | None,
     older: list[UnreadableRun],
 ) -> Iterator[RunRecord]:
-    """Yield the records of the runs under ``outputs`` whose files can be read, by name.
+    """Yield the records of the readable runs under ``outputs``, sorted by run ID.
 
     Args:
-        only: ids of runs, of which those that were begun are read and no others are looked at; None: all.
-        warn: called for those whose files cannot be read.
+        only: run IDs; None: all runs.
+        warn: called with a line about each unreadable run.
         slot_f1: as in `record`.
-        older: where the errors of runs of older versions are appended.
+        older: the errors of runs of older versions are appended to it.
     """
     from xclrun.store.counts import Common
 
@@ -272,53 +265,54 @@ def each_record(
             if isinstance(error, UnreadableRun) and error.state == "older":
                 older.append(error)
             else:
-                warn(f"{error}; left out")
+                warn(f"{error}; skipped")
 
 
 def read_predictions(
     outputs: Path, records: Iterable[RunRecord], warn: Callable[[str], None]
 ) -> dict[str, Predictions]:
-    """Return run id → predictions of the finished runs here; ``warn`` is called for those that are damaged."""
+    """Return run ID → predictions of the finished runs under ``outputs``; ``warn`` is called for unreadable ones."""
     from xclrun.store.counts import Common, read, stored
 
-    found, common = {}, Common()
-    for mine in records:
-        directory = RunDirectory(outputs / "runs" / mine.run_id)
-        if directory.finished:
+    predictions, common = {}, Common()
+    for run in records:
+        directory = RunDirectory(outputs / "runs" / run.run_id)
+        if directory.done.is_file():
             try:
                 manifest = directory.read_manifest()
-                ways = _ways(mine.config, manifest)
-                counted = read(directory, manifest, *ways, common, stored(directory))
-                found[mine.run_id] = counted.predictions
+                metrics, tags = _metrics_and_tags(run.config, manifest)
+                counted = read(directory, manifest, metrics, tags, common, stored(directory))
+                predictions[run.run_id] = counted.predictions
             except (OSError, ValueError, KeyError) as error:
-                warn(f"predictions of {mine.run_id} cannot be read ({error})")
-    return found
+                warn(f"predictions of {run.run_id} cannot be read ({error})")
+    return predictions
 
 
 def read_gradients(
     outputs: Path, records: Iterable[RunRecord], warn: Callable[[str], None]
 ) -> dict[str, dict[str, pd.DataFrame]]:
-    """Return ``overlap`` and ``class_gradients`` → run id → rows of that file, of the finished runs here that have it.
+    """Return ``overlap`` and ``class_gradients`` → run ID → rows of that file, for finished runs that have it.
 
-    ``warn`` is called for files that cannot be read.
+    ``warn`` is called for unreadable files.
     """
-    found: dict[str, dict[str, pd.DataFrame]] = {"overlap": {}, "class_gradients": {}}
-    for mine in records:
-        directory = RunDirectory(outputs / "runs" / mine.run_id)
-        files = {kind: path for kind in found if (path := getattr(directory, kind)).is_file()}
-        for kind, path in files.items() if files and directory.finished else ():
-            try:
-                found[kind][mine.run_id] = directory.table(path).to_pandas()
-            except (OSError, ValueError, KeyError) as error:
-                warn(f"{path.name} of {mine.run_id} cannot be read ({error})")
-    return found
+    gradients: dict[str, dict[str, pd.DataFrame]] = {"overlap": {}, "class_gradients": {}}
+    for run in records:
+        directory = RunDirectory(outputs / "runs" / run.run_id)
+        for kind, tables in gradients.items():
+            path = getattr(directory, kind)
+            if path.is_file() and directory.done.is_file():
+                try:
+                    tables[run.run_id] = directory.table(path).to_pandas()
+                except (OSError, ValueError, KeyError) as error:
+                    warn(f"{path.name} of {run.run_id} cannot be read ({error})")
+    return gradients
 
 
 def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
-    """Read what a finished few-shot run predicted on its target's test split before and after adapting, by metric.
+    """Return metric → predictions of a finished few-shot run on its target's test split before and after adapting.
 
     Raises:
-        OSError, ValueError, KeyError: a file cannot be read, or the two hops were tested on different sentences.
+        OSError, ValueError, KeyError: a file is unreadable, or the two hops were tested on different sentences.
     """
     import numpy as np
     import pyarrow.compute as pc
@@ -331,52 +325,46 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     hops = []
     for hop in (last - 1, last):
         table = directory.table(directory.predictions(hop), columns)
-        wanted = pc.and_(
-            pc.equal(table["split"].cast("string"), "test"), pc.equal(table["language"].cast("string"), language)
-        )
-        hops.append(table.filter(wanted).sort_by("example_id").combine_chunks())
+        rows = (pc.field("split") == "test") & (pc.field("language") == language)
+        hops.append(table.filter(rows).sort_by("example_id").combine_chunks())
     before, after = hops
     ids = tuple(before["example_id"].to_pylist())
     if not len(ids) or ids != tuple(after["example_id"].to_pylist()):
         raise ValueError(f"{directory.run_id}: hops were tested on different sentences of {language}")
-    found = {}
+    by_metric = {}
     for metric in metrics_of(_config(directory), manifest).every:
         tags = metric.of is not Scored.labels
         gold, predicted = ("gold_tags", "predicted_tags") if tags else ("gold", "predicted")
         if before[gold].null_count:
             continue
         lengths = pc.list_value_length(before[gold]).to_numpy() if tags else np.ones(len(ids), dtype=int)
-        given = (before[gold], before[predicted], after[predicted])
-        values = [(pc.list_flatten(column) if tags else column).to_numpy() for column in given]
-        found[metric.name] = Outcome(tuple(manifest["tags" if tags else "labels"]), ids, lengths, *values)
-    return found
+        columns_of_metric = (before[gold], before[predicted], after[predicted])
+        values = [(pc.list_flatten(column) if tags else column).to_numpy() for column in columns_of_metric]
+        by_metric[metric.name] = Outcome(tuple(manifest["tags" if tags else "labels"]), ids, lengths, *values)
+    return by_metric
 
 
-# What the file of a search adds to those of other sweeps (`xclrun.launch.sweep.Sweep`), and the types.
+# Fields of the ``search`` entry in a sweep file (`xclrun.launch.sweep.Sweep`), and their types.
 SEARCH = {"objective": str, "keys": list, "trials": int, "made": int, "ended": bool, "runs": list}
 
 
 def sweeps(outputs: Path, warn: Callable[[str], None] = note) -> list[dict[str, Any]]:
-    """Return the sweeps that were started, the one whose command was given last at the end: name, command, run ids.
-
-    Those whose files cannot be read are left out; ``warn`` is called for them.
-    """
-    found = []
+    """Return name, command and run IDs of the sweeps, most recent last; ``warn`` is called for unreadable ones."""
+    by_time = {}
     for path in (outputs / "sweeps").glob("*.json"):
         try:
             sweep = read_sweep(path)
-            # Files of earlier versions do not say when the command was given last.
-            found.append((float(sweep.get("given") or path.stat().st_mtime), path.name, sweep))
+            by_time[float(sweep.get("given", 0)), path.name] = sweep
         except (OSError, ValueError, TypeError) as error:
-            warn(f"{path} cannot be read ({error}): left out; the command that started it writes it again")
-    return [sweep for _, _, sweep in sorted(found, key=lambda one: one[:2])]
+            warn(f"{path} cannot be read ({error}); skipped; re-run the command of the sweep to restore it")
+    return [by_time[key] for key in sorted(by_time)]
 
 
 def read_sweep(path: Path) -> dict[str, Any]:
     """Return the content of a sweep's file.
 
     Raises:
-        OSError, ValueError: it cannot be read.
+        OSError, ValueError: it is unreadable.
     """
     sweep: dict[str, Any] = read_json(path)
     try:
@@ -386,4 +374,4 @@ def read_sweep(path: Path) -> dict[str, Any]:
             return sweep
     except (KeyError, TypeError, AttributeError):
         pass
-    raise ValueError("it does not hold what is noted of a sweep")
+    raise ValueError("fields are missing or have the wrong type")

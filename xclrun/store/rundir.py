@@ -1,16 +1,16 @@
-"""The directory of one run: its frozen config, manifest, predictions, scores, events, and DONE when all of it is there.
+"""The directory of one run: its saved config, manifest, predictions, scores and events, and DONE once it has finished.
 
 config.yaml   the resolved config             predictions/hop-<i>.parquet   one row per split, language, example
-                                              predictions/points-<i>.parquet  the same at points inside the hop
-                                              predictions/next-<i>.parquet  of the block that comes next, in blocks
-                                              attention.parquet             of [CLS], by word, where asked for
-                                              overlap.parquet               of gradients, by step, where asked for
-                                              class_gradients.parquet       of class heads, by step, where asked for
+                                              predictions/points-<i>.parquet  at evaluation points inside the hop
+                                              predictions/next-<i>.parquet  of the next block (data in blocks)
+                                              attention.parquet             of [CLS], per word (optional)
+                                              overlap.parquet               of gradients, per step (optional)
+                                              class_gradients.parquet       of class heads, per step (optional)
 manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
                                               counts.parquet                of the predictions, for reports
                                               averages/*.parquet            predictions of averaged checkpoints
-events.jsonl  what happened, one JSON a line  DONE                          name → size and SHA-256 of the files above,
-                                                                            but for averages, which come later
+events.jsonl  one JSON object per event       DONE                          name → size and SHA-256 of the files above,
+                                                                            except averages, which are made later
 """
 
 from __future__ import annotations
@@ -43,19 +43,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# The event after which the GPU refused all work of the process that did the run.
+# Event: the GPU no longer accepts work from the process of the run.
 GPU_BROKEN = "gpu_broken"
-
 
 _FORMAT = re.compile(rb'^ "format": (\d{1,9}),?$', re.MULTILINE)
 
 
 class UnreadableRun(ValueError):
-    """The files of a directory are of another version of xclrun, of another run, or have been edited.
+    """The run was made by another version of xclrun, or the directory holds another run or an edited config.
 
     Attributes:
-        state: ``older`` or ``newer``: which version made the run; ``damaged`` if it is another run, or its config
-            has changed.
+        state: ``older`` or ``newer`` version; ``damaged`` for another run or an edited config.
     """
 
     def __init__(self, state: str, text: str) -> None:
@@ -64,7 +62,7 @@ class UnreadableRun(ValueError):
 
 
 class _File:
-    """A file of a run by its name in the directory; read from a `RunDirectory` it is the path."""
+    """Descriptor: the path of a file in a `RunDirectory`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -75,7 +73,7 @@ class _File:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths and states of one run."""
+    """Files and state of one run."""
 
     path: Path
 
@@ -84,59 +82,52 @@ class RunDirectory:
     scores = _File("scores.parquet")
     events = _File("events.jsonl")
     done = _File("DONE")
-    # What the prediction files count (`xclrun.store.counts`), for reports, which else count them.
-    counts = _File("counts.parquet")
-    # What [CLS] attends to after each hop (`xclrun.analysis.fewshot.attention`), where that was asked for.
-    attention = _File("attention.parquet")
-    # Which parameters got gradients in consecutive steps (`xclrun.train.overlap`), where that was asked for.
-    overlap = _File("overlap.parquet")
-    # Gradients of the class heads (`xclrun.train.class_gradients`), where that was asked for.
-    class_gradients = _File("class_gradients.parquet")
-    # Predictions of averaged checkpoints (`xclrun.train.average`), each named by its checksum: made after the run.
-    averages = _File("averages")
-    # How far the run is, for display.
-    progress = _File("progress.json")
-    # The keys of the store that a run will need which waits to be started.
-    queued = _File("queued.json")
+    counts = _File("counts.parquet")  # `xclrun.store.counts`
+    attention = _File("attention.parquet")  # `xclrun.analysis.fewshot.attention`
+    overlap = _File("overlap.parquet")  # `xclrun.train.overlap`
+    class_gradients = _File("class_gradients.parquet")  # `xclrun.train.class_gradients`
+    averages = _File("averages")  # `xclrun.train.average`; its files are named by their checksums
+    progress = _File("progress.json")  # for display
+    queued = _File("queued.json")  # store keys that a waiting run will need
 
     @property
     def run_id(self) -> str:
         return self.path.name
 
     def predictions(self, hop: int) -> Path:
-        """Return the path of one hop's prediction file."""
+        """Return the path of a hop's prediction file."""
         return self.path / "predictions" / f"hop-{hop}.parquet"
 
     def points(self, hop: int) -> Path:
-        """Return the path of the predictions at the evaluation points inside a hop, if there are such."""
+        """Return the path of the predictions at the evaluation points inside a hop."""
         return self.path / "predictions" / f"points-{hop}.parquet"
 
     def next_block(self, hop: int) -> Path:
-        """Return the path of a hop's predictions of the block that comes next, where the data come in blocks."""
+        """Return the path of a hop's predictions of the next block."""
         return self.path / "predictions" / f"next-{hop}.parquet"
 
     def prediction_files(self) -> list[Path]:
-        """Return all prediction files that are there, sorted."""
+        """Return all existing prediction files, sorted."""
         return sorted((self.path / "predictions").glob("*-*.parquet"))
 
     def results(self) -> list[Path]:
-        """Return the files of what the run predicted and measured."""
-        asked_for = (self.attention, self.overlap, self.class_gradients)
-        return [self.scores, *self.prediction_files(), *(path for path in asked_for if path.is_file())]
+        """Return the files with the results of the run."""
+        optional = (self.attention, self.overlap, self.class_gradients)
+        return [self.scores, *self.prediction_files(), *(path for path in optional if path.is_file())]
 
     @property
     def finished(self) -> bool:
-        """Whether the run counts: it was done, and its files are there as `damaged` looks at them."""
+        """Whether the run has finished and its files pass the quick check of `damaged`."""
         try:
             return self.done.is_file() and self.damaged() is None
         except UnreadableRun:
             return False
 
     def check_format(self) -> None:
-        """Raise UnreadableRun where the manifest has a format that this version does not read."""
+        """Raise UnreadableRun if the manifest has another format than this version reads."""
         with contextlib.suppress(OSError):
-            found = _FORMAT.search(self.manifest.read_bytes())
-            if found is not None and (number := int(found[1])) != FORMAT:
+            match = _FORMAT.search(self.manifest.read_bytes())
+            if match is not None and (number := int(match[1])) != FORMAT:
                 raise self._other_version(newer=number > FORMAT)
 
     def _other_version(self, newer: bool) -> UnreadableRun:
@@ -145,14 +136,14 @@ class RunDirectory:
             version = self.read_manifest()["code_version"]
         if newer:
             return UnreadableRun("newer", f"{self.run_id}: made by a newer version ({version}); upgrade xclrun")
-        again = "give the run's command again to retrain it"
-        return UnreadableRun("older", f"{self.run_id}: made by an older version ({version}); {again}")
+        text = f"{self.run_id}: made by an older version ({version}); re-run its command to retrain it"
+        return UnreadableRun("older", text)
 
     def damaged(self, thorough: bool = False) -> Path | None:
-        """Return the first file of record of a run that was done which is missing or not what was written, or None.
+        """Return the first missing or damaged file of a finished run; None if all are intact or the run is unfinished.
 
-        Looks at the sizes of all, at the content of config and manifest, from which everything else is read, and at
-        whether they are of this run; ``thorough``: at all content. DONE itself is returned where it cannot be read.
+        The quick check compares all sizes, the content of config and manifest, and the run ID; ``thorough`` compares
+        all content. DONE is returned if it is unreadable.
 
         Raises:
             UnreadableRun: the run was made by another version, or the directory holds another run.
@@ -166,17 +157,16 @@ class RunDirectory:
             if not {"config.yaml", "manifest.json", "scores.parquet"} <= files.keys():
                 return self.done
             for name, facts in files.items():
-                # Not by way of `Path`, of which a report of thousands of runs would make a hundred thousand.
+                # Without `Path`, which is slow for the files of thousands of runs.
                 if not _has_size(f"{self.path}/{name}", facts["bytes"]):
                     return self.path / name
                 if (thorough or name in small) and sha256(self.path / name) != facts["sha256"]:
                     return self.path / name
-            # A folder that was renamed, or put in the place of another, holds another run.
+            # The folder may have been renamed or replaced.
             if f'"{self.run_id}"'.encode() not in self.manifest.read_bytes():
-                held = self.read_manifest()["run_id"]
-                raise UnreadableRun(
-                    "damaged", f"{self.path} holds the run {held}: rename the folder to that, or remove it"
-                )
+                run_id = self.read_manifest()["run_id"]
+                text = f"{self.path} holds the run {run_id}; rename the folder to this ID, or remove it"
+                raise UnreadableRun("damaged", text)
         except UnreadableRun:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -184,10 +174,10 @@ class RunDirectory:
         return None
 
     def read_done(self) -> dict[str, dict[str, Any]]:
-        """Return what DONE says: name → ``bytes`` and ``sha256``.
+        """Return the content of DONE: name → ``bytes`` and ``sha256``.
 
         Raises:
-            UnreadableRun: it is that of an older version, which had no sizes.
+            UnreadableRun: an older version wrote it, without sizes.
         """
         files: dict[str, dict[str, Any]] = read_json(self.done)
         if files and all(isinstance(facts, str) for facts in files.values()):
@@ -195,11 +185,11 @@ class RunDirectory:
         return files
 
     def read_config(self) -> str:
-        """Return the text of the config, once its checksum has been compared with those in DONE, manifest and queue.
+        """Return the text of the config after comparing its checksum with that in DONE, or in manifest and queue.
 
         Raises:
-            OSError: it cannot be read.
-            UnreadableRun: it is not what was written.
+            OSError: it is unreadable.
+            UnreadableRun: it was edited.
         """
         content, written = self.config.read_bytes(), set()
         with contextlib.suppress(OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError):
@@ -208,42 +198,41 @@ class RunDirectory:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 written.add(read_json(path)["config_sha256"])
         if written and hashlib.sha256(content).hexdigest() not in written:
-            again = "give the command of the run again"
-            raise UnreadableRun("damaged", f"{self.config} has changed since it was written; {again}")
+            raise UnreadableRun("damaged", f"{self.config} was edited; re-run the command of the run to restore it")
         return content.decode()
 
     def content(self, path: Path) -> bytes:
-        """Return the content of a file of record of a finished run.
+        """Return the content of a file of a finished run, verified by its checksum in DONE.
 
         Raises:
-            OSError, KeyError: it is not there, or no file of record.
-            ValueError: it is not what was written.
+            OSError, KeyError: it is missing, in the directory or in DONE.
+            ValueError: its checksum differs.
         """
         content, written = path.read_bytes(), self.read_done()[str(path.relative_to(self.path))]
         if hashlib.sha256(content).hexdigest() != written["sha256"]:
-            raise ValueError(f"{path} has changed since the run finished; remove {self.done}, and run it again")
+            raise ValueError(f"{path} has changed since the run finished; remove {self.done} and re-run the command")
         return content
 
     def table(self, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows of a Parquet file of the run, or some of their columns; of a finished run it is checked.
+        """Return the rows of a Parquet file of the run; for a finished run, verify it like `content`.
 
         Raises:
-            OSError, KeyError: it is not there, or no file of record.
-            ValueError: it is not what was written.
+            OSError, KeyError: it is missing, in the directory or in DONE.
+            ValueError: its checksum differs, or it is not a Parquet file.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         content = self.content(path) if self.done.is_file() else path.read_bytes()
         try:
-            # Small files, of which there are thousands: what reads a whole data set takes several times as long.
+            # For thousands of small files, several times as fast as `pq.read_table`.
             return pq.ParquetFile(pa.BufferReader(content)).read(columns=columns, use_threads=False)
         except pa.ArrowException as error:
             raise ValueError(f"{path}: {error}") from error
 
     @property
     def error(self) -> str | None:
-        """The error with which the last attempt failed, or None."""
+        """The error of the last attempt if it failed, or None."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             manifest = self.read_manifest()
             if manifest["status"] == "failed":
@@ -252,21 +241,18 @@ class RunDirectory:
 
     @property
     def lease(self) -> Lease:
-        """The lease under which the run is done: one process at a time works on it."""
+        """The lease that lets one process at a time work on the run."""
         return Lease(self.path / "run")
 
     def write_progress(self, facts: dict[str, Any]) -> None:
-        """Write the progress of the run; for display only, so it is not flushed to the disk and may be lost."""
+        """Write the progress of the run, for display; it is not flushed to disk and may be lost."""
         temporary = self.progress.with_name(f"{TEMPORARY}progress-{os.getpid()}")
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps(facts), encoding="utf-8")
             os.replace(temporary, self.progress)
 
     def open(self, config_yaml: str, manifest: dict[str, Any]) -> None:
-        """Make the directory, or take it up again: the config is frozen, the manifest says that the run is running.
-
-        A run that was done, and is damaged, is not done any more.
-        """
+        """Write config and manifest at the start of an attempt, and remove DONE of a damaged run."""
         with writing(self.done):
             self.done.unlink(missing_ok=True)
         atomic_write(self.config, config_yaml)
@@ -274,13 +260,13 @@ class RunDirectory:
         self.write_manifest(manifest)
 
     def queue(self, config_yaml: str, keys: Sequence[str]) -> None:
-        """Write the config of a run that another process will do, and the keys of the store that it will need."""
+        """Write the config of a run that another process will execute, and the store keys that it will need."""
         atomic_write(self.config, config_yaml)
         checksum = hashlib.sha256(config_yaml.encode()).hexdigest()
         write_json(self.queued, {"keys": list(keys), "config_sha256": checksum})
 
     def tidy(self) -> None:
-        """Remove what a crash left half-written; only for the holder of the lease."""
+        """Remove temporary files that a crash left; only the holder of the lease may call this."""
         for path in self.path.rglob(f"{TEMPORARY}*"):
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -290,7 +276,7 @@ class RunDirectory:
         write_json(self.manifest, manifest)
 
     def store_keys(self) -> list[str]:
-        """Return the keys of the store that the run needs: those of its manifest, or those noted when it was queued."""
+        """Return the store keys that the run needs, from its manifest or from its queue file."""
         for read in (self.read_manifest, lambda: read_json(self.queued)):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 return list(read()["keys"])
@@ -301,20 +287,20 @@ class RunDirectory:
         return read_json(self.manifest)
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Append one line to the events."""
+        """Append an event."""
         append_event(self.events, kind, **facts)
 
     def failed_since(self, since: float) -> bool:
-        """Whether an attempt has failed at ``since`` (seconds of the epoch) or later.
+        """Return whether an attempt has failed at ``since`` (seconds since the epoch) or later.
 
-        One after which the GPU refused all work does not count the first time: another process may have been the cause.
+        The first failure with a broken GPU does not count: another process may have caused it.
         """
         kinds = [event["event"] for event in read_events(self.events) if event["time"] >= since]
         failed = kinds.count("failed")
         return failed > 1 or (failed == 1 and GPU_BROKEN not in kinds)
 
     def finish(self) -> None:
-        """Write DONE: from now on the run counts."""
+        """Mark the run as finished: write DONE."""
         counts = [self.counts] if self.counts.is_file() else []
         files = [self.config, self.manifest, *self.results(), *counts]
         facts = {str(f.relative_to(self.path)): {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in files}
@@ -322,15 +308,14 @@ class RunDirectory:
 
 
 def _has_size(path: str, size: int) -> bool:
-    """Whether there is a file of that size."""
     try:
-        at = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return stat.S_ISREG(at.st_mode) and at.st_size == size
+    return stat.S_ISREG(status.st_mode) and status.st_size == size
 
 
-def differing_results(one: RunDirectory, other: RunDirectory) -> list[str]:
-    """Return the names of the files of predictions and scores that two directories do not have alike."""
-    before, after = ({str(p.relative_to(d.path)): p.read_bytes() for p in d.results()} for d in (one, other))
+def differing_results(first: RunDirectory, second: RunDirectory) -> list[str]:
+    """Return the names of the result files that differ between two directories."""
+    before, after = ({str(p.relative_to(d.path)): p.read_bytes() for p in d.results()} for d in (first, second))
     return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

@@ -1,10 +1,9 @@
-"""The content-addressed store: one directory per key, put in place whole by a rename, with checksums inside.
+"""The content-addressed store: one directory per key, renamed into place when complete, with checksums.
 
-A directory holds the files of one training (``weights.safetensors``), one strategy state (``state.safetensors``,
-``facts.json``), one evaluation (``predictions.parquet``), what a frozen encoder makes of a split
-(``features.safetensors``) or what [CLS] attends to (``attention.parquet``), and ``stage.json``: what it is, how it was
-made, and the SHA-256 of the other files and of itself. A directory that fails its checksums is put aside and counts as
-absent, so it is made again.
+A directory holds one training (``weights.safetensors``), strategy state (``state.safetensors``, ``facts.json``),
+evaluation (``predictions.parquet``), features of a split from a frozen encoder (``features.safetensors``) or attention
+of [CLS] (``attention.parquet``), and ``stage.json``: its kind, its origin, and the SHA-256 of the other files and of
+itself. A damaged directory is removed and counts as absent, so its content is computed again.
 """
 
 from __future__ import annotations
@@ -29,43 +28,42 @@ class StageStore:
     """Stages under ``root``, by key.
 
     Attributes:
-        root: the folder of all stages.
-        warn: called with a line on a stage that is damaged.
+        warn: called with a line about a damaged stage.
     """
 
     root: Path
     warn: Callable[[str], None] = field(default=lambda text: None, compare=False)
 
     def path(self, key: str) -> Path:
-        """Return the directory of a key; keys are spread over 256 folders."""
+        """Return the directory of a key, in one of 256 folders."""
         return self.root / key[:2] / key
 
     def lease(self, key: str) -> Lease:
-        """Return the lease under which a stage is made."""
+        """Return the lease for computing a stage."""
         return Lease(self.path(key))
 
     def checkpoints(self, key: str) -> Path:
-        """Return the folder of the checkpoints of a training that is not finished."""
+        """Return the folder of the checkpoints of an unfinished training."""
         return self.path(key).with_name(f"{key}.checkpoints")
 
     def all_keys(self) -> Iterator[str]:
-        """Yield the keys of all stages that are there."""
+        """Yield the keys of all stages."""
         for path in sorted(self.root.glob(f"[0-9a-f][0-9a-f]/*/{FACTS}")):
             if not path.parent.name.startswith(TEMPORARY):
                 yield path.parent.name
 
     def has(self, key: str) -> bool:
-        """Whether the stage is there (its checksums are verified by `get`)."""
+        """Return whether the stage exists; `get` verifies its checksums."""
         return (self.path(key) / FACTS).is_file()
 
     def get(self, key: str) -> Path | None:
-        """Return the directory of a stage that is there and whole, else None; a damaged one is put aside."""
+        """Return the directory of an intact stage, or None; remove a damaged one."""
         folder = self.path(key)
         if not folder.is_dir():
             return None
         if (name := self.damaged(key)) is None:
             return folder
-        self.warn(f"{folder / name} is damaged (its checksum does not match): the stage is made again")
+        self.warn(f"{folder / name} is damaged (checksum mismatch); the stage is created again")
         with contextlib.suppress(OSError):
             aside = folder.with_name(f"{TEMPORARY}damaged-{key}")
             shutil.rmtree(aside, ignore_errors=True)
@@ -90,15 +88,15 @@ class StageStore:
         return None
 
     def facts(self, key: str) -> dict[str, Any]:
-        """Return what ``stage.json`` says."""
+        """Return the content of ``stage.json``."""
         return read_json(self.path(key) / FACTS)
 
     def put(self, key: str, facts: dict[str, Any], fill: Callable[[Path], None]) -> Path:
-        """Write a stage: ``fill`` puts its files into a directory, which then appears under ``key`` at once.
+        """Write a stage: ``fill`` writes its files to a directory, which is then renamed to that of ``key``.
 
         Raises:
-            UsageError: the store cannot be written.
-            RunError: the disk is full; nothing is left under ``key``.
+            UsageError: the store is not writable.
+            RunError: the disk is full; there is no directory of ``key``.
         """
         folder = self.path(key)
         with atomic_directory(folder) as temporary:
@@ -110,5 +108,5 @@ class StageStore:
 
 
 def _text(facts: dict[str, Any]) -> str:
-    """Return what ``stage.json`` says: the facts, and their checksum."""
+    """Return the text of ``stage.json``: the facts and their checksum."""
     return json.dumps({**facts, "checksum": digest(facts)}, indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Tensors on disk: safetensors, so nothing is ever unpickled."""
+"""Tensors on disk in the safetensors format, without pickle."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def content(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return named tensors as the content of a safetensors file."""
+    """Serialize named tensors as the content of a safetensors file."""
     from safetensors.torch import save
 
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write named tensors to a file, straight from their memory: nothing is copied of those on the CPU.
+    """Write named tensors to a file, without copying those on the CPU.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file is not writable.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -31,17 +31,17 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
     except SafetensorError as error:
-        # The library has the system's error in its text alone.
+        # The library reports the system's error number only in its text.
         number = re.search(r"(?:os error |code: )(\d+)", str(error))
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    # The library's own mode would keep others who share the store from reading it.
+    # The library's mode 0600 would make a shared store unreadable for other users.
     path.chmod(0o644)
 
 
 def load_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-    """Read all tensors of a file, or those named, on the CPU."""
+    """Read all tensors of a file, or only ``names``, to the CPU."""
     if names is None:
         from safetensors.torch import load_file
 

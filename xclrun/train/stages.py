@@ -351,7 +351,7 @@ class StageGraph:
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
         point = self._selected(hop, training)
         table = self._predict(hop, point)
-        block = predictions.of_block(self._at(self.bench.of_block(hop), point)) if hop.codes else None
+        block = predictions.table(self._at(self.bench.of_block(hop), point), block=True) if hop.codes else None
         facts: dict[str, Any] = {"training": training}
         if hop.index == 0:
             # Every run reads this first, and then knows its parameters without building a model.
