@@ -1,11 +1,11 @@
-"""Trackers beside MLflow: what is new of a run is sent once, and what they hold is what the record says."""
+"""Trackers: each value of a run is sent once, and TensorBoard and Weights & Biases store the values of the record."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,136 +20,131 @@ from xclrun.launch.workers import MirrorListener, ProgressListener
 from xclrun.run import Run
 from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory
-from xclrun.tracking import payload
-from xclrun.tracking.trackers import News, Tracker, tracker
+from xclrun.tracking.trackers import Tracker, Update, Value, tracker
 from xclrun.train.progress import Listeners, Progress
 
 # The libraries' own affair.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-class Noted(Tracker):
-    """Notes what it is given."""
+class Recorder(Tracker):
+    """Stores its updates."""
 
-    name = "noted"
-    place = "here"
+    name = "recorder"
+    place = "memory"
 
     def __init__(self, outputs: Path) -> None:
         super().__init__(outputs, TrackingConfig())
-        self.taken: list[News] = []
+        self.updates: list[Update] = []
 
-    def send(self, news: News) -> None:
-        self.taken.append(news)
+    def send(self, update: Update) -> None:
+        self.updates.append(update)
+
+
+def curves(values: Iterable[Value]) -> dict[str, list[tuple[int, float]]]:
+    """Return key → (step, value)."""
+    result: dict[str, list[tuple[int, float]]] = {}
+    for value in values:
+        result.setdefault(value.key, []).append((value.step, value.value))
+    return result
 
 
 @pytest.fixture
 def directory(finished: Callable[..., Run], tmp_path: Path) -> RunDirectory:
-    """A finished run of three hops, alone among its outputs."""
+    """A finished run of three hops, the only one in its outputs folder."""
     run = finished("strategy=er")
-    found = RunDirectory(tmp_path / "outputs" / "runs" / run.id)
-    shutil.copytree(run.directory.path, found.path)
-    return found
+    copy = RunDirectory(tmp_path / "outputs" / "runs" / run.id)
+    shutil.copytree(run.directory.path, copy.path)
+    return copy
 
 
 def interrupted(directory: RunDirectory, hops: int, status: str = "interrupted") -> Callable[[], None]:
-    """Make a finished run one that was interrupted after so many hops; return what continues it."""
+    """Make a finished run look interrupted after some hops; return a function that finishes it."""
     whole = {path: path.read_bytes() for path in (directory.done, directory.manifest)}
     manifest = json.loads(whole[directory.manifest])
     manifest |= {"status": status, "stages": manifest["stages"][: hops + 1]}
     directory.manifest.write_text(json.dumps(manifest))
     directory.done.unlink()
 
-    def go_on() -> None:
+    def finish() -> None:
         for path, content in whole.items():
             path.write_bytes(content)
 
-    return go_on
+    return finish
 
 
-def expected(directory: RunDirectory) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Return (metric, language) → (hop, percent), and ("loss", "") → (updates so far, loss), from the record alone."""
-    mine = record(directory)
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for metric in mine.metrics:
-        for j, language in enumerate(mine.languages):
-            column = 100 * mine.scores[metric][:, j]
-            found[short_name(metric), language] = [(hop, value) for hop, value in enumerate(column.tolist())]
-    last = {hop: max(e["step"] for e in mine.curve if e["hop"] == hop) for hop in range(1, mine.hops + 1)}
+def expected(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
+    """Return key → (step, value) of all curves, computed from the record."""
+    run = record(directory)
+    result: dict[str, list[tuple[int, float]]] = {}
+    for metric in run.metrics:
+        for j, language in enumerate(run.languages):
+            result[f"{short_name(metric)}.score.{language}"] = list(
+                enumerate((100 * run.scores[metric][:, j]).tolist())
+            )
+    last = {hop: max(e["step"] for e in run.curve if e["hop"] == hop) for hop in range(1, run.hops + 1)}
     before = {hop: sum(last[earlier] for earlier in range(1, hop)) for hop in last}
-    found["loss", ""] = [(before[e["hop"]] + e["step"], e["loss"]) for e in mine.curve]
-    return found
+    for epoch in run.curve:
+        step = before[epoch["hop"]] + epoch["step"]
+        result.setdefault("train.loss", []).append((step, epoch["loss"]))
+        for language, scores in epoch["dev"].items():
+            for metric, score in scores.items():
+                result.setdefault(f"{short_name(metric)}.dev.{language}", []).append((step, 100 * score))
+    assert len(result) == 1 + 4 * len(run.languages)
+    return result
 
 
-def test_what_is_new_of_a_run_is_sent_once_and_one_that_was_cut_short_again(directory: RunDirectory) -> None:
+def test_each_value_is_sent_once_and_an_update_that_failed_is_repeated(directory: RunDirectory) -> None:
     outputs = directory.path.parents[1]
-    go_on, noted = interrupted(directory, hops=1), Noted(outputs)
-    assert (noted.send_one(directory.run_id), noted.send_all()) == (1, 0)
-    go_on()
-    # As another process would.
-    later = Noted(outputs)
+    finish, tracker = interrupted(directory, hops=1), Recorder(outputs)
+    assert (tracker.send_one(directory.run_id), tracker.send_all()) == (1, 0)
+    finish()
+    # As in another process.
+    later = Recorder(outputs)
     assert (later.send_all(), later.send_all()) == (1, 0)
-    [first], [second] = noted.taken, later.taken
+    [first], [second] = tracker.updates, later.updates
     assert (first.before, first.measures, first.run.status) == ({}, {}, "interrupted")
-    assert {hop for hop, *_ in first.scores} == {0, 1}
-    assert {hop for hop, *_ in second.scores} == {2, 3}
+    assert {value.step for value in first.values() if value.axis == "hop"} == {0, 1}
     assert (bool(second.before), "intent.FP" in second.measures) == (True, True)
-    sent: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for news in (first, second):
-        for hop, metric, language, value in news.scores:
-            sent.setdefault((metric, language), []).append((hop, value))
-        sent.setdefault(("loss", ""), []).extend(news.losses)
-    assert sent == expected(directory)
+    assert curves([*first.values(), *second.values()]) == expected(directory)
     assert later.send_all(rebuild=True) == 1
-    assert len(later.taken[-1].scores) == len(first.scores) + len(second.scores)
+    assert curves(later.updates[-1].values()) == expected(directory)
 
-    class Away(Noted):
-        def send(self, news: News) -> None:
+    class Unreachable(Recorder):
+        def send(self, update: Update) -> None:
             raise ConnectionError
 
     shutil.rmtree(outputs / "tracked")
     with pytest.raises(ConnectionError):
-        Away(outputs).send_all()
-    assert Noted(outputs).send_all() == 1
+        Unreachable(outputs).send_all()
+    assert Recorder(outputs).send_all() == 1
 
 
 def test_epochs_of_a_running_hop_are_sent_and_each_once_also_after_the_run_was_resumed(
     directory: RunDirectory,
 ) -> None:
-    outputs, mine = directory.path.parents[1], record(directory)
-    epochs = [epoch for epoch in mine.curve if epoch["hop"] == 2]
+    outputs, run = directory.path.parents[1], record(directory)
+    epochs = [epoch for epoch in run.curve if epoch["hop"] == 2]
     assert len(epochs) > 1
-    finish, noted = interrupted(directory, hops=1, status="running"), Noted(outputs)
+    finish, tracker = interrupted(directory, hops=1, status="running"), Recorder(outputs)
     facts = {"hop": 2, "hops": 3, "name": "de", "step": 1, "steps": 2, "seconds": 1.0}
     written = [{key: value for key, value in epoch.items() if key != "hop"} for epoch in epochs[:1]]
     directory.write_progress({**facts, "epochs": written})
-    assert (noted.send_one(directory.run_id), noted.send_one(directory.run_id)) == (1, 0)
-    before = [epoch for epoch in mine.curve if epoch["hop"] == 1]
-    assert [loss for _, loss in noted.taken[0].losses] == [epoch["loss"] for epoch in [*before, epochs[0]]]
-    # Resumed: the first hops are read from the store again, and the epochs before the checkpoint are not known.
+    assert (tracker.send_one(directory.run_id), tracker.send_one(directory.run_id)) == (1, 0)
+    before = [epoch for epoch in run.curve if epoch["hop"] == 1]
+    losses = curves(tracker.updates[0].values())["train.loss"]
+    assert [loss for _, loss in losses] == [epoch["loss"] for epoch in [*before, epochs[0]]]
+    # Resumed: the first hops are read from the store again, and the epochs before the checkpoint are unknown.
     stages = directory.read_manifest()
     directory.write_manifest({**stages, "stages": []})
     directory.write_progress({**facts, "epochs": []})
-    noted.send_one(directory.run_id)
+    tracker.send_one(directory.run_id)
     directory.write_manifest(stages)
     directory.write_progress({**facts, "epochs": [{**written[0], "epoch": 2}]})
-    noted.send_one(directory.run_id)
+    tracker.send_one(directory.run_id)
     finish()
-    noted.send_all()
-    wanted = expected(directory)
-    assert [loss for news in noted.taken for loss in news.losses] == wanted["loss", ""]
-    for (metric, language), scores in wanted.items():
-        if language:
-            sent = [(hop, value) for news in noted.taken for hop, *of, value in news.scores if of == [metric, language]]
-            assert sent == scores
-    steps = [step for step, _ in wanted["loss", ""]]
-    dev = [
-        (step, 100 * epoch["dev"]["de"]["intent_accuracy"])
-        for step, epoch in zip(steps, mine.curve, strict=True)
-        if "de" in epoch["dev"]
-    ]
-    assert dev
-    found = [(step, v) for news in noted.taken for step, *of, v in news.dev if of == ["intent", "de"]]
-    assert found == dev
+    tracker.send_all()
+    assert curves(value for update in tracker.updates for value in update.values()) == expected(directory)
 
 
 def test_a_run_that_trains_has_one_event_file(directory: RunDirectory) -> None:
@@ -159,19 +154,14 @@ def test_a_run_that_trains_has_one_event_file(directory: RunDirectory) -> None:
     outputs = directory.path.parents[1]
     mirror = tracker(outputs, TrackingConfig(to="tensorboard", experiment="mine"))
     folder = outputs / "tensorboard" / "mine" / directory.run_id
-    for hops in (1, 2):
-        finish = interrupted(directory, hops, status="running")
+    for hops in (1, 2, 3):
+        finish = interrupted(directory, hops, status="running") if hops < 3 else None
         mirror.send_one(directory.run_id)
-        read = EventAccumulator(str(folder), size_guidance={"tensors": 0})
-        read.Reload()
-        assert [event.step for event in read.Tensors("intent.score/en")] == [*range(hops + 1)]
-        finish()
-    mirror.send_one(directory.run_id)
+        events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
+        assert [event.step for event in events.Tensors("intent.score/en")] == [*range(hops + 1)]
+        if finish is not None:
+            finish()
     assert len(list(folder.iterdir())) == 1
-    read = EventAccumulator(str(folder), size_guidance={"tensors": 0})
-    read.Reload()
-    assert [event.step for event in read.Tensors("intent.score/en")] == [0, 1, 2, 3]
-    assert [event.step for event in read.Tensors("intent.dev/en")]
 
 
 def test_listeners_write_the_epochs_of_the_hop_and_notify_trackers_now_and_then(directory: RunDirectory) -> None:
@@ -202,33 +192,30 @@ def test_event_files_hold_scores_losses_and_measures_each_once(directory: RunDir
     from tensorboard.util.tensor_util import make_ndarray
 
     outputs = directory.path.parents[1]
-    go_on = interrupted(directory, hops=2)
+    finish = interrupted(directory, hops=2)
     for _ in range(2):
         tracker(outputs, TrackingConfig(to="tensorboard", experiment="mine")).send_all()
-        go_on()
+        finish()
     folder = outputs / "tensorboard" / "mine" / directory.run_id
     assert len(list(folder.iterdir())) == 2
-    read = EventAccumulator(str(folder), size_guidance={"tensors": 0})
-    read.Reload()
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
 
     def values(tag: str) -> list[tuple[int, Any]]:
-        return [(event.step, make_ndarray(event.tensor_proto).item()) for event in read.Tensors(tag)]
+        return [(event.step, make_ndarray(event.tensor_proto).item()) for event in events.Tensors(tag)]
 
-    for (metric, language), wanted in expected(directory).items():
-        found = values("train/loss" if metric == "loss" else f"{metric}.score/{language}")
-        assert [step for step, _ in found] == [step for step, _ in wanted]
-        np.testing.assert_allclose([v for _, v in found], [v for _, v in wanted], rtol=1e-6)
-    mine = record(directory)
-    (update, epoch), *_ = payload.epochs(mine)
-    (metric, language, value), *_ = payload.dev_scores(epoch)
-    assert values(f"{metric}.dev/{language}")[0] == (update, pytest.approx(value, rel=1e-6))
+    for key, curve in expected(directory).items():
+        name, _, last = key.rpartition(".")
+        steps, numbers = zip(*values(f"{name}/{last}"), strict=True)
+        assert steps == tuple(step for step, _ in curve)
+        np.testing.assert_allclose(numbers, [value for _, value in curve], rtol=1e-6)
     [(step, final)] = values("measure/intent.FP")
-    assert (step, final) == (3, pytest.approx(100 * mine.scores["intent_accuracy"][-1].mean(), rel=1e-6))
-    shown = "".join(str(v) for tag in ("run", "config", "intent.scores") for _, v in values(tag))
-    assert "**er**" in shown
-    assert "| hop | en | de | es |" in shown
+    mean = 100 * record(directory).scores["intent_accuracy"][-1].mean()
+    assert (step, final) == (3, pytest.approx(mean, rel=1e-6))
+    texts = "".join(str(v) for tag in ("run", "config", "intent.scores") for _, v in values(tag))
+    assert "**er**" in texts
+    assert "| hop | en | de | es |" in texts
     assert [v for _, v in values("status")] == [b"interrupted", b"finished"]
-    assert "_hparams_/session_start_info" in read.SummaryMetadata.__self__.Tags()["tensors"]
+    assert "_hparams_/session_start_info" in events.Tags()["tensors"]
 
 
 def entries(file: Path) -> Iterator[bytes]:
@@ -257,10 +244,10 @@ def test_weights_and_biases_offline_continues_a_run_under_its_id(
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", key)
     outputs = directory.path.parents[1]
-    go_on = interrupted(directory, hops=1)
+    finish = interrupted(directory, hops=1)
     for _ in range(2):
         assert tracker(outputs, TrackingConfig(to="wandb", experiment="mine")).send_all() == 1
-        go_on()
+        finish()
     assert tracker(outputs, TrackingConfig(to="wandb", experiment="mine")).send_all() == 0
     files = sorted((outputs / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 2
@@ -277,11 +264,9 @@ def test_weights_and_biases_offline_continues_a_run_under_its_id(
                 rows.append({i.key or i.nested_key[0]: json.loads(i.value_json) for i in entry.history.item})
             if entry.HasField("summary"):
                 summary |= {i.key or i.nested_key[0]: json.loads(i.value_json) for i in entry.summary.update}
-    wanted = expected(directory)
-    losses = wanted.pop(("loss", ""))
-    assert [(row["update"], row["train.loss"]) for row in rows if "update" in row] == losses
-    for (metric, language), scores in wanted.items():
-        assert [(row["hop"], row[f"{metric}.score.{language}"]) for row in rows if "hop" in row] == scores
+    for key, curve in expected(directory).items():
+        axis = "hop" if ".score." in key else "update"
+        assert [(row[axis], row[key]) for row in rows if key in row] == curve
     final = 100 * record(directory).scores["intent_accuracy"][-1].mean()
     assert summary["intent.FP"] == pytest.approx(final)
     assert summary["status"] == "finished"
@@ -310,7 +295,7 @@ def test_weights_and_biases_keeps_one_run_open_while_it_trains(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("overrides", "message"),
     [
         (("tracking=wandb",), "tracking=wandb: pip install 'xclrun[wandb]'"),
         (("tracking=tensorboard",), "tracking=tensorboard: pip install 'xclrun[tensorboard]'"),
@@ -322,16 +307,16 @@ def test_weights_and_biases_keeps_one_run_open_while_it_trains(
     ],
 )
 def test_mistakes_are_told_at_plan_time(
-    given: tuple[str, ...],
-    told: str,
+    overrides: tuple[str, ...],
+    message: str,
     xclrun: Callable[..., tuple[int, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for package in ("wandb", "tensorboard"):
         monkeypatch.setitem(sys.modules, package, None)
-    code, said = xclrun("plan", *(text for text in TINY if text != "tracking=none"), *given)
-    assert (code, said.count("\n")) == (2, 1), said
-    assert said.startswith(f"xclrun: {told}")
+    code, output = xclrun("plan", *(text for text in TINY if text != "tracking=none"), *overrides)
+    assert (code, output.count("\n")) == (2, 1), output
+    assert output.startswith(f"xclrun: {message}")
 
 
 def test_sync_brings_another_tracker_up_to_date(
@@ -341,8 +326,8 @@ def test_sync_brings_another_tracker_up_to_date(
     outputs = directory.path.parents[1]
     place = outputs / "tensorboard" / "xclrun"
     for count in ("1 run", "0 runs"):
-        given = ("sync", "--to", "tensorboard", "--outputs", str(outputs))
-        assert xclrun(*given) == (0, f"{count} sent to {place}\n")
+        command = ("sync", "--to", "tensorboard", "--outputs", str(outputs))
+        assert xclrun(*command) == (0, f"{count} sent to {place}\n")
     assert not (outputs / "mlflow.db").exists()
-    code, said = xclrun(*given, "--uri", "http://x")
-    assert (code, said) == (2, "xclrun: --uri http://x: is MLflow's; not of --to tensorboard\n")
+    code, output = xclrun(*command, "--uri", "http://x")
+    assert (code, output) == (2, "xclrun: --uri http://x: is MLflow's; not of --to tensorboard\n")

@@ -1,7 +1,7 @@
-"""MLflow as a mirror of the runs, and of those of other machines if it is a server.
+"""MLflow as a mirror of the runs; a server also holds runs of other machines.
 
-One experiment holds one MLflow run per run, found by its tag ``xclrun.run_id``, and one per sweep, the parent of its
-runs. Sending twice changes nothing. Nothing is stored in MLflow alone.
+One experiment has an MLflow run per run, identified by the tag ``xclrun.run_id``, and one per sweep, the parent of its
+runs. Sending is idempotent, and all data can be restored from the run directories.
 """
 
 from __future__ import annotations
@@ -28,27 +28,23 @@ from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import payload
 from xclrun.tracking.background import DATABASE, sent_markers
 from xclrun.tracking.payload import FORMAT, NOTE, TAG, VIEW_TAG, VIEW_VERSIONS, allowed, milliseconds, view_address
-from xclrun.tracking.trackers import News, Tracker
+from xclrun.tracking.trackers import Tracker, Update
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
 RECORD = "score_matrix.json"
-# What errors say of a file that is damaged, or has the schema of another version of MLflow; a lock is neither.
+# Parts of error messages about a damaged file or the schema of another version of MLflow (not about a lock).
 UNUSABLE = ("(sqlite3.DatabaseError)", "database schema")
-# Seconds for which another process that writes to the SQLite file is waited for; what it does takes one or two.
+# Seconds to wait for another process that writes to the SQLite file; one write takes a second or two.
 LOCKED = 30.0
-# Asking for all runs at once takes as long as asking for so many one by one.
+# From this number on, one query for all runs is faster than a query per run.
 MANY = 300
 
 
 class UnusableDatabase(RunError):
-    """MLflow's SQLite file among the outputs is damaged, of another version of MLflow, or of another folder.
-
-    Attributes:
-        path: the file.
-    """
+    """MLflow's SQLite file is damaged, from another version of MLflow, or from another folder."""
 
     def __init__(self, path: Path, why: str) -> None:
         why = why.partition(". ")[0]
@@ -56,7 +52,7 @@ class UnusableDatabase(RunError):
         self.path = path
 
     def move_aside(self) -> Path:
-        """Rename the file, and the files that SQLite keeps next to it; return its new path."""
+        """Rename the file, together with SQLite's auxiliary files; return its new path."""
         aside = self.path.with_name(f"{self.path.name}.unusable-{time.strftime('%Y%m%d-%H%M%S')}")
         for suffix in ("", "-journal", "-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
@@ -65,16 +61,16 @@ class UnusableDatabase(RunError):
 
 
 def tracking_uri(outputs: Path, uri: str | None) -> str:
-    """Return where MLflow keeps runs: the given server, or the SQLite file among the outputs."""
+    """Return the address of MLflow: the server ``uri``, or the SQLite file in ``outputs``."""
     return uri or f"sqlite:///{(outputs / DATABASE).resolve()}"
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide MLflow's log lines about its database; errors are still shown."""
+    """Hide MLflow's log lines below errors."""
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-    # An unreachable server is tried three times within seconds, not for minutes: `xclrun sync` tries again.
+    # Three attempts within seconds instead of minutes; `xclrun sync` can be repeated.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -85,10 +81,10 @@ def _quiet() -> Iterator[None]:
 
 
 class Mirror(Tracker):
-    """MLflow, as seen from the outputs of this machine.
+    """MLflow as a tracker of the runs under ``outputs``.
 
     Raises:
-        RunError: MLflow cannot be reached, or its database is damaged.
+        RunError: MLflow is unreachable, or its database is damaged.
     """
 
     def __init__(self, outputs: Path, tracking: TrackingConfig) -> None:
@@ -96,9 +92,9 @@ class Mirror(Tracker):
 
         super().__init__(outputs, tracking)
         self.uri = self.place = tracking_uri(outputs, tracking.uri)
-        # Sweep → id of its parent run.
+        # Sweep → ID of its parent run.
         self._parents: dict[str, str] = {}
-        # All runs, where they were asked for and nothing was sent since.
+        # All runs, from the last query if no run was sent since.
         self._runs: list[MlflowRun] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
         with self._talking():
@@ -108,7 +104,7 @@ class Mirror(Tracker):
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
-        """Silence MLflow's own output, and turn its errors into one line."""
+        """Hide MLflow's output, and convert its errors to one line."""
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -125,7 +121,7 @@ class Mirror(Tracker):
         """Let one process at a time change the SQLite file.
 
         Raises:
-            TimeoutError: another one holds it for too long.
+            TimeoutError: another process holds the lock for too long.
         """
         if self.tracking.uri is not None:
             yield
@@ -143,42 +139,42 @@ class Mirror(Tracker):
             yield
 
     def _experiment(self) -> str:
-        """Return the id of the experiment, which is made if there is none."""
+        """Return the ID of the experiment; create it if needed."""
         from mlflow.exceptions import MlflowException
 
-        # A server chooses where artifacts lie; those of a SQLite file lie among the outputs.
+        # A server chooses the location of artifacts; those of a SQLite file are in the outputs folder.
         place = None if self.tracking.uri else (self.outputs / "mlartifacts").resolve().as_uri()
         existing = self.client.get_experiment_by_name(self.tracking.experiment)
         if existing is None:
-            # Nothing was sent to a database that is new.
+            # The database is new, so all runs must be sent.
             shutil.rmtree(sent_markers(self.outputs), ignore_errors=True)
             try:
                 return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
             except MlflowException:
-                # Another process has just made it.
+                # Another process has just created it.
                 existing = self.client.get_experiment_by_name(self.tracking.experiment)
                 if existing is None:
                     raise
         if place is not None and existing.artifact_location != place:
-            # MLflow keeps absolute paths, and has no call that changes them.
+            # MLflow stores absolute paths and has no call to change them.
             raise UnusableDatabase(self.outputs / DATABASE, f"its files are in {existing.artifact_location}")
         return existing.experiment_id
 
     def _describe(self) -> None:
-        """Describe the experiment; a description that a user wrote stays."""
+        """Describe the experiment unless a user has done so."""
         tags = self.client.get_experiment(self.experiment).tags
-        # Kind "machine learning", not chats: the page opens on the runs.
+        # Kind "machine learning": the page opens on the runs.
         kind, about = "custom_model_development", payload.about_experiment(self.experiment, _shows_views())
         for key, value in {"mlflow.experimentKind": kind, NOTE: about}.items():
             if key not in tags:
                 self._tag_experiment(key, value)
 
     def _save_view(self, metrics: Collection[str]) -> None:
-        """Save a view of the runs with the headline measures of these metrics, and of those before, as columns."""
+        """Save a view with the headline measures of these metrics, and of those in the previous view, as columns."""
         if _shows_views():
             before = self.client.get_experiment(self.experiment).tags.get(VIEW_TAG, "")
-            known = [m.name for m in METRICS if m.name in metrics or f"`{m.short}.FP`" in before]
-            if (view := payload.view(known)) != before:
+            columns = [m.name for m in METRICS if m.name in metrics or f"`{m.short}.FP`" in before]
+            if (view := payload.view(columns)) != before:
                 self._tag_experiment(VIEW_TAG, view)
 
     def _tag_experiment(self, key: str, value: str) -> None:
@@ -187,15 +183,15 @@ class Mirror(Tracker):
         try:
             self.client.set_experiment_tag(self.experiment, key, value)
         except MlflowException:
-            # A server refuses a tag that another process makes at the same time; by now it can be changed.
+            # Another process created the tag at the same time; now it can be changed.
             self.client.set_experiment_tag(self.experiment, key, value)
 
     def _find(self, tag: str, value: str) -> MlflowRun | None:
-        found = self.client.search_runs([self.experiment], f"tags.`{TAG}.{tag}` = '{value}'", max_results=1)
-        return found[0] if found else None
+        runs = self.client.search_runs([self.experiment], f"tags.`{TAG}.{tag}` = '{value}'", max_results=1)
+        return runs[0] if runs else None
 
     def _search(self) -> list[MlflowRun]:
-        """Return all runs that MLflow has."""
+        """Return all runs of the experiment."""
         runs: list[MlflowRun] = []
         token = None
         while True:
@@ -206,8 +202,6 @@ class Mirror(Tracker):
             if not (token := page.token):
                 return runs
 
-    # Sending.
-
     def before(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         runs, self._runs = self._runs, None
         if runs is None:
@@ -216,11 +210,10 @@ class Mirror(Tracker):
                     runs = [run for run_id in run_ids if (run := self._find("run_id", run_id))]
                 else:
                     runs = self._search()
-        tags = [run.data.tags for run in runs]
-        # The version alone: values that are there are sent once more, and change nothing.
-        return {of[f"{TAG}.run_id"]: {"version": of.get(f"{TAG}.version")} for of in tags}
+        # Only the version: sending values again does not change them.
+        return {tags[f"{TAG}.run_id"]: {"version": tags.get(f"{TAG}.version")} for tags in (r.data.tags for r in runs)}
 
-    def note_sent(self, news: News) -> None:
+    def mark_sent(self, update: Update) -> None:
         """Do nothing: `send` tags the run with its version."""
 
     def send_records(
@@ -233,7 +226,7 @@ class Mirror(Tracker):
         records = list(records)
         if sent := super().send_records(records, references, warn, rebuild):
             with self._talking():
-                self._save_view({metric for mine in records for metric in mine.metrics})
+                self._save_view({metric for record in records for metric in record.metrics})
         return sent
 
     def send_sweep(self, sweep: Mapping[str, Any]) -> None:
@@ -249,46 +242,45 @@ class Mirror(Tracker):
             if ended and run.info.status != "FINISHED":
                 self.client.set_terminated(run.info.run_id)
 
-    def send(self, news: News) -> None:
+    def send(self, update: Update) -> None:
         from mlflow.entities import Metric, Param
 
-        mine, directory = news.run, RunDirectory(self.outputs / "runs" / news.run.run_id)
+        record, directory = update.run, RunDirectory(self.outputs / "runs" / update.run.run_id)
         with self._talking():
-            run = self._find("run_id", mine.run_id) or self.client.create_run(
+            run = self._find("run_id", record.run_id) or self.client.create_run(
                 self.experiment,
-                start_time=milliseconds(mine.environment["started"]),
-                tags=payload.tags(mine, self._parents.get(news.sweep)),
+                start_time=milliseconds(record.environment["started"]),
+                tags=payload.tags(record, self._parents.get(update.sweep)),
             )
-            # A run that was continued, or whose first send was cut short, keeps the time at which it began.
-            name, began = run.info.run_id, run.info.start_time
-            self.client.set_tag(name, NOTE, payload.about_run(mine))
-            values = [(key, value, 0) for key, value in news.measures.items()]
-            values += [(f"{short}.score.{language}", value, hop) for hop, short, language, value in news.scores]
-            values += [("train.loss", loss, step) for step, loss in news.losses]
-            values += [(f"{short}.dev.{language}", value, step) for step, short, language, value in news.dev]
-            # One time stamp for all: sending the same value twice then leaves one. Later than that of an earlier
-            # format, whose values MLflow keeps: the last one counts.
-            metrics = [Metric(allowed(key), value, began + FORMAT, step) for key, value, step in values]
-            # MLflow's params cannot be changed, and what is no part of a run's identity, such as a path, may have.
-            config = payload.parameters(mine.config).items()
-            self.client.log_batch(name, metrics, [Param(*one) for one in config if one[0] not in run.data.params])
-            self._log_artifacts(name, directory, mine)
-            self.client.set_tag(name, f"{TAG}.status", mine.status)
-            status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}.get(mine.status)
+            # The start time of the first attempt to send the run.
+            run_id, started = run.info.run_id, run.info.start_time
+            self.client.set_tag(run_id, NOTE, payload.about_run(record))
+            values = [(key, value, 0) for key, value in update.measures.items()]
+            values += [(key, value, step) for _, key, step, value in update.values()]
+            # MLflow stores a value with the same time stamp once, so all have the same one. That of a later `FORMAT` is
+            # later, since the last value is shown.
+            metrics = [Metric(allowed(key), value, started + FORMAT, step) for key, value, step in values]
+            # Params cannot be changed; those outside a run's identity, such as paths, may differ when it is resumed.
+            config = payload.parameters(record.config).items()
+            params = [Param(key, value) for key, value in config if key not in run.data.params]
+            self.client.log_batch(run_id, metrics, params)
+            self._log_artifacts(run_id, directory, record)
+            self.client.set_tag(run_id, f"{TAG}.status", record.status)
+            status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}.get(record.status)
             if status is None:
-                self.client.update_run(name, status="RUNNING")
+                self.client.update_run(run_id, status="RUNNING")
             else:
                 seconds = directory.read_manifest().get("seconds", 0)
-                self.client.set_terminated(name, status=status, end_time=began + round(1000 * seconds))
-            # Last, so that a send that was cut short is done again.
-            self.client.set_tag(name, f"{TAG}.version", news.version)
+                self.client.set_terminated(run_id, status=status, end_time=started + round(1000 * seconds))
+            # Last, so an interrupted update is sent again.
+            self.client.set_tag(run_id, f"{TAG}.version", update.version)
 
-    def _log_artifacts(self, run: str, directory: RunDirectory, mine: RunRecord) -> None:
+    def _log_artifacts(self, run: str, directory: RunDirectory, record: RunRecord) -> None:
         from xclrun.report.heatmaps import heatmap
         from xclrun.report.style import settle
 
-        self.client.log_dict(run, mine.to_json(), RECORD)
-        finished = mine.status == "finished"
+        self.client.log_dict(run, record.to_json(), RECORD)
+        finished = record.status == "finished"
         small = (directory.config, directory.manifest, directory.events, directory.scores)
         for path in (*small, *((directory.attention,) if finished else ())):
             if path.is_file():
@@ -297,17 +289,17 @@ class Mirror(Tracker):
             return
         for path in directory.prediction_files():
             self.client.log_artifact(run, str(path), "predictions")
-        tables = [{"path": f"{short_name(metric)}_scores.json", "type": "table"} for metric in mine.metrics]
+        tables = [{"path": f"{short_name(metric)}_scores.json", "type": "table"} for metric in record.metrics]
         self.client.set_tag(run, "mlflow.loggedArtifacts", json.dumps(tables))
-        for metric in mine.metrics:
-            # Not log_table: it appends to what is there, and sending twice must change nothing.
-            self.client.log_dict(run, payload.score_table(mine, metric), f"{short_name(metric)}_scores.json")
-            figure = heatmap(mine, metric)
+        for metric in record.metrics:
+            # Not log_table, which appends rows when a run is sent again.
+            self.client.log_dict(run, payload.score_table(record, metric), f"{short_name(metric)}_scores.json")
+            figure = heatmap(record, metric)
             settle(figure)
             self.client.log_figure(run, figure, f"{short_name(metric)}_scores.png")
 
     def send_report(self, name: str, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Send a report as a separate run: the page and the tables; an earlier one of the same name is replaced."""
+        """Send page and tables of a report as a separate run; replace an earlier report of the same name."""
         with self._talking():
             run = self._find("report", name)
             if run is None:
@@ -319,46 +311,40 @@ class Mirror(Tracker):
             self.client.log_dict(run.info.run_id, dict(facts), "report.json")
             self.client.set_terminated(run.info.run_id)
 
-    # Reading.
-
     def records_elsewhere(self, warn: Callable[[str], None] = note) -> list[RunRecord]:
-        """Return the records of the runs in MLflow whose files of record are not here.
-
-        Where they are here it is these that count, which are checked. ``warn`` is called for unreadable ones.
-        """
+        """Return the records of the runs in MLflow without a run directory here; warn about unreadable ones."""
         records = []
         with self._talking(), tempfile.TemporaryDirectory() as folder:
             self._runs = self._search()
             for run in self._runs:
                 tags = run.data.tags
-                here = (self.outputs / "runs" / tags[f"{TAG}.run_id"]).is_dir()
-                # Without a version it was not sent to its end.
-                if here or f"{TAG}.version" not in tags:
+                # Without a version, the run was sent incompletely.
+                if f"{TAG}.version" not in tags or (self.outputs / "runs" / tags[f"{TAG}.run_id"]).is_dir():
                     continue
                 try:
                     path = Path(self.client.download_artifacts(run.info.run_id, RECORD, folder))
                     records.append(RunRecord.from_json(path.read_bytes()))
                 except (OSError, ValueError) as error:
-                    where = f"{RECORD} of {tags[f'{TAG}.run_id']} in MLflow"
-                    warn(f"{where} cannot be read ({error}): left out; `xclrun sync --rebuild` sends it again")
+                    name = f"{RECORD} of {tags[f'{TAG}.run_id']} in MLflow"
+                    warn(f"{name} cannot be read ({error}); skipped; `xclrun sync --rebuild` sends it again")
         return records
 
 
 def _shows_views() -> bool:
-    """Whether MLflow's pages, as far as the version here says, show the view that `payload.view` writes."""
+    """Return whether the pages of this version of MLflow show the result of `payload.view`."""
     import mlflow
 
     return mlflow.__version__.startswith(VIEW_VERSIONS)
 
 
 def saved_views(outputs: Path, server: str) -> list[str]:
-    """Return where the saved views in the SQLite file among the outputs open on a server; none where it has none."""
+    """Return the URLs on ``server`` of the saved views in the SQLite file in ``outputs``."""
     from mlflow import MlflowClient
 
     try:
         with _quiet():
             experiments = MlflowClient(tracking_uri(outputs, None)).search_experiments()
     except Exception:
-        # The server reports what is wrong with the file.
+        # The server reports errors in the file.
         return []
-    return [view_address(server, one.experiment_id) for one in experiments if VIEW_TAG in one.tags]
+    return [view_address(server, experiment.experiment_id) for experiment in experiments if VIEW_TAG in experiment.tags]

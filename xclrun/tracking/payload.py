@@ -1,4 +1,4 @@
-"""What is sent of a run: parameters, scores, tags, tables and descriptions. Nothing is sent here."""
+"""Data that trackers receive about a run: parameters, scores, tags, tables and descriptions."""
 
 from __future__ import annotations
 
@@ -22,75 +22,72 @@ from xclrun.store.rundir import RunDirectory
 TAG = "xclrun"
 NOTE = "mlflow.note.content"
 
-# Raised when what is sent changes, so that runs sent before are sent again.
+# Raise it when the sent data change: all runs are then sent again.
 FORMAT = 3
 
-# Saved views: MLflow's pages read them from tags of an experiment, in a form that is not documented. These are the
-# versions whose pages are known to show what `view` writes.
+# MLflow's pages read saved views from tags of an experiment, in an undocumented format. In these versions they show the
+# result of `view`.
 VIEW = "xclrun"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 VIEW_VERSIONS = ("3.17.",)
 
 
-def facts(mine: RunRecord) -> dict[str, str]:
-    """Return what a run is: dataset, model, strategy, order, seed, …"""
+def facts(run: RunRecord) -> dict[str, str]:
+    """Return the identifying properties of a run: dataset, model, strategy, order, seed, …"""
     return {
         "kind": "run",
-        "run_id": mine.run_id,
-        "dataset": mine.dataset,
-        "model": mine.model,
-        "strategy": mine.strategy,
-        "order": mine.order,
-        "seed": str(mine.seed),
-        "shots": "" if mine.shots is None else str(mine.shots),
-        "bucket": "" if mine.bucket is None else str(mine.bucket),
-        "data_fingerprint": mine.data_fingerprint,
-        "code_version": mine.code_version,
+        "run_id": run.run_id,
+        "dataset": run.dataset,
+        "model": run.model,
+        "strategy": run.strategy,
+        "order": run.order,
+        "seed": str(run.seed),
+        "shots": "" if run.shots is None else str(run.shots),
+        "bucket": "" if run.bucket is None else str(run.bucket),
+        "data_fingerprint": run.data_fingerprint,
+        "code_version": run.code_version,
     }
 
 
-def tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
-    """Return the tags of a run in MLflow; ``parent``: id of its sweep's run there."""
-    tags = {f"{TAG}.{key}": value for key, value in facts(mine).items()} | {"mlflow.runName": mine.run_id}
+def tags(run: RunRecord, parent: str | None) -> dict[str, str]:
+    """Return the tags of a run in MLflow; ``parent``: ID of its sweep's run."""
+    tags = {f"{TAG}.{key}": value for key, value in facts(run).items()} | {"mlflow.runName": run.run_id}
     return tags | ({"mlflow.parentRunId": parent} if parent else {})
 
 
-def measures(mine: RunRecord, references: References) -> dict[str, float]:
-    """Return the meta-metrics of a run that are known, as they are shown: ``intent.F``, ``slots.FP``, …"""
+def measures(run: RunRecord, references: References) -> dict[str, float]:
+    """Return the measures of a finished run in percent or points: ``intent.F``, ``slots.FP``, …"""
     values = {}
-    for metric in mine.metrics:
-        if mine.status == "finished":
-            for (name, language), value in measure(mine, metric, references.scores(mine, metric)).items():
-                if isinstance(value, float) and not language:
-                    values[f"{short_name(metric)}.{name}"] = MEASURES[name].scale * value
+    for metric in run.metrics if run.status == "finished" else ():
+        for (name, language), value in measure(run, metric, references.scores(run, metric)).items():
+            if isinstance(value, float) and not language:
+                values[f"{short_name(metric)}.{name}"] = MEASURES[name].scale * value
     return values
 
 
-def with_live_epochs(mine: RunRecord, directory: RunDirectory) -> RunRecord:
-    """Add the epochs of the hop that is being trained, which the manifest lists only when the hop has ended.
+def with_live_epochs(run: RunRecord, directory: RunDirectory) -> RunRecord:
+    """Add the epochs of the current hop, which the manifest lists only after the hop.
 
-    Trackers count the epochs they have, so the epochs are added only if none before them is missing.
+    Trackers count epochs, so they are added only if no earlier one is missing.
     """
-    if mine.status == "finished":
-        return mine
     try:
         progress = read_json(directory.progress)
         hop, epochs = progress["hop"], progress["epochs"]
         complete = [epoch["epoch"] for epoch in epochs] == list(range(1, len(epochs) + 1))
-        if complete and hop == len(directory.read_manifest()["stages"]):
-            return replace(mine, curve=(*mine.curve, *({**epoch, "hop": hop} for epoch in epochs)))
+        if run.status != "finished" and complete and hop == len(directory.read_manifest()["stages"]):
+            return replace(run, curve=(*run.curve, *({**epoch, "hop": hop} for epoch in epochs)))
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    return mine
+    return run
 
 
 def view(metrics: Sequence[str]) -> str:
-    """Return a saved view in the form of `VIEW_VERSIONS`: runs alone, with strategy, order, seed and headlines."""
+    """Return a saved view for `VIEW_VERSIONS`: runs, with strategy, order, seed and headline measures as columns."""
     facts = [f"tags.`{TAG}.{fact}`" for fact in ("strategy", "order", "seed")]
-    measured = [f"metrics.`{short_name(metric)}.{one.name}`" for metric in metrics for one in headlines()]
+    measured = [f"metrics.`{short_name(metric)}.{headline.name}`" for metric in metrics for headline in headlines()]
     state = {
         "searchFilter": f"tags.`{TAG}.kind` = 'run'",
-        # By name: sorted by time, runs are hidden under their sweep until it is opened.
+        # By name: in a list sorted by time, runs are collapsed under their sweep.
         "orderByKey": "tags.`mlflow.runName`",
         "orderByAsc": True,
         "startTime": "ALL",
@@ -99,23 +96,23 @@ def view(metrics: Sequence[str]) -> str:
         "modelVersionFilter": "All Runs",
         "selectedColumns": facts + measured,
     }
-    # Constant times, so that the same view is the same text.
+    # Constant times, so equal views are equal texts.
     return json.dumps({"name": "xclrun: headline measures", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
 
 
 def view_address(server: str, experiment: str) -> str:
-    """Return where the saved view opens on a server."""
+    """Return the URL of the saved view on a server."""
     return f"{server}/#/experiments/{experiment}/runs?viewStateShareKey={VIEW}"
 
 
 def _legend() -> str:
-    lines = [f"- `{one.name}` {one.arrow} {one.definition}" for one in headlines()]
+    lines = [f"- `{headline.name}` {headline.arrow} {headline.definition}" for headline in headlines()]
     return "\n".join(
         [
             "Metrics are percent, differences of scores are points; ↑ higher is better, ↓ lower is better.",
             "",
             *lines,
-            "- `score.LANGUAGE` score on the test set of a language; the step is the hop, 0 before any fine-tuning",
+            "- `score.LANGUAGE` score on the test set of a language; the step is the hop, 0 before fine-tuning",
             "- `dev.LANGUAGE` score on the dev set after each epoch; the step counts updates over all hops",
             "- `train.loss` mean loss of each epoch; the step counts updates over all hops",
         ]
@@ -124,28 +121,24 @@ def _legend() -> str:
 
 def about_experiment(experiment: str, viewed: bool) -> str:
     """Return the description of an experiment; ``viewed``: with a link to its saved view."""
-    where, names = view_address("", experiment).removeprefix("/"), ", ".join(one.name for one in headlines())
-    link = f"The saved view [xclrun: headline measures]({where}) has {names} as columns.\n\n" if viewed else ""
-    return (
-        "Runs of xclrun, mirrored from its outputs folder: numbers of record are in the files there.\n\n"
-        f"{link}{_legend()}"
-    )
+    url, names = view_address("", experiment).removeprefix("/"), ", ".join(headline.name for headline in headlines())
+    link = f"The saved view [xclrun: headline measures]({url}) has {names} as columns.\n\n" if viewed else ""
+    return f"A copy of the runs in xclrun's outputs folder, which is authoritative.\n\n{link}{_legend()}"
 
 
-def about_run(mine: RunRecord) -> str:
-    few = "" if mine.shots is None else f", K = {mine.shots}, bucket {mine.bucket}"
-    hops = markdown(" → ".join(mine.languages))
+def about_run(run: RunRecord) -> str:
+    few = "" if run.shots is None else f", K = {run.shots}, bucket {run.bucket}"
+    hops = markdown(" → ".join(run.languages))
     return (
-        f"**{markdown(mine.strategy)}** on {markdown(mine.dataset)} with {markdown(mine.model)}: order "
-        f"{markdown(mine.order)} ({hops}), seed {mine.seed}{few}.\n\n{_legend()}"
+        f"**{markdown(run.strategy)}** on {markdown(run.dataset)} with {markdown(run.model)}: order "
+        f"{markdown(run.order)} ({hops}), seed {run.seed}{few}.\n\n{_legend()}"
     )
 
 
 def allowed(key: str) -> str:
-    """Return the key of a metric or parameter, which a language may be part of, as MLflow takes it.
+    """Return a valid key for MLflow, which rejects the whole batch otherwise; keys contain names of languages.
 
-    One key that it refuses would stop the sending of all runs. Where it had to change, a short hash tells it from
-    others that would become the same.
+    A changed key gets a short hash, so different keys stay different.
     """
     plain = re.sub(r"[^\w.\- :]", "_", key)
     return plain if plain == key else f"{plain}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
@@ -156,28 +149,28 @@ def milliseconds(when: str) -> int:
 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return a config as MLflow's parameters, flat. Null says that something was not asked for: it is left out."""
+    """Return the values of a config that are not null, flat, as MLflow parameters."""
     return {allowed(key): str(value)[:6000] for key, value in flat(config) if value is not None}
 
 
-def scores(mine: RunRecord) -> Iterator[tuple[int, str, str, float]]:
-    """Yield (hop, metric's short name, language, percent) of what was measured, 0 before any fine-tuning."""
-    for metric in mine.metrics:
-        for hop, row in enumerate(mine.scores[metric]):
-            for language, value in zip(mine.languages, row, strict=True):
+def scores(run: RunRecord) -> Iterator[tuple[int, str, str, float]]:
+    """Yield (hop, metric's short name, language, percent); hop 0 is before fine-tuning."""
+    for metric in run.metrics:
+        for hop, row in enumerate(run.scores[metric]):
+            for language, value in zip(run.languages, row, strict=True):
                 if value == value:
                     yield hop, short_name(metric), language, 100 * float(value)
 
 
-def rows(mine: RunRecord, metric: str) -> list[list[float | int]]:
-    """Return the score matrix of a run in percent, each row with its hop first."""
-    return [[hop, *(100 * float(value) for value in row)] for hop, row in enumerate(mine.scores[metric])]
+def rows(run: RunRecord, metric: str) -> list[list[float | int]]:
+    """Return the rows of a score matrix: hop, then percent per language."""
+    return [[hop, *(100 * float(value) for value in row)] for hop, row in enumerate(run.scores[metric])]
 
 
-def epochs(mine: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield (updates so far through all hops, facts) of each epoch."""
+def epochs(run: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield (number of updates over all hops, facts) for each epoch."""
     before, hop, last = 0, 0, 0
-    for epoch in mine.curve:
+    for epoch in run.curve:
         if epoch["hop"] != hop:
             before, hop = before + last, epoch["hop"]
         last = epoch["step"]
@@ -191,7 +184,7 @@ def dev_scores(epoch: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
             yield short_name(metric), language, 100 * float(value)
 
 
-def score_table(mine: RunRecord, metric: str) -> dict[str, Any]:
-    """Return a score matrix as MLflow's pages show tables: a row for each hop."""
-    rows = [[hop, *row] for hop, row in enumerate(mine.scores[metric].tolist())]
-    return {"columns": ["hop", *mine.languages], "data": rows}
+def score_table(run: RunRecord, metric: str) -> dict[str, Any]:
+    """Return a score matrix (fractions) as a table of MLflow, with a row per hop."""
+    rows = [[hop, *row] for hop, row in enumerate(run.scores[metric].tolist())]
+    return {"columns": ["hop", *run.languages], "data": rows}

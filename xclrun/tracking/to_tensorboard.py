@@ -1,7 +1,7 @@
-"""TensorBoard: a folder per run with event files, to which what is continued adds another one.
+"""TensorBoard: a folder with event files per run; a resumed run adds another file.
 
-Scores stand over hops, losses and dev scores over updates, headline measures at the last hop; what the
-run is and its score matrix are texts, and its settings are listed under HPARAMS. Written without TensorFlow and torch.
+Scores are plotted over hops, losses and dev scores over updates, headline measures at the last hop. Description, config
+and score matrices are texts; settings are listed under HPARAMS. Needs neither TensorFlow nor torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xclrun.core.names import markdown, slug
 from xclrun.core.task import short_name
 from xclrun.store.files import writing
 from xclrun.tracking import payload
-from xclrun.tracking.trackers import News, Tracker
+from xclrun.tracking.trackers import Tracker, Update
 
 if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
@@ -32,40 +32,36 @@ class ToTensorBoard(Tracker):
         self._open: dict[str, _Events] = {}
         self.place = str(outputs / "tensorboard" / slug(tracking.experiment))
 
-    def send(self, news: News) -> None:
+    def send(self, update: Update) -> None:
         # Not `hparams.api`, which imports TensorFlow.
         from tensorboard.plugins.hparams import summary_v2 as hparams
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
         from tensorboard.plugins.text.summary_v2 import text_pb
 
-        mine = news.run
-        folder = Path(self.place) / mine.run_id
-        last = max((hop for hop, *_ in news.scores), default=mine.hops)
+        run, values = update.run, update.values("/")
+        folder = Path(self.place) / run.run_id
+        last = max((value.step for value in values if value.axis == "hop"), default=run.hops)
         with writing(folder):
             # One file while a run trains: TensorBoard expects one writer for each start of a run.
-            events = self._open.pop(mine.run_id, None) or _Events(folder)
-            if not news.before:
-                config = payload.parameters(mine.config)
+            events = self._open.pop(run.run_id, None) or _Events(folder)
+            if not update.before:
+                config = payload.parameters(run.config)
                 settings = {key: value for key, value in config.items() if not key.startswith("paths.")}
-                events.add(hparams.hparams_pb(settings, trial_id=mine.run_id), 0)
-                events.add(text_pb("run", payload.about_run(mine)), 0)
-                events.add(text_pb("config", f"```\n{json.dumps(mine.config, indent=1)}\n```"), 0)
-            for hop, short, language, value in news.scores:
-                events.add(scalar_pb(f"{short}.score/{language}", value), hop)
-            for update, loss in news.losses:
-                events.add(scalar_pb("train/loss", loss), update)
-            for update, short, language, value in news.dev:
-                events.add(scalar_pb(f"{short}.dev/{language}", value), update)
-            for name, value in news.measures.items():
+                events.add(hparams.hparams_pb(settings, trial_id=run.run_id), 0)
+                events.add(text_pb("run", payload.about_run(run)), 0)
+                events.add(text_pb("config", f"```\n{json.dumps(run.config, indent=1)}\n```"), 0)
+            for _, key, step, value in values:
+                events.add(scalar_pb(key, value), step)
+            for name, value in update.measures.items():
                 events.add(scalar_pb(f"measure/{name}", value), last)
-            if mine.status == "finished":
-                for metric in mine.metrics:
-                    events.add(text_pb(f"{short_name(metric)}.scores", _table(mine, metric)), last)
-            if mine.status == "running":
+            if run.status == "finished":
+                for metric in run.metrics:
+                    events.add(text_pb(f"{short_name(metric)}.scores", _table(run, metric)), last)
+            if run.status == "running":
                 events.writer.flush()
-                self._open[mine.run_id] = events
+                self._open[run.run_id] = events
                 return
-            events.add(text_pb("status", mine.status), last)
+            events.add(text_pb("status", run.status), last)
             events.writer.close()
 
     def close(self) -> None:
@@ -74,7 +70,7 @@ class ToTensorBoard(Tracker):
 
 
 class _Events:
-    """A new event file."""
+    """An event file."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -88,10 +84,10 @@ class _Events:
         self.writer.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=plain))
 
 
-def _table(mine: RunRecord, metric: str) -> str:
-    """Return a score matrix as Markdown, in percent."""
-    head = ["hop", *map(markdown, mine.languages)]
+def _table(run: RunRecord, metric: str) -> str:
+    """Return a score matrix in percent as Markdown."""
+    head = ["hop", *map(markdown, run.languages)]
     lines = [head, ["--:"] * len(head)]
-    for hop, *values in payload.rows(mine, metric):
+    for hop, *values in payload.rows(run, metric):
         lines.append([str(hop), *("–" if value != value else f"{value:.2f}" for value in values)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,7 +1,7 @@
-"""Weights & Biases: one run per run, by the same id each time, so that what is continued continues there.
+"""Weights & Biases: each run has a fixed ID there, so a resumed run continues its curves.
 
-Scores stand over hops, losses and dev scores over updates; the summary has the headline measures, the score matrix is
-a table. With ``WANDB_MODE=offline`` everything stays in ``<outputs>/wandb``, until ``wandb sync`` sends it.
+Scores are plotted over hops, losses and dev scores over updates. The summary has the headline measures, and each score
+matrix is a table. With ``WANDB_MODE=offline`` all data stay in ``<outputs>/wandb`` until ``wandb sync``.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError
 from xclrun.core.task import short_name
 from xclrun.tracking import payload
-from xclrun.tracking.trackers import News, Tracker
+from xclrun.tracking.trackers import Tracker, Update
 
 if TYPE_CHECKING:
     import wandb
 
-# Weights & Biases takes no longer ones.
+# Limits of Weights & Biases, in characters.
 LONGEST_ID = 128
 LONGEST_TAG = 64
 
 
 def wandb_id(run_id: str) -> str:
-    """Return a run's id there: its own, or where that cannot be one, a hash of it.
+    """Return the ID of a run in Weights & Biases: the run ID, or a hash of it if it is not valid there.
 
     >>> wandb_id("mini-er-h2l-s1-0123456789ab")
     'mini-er-h2l-s1-0123456789ab'
@@ -46,30 +46,30 @@ class ToWandb(Tracker):
         self._open: dict[str, wandb.Run] = {}
         self.place = f"Weights & Biases, project {tracking.experiment}"
         if os.environ.get("WANDB_MODE") == "offline":
-            self.place = f"{outputs / 'wandb'}, offline: `wandb sync` sends it"
+            self.place = f"{outputs / 'wandb'} (offline; upload it with `wandb sync`)"
 
-    def send(self, news: News) -> None:
+    def send(self, update: Update) -> None:
         import wandb
 
-        mine, facts = news.run, payload.facts(news.run)
+        record, facts = update.run, payload.facts(update.run)
         labels = [facts["dataset"], facts["model"], facts["strategy"], facts["order"], f"seed {facts['seed']}"]
         try:
-            run = self._open.pop(mine.run_id, None) or wandb.init(
+            run = self._open.pop(record.run_id, None) or wandb.init(
                 project=self.tracking.experiment,
-                id=wandb_id(mine.run_id),
-                name=mine.run_id,
-                group=news.sweep or None,
+                id=wandb_id(record.run_id),
+                name=record.run_id,
+                group=update.sweep or None,
                 tags=[label[:LONGEST_TAG] for label in dict.fromkeys(labels)],
-                config=payload.parameters(mine.config),
+                config=payload.parameters(record.config),
                 resume="allow",
                 dir=str(self.outputs),
                 settings=wandb.Settings(
                     silent=True, console="off", disable_code=True, disable_git=True, reinit="create_new"
                 ),
             )
-            self._log(run, news)
-            if mine.status == "running":
-                self._open[mine.run_id] = run
+            self._log(run, update)
+            if record.status == "running":
+                self._open[record.run_id] = run
             else:
                 run.finish()
         except (wandb.Error, OSError) as error:
@@ -79,32 +79,27 @@ class ToWandb(Tracker):
         while self._open:
             self._open.popitem()[1].finish()
 
-    def _log(self, run: wandb.Run, news: News) -> None:
+    def _log(self, run: wandb.Run, update: Update) -> None:
         import wandb
 
-        mine = news.run
+        record = update.run
         run.define_metric("hop", hidden=True)
         run.define_metric("update", hidden=True)
         run.define_metric("train.loss", step_metric="update")
-        for metric in mine.metrics:
+        for metric in record.metrics:
             run.define_metric(f"{short_name(metric)}.score.*", step_metric="hop")
             run.define_metric(f"{short_name(metric)}.dev.*", step_metric="update")
-        by_hop: dict[int, dict[str, float]] = {}
-        for hop, short, language, value in news.scores:
-            by_hop.setdefault(hop, {})[f"{short}.score.{language}"] = value
-        for hop, scores in by_hop.items():
-            run.log({"hop": hop, **scores})
-        by_update = {update: {"train.loss": loss} for update, loss in news.losses}
-        for update, short, language, value in news.dev:
-            by_update[update][f"{short}.dev.{language}"] = value
-        for update, values in by_update.items():
-            run.log({"update": update, **values})
-        if mine.status == "finished":
+        rows: dict[tuple[str, int], dict[str, float]] = {}
+        for axis, key, step, value in update.values():
+            rows.setdefault((axis, step), {})[key] = value
+        for (axis, step), values in rows.items():
+            run.log({axis: step, **values})
+        if record.status == "finished":
             tables = {
                 f"{short_name(metric)}.scores": wandb.Table(
-                    columns=["hop", *mine.languages], data=[list(row) for row in payload.rows(mine, metric)]
+                    columns=["hop", *record.languages], data=[list(row) for row in payload.rows(record, metric)]
                 )
-                for metric in mine.metrics
+                for metric in record.metrics
             }
             run.log(tables)
-        run.summary.update({**news.measures, "status": mine.status, "xclrun": payload.facts(mine)})
+        run.summary.update({**update.measures, "status": record.status, "xclrun": payload.facts(record)})

@@ -1,6 +1,6 @@
-"""Mirrors of the runs under some outputs, by the name that ``tracking.to`` gives.
+"""Trackers: mirrors of the runs under an outputs folder, selected by ``tracking.to``.
 
-`Tracker` finds what of a run was not sent yet. `Mirror` (MLflow), `ToWandb` and `ToTensorBoard` send it.
+`Tracker` determines the unsent data of each run; `Mirror` (MLflow), `ToWandb` and `ToTensorBoard` send it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
@@ -28,22 +28,30 @@ from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import payload
 
 # ``tracking.to`` → module and class.
-_PLACES = {
+_CLASSES = {
     "mlflow": "xclrun.tracking.mirror:Mirror",
     "wandb": "xclrun.tracking.to_wandb:ToWandb",
     "tensorboard": "xclrun.tracking.to_tensorboard:ToTensorBoard",
 }
 
 
+class Value(NamedTuple):
+    """One value of a curve; ``axis``: whether ``step`` is a ``hop`` or an ``update`` (over all hops)."""
+
+    axis: str
+    key: str
+    step: int
+    value: float
+
+
 @dataclass(frozen=True)
-class News:
-    """What of a run was not sent yet.
+class Update:
+    """Unsent data of a run.
 
     Attributes:
-        run: its record.
-        measures: measures of a finished run in percent or points: all that are known, each time.
-        sweep: name of the first sweep of several runs that it belongs to; empty without one.
-        before: ``version``, ``hops`` and ``epochs`` that were sent; empty if nothing was.
+        measures: all measures of a finished run in percent or points, each time.
+        sweep: the first sweep of several runs that it belongs to; empty without one.
+        before: ``version``, ``hops`` and ``epochs`` that were sent; empty if the run was not sent.
     """
 
     run: RunRecord
@@ -53,46 +61,40 @@ class News:
 
     @property
     def version(self) -> str:
-        """A hash of all that is sent: of another version there is something new."""
+        """A hash of all data of the run; a run is sent again if it differs."""
         content = json.dumps([payload.FORMAT, self.run.to_json(), self.measures], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
-    @property
-    def scores(self) -> list[tuple[int, str, str, float]]:
-        """(hop, metric's short name, language, percent) after each new hop, 0 before any fine-tuning."""
-        return [score for score in payload.scores(self.run) if score[0] >= self.before.get("hops", 0)]
+    def values(self, separator: str = ".") -> list[Value]:
+        """Return unsent values: scores in percent after each hop, and loss and dev scores (percent) of each epoch.
 
-    @property
-    def losses(self) -> list[tuple[int, float]]:
-        """(updates through all hops, mean loss) of each new epoch."""
-        return [(step, float(epoch["loss"])) for step, epoch in self._epochs]
-
-    @property
-    def dev(self) -> list[tuple[int, str, str, float]]:
-        """(updates through all hops, metric's short name, language, percent) of each new epoch."""
-        return [(step, *score) for step, epoch in self._epochs for score in payload.dev_scores(epoch)]
-
-    @property
-    def _epochs(self) -> list[tuple[int, Mapping[str, Any]]]:
-        return list(payload.epochs(self.run))[self.before.get("epochs", 0) :]
+        Args:
+            separator: between the name of a curve and the language, as in ``intent.score.de``.
+        """
+        values = [
+            Value("hop", f"{metric}.score{separator}{language}", hop, score)
+            for hop, metric, language, score in payload.scores(self.run)
+            if hop >= self.before.get("hops", 0)
+        ]
+        for step, epoch in list(payload.epochs(self.run))[self.before.get("epochs", 0) :]:
+            values.append(Value("update", f"train{separator}loss", step, float(epoch["loss"])))
+            for metric, language, score in payload.dev_scores(epoch):
+                values.append(Value("update", f"{metric}.dev{separator}{language}", step, score))
+        return values
 
     @property
     def sent(self) -> dict[str, Any]:
-        """What `before` is the next time. A run that resumes has fewer hops until it has read them from the store."""
+        """The value of `before` for the next update. A resumed run may report fewer hops than were sent."""
         hops = 1 + max((hop for hop, *_ in payload.scores(self.run)), default=-1)
         now = {"hops": hops, "epochs": len(self.run.curve)}
         return {"version": self.version, **{key: max(now[key], self.before.get(key, 0)) for key in now}}
 
 
 class Tracker(ABC):
-    """A mirror of the runs under some outputs.
-
-    Args:
-        outputs: the folder with ``runs``.
-        tracking: its ``experiment`` names what holds all runs.
+    """A mirror of the runs under ``outputs``.
 
     Attributes:
-        place: where it keeps them, for people.
+        place: name or address of the destination, for messages.
     """
 
     name: ClassVar[str]
@@ -102,48 +104,53 @@ class Tracker(ABC):
         self.outputs, self.tracking = outputs, tracking
 
     @abstractmethod
-    def send(self, news: News) -> None:
-        """Send what is new of a run.
+    def send(self, update: Update) -> None:
+        """Send the unsent data of a run.
 
         Raises:
-            RunError: the tracker cannot be reached.
+            RunError: the tracker is unreachable.
         """
 
     def send_sweep(self, sweep: Mapping[str, Any]) -> None:  # noqa: B027
-        """Send a sweep, before its runs, to a tracker that shows sweeps; what was sent is brought up to date."""
+        """Send or update a sweep before its runs, if the tracker shows sweeps."""
 
     def before(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return run id → what of it was sent before (`News.before`)."""
-        found = {}
+        """Return run ID → data that were sent (`Update.before`)."""
+        sent = {}
         for run_id in run_ids:
-            # A note that cannot be read: the run is sent again.
+            # Without a readable file the run is sent again.
             with contextlib.suppress(OSError, ValueError):
-                found[run_id] = read_json(self._noted(run_id))
-        return found
+                sent[run_id] = read_json(self._sent_file(run_id))
+        return sent
 
-    def note_sent(self, news: News) -> None:
-        """Note what was sent; what is cut short before this is sent again, the same values at the same steps."""
-        write_json(self._noted(news.run.run_id), news.sent)
+    def mark_sent(self, update: Update) -> None:
+        """Record the sent data; an interrupted update is sent again, with the same values at the same steps."""
+        write_json(self._sent_file(update.run.run_id), update.sent)
+
+    def _sent_file(self, run_id: str) -> Path:
+        return self.outputs / "tracked" / self.name / slug(self.tracking.experiment) / f"{run_id}.json"
 
     def close(self) -> None:  # noqa: B027
-        """Close what `send_one` left open of runs that have not ended."""
+        """Close the connections of running runs."""
 
     def send_one(self, run_id: str) -> int:
-        """Send one run, without what needs other runs: its transfer; return how many were sent."""
+        """Send one run without transfer, which needs other runs; return the number of runs sent."""
         return self.send_records(read_records(self.outputs, only=[run_id]), References([]))
 
     def send_all(
         self, only: Collection[str] | None = None, rebuild: bool = False, warn: Callable[[str], None] = note
     ) -> int:
-        """Send every run among the outputs (or those in ``only``) that has changed; return how many were sent.
+        """Send every changed run under the outputs, or those in ``only``; return the number of runs sent.
 
-        ``rebuild`` also sends again what seems to be there; ``warn`` is called for what cannot be read.
+        Args:
+            rebuild: send unchanged runs too.
+            warn: called with a line about each unreadable run.
 
         Raises:
-            RunError: the tracker cannot be reached.
+            RunError: the tracker is unreachable.
         """
         records = read_records(self.outputs, warn)
-        chosen = [mine for mine in records if only is None or mine.run_id in only]
+        chosen = [run for run in records if only is None or run.run_id in only]
         return self.send_records(chosen, References(records), warn, rebuild)
 
     def send_records(
@@ -153,42 +160,39 @@ class Tracker(ABC):
         warn: Callable[[str], None] = note,
         rebuild: bool = False,
     ) -> int:
-        """Send those of these runs whose files are here and of which something is new; return how many were sent."""
-        here = []
-        for mine in records:
-            directory = RunDirectory(self.outputs / "runs" / mine.run_id)
+        """Send the changed runs among those with a run directory here; return the number of runs sent."""
+        runs = []
+        for run in records:
+            directory = RunDirectory(self.outputs / "runs" / run.run_id)
             if directory.manifest.is_file():
-                here.append(payload.with_live_epochs(mine, directory))
-        before = {} if rebuild else self.before([mine.run_id for mine in here])
-        every = [News(mine, payload.measures(mine, references), before=before.get(mine.run_id, {})) for mine in here]
-        behind = [news for news in every if news.version != news.before.get("version")]
-        of_sweep = self._send_sweeps({news.run.run_id for news in behind}, warn) if behind else {}
-        for news in behind:
-            self.send(replace(news, sweep=of_sweep.get(news.run.run_id, "")))
-            self.note_sent(news)
-        return len(behind)
+                runs.append(payload.with_live_epochs(run, directory))
+        before = {} if rebuild else self.before([run.run_id for run in runs])
+        updates = [Update(run, payload.measures(run, references), before=before.get(run.run_id, {})) for run in runs]
+        changed = [update for update in updates if update.version != update.before.get("version")]
+        sweep_names = self._send_sweeps({update.run.run_id for update in changed}, warn) if changed else {}
+        for update in changed:
+            self.send(replace(update, sweep=sweep_names.get(update.run.run_id, "")))
+            self.mark_sent(update)
+        return len(changed)
 
     def _send_sweeps(self, run_ids: set[str], warn: Callable[[str], None]) -> dict[str, str]:
-        """Send the sweeps of several runs that have some of these; return run id → name of the first one."""
-        found: dict[str, str] = {}
+        """Send the sweeps of several runs that contain some of these; return run ID → name of the first one."""
+        names: dict[str, str] = {}
         for sweep in sweeps(self.outputs, warn):
             if len(sweep["runs"]) > 1 and not run_ids.isdisjoint(sweep["runs"]):
                 self.send_sweep(sweep)
-                found = dict.fromkeys(sweep["runs"], sweep["name"]) | found
-        return found
-
-    def _noted(self, run_id: str) -> Path:
-        return self.outputs / "tracked" / self.name / slug(self.tracking.experiment) / f"{run_id}.json"
+                names = dict.fromkeys(sweep["runs"], sweep["name"]) | names
+        return names
 
 
 def tracker(outputs: Path, tracking: TrackingConfig) -> Tracker:
-    """Return what mirrors the runs among the outputs.
+    """Return the tracker of a config.
 
     Raises:
         UsageError: its package is not installed.
-        RunError: it cannot be reached.
+        RunError: it is unreachable.
     """
     require(TRACKERS[tracking.to].package, f"tracking={tracking.to}", tracking.to)
-    module, _, name = _PLACES[tracking.to].partition(":")
-    made: Tracker = getattr(importlib.import_module(module), name)(outputs, tracking)
-    return made
+    module, _, name = _CLASSES[tracking.to].partition(":")
+    instance: Tracker = getattr(importlib.import_module(module), name)(outputs, tracking)
+    return instance
