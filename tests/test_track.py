@@ -1,8 +1,7 @@
-"""The mirror in MLflow: what is sent, that sending twice changes nothing, and that it can be made anew."""
+"""The mirror in MLflow: its content, that sending is idempotent, and that it can be rebuilt."""
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import http.server
 import io
@@ -12,15 +11,15 @@ import os
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -34,17 +33,18 @@ from xclrun.cli import main
 from xclrun.command.plan import plan_runs
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.task import BY_NAME
+from xclrun.report import heatmaps
 from xclrun.report.workers import PlotWorkers
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import background
 from xclrun.tracking.mirror import Mirror, UnusableDatabase, saved_views
 from xclrun.tracking.payload import FORMAT, VIEW, VIEW_TAG, allowed
-from xclrun.tracking.trackers import News
+from xclrun.tracking.trackers import Update
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
-# MLflow's own affair: it calls SQLAlchemy in a way that will end.
+# MLflow calls deprecated functions of SQLAlchemy.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 SMALL = (
@@ -60,13 +60,32 @@ SMALL = (
     "tracking=none",
 )
 SWEEP = (*SMALL, "strategy=naive,er", "order=[en,de,th]")
-# An experiment that the study has not, in which each run is a new one.
+# An experiment outside the study.
 ANOTHER = TrackingConfig(experiment="another")
 XCLRUN = [sys.executable, "-c", "import sys; from xclrun.cli import main; sys.exit(main())"]
 
 
-def content(mirror: Mirror) -> dict[str, dict[str, Any]]:
-    """Return all that MLflow holds, by the name of the run: of each metric the whole history."""
+@pytest.fixture(scope="module", autouse=True)
+def drawn() -> Iterator[list[str]]:
+    """Draw one figure of each strategy and replace the others, which take most of the time; return the strategies."""
+    from matplotlib.figure import Figure
+
+    strategies: list[str] = []
+
+    def draw(run: RunRecord, metric: str) -> Figure:
+        if run.strategy in strategies:
+            return Figure(figsize=(1, 1))
+        strategies.append(run.strategy)
+        return heatmaps_heatmap(run, metric)
+
+    heatmaps_heatmap = heatmaps.heatmap
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heatmaps, "heatmap", draw)
+        yield strategies
+
+
+def content(mirror: Any) -> dict[str, dict[str, Any]]:
+    """Return all data in MLflow by run name, with the whole history of each metric."""
     found = {}
     for run in mirror.client.search_runs([mirror.experiment], max_results=1000):
         id = run.info.run_id
@@ -76,7 +95,7 @@ def content(mirror: Mirror) -> dict[str, dict[str, Any]]:
             for file in mirror.client.list_artifacts(id, folders.pop() or None):
                 (folders if file.is_dir else files).append(file.path)
         name = run.data.tags["mlflow.runName"]
-        assert name not in found, "a run is there twice"
+        assert name not in found, "a duplicate run"
         found[name] = {
             "id": id,
             "status": run.info.status,
@@ -94,7 +113,7 @@ def content(mirror: Mirror) -> dict[str, dict[str, Any]]:
 
 
 def lasting(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return what an MLflow made anew must hold again: all but its own ids and places, and versions."""
+    """Return the data that a rebuilt MLflow must contain: all except IDs, paths and versions."""
     kept = {}
     for name, facts in found.items():
         tags = {
@@ -109,7 +128,7 @@ def lasting(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 class Study:
-    """Two runs and a failed one, sent; then their reference run, sent too."""
+    """Two finished runs and a failed one, sent; then their reference run, sent too."""
 
     def __init__(self, outputs: Path) -> None:
         self.outputs = outputs
@@ -139,9 +158,9 @@ class Study:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """The study; MLflow takes seconds to make a database, so there is one."""
+    """The study, once per module: creating a database takes MLflow seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it; so it is put back
+        patch.setenv("HYDRA_FULL_ERROR", "1")  # set by the command; restored here
         return Study(tmp_path_factory.mktemp("study"))
 
 
@@ -302,7 +321,8 @@ def test_sending_again_changes_nothing(study: Study) -> None:
         assert study.after[study.run("er")]["metrics"][key] == history
 
 
-def test_artifacts(study: Study) -> None:
+def test_artifacts(study: Study, drawn: list[str]) -> None:
+    assert set(drawn) >= {"er", "naive", "lang_spec_ft"}
     name = study.run("er")
     facts = study.after[name]
     assert facts["files"] == [
@@ -345,14 +365,6 @@ def outputs(study: Study, tmp_path: Path) -> Path:
     MLflow remembers, by a run's id, where its files lie: a test that changes these sends the runs to `ANOTHER`.
     """
     return copy_tracked(study.outputs, tmp_path / "outputs")
-
-
-def test_rebuild_from_nothing(study: Study, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (outputs / "mlflow.db").unlink()
-    shutil.rmtree(outputs / "mlartifacts")
-    assert main(["sync", "--rebuild", "--outputs", str(outputs)]) == 0
-    assert "4 runs sent" in capsys.readouterr().out
-    assert lasting(content(Mirror(outputs, TrackingConfig()))) == lasting(study.after)
 
 
 def test_send_that_was_cut_short_is_done_again(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,22 +429,25 @@ def test_a_report_is_the_same_from_the_runs_and_brings_mlflow_up_to_date_only_wh
 def test_an_average_that_was_made_after_a_run_was_sent_is_something_new(study: Study) -> None:
     mine, measured = study.records[study.run("er")], {"intent.F": 0.5}
     averaged = ({"hop": 1, "of": "all", "test": {}}, {"hop": 2, "of": "all", "test": {}})
-    versions = [News(replace(mine, averaged=averaged[:n]), measured).version for n in range(3)]
-    assert News(mine, measured).version == versions[0]
-    assert len({*versions, News(mine, {}).version}) == 4
+    versions = [Update(replace(mine, averaged=averaged[:n]), measured).version for n in range(3)]
+    assert Update(mine, measured).version == versions[0]
+    assert len({*versions, Update(mine, {}).version}) == 4
 
 
 def test_a_database_of_outputs_that_were_moved_is_made_again_by_a_rebuild(study: Study, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(study.outputs, tmp_path / "moved"))
-    for name in [name for name in study.records if name != study.run("er")]:
-        shutil.rmtree(moved / "runs" / name)
+    shutil.rmtree(moved / "mlartifacts")
     with pytest.raises(UnusableDatabase, match=f"{study.outputs}.*`xclrun sync --rebuild` replaces it"):
         Mirror(moved, TrackingConfig())
     assert main(["sync", "--rebuild", "--outputs", str(moved)]) == 0
-    # Not through MLflow, which keeps its connections to the earlier file in this process.
-    with contextlib.closing(sqlite3.connect(moved / "mlflow.db")) as database:
-        places = database.execute("SELECT artifact_uri FROM runs").fetchall()
-    assert all(place.startswith(moved.as_uri()) for (place,) in places)
+    from mlflow import MlflowClient
+
+    # Under another name: MLflow has open connections to the earlier file in this process.
+    client = MlflowClient(f"sqlite:///{(moved / 'mlflow.db').rename(moved / 'rebuilt.db')}")
+    experiment = client.get_experiment_by_name("xclrun").experiment_id
+    rebuilt = content(SimpleNamespace(client=client, experiment=experiment))
+    assert lasting(rebuilt) == lasting(study.after)
+    assert all(moved in facts["place"].parents for facts in rebuilt.values())
 
 
 def test_run_that_cannot_be_read_does_not_stop_the_others(
