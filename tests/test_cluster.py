@@ -456,7 +456,7 @@ def test_a_stopped_job(
 
     exit_code, output = forked(execute, folder / "output")
     assert exit_code == code, output
-    assert "a checkpoint is saved" in output
+    assert "checkpoint saved" in output
     assert ((folder / "calls").exists() and "scontrol requeue 7_0" in calls(folder)) == requeued
     assert (job.files.errors() is not None) == (error is not None)
     assert error is None or error in str(job.files.errors())

@@ -44,7 +44,7 @@ def _trains_all_the_same(xclrun: Command, outputs: Path, *overrides: str) -> Non
     assert time.monotonic() - began < PATIENCE
     assert "1 of 1 runs finished" in told
     assert "note: MLflow could not be reached" in told
-    assert "`xclrun sync` sends it later" in told
+    assert "send the runs later with `xclrun sync`" in told
     assert "Traceback" not in told
     assert whole(outputs)
 
@@ -124,7 +124,7 @@ def test_an_unusable_database_is_moved_aside_by_a_rebuild(
     # `xclrun sync` alone would not send it.
     assert "database cannot be used" in told
     assert "`xclrun sync --rebuild` replaces it" in told
-    assert "`xclrun sync` sends it later" not in told
+    assert "send the runs later with `xclrun sync`" not in told
     assert "Traceback" not in told
     assert whole(outputs)
     code, told = xclrun("sync", "--outputs", str(outputs))

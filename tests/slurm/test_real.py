@@ -58,7 +58,7 @@ def test_a_sweep_is_submitted_at_once_and_equals_the_local_one(
     assert f"MaxArraySize            = {MAX_ARRAY}" in lab.call("scontrol", "show", "config")
     assert [len(array["packs"]) for array in submissions(tmp_path)[0].arrays] == [3, 1, 3, 1]
     # Nothing is submitted twice.
-    assert "8 running or queued already" in lab.submit(tmp_path, *sweep, "hydra.launcher.pack=2")
+    assert "8 runs already running or queued" in lab.submit(tmp_path, *sweep, "hydra.launcher.pack=2")
     watched = lab.xclrun("status", "--watch", "1", "--outputs", str(tmp_path))
     assert watched.returncode == 0, watched.stdout
     assert "8 runs: 8 finished" in watched.stdout

@@ -1,4 +1,4 @@
-"""A copy of the code for jobs that wait in a queue, so that later edits do not change them."""
+"""A copy of the code, so later edits do not affect queued jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from xclrun.config.files import packaged
 from xclrun.core.version import PACKAGE, STAMP, code_version
 from xclrun.store.files import atomic_directory
 
-# `python <copy> -u -m <module> …` does what `python -u -m <module> …` does, but imports xclrun from the copy, whatever
-# the current folder and PYTHONPATH hold.
+# `python <copy> -u -m <module> …` is like `python -u -m <module> …`, but imports xclrun from the copy, regardless of
+# the current folder and PYTHONPATH.
 ENTRY = """import runpy
 import sys
 
@@ -21,7 +21,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 def copy_code(folder: Path) -> Path:
-    """Copy the package and its configs to ``<folder>/<hash of the content>``, once; return that."""
+    """Copy the package and its configs to ``<folder>/<hash of the content>`` unless it exists; return this path."""
     files = {Path("xclrun") / path.relative_to(PACKAGE): path for path in _files(PACKAGE)}
     for part in ("conf", "sweeps"):
         files |= {Path("xclrun") / part / path.relative_to(packaged(part)): path for path in _files(packaged(part))}

@@ -1,9 +1,9 @@
-"""Files of a submission to the cluster: packs of runs, one per job, and how each attempt at a pack ended.
+"""Files of a submission to the cluster: packs of runs, one per job, and the events of each attempt.
 
 <outputs>/slurm/<sweep>/<time>/submission.json    the arrays of jobs
-                              /<array>/<i>.json   of job i: its pack; <i>.tries.jsonl: its attempts
-                                                  also the files of Submitit, and the job's log
-<outputs>/slurm/code/<hash>/                      the code that the jobs run
+                              /<array>/<i>.json   pack of job i; <i>.tries.jsonl: its attempts;
+                                                  files of Submitit; the job's log
+<outputs>/slurm/code/<hash>/                      copy of the code for the jobs
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 from xclrun.core.terminal import note
 from xclrun.store.files import append_event, read_events, read_json, write_json
 
-# The job id of arrays that are done in place.
+# Prefix of the IDs of jobs that run in place.
 DEBUG = "debug"
 
 
 @dataclass(frozen=True)
 class Pack:
-    """What one job does.
+    """Work of one job.
 
     Attributes:
-        runs: run ids, in order.
-        stages: (run id, hop) of the stages to make ahead of the runs that share them.
+        runs: run IDs, in order.
+        stages: (run ID, hop) of shared stages to train before the runs.
     """
 
     runs: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class PackFiles:
         return self.path.parents[4]
 
     def write(self, pack: Pack) -> None:
-        # Thousands are written at once, and a submission counts only when it is noted: no flushing one by one.
+        # Thousands are written at once; unflushed, since ``submission.json`` follows.
         self.path.write_text(json.dumps(asdict(pack)), encoding="utf-8")
 
     def read(self) -> Pack:
@@ -55,14 +55,14 @@ class PackFiles:
         return Pack(tuple(content["runs"]), tuple((run, hop) for run, hop in content["stages"]))
 
     def add_event(self, event: str, **facts: Any) -> None:
-        """Append to the events of the attempts."""
+        """Append an event to those of the attempts."""
         append_event(self.path.with_suffix(".tries.jsonl"), event, **facts)
 
     def events(self) -> list[dict[str, Any]]:
         return list(read_events(self.path.with_suffix(".tries.jsonl")))
 
     def errors(self) -> dict[str, str] | None:
-        """Return run id → error of the last attempt; None where it has not ended."""
+        """Return run ID → error of the last attempt; None if it has not ended."""
         events = self.events()
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if events and events[-1]["event"] == "ended":
@@ -75,9 +75,8 @@ class Job:
     """One job of a submission.
 
     Attributes:
-        id: Slurm's: ``<job>``, or ``<job>_<index>`` in an array.
-        files: of its pack.
-        log: of its standard output and errors.
+        id: Slurm's ID: ``<job>``, or ``<job>_<index>`` in an array.
+        log: file of its standard output and errors.
         submitted: seconds since the epoch.
     """
 
@@ -88,17 +87,17 @@ class Job:
 
     @property
     def on_cluster(self) -> bool:
-        """Whether Slurm runs it."""
+        """Whether it is a job of Slurm."""
         return not self.id.startswith(DEBUG)
 
 
 @dataclass
 class Submission:
-    """The arrays of jobs that one command submitted.
+    """The arrays of jobs of one command.
 
     Attributes:
         folder: ``<outputs>/slurm/<sweep>/<time>``.
-        arrays: of each array the name, Slurm's number (``job``), the job ids and the run ids of each job's pack.
+        arrays: ``name``, ``job`` (Slurm's number), ``jobs`` (IDs) and ``packs`` (run IDs of each job) of each array.
         submitted: seconds since the epoch.
     """
 
@@ -108,14 +107,14 @@ class Submission:
 
     @classmethod
     def new(cls, outputs: Path, sweep: str) -> Submission:
-        """Make the folder of a new submission."""
+        """Create the folder of a new submission."""
         while True:
             folder = outputs / "slurm" / sweep / time.strftime("%Y%m%d-%H%M%S")
             try:
                 folder.mkdir(parents=True)
                 return cls(folder)
             except FileExistsError:
-                # Another command submitted the sweep in this second.
+                # Another command submitted the sweep in the same second.
                 time.sleep(1)
 
     def write_packs(self, packs: Sequence[Pack]) -> list[PackFiles]:
@@ -123,43 +122,41 @@ class Submission:
         folder = (self.folder / f"array-{len(self.arrays)}").absolute()
         folder.mkdir()
         files = [PackFiles(folder / f"{i}.json") for i in range(len(packs))]
-        for one, pack in zip(files, packs, strict=True):
-            one.write(pack)
+        for file, pack in zip(files, packs, strict=True):
+            file.write(pack)
         return files
 
     def add_array(self, jobs: Sequence[str], packs: Sequence[Pack]) -> None:
-        """Note that an array was submitted, so that status knows it even if the next one is refused."""
+        """Record a submitted array at once, for status, even if the next one is rejected."""
         facts = {"name": f"array-{len(self.arrays)}", "job": jobs[0].partition("_")[0], "jobs": list(jobs)}
         self.arrays.append({**facts, "packs": [list(pack.runs) for pack in packs]})
         write_json(self.folder / "submission.json", {"submitted": self.submitted, "arrays": self.arrays})
 
     def jobs(self) -> Iterator[tuple[Job, list[str]]]:
-        """Yield each job and its run ids."""
+        """Yield each job and its run IDs."""
         for array in self.arrays:
             folder = self.folder / array["name"]
-            # Earlier versions made arrays of single jobs too, and did not list the ids.
-            ids = array.get("jobs") or [f"{array['job']}_{i}" for i in range(len(array["packs"]))]
-            for i, (name, runs) in enumerate(zip(ids, array["packs"], strict=True)):
+            for i, (name, runs) in enumerate(zip(array["jobs"], array["packs"], strict=True)):
                 yield Job(name, PackFiles(folder / f"{i}.json"), folder / f"{name}_0_log.out", self.submitted), runs
 
 
 def submissions(outputs: Path, sweep: str = "*", warn: Callable[[str], None] = note) -> list[Submission]:
-    """Return the submissions of a sweep (default: of all), the latest last; ``warn`` is called for unreadable ones."""
+    """Return the submissions of a sweep (default: all), most recent last; ``warn`` is called for unreadable ones."""
     readable = []
     for path in sorted((outputs / "slurm").glob(f"{sweep}/*/submission.json")):
         try:
             content = read_json(path)
             submission = Submission(path.parent, list(content["arrays"]), float(content["submitted"]))
-            # Read completely here, so that a damaged file is reported.
+            # Read completely, to report a damaged file here.
             assert all(isinstance(run, str) for _, runs in submission.jobs() for run in runs)
             readable.append(submission)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError):
-            warn(f"{path} cannot be read: left out; the status of its jobs comes from the runs alone")
+            warn(f"{path} cannot be read; skipped; the status of its jobs is read from the runs only")
     return sorted(readable, key=lambda submission: submission.submitted)
 
 
 def jobs_of_runs(outputs: Path, warn: Callable[[str], None] = note) -> dict[str, Job]:
-    """Return run id → its latest job, whichever sweep submitted it."""
+    """Return run ID → its most recent job, in any sweep."""
     return {
         run: job for submission in submissions(outputs, warn=warn) for job, runs in submission.jobs() for run in runs
     }

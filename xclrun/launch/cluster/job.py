@@ -1,7 +1,7 @@
-"""What a job on the cluster does: the runs of its pack, as a local worker does them.
+"""A job on the cluster: it executes the runs of its pack like a local worker.
 
-A signal (preemption, time limit) saves a checkpoint at the next step; Submitit then has the job requeued, as long as
-its attempts make progress. A failed run makes the job fail, after the others of its pack.
+After a signal (preemption, time limit) a checkpoint is saved at the next step and Submitit requeues the job, as long as
+its attempts make progress. If a run fails, the job fails after the other runs of its pack.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from xclrun.store.rundir import RunDirectory
 from xclrun.tracking.background import BackgroundMirror
 from xclrun.train.stop import SIGNALS, Stopped
 
-# Attempts in a row without progress after which a job is not requeued any more.
+# A job is not requeued after this number of consecutive attempts without progress.
 FRUITLESS = 2
 
 
 @dataclass
 class PackJob:
-    """The callable that Submitit pickles and a job calls.
+    """The callable that Submitit pickles for a job.
 
     Attributes:
         path: file of the pack.
-        requeue: whether a job may be requeued (``hydra.launcher.requeue``).
-        runs: those whose configs could be read.
+        requeue: whether the job may be requeued (``hydra.launcher.requeue``).
+        runs: the runs with readable configs.
     """
 
     path: Path
@@ -45,22 +45,22 @@ class PackJob:
     runs: list[Run] = field(default_factory=list, init=False)
 
     def __call__(self) -> None:
-        """Do the pack.
+        """Execute the pack.
 
         Raises:
             RunError: some runs failed.
         """
         # Submitit's handler, which calls `checkpoint` and has Slurm requeue the job.
         requeue = signal.getsignal(signal.SIGUSR2)
-        # Before anything else: an unhandled signal would end the job without a requeue.
+        # First: an unhandled signal would end the job without a requeue.
         for number in SIGNALS:
             signal.signal(number, _stop)
         try:
             errors = self._do()
         except Stopped as stopped:
             _ignore_signals()
-            line(f"xclrun: stopped by {signal.Signals(stopped.number).name}; a checkpoint is saved")
-            # Otherwise Slurm has cancelled the job, or queued it again.
+            line(f"xclrun: interrupted ({signal.Signals(stopped.number).name}); checkpoint saved")
+            # In other states, Slurm has cancelled or requeued the job.
             if (job := slurm.this_job()) and slurm.states([job])[job].state in ("RUNNING", ""):
                 signal.signal(signal.SIGUSR2, requeue)
                 signal.raise_signal(signal.SIGUSR2)
@@ -72,7 +72,7 @@ class PackJob:
             raise RunError(f"{many(len(errors), 'run')} failed: {', '.join(errors)}")
 
     def _do(self) -> dict[str, str]:
-        """Return the errors of the runs that are not finished."""
+        """Return the errors of the unfinished runs."""
         from xclrun.launch.workers import Broken, make_ahead, work
 
         files, errors = PackFiles(self.path), {}
@@ -101,25 +101,25 @@ class PackJob:
         return errors | {r.id: r.directory.error or "not finished" for r in todo if not r.directory.finished}
 
     def checkpoint(self) -> Any:
-        """Return what Submitit requeues after a signal; None makes the job fail instead."""
+        """Return the submission that Submitit requeues after a signal, or None to make the job fail."""
         from submitit.helpers import DelayedSubmission
 
         files, now = PackFiles(self.path), position(self.runs)
         if not self.requeue:
-            why = "stopped, and the job is not to be requeued (hydra.launcher.requeue=false)"
+            reason = "interrupted; the job is not requeued (hydra.launcher.requeue=false)"
         elif fruitless(files.events(), now):
-            why = f"stopped; {FRUITLESS} tries in a row got no further: is hydra.launcher.time too short?"
+            reason = f"interrupted; no progress in {FRUITLESS} attempts; increase hydra.launcher.time"
         else:
             line("xclrun: the job is requeued")
             return DelayedSubmission(replace(self))
-        line(f"xclrun: {why}")
-        left = {run.id: why for run in self.runs if not run.directory.finished}
-        files.add_event("ended", errors=left, position=now)
+        line(f"xclrun: {reason}")
+        errors = {run.id: reason for run in self.runs if not run.directory.finished}
+        files.add_event("ended", errors=errors, position=now)
         return None
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do the pack of a file in this process, for debugging; return the exit code."""
+    """Execute the pack of a file in this process, for debugging; return the exit code."""
     try:
         PackJob(Path(arguments[0]))()
     except RunError as error:
@@ -138,21 +138,21 @@ def _ignore_signals() -> None:
 
 
 def position(runs: Sequence[Run]) -> list[int]:
-    """Return how far runs are: stages made, and steps of the checkpoints of the trainings under way."""
-    made = steps = 0
+    """Return the progress of runs: the number of stages, and the steps of all checkpoints."""
+    stages = steps = 0
     for run in runs:
         store = run.store
         for stage in run.stages:
-            made += sum(map(store.has, stage.keys))
+            stages += sum(map(store.has, stage.keys))
             if not store.has(stage.train):
                 files = store.checkpoints(stage.train).glob("*-*.safetensors")
                 steps += max((int(path.name.partition("-")[0]) for path in files), default=0)
-        made += run.directory.finished
-    return [made, steps]
+        stages += run.directory.finished
+    return [stages, steps]
 
 
 def fruitless(events: Sequence[dict[str, object]], now: list[int]) -> bool:
-    """Whether the last attempts in a row, including the current one, made no progress."""
+    """Return whether the last attempts, including the current one, made no progress."""
     positions = [event["position"] for event in events if event["event"] == "started"] + [now]
     return len(positions) > FRUITLESS and all(p == now for p in positions[-1 - FRUITLESS :])
 

@@ -1,4 +1,4 @@
-"""The Slurm launcher, `hydra/launcher=slurm`: runs are frozen, packed into jobs, and submitted as arrays."""
+"""The Slurm launcher, `hydra/launcher=slurm`: it saves the configs of runs, packs runs into jobs and submits arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xclrun.launch.status import render_counts, sweep_status, wait_until_calm
 from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.run import Run, freeze
 
-# Seconds between two checks of a sweep that is waited for.
+# Seconds between two checks of a sweep with ``wait``.
 LOOK = 2.0
 
 
@@ -57,25 +57,24 @@ class Slurm(Launcher):
     def check(self) -> None:
         if self.cluster not in ("slurm", "debug"):
             raise UsageError(f"hydra.launcher.cluster={self.cluster}: unknown; Known: debug, slurm")
-        positive = ("time", "array_parallelism", "max_array", "pack", "pack_minutes", "signal_delay")
-        for key in positive:
+        for key in ("time", "array_parallelism", "max_array", "pack", "pack_minutes", "signal_delay"):
             value = getattr(self, key)
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and value > 0):
                 raise UsageError(f"hydra.launcher.{key}={value}: must be above 0")
         if self.signal_delay >= 60 * self.time:
             raise UsageError(
-                f"hydra.launcher.signal_delay={self.signal_delay}: seconds before the time limit, so it must be below "
+                f"hydra.launcher.signal_delay={self.signal_delay}: must be shorter than the time limit, "
                 f"hydra.launcher.time={self.time} minutes"
             )
         if not self.python_words:
             raise UsageError(
-                f"hydra.launcher.python={self.python}: names no command, such as apptainer exec IMAGE python"
+                f"hydra.launcher.python={self.python}: must be a command, such as apptainer exec IMAGE python"
             )
         if self.cluster == "slurm":
             require("submitit", "hydra/launcher=slurm needs Submitit", "slurm")
             if shutil.which("srun") is None:
-                raise UsageError("hydra/launcher=slurm: no Slurm here (srun is not found); run this on a login node")
+                raise UsageError("hydra/launcher=slurm: srun is not installed; use a login node of the cluster")
 
     @property
     def waits(self) -> bool:
@@ -83,7 +82,7 @@ class Slurm(Launcher):
 
     @property
     def python_words(self) -> list[str]:
-        """The words of the command that starts Python in a job; none if it is not a command."""
+        """The arguments of the command that starts Python in a job; empty if it is invalid."""
         if self.python is None:
             return [sys.executable]
         try:
@@ -92,11 +91,11 @@ class Slurm(Launcher):
             return []
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
-        """Submit what is not finished, running or queued; return then, or with ``wait`` when all jobs have ended."""
+        """Submit the runs that are not running or queued; with ``wait``, wait until all jobs have ended."""
         began = time.monotonic()
         busy = {status.run_id for status in sweep_status(sweep.outputs, [run.id for run in sweep.runs]) if status.busy}
         if busy:
-            line(f"{len(busy)} running or queued already: not submitted again")
+            line(f"{many(len(busy), 'run')} already running or queued, not submitted again")
         if todo := [run for run in unfinished if run.id not in busy]:
             for run in todo:
                 freeze(run)
@@ -111,13 +110,13 @@ class Slurm(Launcher):
             _print_next_steps(sweep)
 
     def waves(self, runs: Sequence[Run]) -> list[list[Pack]]:
-        """Return the waves of jobs: stages that runs share, if any, and then the runs."""
+        """Return the waves of jobs: shared stages, if any, then the runs."""
         ahead = shared_first(runs) if self.share_first else []
         packs = pack(runs, self.pack, self.pack_minutes, Costs(runs[0].store).of_run)
         return [wave for wave in (ahead, packs) if wave]
 
     def _start(self, sweep: Sweep) -> list[str]:
-        """Return the command that starts Python with a copy of the code."""
+        """Return the command that runs a copy of the code."""
         return [*self.python_words, "-u", str(copy_code(sweep.outputs / "slurm" / "code").absolute())]
 
     def _submit(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
@@ -132,23 +131,23 @@ class Slurm(Launcher):
             for start in range(0, len(wave), limit):
                 packs = wave[start : start + limit]
                 files = submission.write_packs(packs)
-                # How often a job may be requeued is for `PackJob.checkpoint` to decide.
+                # `PackJob.checkpoint` limits requeues instead.
                 executor = submitit.SlurmExecutor(files[0].path.parent, max_num_timeout=10**6, python=python)
                 try:
                     executor.update_parameters(**self._parameters(sweep.name, after))
                     jobs = executor.submit_array([PackJob(pack.path, self.requeue) for pack in files])
                 except (FailedJobError, FailedSubmissionError) as error:
-                    raise UsageError(f"Slurm refuses the jobs: {_first_error(error)}") from error
+                    raise UsageError(f"Slurm rejected the jobs: {_first_error(error)}") from error
                 submission.add_array([job.job_id for job in jobs], packs)
                 arrays.append(submission.arrays[-1]["job"])
-                what = "shared trainings" if packs[0].stages else "runs"
-                line(f"  Slurm array {arrays[-1]}: {many(len(packs), 'job')} with {what}")
+                content = "shared trainings" if packs[0].stages else "runs"
+                line(f"  Slurm array {arrays[-1]}: {many(len(packs), 'job')} with {content}")
             after = arrays
 
     def _do_here(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
-        """Do in place, one after another, exactly what jobs on the cluster would do: for debugging."""
+        """Execute the jobs in place, one after another, for debugging."""
         start = [*self._start(sweep), "-u", "-m", PackJob.__module__]
-        # Do not inherit the settings of a Slurm job that this process may run in.
+        # This process may run in a Slurm job.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
         for wave in waves:
             submission.write_packs(wave)
@@ -161,7 +160,7 @@ class Slurm(Launcher):
                     subprocess.run(command, stdout=log, stderr=log, env=environment, check=False)
 
     def _parameters(self, sweep: str, after: Sequence[str]) -> dict[str, Any]:
-        """Return Submitit's options for an array of jobs that starts when the arrays ``after`` have ended."""
+        """Return Submitit's options for an array that starts after the arrays ``after``."""
         names = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "cpus_per_task", "mem", "time")
         return {
             **{name: getattr(self, name) for name in names if getattr(self, name) is not None},
@@ -192,7 +191,7 @@ class Slurm(Launcher):
 
 
 def _announce_to_server(sweep: Sweep) -> None:
-    """Create experiment and parent run once, before many jobs would at the same time."""
+    """Create the experiment and the parent run before many jobs try to do so at once."""
     if sweep.tracking.in_mlflow and sweep.tracking.uri is not None:
         from xclrun.tracking.mirror import Mirror
 
@@ -201,7 +200,7 @@ def _announce_to_server(sweep: Sweep) -> None:
             if len(sweep.runs) > 1:
                 mirror.send_sweep(sweep.facts)
         except RunError as error:
-            note(f"{error}; `xclrun sync` sends everything later", "  ")
+            note(f"{error}; send the runs later with `xclrun sync`", "  ")
 
 
 def _first_error(error: BaseException) -> str:
@@ -212,7 +211,7 @@ def _first_error(error: BaseException) -> str:
 def _print_next_steps(sweep: Sweep) -> None:
     at, mlflow = sweep.outputs_option, sweep.tracking_options
     line(f"Next: `xclrun status {sweep.name}{at} --watch` shows progress")
-    line(f"      `xclrun cancel {sweep.name}{at}` ends it")
+    line(f"      `xclrun cancel {sweep.name}{at}` cancels it")
     if sweep.tracking.in_mlflow and sweep.tracking.uri is None:
         line(f"      `xclrun sync --watch{at}{mlflow}` sends finished runs to MLflow")
-    line(f"      `xclrun report {sweep.name}{at}{mlflow}` makes tables and figures of what has finished")
+    line(f"      `xclrun report {sweep.name}{at}{mlflow}` creates tables and figures of the finished runs")

@@ -1,4 +1,4 @@
-"""Pack runs into jobs, and make stages that several runs share ahead of them."""
+"""Packing of runs into jobs, with shared stages in earlier jobs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def pack(runs: Sequence[Run], count: int, minutes: float | None, estimate: Calla
     """Pack runs into jobs, in order.
 
     Args:
-        count: runs per job, if the minutes are not given or unknown.
+        count: runs per job if ``minutes`` is None or the duration of a run is unknown.
         minutes: duration of a job; a longer run gets a separate job.
-        estimate: estimates the seconds that a run takes.
+        estimate: returns the estimated seconds of a run.
     """
     packs: list[list[str]] = []
     filled = 0.0
@@ -26,7 +26,7 @@ def pack(runs: Sequence[Run], count: int, minutes: float | None, estimate: Calla
             size, limit = 1.0, float(count)
         else:
             size, limit = seconds / 60, minutes
-        # As a share of a job, so that runs with and without an estimate go together.
+        # As a share of a job, to combine runs with and without an estimate.
         if not packs or filled + size / limit > 1 + 1e-9:
             packs.append([])
             filled = 0.0
@@ -36,9 +36,9 @@ def pack(runs: Sequence[Run], count: int, minutes: float | None, estimate: Calla
 
 
 def shared_first(runs: Sequence[Run]) -> list[Pack]:
-    """Return packs that make the shared stages that the store lacks, a pack for each first training.
+    """Return packs that train the shared stages that are not in the store, a pack per initial training.
 
-    The runs wait for these jobs, so no run holds a GPU while another one trains a stage for it.
+    The runs start after these jobs, so none occupies a GPU while it waits for a stage.
     """
     users = Counter(stage.train for run in runs for stage in run.stages if stage.hop.index)
     packs: dict[str, list[tuple[str, int]]] = {}
@@ -53,7 +53,7 @@ def shared_first(runs: Sequence[Run]) -> list[Pack]:
 
 
 def _first(run: Run, stage: Stage) -> Stage:
-    """Return the first training on which a stage builds."""
+    """Return the initial training that a stage builds on."""
     while run.stages[stage.hop.parent].hop.index:
         stage = run.stages[stage.hop.parent]
     return stage

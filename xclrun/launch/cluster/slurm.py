@@ -1,7 +1,7 @@
-"""What Submitit does not do: ask Slurm for the states of jobs and for its limits, and cancel thousands at once.
+"""Queries that Submitit lacks: states of jobs, limits of Slurm, and cancelling thousands of jobs at once.
 
-Submitit asks ``sacct`` alone, which many clusters do not have, and waits for a result file that a killed job never
-writes. A command that does not answer in time counts as no answer.
+Submitit uses only ``sacct``, which many clusters do not have, and waits for a result file that a killed job never
+writes. A command that times out counts as no answer.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from dataclasses import dataclass
 
 TIMEOUT = 20.0  # seconds
 DEFAULT_MAX_ARRAY = 1001  # Slurm's default of MaxArraySize
-AT_ONCE = 500  # jobs per command: Linux takes no argument above 128 KiB
+AT_ONCE = 500  # jobs per command: arguments are limited to 128 KiB on Linux
 
-# States of ended jobs (https://slurm.schedmd.com/job_state_codes.html); in all others a job may still run.
+# Final states (https://slurm.schedmd.com/job_state_codes.html).
 ENDED = frozenset(
     ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY")
 )
 
 
 def ask(*command: str) -> str | None:
-    """Return what a command of Slurm prints; None if it is not installed, fails or does not answer."""
+    """Return the output of a command of Slurm; None if it is not installed, fails or times out."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return completed.stdout if completed.returncode == 0 else None
 
 
 @dataclass(frozen=True)
 class JobState:
-    """Slurm's state of one job.
+    """State of a job in Slurm.
 
     Attributes:
         id: ``<job>``, or ``<job>_<index>`` in an array.
-        state: Slurm's word; ``UNKNOWN`` where Slurm does not know the job; empty where Slurm does not answer.
+        state: Slurm's name of the state; ``UNKNOWN`` for an unknown job; empty if Slurm does not answer.
         reason: why it is pending, or how it ended.
     """
 
@@ -51,35 +51,35 @@ class JobState:
         return self.state not in ENDED and self.state not in ("", "UNKNOWN")
 
     def __str__(self) -> str:
-        text = {"": "Slurm does not answer", "UNKNOWN": "gone from Slurm's memory"}.get(self.state, self.state)
+        text = {"": "Slurm does not answer", "UNKNOWN": "no longer known to Slurm"}.get(self.state, self.state)
         return f"Slurm job {self.id}: {text}" + (f" ({self.reason})" if self.reason else "")
 
 
 def states(ids: Iterable[str]) -> dict[str, JobState]:
-    """Return the states of jobs, from ``squeue``, which forgets ended jobs within minutes, else from ``sacct``."""
-    wanted = set(ids)
-    if not wanted:
+    """Return the states of jobs from ``squeue``, or for jobs that ended minutes ago from ``sacct``."""
+    jobs = set(ids)
+    if not jobs:
         return {}
     queue = ask("squeue", "--noheader", "--all", "--array", "--states=all", f"--user={os.getuid()}", "-o", "%i|%T|%r")
-    known = _by_name(wanted, queue or "")
-    missing = wanted - set(known)
+    by_id = _by_id(jobs, queue or "")
+    missing = jobs - set(by_id)
     for numbers in _chunks(sorted({job.partition("_")[0] for job in missing})):
         accounts = ask("sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode", "-j", ",".join(numbers))
         if accounts is None:
-            # Without accounting the next answer would be none as well.
+            # There is no accounting, so further calls would fail too.
             break
-        known |= _by_name(missing, accounts)
-    return {job: known.get(job, JobState(job, "" if queue is None else "UNKNOWN")) for job in wanted}
+        by_id |= _by_id(missing, accounts)
+    return {job: by_id.get(job, JobState(job, "" if queue is None else "UNKNOWN")) for job in jobs}
 
 
 def _chunks(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
     return (jobs[start : start + AT_ONCE] for start in range(0, len(jobs), AT_ONCE))
 
 
-def _by_name(wanted: set[str], text: str) -> dict[str, JobState]:
-    """Return the states of the wanted jobs, from rows ``<job>|<state>|<reason>``.
+def _by_id(jobs: set[str], text: str) -> dict[str, JobState]:
+    """Return the states of jobs from rows ``<job>|<state>|<reason>``.
 
-    An array that was cancelled before any of its jobs began is one row: its number alone, or with indices in brackets.
+    An array that was cancelled before any job started is one row: its number, or its number with indices in brackets.
     """
     rows: dict[str, list[str]] = {}
     for row in (line.split("|") for line in text.splitlines()):
@@ -90,9 +90,9 @@ def _by_name(wanted: set[str], text: str) -> dict[str, JobState]:
                     rows.setdefault(f"{array}_{i}", row)
             if not index:
                 rows[array] = row
-    row_of = {name: rows.get(name) or rows.get(name.partition("_")[0]) for name in wanted}
+    row_of = {name: rows.get(name) or rows.get(name.partition("_")[0]) for name in jobs}
     return {
-        # sacct adds who cancelled a job: "CANCELLED by 0".
+        # sacct adds the user who cancelled a job: "CANCELLED by 0".
         name: JobState(name, row[1].split()[0], row[2] if row[2] not in ("None", "0:0") else "")
         for name, row in row_of.items()
         if row
@@ -100,18 +100,18 @@ def _by_name(wanted: set[str], text: str) -> dict[str, JobState]:
 
 
 def max_array() -> int:
-    """Return how many jobs an array may have: indices are below MaxArraySize."""
+    """Return the maximum number of jobs in an array: indices are below MaxArraySize."""
     match = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config") or "", re.MULTILINE)
     return int(match[1]) if match else DEFAULT_MAX_ARRAY
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """End jobs."""
-    for some in _chunks(jobs):
-        ask("scancel", *some)
+    """Cancel jobs."""
+    for chunk in _chunks(jobs):
+        ask("scancel", *chunk)
 
 
 def this_job() -> str | None:
-    """Return the id of the job in which this process runs, or None."""
+    """Return the ID of the job of this process, or None."""
     array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID")
