@@ -66,7 +66,7 @@ def test_a_run_that_goes_on_says_where_and_keeps_its_hops(
             do(run, _both(Console([run.id]), again), again.stop)
         assert told in capsys.readouterr().err
     do(run, Console([run.id]))
-    assert ends(capsys.readouterr().err) == ["kept", "kept", "trained"]
+    assert ends(capsys.readouterr().err) == ["cached", "cached", "trained"]
     assert not any(stage["shared"] for stage in run.directory.read_manifest()["stages"])
     other = make_run("trainer.batch_size=4", "strategy=er")
     do(other, Console([run.id, other.id]))
@@ -78,7 +78,7 @@ def test_a_run_that_goes_on_says_where_and_keeps_its_hops(
 def test_a_worker_says_once_that_a_run_was_started(make_run: Make, capsys: pytest.CaptureFixture[str]) -> None:
     """A run that waits for a stage of another one is begun again and again."""
     run = make_run()
-    console = Console([run.id], held=True)
+    console = Console([run.id], buffered=True)
     for _ in range(3):
         console.run_started(run)
         console.deferred(run, "another process")
@@ -132,7 +132,7 @@ def test_no_minute_is_silent(
     make_run: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run()
-    console = Console([run.id, "another"], left=TimeLeft([run]))
+    console = Console([run.id, "another"], time_left=TimeLeft([run]))
     console.run_started(run)
     console.hop_started(run, run.stages[1].hop)
     progress = Progress(run.stages[1].hop, 1, 2, 3, 4, 48, 2.0)

@@ -398,14 +398,14 @@ def test_a_run_names_the_line_of_a_package_that_fails_in_it(
     line = 1 + source[: source.index("super().loss(")].count("\n")
     assert code == 1
     what = f"AttributeError: 'NoneType' object has no attribute 'model' (in shown, line {line})"
-    assert f"  {what}\n  the traceback is in " in said, said
+    assert f"  {what}\n  traceback: " in said, said
     assert f" · {what}\n" in xclrun("status")[1]
 
 
 def test_a_metric_that_fails_when_a_run_has_ended_is_named(shown: Path, xclrun: Command) -> None:
     (shown / "own.py").write_text(FILES["mood.py"].replace("sentences.gold == 0", "sentences.gld == 0"))
     _, said = xclrun("--plugin", "own.py", *TINY, "dataset.task=mood")
-    assert re.search(r"\(AttributeError: .* 'gld', in own.py, line \d+\)\n  the traceback is in ", said), said
+    assert re.search(r"\(AttributeError: .* 'gld', in own.py, line \d+\)\n  traceback: ", said), said
 
 
 def test_a_text_is_no_words(shown: Path, xclrun: Command) -> None:

@@ -58,7 +58,7 @@ def test_the_same_command_skips_what_is_finished(xclrun: Callable[..., Told], he
     assert told.err.splitlines()[0].endswith("→ outputs; 2 finished before")
     first, second, third = runs(here / "outputs")
     for number, run in ((1, first), (2, second)):
-        assert f"[{number}/3] naive · h2l · seed {number}   {run.run_id}: finished before, skipped" in told.err
+        assert f"[{number}/3] naive · h2l · seed {number}   {run.run_id}: already finished, skipped" in told.err
     assert len(events(third, "finished")) == 1
     after = [path.stat().st_mtime_ns for run in (first, second) for path in sorted(run.path.rglob("*"))]
     assert after == before
@@ -101,7 +101,7 @@ def test_a_failure_that_was_not_foreseen_keeps_its_traceback(
     assert told.code == 1
     [run] = runs(here / "outputs")
     assert "ZeroDivisionError: one" in told.err
-    assert f"the traceback is in outputs/runs/{run.run_id}/error.log" in told.err
+    assert f"traceback: outputs/runs/{run.run_id}/error.log" in told.err
     assert told.last.startswith(f"failed: {run.run_id}")
     assert "in broken" in (run.path / "error.log").read_text()
 

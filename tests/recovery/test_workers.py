@@ -50,7 +50,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def work(runs: list[Run], since: float | None = None) -> None:
     mirror = BackgroundMirror(runs[0].outputs, runs[0].config.tracking, [run.id for run in runs], enabled=False)
     with mirror:
-        workers.work(runs, Console([run.id for run in runs], held=True), mirror, since)
+        workers.work(runs, Console([run.id for run in runs], buffered=True), mirror, since)
 
 
 def test_a_process_whose_gpu_is_broken_does_no_other_run(
@@ -58,7 +58,7 @@ def test_a_process_whose_gpu_is_broken_does_no_other_run(
 ) -> None:
     first, second = (make_run(*ONE_HOP, f"seed={seed}") for seed in (1, 2))
     since = time.time()
-    with pytest.raises(workers.Broken, match=f"{first.id}: the GPU refuses"):
+    with pytest.raises(workers.Broken, match=f"{first.id}: the GPU accepts no"):
         work([first, second], since)
     assert first.directory.read_manifest()["status"] == "failed"
     assert "device-side assert" in (first.directory.path / "error.log").read_text()

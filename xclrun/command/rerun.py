@@ -63,7 +63,7 @@ def _run(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     check_writable(outputs)
     # Runs that are only compared are not sent to a tracker.
     with BackgroundMirror(outputs, run.config.tracking, [run.id], enabled=False if fresh else None) as mirror:
-        work([run], Console([run.id], left=TimeLeft([run])), mirror)
+        work([run], Console([run.id], time_left=TimeLeft([run])), mirror)
     if not mirror.close():
         note(mirror.problem)
     if not run.directory.finished:

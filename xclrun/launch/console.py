@@ -1,4 +1,4 @@
-"""Progress on a terminal, plain lines in a log; rows of the score matrix as they come."""
+"""Console output of running sweeps: a progress bar or plain lines, and rows of the score matrix."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from xclrun.run import Run
 
-# Seconds between two lines of a log at most.
+# Maximum seconds between two lines of a log.
 HEARTBEAT = 50.0
-# Columns of the bar.
+# Width of the bar in columns.
 BAR = 12
 
 
-def learnt(hop: Hop) -> str:
-    """Return what a hop trains on, for a narrow column: ``before``, ``en``, ``6 joint``, ``6 mixed``, ``de#1-7``."""
+def hop_label(hop: Hop) -> str:
+    """Return a short label of a hop: ``before`` (fine-tuning), ``en``, ``6 joint``, ``6 mixed``, ``de#1-7``."""
     if hop.index == 0:
         return "before"
     if len(hop.train) <= 2 or hop.codes:
@@ -39,15 +39,15 @@ def learnt(hop: Hop) -> str:
     return f"{len(hop.train)} {'mixed' if hop.mixed else 'joint'}"
 
 
-def step_line(progress: Progress, hops: int, left: str, width: int) -> tuple[str, str]:
+def step_line(progress: Progress, hops: int, time_left: str, width: int) -> tuple[str, str]:
     """Return the texts before and after the bar; on a narrow terminal one text and "", without the bar.
 
-    The time left is never cut: first the epoch goes (steps are counted over all epochs of a hop), then the rate.
+    The time left is always included. To shorten the text, the epoch is omitted first (steps are counted over all
+    epochs), then the rate.
 
     Args:
-        progress: position in the hop.
         hops: number of hops in the run.
-        left: the time left, as the end of the line; "" if unknown.
+        time_left: end of the line; empty if unknown.
         width: columns of the terminal.
     """
     p = progress
@@ -57,33 +57,33 @@ def step_line(progress: Progress, hops: int, left: str, width: int) -> tuple[str
         f"step {p.step}/{p.steps}",
         f"{p.examples / p.seconds if p.seconds else 0.0:.0f} examples/s",
     )
-    before, after = " · ".join((hop, epoch, step)), f"{rate}{left}"
-    # Two columns before the line, a blank on each side of the bar, and one column free.
+    before, after = " · ".join((hop, epoch, step)), f"{rate}{time_left}"
+    # Two columns before the line, a space on each side of the bar, and one free column.
     if cell_len(before) + cell_len(after) + BAR + 5 <= width:
         return before, after
-    lines = [f"{' · '.join(parts)}{left}" for parts in ((hop, epoch, step, rate), (hop, step, rate), (hop, step))]
+    lines = [f"{' · '.join(parts)}{time_left}" for parts in ((hop, epoch, step, rate), (hop, step, rate), (hop, step))]
     return next((line for line in lines if 2 + cell_len(line) < width), lines[-1]), ""
 
 
 class Console(Listener):
-    """Shows one run after another.
+    """Prints the progress of one run after another.
 
-    On a terminal a bar shows hop, epoch, step, examples per second and the time left for the run and for the sweep;
-    otherwise a line is printed per hop, and every minute inside long ones.
+    On a terminal, a bar shows hop, epoch, step, examples per second and the time left for the run and the sweep.
+    Otherwise a line is printed per hop, and every minute during long hops.
 
     Args:
-        runs: ids of the runs of the sweep, in order.
-        held: print a run as a whole when it has ended, so that the lines of several workers do not mix.
-        left: estimates the time left; None: it is not shown.
-        blind: show no score: those of the test split must not be seen yet.
+        runs: IDs of the runs of the sweep, in order.
+        buffered: print the lines of a run at its end, so those of several workers do not mix.
+        time_left: estimator of the time left; None: do not show it.
+        blind: hide all scores, since test scores must not be seen during a search.
     """
 
     def __init__(
-        self, runs: Sequence[str], held: bool = False, left: TimeLeft | None = None, blind: bool = False
+        self, runs: Sequence[str], buffered: bool = False, time_left: TimeLeft | None = None, blind: bool = False
     ) -> None:
-        self.runs, self.held, self.left, self.blind = list(runs), held, left, blind
+        self.runs, self.buffered, self.time_left, self.blind = list(runs), buffered, time_left, blind
         self.lines: list[str] = []
-        self.terminal = sys.stderr.isatty() and not held and not is_quiet()
+        self.terminal = sys.stderr.isatty() and not buffered and not is_quiet()
         self.bar: Bar | None = None
         self.last_drawn = 0.0
         self.hop_began = self.last_line = time.monotonic()
@@ -91,12 +91,12 @@ class Console(Listener):
         self.run: Run | None = None
         # Hops of the current run that were trained in this attempt.
         self.trained: set[int] = set()
-        # The line that is printed if loading takes long.
+        # Prints a line if loading takes long.
         self.slow = contextlib.ExitStack()
 
     def say(self, text: str, last: bool = False, important: bool = False) -> None:
-        """Print a line now, or if ``held`` with the ``last`` line of its run; ``important``: with option -q too."""
-        if not self.held:
+        """Print a line now, or if ``buffered`` with the ``last`` line of its run; ``important``: also with -q."""
+        if not self.buffered:
             line(text, important)
             self.last_line = time.monotonic()
             return
@@ -110,23 +110,23 @@ class Console(Listener):
         return f"[{self.runs.index(run.id) + 1}/{len(self.runs)}]"
 
     def _fitted(self, parts: Sequence[str], between: str) -> str:
-        """Return parts in one line if they fit the terminal, else each in its own."""
+        """Return parts on one line if they fit the terminal, else on separate lines."""
         together = between.join(parts)
         return together if len(together) + 2 <= self.width else "\n  ".join(parts)
 
     def workers_line(self, unfinished: Sequence[Run]) -> str:
-        """Return a line on several workers: runs finished, the steps of the others, and the time left."""
-        going = [run for run in unfinished if not run.directory.finished]
-        parts = [f"{len(self.runs) - len(going)} of {len(self.runs)} runs finished"]
-        for run in going:
+        """Return a line about several workers: finished runs, steps of the running ones, and the time left."""
+        unfinished = [run for run in unfinished if not run.directory.finished]
+        parts = [f"{len(self.runs) - len(unfinished)} of {len(self.runs)} runs finished"]
+        for run in unfinished:
             with contextlib.suppress(OSError, ValueError, KeyError):
                 if time.time() - run.directory.progress.stat().st_mtime < 2 * HEARTBEAT:
                     p = read_json(run.directory.progress)
                     hop, step = f"hop {p['hop']}/{p['hops']} {p['name']}", f"step {p['step']}/{p['steps']}"
                     parts.append(f"{self._number(run)} {hop}, {step}")
-        if self.left is not None:
-            self.left.observe()
-            if (seconds := self.left.seconds()) is not None:
+        if self.time_left is not None:
+            self.time_left.observe()
+            if (seconds := self.time_left.seconds()) is not None:
                 parts.append(f"about {about(seconds)} left")
         return f"  {' · '.join(parts)}"
 
@@ -134,28 +134,28 @@ class Console(Listener):
         from xclrun.report.terminal import MatrixRows
 
         self.hops, self.width = len(run.stream.hops) - 1, columns(sys.stderr)
-        if self.held and run.id not in self.deferred_before:
+        if self.buffered and run.id not in self.deferred_before:
             line(f"{self._number(run)} {run.label}: started")
         self.say(f"\n{self._fitted([f'{self._number(run)} {run.label}', run.id], '   ')}")
         metrics = shown(run.dataset.metrics)
-        names = [learnt(hop) for hop in run.stream.hops]
+        names = [hop_label(hop) for hop in run.stream.hops]
         self.rows = MatrixRows(run.stream.languages, metrics, names, self.width, self.terminal)
-        self.head = self.rows.head()  # printed with the first row, when everything has been loaded
+        self.head = self.rows.head()  # printed with the first row, after loading
         self.run = run
         self.trained.clear()
-        if not self.held:
-            self.slow.enter_context(if_slow("  loading data and model, and evaluating it before fine-tuning …"))
+        if not self.buffered:
+            self.slow.enter_context(if_slow("  loading data and model, evaluating before fine-tuning …"))
 
     def skipped(self, run: Run) -> None:
-        if not self.held:
-            line(f"{self._number(run)} {run.label}   {run.id}: finished before, skipped")
+        if not self.buffered:
+            line(f"{self._number(run)} {run.label}   {run.id}: already finished, skipped")
 
     def deferred(self, run: Run, owner: str) -> None:
-        """Say that a run is postponed, since another process works on it or on a stage of it."""
+        """Report that a run is postponed while another process works on it or on one of its stages."""
         self.lines.clear()
         self.slow.close()
-        if run.id not in self.deferred_before and not self.held:
-            line(f"  {run.label}: {owner} is working on it or on a stage that it shares; it comes later")
+        if run.id not in self.deferred_before and not self.buffered:
+            line(f"  {run.label}: postponed; {owner} is working on the run or on a shared stage")
         self.deferred_before.add(run.id)
 
     def noted(self, text: str) -> None:
@@ -166,8 +166,8 @@ class Console(Listener):
         self.slow.close()
         self.run, self.hops = run, len(run.stream.hops) - 1
         self.trained.add(hop.index)
-        if self.left is not None:
-            self.left.start()
+        if self.time_left is not None:
+            self.time_left.start()
         if self.terminal:
             from rich.console import Console as Terminal
             from rich.progress import BarColumn, TextColumn
@@ -181,12 +181,13 @@ class Console(Listener):
 
     def stepped(self, progress: Progress) -> None:
         now, p = time.monotonic(), progress
-        if self.left is not None and self.run is not None:
-            self.left.progressed(self.run.stages[p.hop.index].train, p.step / p.steps, before=(p.step - 1) / p.steps)
+        if self.time_left is not None and self.run is not None:
+            stage = self.run.stages[p.hop.index]
+            self.time_left.progressed(stage.train, p.step / p.steps, before=(p.step - 1) / p.steps)
         due = (
             now - self.last_drawn >= 0.2
             if self.bar is not None
-            else now - self.last_line >= HEARTBEAT and not self.held
+            else now - self.last_line >= HEARTBEAT and not self.buffered
         )
         if not due:
             return
@@ -199,30 +200,30 @@ class Console(Listener):
             self.bar.update(self.task, description=text, completed=p.step, total=p.steps, rate=rate)
 
     def _left(self) -> str:
-        """Return the time left for the run, and for the sweep if it has other runs, as the end of a line."""
-        if self.left is None or self.run is None or (of_run := self.left.seconds(self.run.id)) is None:
+        """Return the end of a line with the time left for the run and, if it has other runs, for the sweep."""
+        if self.time_left is None or self.run is None or (run_seconds := self.time_left.seconds(self.run.id)) is None:
             return ""
-        of_all = self.left.seconds() if len(self.runs) > 1 else None
-        return f" · left: run {about(of_run)}" + ("" if of_all is None else f", sweep {about(of_all)}")
+        seconds = self.time_left.seconds() if len(self.runs) > 1 else None
+        return f" · left: run {about(run_seconds)}" + ("" if seconds is None else f", sweep {about(seconds)}")
 
     def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
         from xclrun.report.terminal import brief
 
         self._close_bar()
         self.slow.close()
-        if self.left is not None and hop.index:
-            self.left.progressed(run.stages[hop.index].train, 1.0, before=1.0)
-        time_or_kept = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
-        note = "shared" if shared else time_or_kept if hop.index else ""
+        if self.time_left is not None and hop.index:
+            self.time_left.progressed(run.stages[hop.index].train, 1.0, before=1.0)
+        duration_or_origin = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "cached"
+        note = "shared" if shared else duration_or_origin if hop.index else ""
         self.hop_began = time.monotonic()
         if self.blind:
-            self.say(f"  hop {hop.index}/{len(run.stream.hops) - 1} {learnt(hop)}" + (f" · {note}" if note else ""))
+            self.say(f"  hop {hop.index}/{len(run.stream.hops) - 1} {hop_label(hop)}" + (f" · {note}" if note else ""))
             return
         current = hop.select[-1] if hop.train and run.stream.kind != "joint" and not hop.mixed else None
         if self.head:
             self.say(self.head)
             self.head = ""
-        self.say(self.rows.row(hop.index, learnt(hop), scores, current, note))
+        self.say(self.rows.row(hop.index, hop_label(hop), scores, current, note))
 
     def run_ended(self, run: Run, seconds: float) -> None:
         from xclrun.analysis.measures import headlines, measure
@@ -233,14 +234,14 @@ class Console(Listener):
         summaries: list[str] = []
         if not self.blind:
             scored = record(run.directory)
-            # Transfer needs runs of other commands: `report` and `show` compute it.
+            # Without transfer, which needs runs of other commands.
             references = References([])
             for metric in scored.metrics:
                 measured = measure(scored, metric, references.scores(scored, metric))
-                values = [(one, measured[one.name, ""]) for one in headlines()]
-                texts = [f"{one.name} {one.scale * value:.2f}" for one, value in values if isinstance(value, float)]
+                values = [(headline, measured[headline.name, ""]) for headline in headlines()]
+                texts = [f"{m.name} {m.scale * value:.2f}" for m, value in values if isinstance(value, float)]
                 summaries.append(f"{short_name(metric)}: {'  '.join(texts)}")
-        rest = None if self.left is None or run.id == self.runs[-1] else self.left.seconds()
+        rest = None if self.time_left is None or run.id == self.runs[-1] else self.time_left.seconds()
         end = f"({duration(seconds)})" + (f" · left: sweep {about(rest)}" if rest else "")
         self.say(f"  {self._fitted([*summaries, end], ' · ')}", last=True)
 
@@ -248,7 +249,7 @@ class Console(Listener):
         self._close_bar()
         self.slow.close()
         if isinstance(error, Stopped):
-            self.say("  stopped", last=True)
+            self.say("  interrupted", last=True)
             return
         named = f"{run.id}: " if is_quiet() else ""
         self.say(f"  {named}{told(error)}", last=True, important=True)

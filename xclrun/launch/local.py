@@ -1,4 +1,4 @@
-"""The local launcher: runs in this process, or in worker processes that share the GPUs."""
+"""The local launcher: executes runs in this process or in worker processes that share the GPUs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from xclrun.tracking.background import BackgroundMirror
 
 @dataclass(frozen=True)
 class Local(Launcher):
-    """Does the runs on this machine.
+    """Executes runs on this machine.
 
     Attributes:
-        n: maximum number of worker processes; 1: this process does the runs one after another.
-        gpus: GPUs of the workers, as CUDA_VISIBLE_DEVICES names them; None: those of the machine, if runs use them.
+        n: maximum number of worker processes; 1: this process executes the runs one after another.
+        gpus: GPUs of the workers, as in CUDA_VISIBLE_DEVICES; None: all GPUs of the machine, if runs use GPUs.
         per_gpu: maximum number of processes per GPU.
     """
 
@@ -43,9 +43,9 @@ class Local(Launcher):
             raise UsageError(f"hydra.launcher.gpus={self.gpus}: must be a list, as in [0,1]")
 
     def check_runs(self, runs: Sequence[Run]) -> None:
-        # Do not initialise CUDA in this process, so that each worker can still be assigned a GPU.
+        # Without initialising CUDA in this process, so workers can be assigned GPUs.
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-        # Only checked where it can fail, since the check imports torch.
+        # Only checked if it can fail, since the check imports torch.
         for config in (run.config for run in runs):
             if config.runtime.device is Device.cuda or any(t.needs_gpu for t in config.trainers.values()):
                 from xclrun.train.precision import choose_device
@@ -54,15 +54,13 @@ class Local(Launcher):
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         started, ids = time.monotonic(), [run.id for run in sweep.runs]
-        console = Console(ids, left=TimeLeft(unfinished), blind=sweep.blind)
+        console = Console(ids, time_left=TimeLeft(unfinished), blind=sweep.blind)
         with BackgroundMirror(sweep.outputs, sweep.tracking, ids) as mirror:
             gpus = self.gpus_of(unfinished)
             places = self.places(len(unfinished), gpus)
-            if self.n == 1 and (most := min(len(gpus), len(unfinished))) > 1:
-                note(
-                    f"{len(gpus)} GPUs are visible, but hydra.launcher.n=1 trains on one; "
-                    f"use hydra.launcher.n={most} to train on {most}"
-                )
+            if self.n == 1 and (n := min(len(gpus), len(unfinished))) > 1:
+                advice = f"set hydra.launcher.n={n} to use {n}"
+                note(f"{len(gpus)} GPUs are visible, but hydra.launcher.n=1 uses only one; {advice}")
             if len(places) > 1 or (places and self.gpus):
                 work_in_processes(unfinished, console, mirror, places)
             else:
@@ -77,7 +75,7 @@ class Local(Launcher):
         conclude(sweep, unfinished, time.monotonic() - started, "" if sent else mirror.problem)
 
     def gpus_of(self, runs: Sequence[Run]) -> list[str]:
-        """Return the GPUs for workers; none if no run uses one."""
+        """Return the GPUs for workers; empty if no run uses a GPU."""
         if self.gpus is not None:
             return [str(gpu) for gpu in self.gpus]
         if all(run.config.runtime.device is Device.cpu for run in runs):
@@ -85,10 +83,10 @@ class Local(Launcher):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
             return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
-        # Numbered from 0, also if a container sees only some.
+        # Numbered from 0, also in a container with some of the GPUs.
         return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
     def places(self, runs: int, gpus: Sequence[str]) -> list[str | None]:
-        """Return the GPU of each worker, assigned in turn; None without GPUs."""
+        """Assign GPUs to workers in turn; None without GPUs."""
         count = min(self.n, runs)
         return [*(list(gpus) * self.per_gpu)[:count]] if gpus else [None] * count

@@ -1,4 +1,4 @@
-"""Estimates the remaining time of a running sweep."""
+"""Estimate of the remaining time of a running sweep."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class TimeLeft:
-    """Estimates the remaining time of runs from the time that their finished part took.
+    """Estimates the remaining time of runs from the time for their finished part.
 
-    Work is counted in training sentences: those of a hop times its epochs, each shared training once. What was done
-    before, by an earlier attempt or by other processes, counts neither as work nor as time.
+    Work is measured in training sentences times epochs; shared trainings count once. Work of earlier attempts and of
+    other processes counts neither as work nor as time.
 
     Args:
         runs: the unfinished runs of a sweep.
@@ -26,7 +26,7 @@ class TimeLeft:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
-        # Training key → its sentences; run id → its training keys.
+        # Training key → sentences; run ID → training keys.
         self.work: dict[str, float] = {}
         self.trainings: dict[str, list[str]] = {}
         in_store = {key for store in {run.store.root: run.store for run in runs}.values() for key in store.all_keys()}
@@ -36,12 +36,12 @@ class TimeLeft:
             for stage in stages:
                 self.work.setdefault(stage.train, run.epochs(stage.hop) * run.sentences(stage.hop))
         self.began: float | None = None
-        # Share of each training that is done, and that was done when it was first reported.
+        # Training key → current share of the training that is done, and share at the first report.
         self.share: dict[str, float] = {}
         self.before: dict[str, float] = {}
 
     def progressed(self, key: str, share: float, before: float = 0.0) -> None:
-        """Note the share of a training that is done, and the share that was done when it was first reported."""
+        """Report the share of a training that is done; ``before``: the share at the first report."""
         self.start()
         self.before.setdefault(key, before)
         self.share[key] = share
@@ -51,9 +51,9 @@ class TimeLeft:
         self.began = time.monotonic() if self.began is None else self.began
 
     def observe(self) -> None:
-        """Read the progress of all trainings from the store and from the files of running runs.
+        """Read the progress of all trainings from the store and from running runs.
 
-        What the first call reads counts as done before.
+        Progress at the first call counts as earlier work.
         """
         first = self.began is None
         self.start()
@@ -68,9 +68,9 @@ class TimeLeft:
                     self.progressed(key, share, before=share if first else 0.0)
 
     def seconds(self, run: str | None = None) -> float | None:
-        """Return the estimated seconds left of a run, or of all runs; None while nothing is done."""
+        """Return the estimated seconds left for a run, or for all runs; None before the first progress."""
         keys: Iterable[str] = self.work if run is None else self.trainings.get(run, ())
-        left = sum(self.work[key] * (1 - self.share.get(key, 0.0)) for key in keys)
-        # A restarted training is behind its earlier share.
+        remaining = sum(self.work[key] * (1 - self.share.get(key, 0.0)) for key in keys)
+        # The share of a restarted training may be smaller than before.
         done = sum(self.work[k] * max(0.0, share - self.before[k]) for k, share in self.share.items() if k in self.work)
-        return None if self.began is None or not done else (time.monotonic() - self.began) * left / done
+        return None if self.began is None or not done else (time.monotonic() - self.began) * remaining / done

@@ -1,7 +1,7 @@
-"""Do runs: one after another in this process, or in several worker processes.
+"""Execution of runs: one after another in this process, or in several worker processes.
 
-Workers need no coordinator: each takes the next run whose lease is free, and waits for a stage that another one makes
-only when nothing else is left to do.
+Workers need no coordinator: each acquires the next free run, and waits for a stage of another worker only if no other
+run is left.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from xclrun.tracking.background import BackgroundMirror
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import SIGNALS, Stopped
 
-# Exit code of a worker whose GPU is broken: a temporary failure (sysexits.h).
+# Exit code of a worker with a broken GPU: temporary failure (sysexits.h).
 BROKEN = os.EX_TEMPFAIL
 
 
 class Broken(XclrunError):
-    """The GPU refuses all further work of this process, as after a failed assertion on it."""
+    """The GPU accepts no further work from this process, for example after a failed device assertion."""
 
 
 class MirrorListener(Listener):
-    """Notifies the mirror when a run has ended, and while it trains after epochs and hops.
+    """Notifies the mirror after epochs and hops, and when a run has ended.
 
     Args:
-        every: seconds at least between two notices about a run that trains.
+        every: minimum seconds between two notices about a running run.
     """
 
     def __init__(self, run: Run, mirror: BackgroundMirror, every: float = 10.0) -> None:
@@ -69,7 +69,7 @@ class MirrorListener(Listener):
 
 
 class ProgressListener(Listener):
-    """Writes the progress of a run for `xclrun status`, and each epoch of the current hop for trackers."""
+    """Writes the progress of a run for `xclrun status`, with the epochs of the current hop for trackers."""
 
     def __init__(self, run: Run, every: float = 2.0) -> None:
         self.run, self.every, self.written = run, every, -math.inf
@@ -77,7 +77,7 @@ class ProgressListener(Listener):
 
     def hop_started(self, run: Run, hop: Hop) -> None:
         self.epochs = []
-        # A resumed hop does not report its earlier epochs again.
+        # A resumed hop does not report its earlier epochs.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             progress = read_json(self.run.directory.progress)
             self.epochs = progress["epochs"] if progress["hop"] == hop.index else []
@@ -98,14 +98,14 @@ class ProgressListener(Listener):
 
 
 def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float | None = None) -> None:
-    """Do the runs; one that fails does not stop the others.
+    """Execute runs; a failed run does not stop the others.
 
-    Runs that wait for another process come last. Those that failed after ``since`` (seconds since the epoch) are
-    skipped: another worker of the same command tried them.
+    Runs that wait for another process come last. Runs that have failed after ``since`` (seconds since the epoch), in
+    another worker of the same command, are skipped.
 
     Raises:
-        Stopped: a signal ended the work.
-        Broken: a run has left the GPU unusable for this process; the other runs are unchanged.
+        Stopped: a signal was received.
+        Broken: the GPU is unusable for this process; the remaining runs were not started.
     """
     queue, deferred = deque(runs), 0
     while queue:
@@ -114,15 +114,15 @@ def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since:
             console.skipped(run)
         elif since is None or not run.directory.failed_since(since):
             load(console)
-            if not _one(run, console, mirror, patient=deferred > len(queue)):
+            if not _execute(run, console, mirror, patient=deferred > len(queue)):
                 queue.append(run)
                 deferred += 1
                 continue
         deferred = 0
 
 
-def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
-    """Do one run; return whether it has ended, successfully or not: False if it must wait for another process."""
+def _execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
+    """Execute a run; return False if it must wait for another process."""
     from xclrun.train.execute import Busy, execute
     from xclrun.train.precision import context_broken
     from xclrun.train.progress import Listeners
@@ -138,28 +138,28 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
         _debug()
     except (Stopped, KeyboardInterrupt):
         raise
-    # Also SystemExit, with which a plug-in would end the other runs.
+    # Including SystemExit, which a plug-in may raise.
     except BaseException as error:
         if run.directory.finished:
-            # Only the display of its end failed.
+            # The error occurred while its end was reported.
             console.run_failed(run, error)
         log = run.directory.path / "error.log"
         atomic_write(log, traceback.format_exc())
-        line(f"  the traceback is in {log}", important=True)
+        line(f"  traceback: {log}", important=True)
         _debug()
         if context_broken():
             run.directory.event(GPU_BROKEN)
             raise Broken(
-                f"{run.id}: the GPU refuses all further work of this process; the same command does the other runs"
+                f"{run.id}: the GPU accepts no further work from this process; re-run the same command to continue"
             ) from None
     return True
 
 
 def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
-    """Make hops of runs ahead of all runs that share them; the runs themselves report failures.
+    """Train hops that several runs share before the runs, which report failures.
 
     Raises:
-        Stopped: a signal ended the work.
+        Stopped: a signal was received.
     """
     from xclrun.train.execute import make_stages
     from xclrun.train.stop import stop_on_signals
@@ -167,7 +167,7 @@ def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
     for run, hop in stages:
         try:
             with stop_on_signals() as stop:
-                line(f"{run.label}: making hop {hop}, which other runs share")
+                line(f"{run.label}: training hop {hop}, which several runs share")
                 make_stages(run, [0, hop], console, stop)
         except (Stopped, KeyboardInterrupt):
             raise
@@ -184,10 +184,10 @@ def _debug() -> None:
 def work_in_processes(
     runs: Sequence[Run], console: Console, mirror: BackgroundMirror, places: Sequence[str | None]
 ) -> None:
-    """Do the runs in worker processes, one per place: its GPU (as CUDA_VISIBLE_DEVICES), or None.
+    """Execute runs in worker processes, one per place: its GPU (as in CUDA_VISIBLE_DEVICES), or None.
 
     Raises:
-        Stopped: a signal ended the work; it was passed on to the workers, and they have saved checkpoints.
+        Stopped: a signal was received; the workers received it too and saved checkpoints.
     """
     load(console)
     if len(places) > 1:
@@ -201,7 +201,7 @@ def work_in_processes(
         def do() -> None:
             if gpu is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-            work(runs, Console(console.runs, held=True, blind=console.blind), mirror, since)
+            work(runs, Console(console.runs, buffered=True, blind=console.blind), mirror, since)
 
         return None if stopped else fork(do)
 
@@ -223,21 +223,21 @@ def work_in_processes(
 
 
 def load(console: Console) -> None:
-    """Import PyTorch once, before forking, and say so, since it takes seconds."""
-    if not console.held and "torch" not in sys.modules:
+    """Import PyTorch once, before forking; print a line, since it takes seconds."""
+    if not console.buffered and "torch" not in sys.modules:
         line("  loading PyTorch …")
         import xclrun.train.execute  # noqa: F401
 
 
 def share(runs: Sequence[Run]) -> None:
-    """Encode the sentences and read the pretrained weights of the first run that trains, before workers are forked.
+    """Encode the data and read the pretrained weights of the first run to train, in memory that forked workers share.
 
-    They share its pages of memory. Of runs with other data or another encoder, each does that itself.
+    Runs with other data or another encoder load them in their worker.
     """
     run = next((r for r in runs if not all(r.store.has(stage.evaluation) for stage in r.stages)), None)
     if run is None:
         return
-    # Threads do not survive a fork, and their libraries would wait for them: none may be started before it.
+    # No thread may start before the fork: threads do not survive it, and libraries would wait for them.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import torch
 
@@ -245,11 +245,11 @@ def share(runs: Sequence[Run]) -> None:
     from xclrun.train.encodings import encodings
 
     torch.set_num_threads(1)
-    # The run itself reports what is wrong.
+    # The run reports errors.
     with contextlib.suppress(XclrunError, OSError):
         encodings(run)
         read_ahead(run.config.model)
-    # Garbage collection would write into every object, and so copy its page in each worker.
+    # Garbage collection writes to every object, which would copy its page in each worker.
     gc.collect()
     gc.freeze()
 
@@ -260,15 +260,15 @@ def _wait_for(
     console: Console,
     start: Callable[[str | None], int | None],
 ) -> None:
-    """Wait until all workers have ended, and print their progress every minute.
+    """Wait until all workers have ended; print their progress every minute.
 
     Args:
-        children: process → its place; ended ones are removed.
-        start: starts another worker in the place of one that died, or whose GPU is broken.
+        children: process → its place; ended processes are removed.
+        start: starts a new worker at the place of one that died or has a broken GPU.
     """
     last = time.monotonic()
-    if console.left is not None:
-        console.left.observe()
+    if console.time_left is not None:
+        console.time_left.observe()
     while children:
         for child in list(children):
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -278,13 +278,13 @@ def _wait_for(
             abandoned = _abandoned(runs, child)
             if abandoned is not None:
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-                line(f"  a worker {how} during {abandoned.id}; the same command resumes the run")
-                # So that no worker of this command tries the run again, and ends in the same way.
+                line(f"  a worker {how} during {abandoned.id}; re-run the same command to resume the run")
+                # Other workers of this command skip the run, which may kill them too.
                 abandoned.directory.event("failed", error=f"its worker {how}")
             if (abandoned is not None or code == BROKEN) and (new := start(place)) is not None:
                 children[new] = place
                 if abandoned is None:
-                    line("  a worker's GPU refuses all further work of its process; a new one goes on in its place")
+                    line("  the GPU accepts no further work from a worker; a new worker replaces it")
         if children and time.monotonic() - last > HEARTBEAT:
             last = time.monotonic()
             line(console.workers_line(runs))
@@ -293,7 +293,7 @@ def _wait_for(
 
 
 def _abandoned(runs: Sequence[Run], child: int) -> Run | None:
-    """Return the run whose lease a dead worker did not release."""
+    """Return the run with a lease that a dead worker did not release."""
     for run in runs:
         owner = run.directory.lease.owner()
         if owner is not None and (owner.host, owner.pid) == (socket.gethostname(), child):
@@ -302,9 +302,9 @@ def _abandoned(runs: Sequence[Run], child: int) -> Run | None:
 
 
 def fork(do: Callable[[], object]) -> int:
-    """Do something in a forked process; return its id.
+    """Call a function in a forked process; return the process ID.
 
-    It ends with 0, with 1 after an error, with `BROKEN` after `Broken`, or with 128 + the signal that stopped it.
+    Exit codes: 0; 1 after an error; `BROKEN` after `Broken`; 128 + signal after `Stopped`.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -90,7 +90,7 @@ class PackJob:
             return errors
         by_id, tracking = {run.id: run for run in self.runs}, self.runs[0].config.tracking
         todo = [by_id[run] for run in pack.runs if run in by_id]
-        console = Console(list(by_id), left=TimeLeft([run for run in self.runs if not run.directory.finished]))
+        console = Console(list(by_id), time_left=TimeLeft([r for r in self.runs if not r.directory.finished]))
         make_ahead([(by_id[run], hop) for run, hop in pack.stages if run in by_id], console)
         with BackgroundMirror(self.runs[0].outputs, tracking, pack.runs, enabled=tracking.by_jobs) as mirror:
             try:
