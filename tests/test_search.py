@@ -95,14 +95,17 @@ REFUSED = [
     (("strategy.memory=5,-1",), "strategy.memory=-1: must be"),
     (("runtime.threads=1,2",), "hydra/sweeper=optuna: runtime.threads changes no result, so there is nothing to choo"),
     ((f"{OF}dev_pf", LR), "hydra.sweeper.objective=dev_pf: there is no such objective; did you mean 'dev_f'? "),
-    ((f"{OF}dev_f", "evaluate.every_share=null", LR), "dev scores after each hop are measured with evaluate.every_sha"),
-    ((f"{OF}dev_f", "evaluate.point_splits=test", LR), "evaluate.point_splits=test: points on dev too are needed"),
+    ((f"{OF}dev_f", "evaluate.every_share=null", LR), "needs dev scores after each hop; set evaluate.every_share=1"),
+    ((f"{OF}dev_f", "evaluate.point_splits=test", LR), "evaluate.point_splits=test: evaluation on dev is needed"),
     ((f"{OF}dev_fp", *EPOCHS, LR), "no evaluation point at the end of each epoch"),
     (("strategy=model_average", LR), "strategy=model_average: its dev scores are of the weights before they are avera"),
-    (("strategy=multilingual", f"{OF}dev_f", LR), "not of strategy=multilingual; Known: dev_learnt, dev_fp, "),
+    (
+        ("strategy=multilingual", f"{OF}dev_f", LR),
+        "not available for strategy=multilingual; Known: dev_learnt, dev_fp, ",
+    ),
     (("hydra.sweeper.trials=1", LR), "hydra.sweeper.trials=1: must be a whole number of at least 2"),
     (("hydra.sweeper.sampler=bayes", LR), "hydra.sweeper.sampler=bayes: unknown; Known: random, tpe"),
-    (("hydra/launcher=slurm", LR), "each trial waits for those before it; give hydra.launcher.wait=true"),
+    (("hydra/launcher=slurm", LR), "trials depend on earlier trials; set hydra.launcher.wait=true"),
 ]
 
 
@@ -289,10 +292,10 @@ def test_a_first_setting_that_always_fails_does_not_stop_a_search_for_ever(tmp_p
     assert isinstance(found, Space)
     planned = plan_search(found, Local())
     for made in range(2):
-        with pytest.raises(SweepFailed, match=r"no setting could be done yet; give the same command again to retry$"):
+        with pytest.raises(SweepFailed, match=r"all settings have failed so far; re-run the same command to retry$"):
             search(found, Failing())
         assert planned.done() == made
-    with pytest.raises(SweepFailed, match="0 settings of 2 could be done"):
+    with pytest.raises(SweepFailed, match="only 0 of 2 settings succeeded"):
         search(found, Failing())
 
 
@@ -304,8 +307,8 @@ def test_settings_that_failed_are_tried_again_and_those_without_a_dev_score_are_
     given = (*SEARCH, "trainer.lr=1e-2,1e-3,1e-4", "order=[en]", "sweep_name=found", "hydra.sweeper.trials=3")
     found, _ = command_jobs((*given, f"paths.outputs={tmp_path}"))
     assert isinstance(found, Space)
-    for good, told in ((0, "no setting could be done yet"), (1, "found: 1 setting of 3 could be done: there is nothi")):
-        with pytest.raises(SweepFailed, match=f"{told}.*; give the same command again to retry$"):
+    for good, told in ((0, "all settings have failed so far"), (1, "found: only 1 of 3 settings succeeded")):
+        with pytest.raises(SweepFailed, match=f"{told}.*; re-run the same command to retry$"):
             search(found, Breaking(good=good))
     assert json.loads((tmp_path / "sweeps/found.json").read_text())["search"]["ended"] is False
     journal = tmp_path / "searches/found.log"
@@ -322,7 +325,7 @@ def test_settings_that_failed_are_tried_again_and_those_without_a_dev_score_are_
     search(found, Local())
     said = capsys.readouterr()
     told = said.out + said.err
-    assert f": left out: hydra/sweeper=optuna: {blind} (er) has no FP on dev: dev scores are missing" in told
+    assert f": skipped: hydra/sweeper=optuna: {blind} (er) has no FP on dev: dev scores are missing" in told
     assert "again: 2 trials of which runs failed" in told
     assert "2 settings tried, 1 failed" in told
     facts = json.loads((tmp_path / "sweeps/found.json").read_text())["search"]
@@ -366,7 +369,7 @@ def test_a_search_killed_for_real_goes_on_and_its_report_shows_the_chosen_settin
     told = process.communicate()[0]
     assert process.returncode == 0, told
     assert settled(outputs["killed"]) == settled(outputs["whole"])
-    [chosen] = re.findall(r"Chosen on dev: (.*)", told)
+    [chosen] = re.findall(r"Best on dev: (.*)", told)
 
     code, said = xclrun("report", "found", "--outputs", str(outputs["killed"]), "--from-runs", "--json")
     assert code == 0, said

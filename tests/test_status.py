@@ -62,7 +62,7 @@ def test_of_a_large_sweep_only_runs_that_run_or_need_attention_are_listed(monkey
     large = render("mine", "xclrun -m", [RunStatus(f"run{k}", s) for k, s in enumerate([*states, "waiting"])])
     said, _, how, *lines = large.splitlines()
     assert said.startswith("mine: 21 runs: 11 finished, 1 running, 2 waiting, 1 interrupted, 1 failed,")
-    assert "not listed; --json has all" in how
+    assert "are not listed in sweeps" in how
     assert [row.split()[1] for row in lines[2:]] == ["running", "interrupted", "failed", "lost", "damaged", "newer"]
     nothing = render("mine", "xclrun -m", [RunStatus(f"run{k}", "finished") for k in range(21)])
     assert nothing.splitlines() == ["mine: 21 runs: 21 finished", "  xclrun -m", how]

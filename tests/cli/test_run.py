@@ -79,7 +79,7 @@ def test_a_loss_that_is_not_finite_fails_its_run_alone(xclrun: Callable[..., Tol
     by_lr = {OmegaConf.load(run.config).trainer.lr: run for run in runs(here / "outputs")}
     failed, finished = by_lr[1e30], by_lr[1e-3]
     assert "1 of 2 runs finished in " in told.err
-    assert told.last == f"failed: {failed.run_id}; give the same command again to retry"
+    assert told.last == f"failed: {failed.run_id}; re-run the same command to retry"
     assert finished.finished
     assert not failed.finished
     manifest = failed.read_manifest()

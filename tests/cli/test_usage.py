@@ -66,7 +66,7 @@ WRONG_VALUES = [
     ("trainer.betas=1", "trainer.betas: must be a list, as in [a,b]"),
     ("dataset.replay=3", "dataset.replay: is no single value; set the keys below it"),
     ("tracking.enabled=perhaps", "tracking.enabled: Value 'perhaps'"),
-    ("paths.outputs=a,b", "paths.outputs=a,b: the runs of one sweep share one folder"),
+    ("paths.outputs=a,b", "paths.outputs=a,b: a sweep needs a single folder"),
     ("strategy.name=er", "strategy.name=er: has settings of its own; choose it as strategy=er"),
     ("seed=glob(*)", "seed=glob(*): glob() chooses among the files of a group; give values, as in seed=1,2,3"),
     ("hydra.launcher._target_=os.system", "hydra.launcher._target_=os.system: only xclrun's own can run jobs"),

@@ -100,7 +100,7 @@ def test_a_new_worker_takes_the_place_of_one_that_ended_so(capsys: pytest.Captur
     for process in started:
         process.wait()
     assert places == ["1", "1"]
-    assert capsys.readouterr().err.count("a new one goes on in its place") == 1
+    assert capsys.readouterr().err.count("a new worker replaces it") == 1
 
 
 def test_what_workers_share_is_there_before_they_are_forked(
@@ -168,7 +168,7 @@ def test_the_run_of_a_broken_gpu_is_finished_by_another_worker(tmp_path: Path) -
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=alone, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "a new one goes on in its place" in done.stderr
+    assert "a new worker replaces it" in done.stderr
     assert len(list(outputs.glob("runs/*/DONE"))) == 4
     [lost] = events(outputs, "gpu_broken")
     tries = events(outputs, "started")

@@ -1,8 +1,8 @@
-"""Forecast of a command: hop trainings before and after sharing, their time and disk. Without torch.
+"""Forecast of a command: number of hop trainings before and after sharing, time and disk. Needs no torch.
 
-Times are estimated from the stored trainings of the same encoder, batch size, precision and device, if possible under
-the same strategy: by seconds per training sentence, or per step for mixtures with ``mixture_steps``. They include the
-selection on dev, but not the evaluation on test, loading, and waiting in a queue.
+Times are estimated from stored trainings with the same encoder, batch size, precision and device, and if possible the
+same strategy: from seconds per training sentence, or per step for mixtures with ``mixture_steps``. They include
+selection on dev, but not evaluation on test, loading, or waiting in a queue.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Line:
     """The forecast of one strategy.
 
     Attributes:
-        runs: requested runs, of which some are ``finished``.
+        runs: requested runs, including ``finished`` ones.
         asked: hop trainings of all runs.
-        needed: hop trainings left after sharing with the strategies above and with the store.
-        seconds: estimated time of those, one after another; None if unknown.
+        needed: hop trainings after sharing with earlier strategies and with the store.
+        seconds: estimated total time of the needed trainings; None if unknown.
         bytes: estimated size of their weights; None if unknown.
     """
 
@@ -60,12 +60,12 @@ class Line:
 
 
 class Costs:
-    """The cost of stored trainings: the basis of estimates. Times of different devices are never mixed.
+    """Costs of stored trainings, the basis of estimates. Times of different devices are never combined.
 
     Attributes:
-        rates: (model, strategy, device) → seconds per training sentence, of each training with passes over its data.
-        paces: (model, strategy, device) → seconds per step of each training.
-        sizes: (model, strategy) → bytes of the weights of each training.
+        rates: (model, strategy, device) → seconds per training sentence, per training without ``mixture_steps``.
+        paces: (model, strategy, device) → seconds per step, per training.
+        sizes: (model, strategy) → bytes of the weights, per training.
     """
 
     def __init__(self, store: StageStore) -> None:
@@ -92,10 +92,10 @@ class Costs:
                 self.rates.setdefault(on_device, []).append(rate)
 
     def device(self, run: Run, model: str) -> str | None:
-        """Return the device for estimates: of those that ``runtime.device`` allows, the one that trained most often."""
-        asked, trained = run.config.runtime.device, Counter[str]()
+        """Return the device for estimates: the one with most trainings that ``runtime.device`` allows."""
+        allowed, trained = run.config.runtime.device, Counter[str]()
         for (name, _, device), paces in self.paces.items():
-            if name == model and (asked is Device.auto or (device == CPU) is (asked is Device.cpu)):
+            if name == model and (allowed is Device.auto or (device == CPU) is (allowed is Device.cpu)):
                 trained[device] += len(paces)
         return max(trained, key=lambda device: (trained[device], device != CPU, device), default=None)
 
@@ -110,7 +110,7 @@ class Costs:
         hop = run.stages[index].hop
         cost = run.cost(hop)
         device = self.device(run, cost["model"])
-        # Other mixtures take as many steps as passes over their data.
+        # Other mixtures take the number of steps of their epochs.
         by_step = hop.mixed and run.trainer(hop).mixture_steps is not None
         rate = None if by_step else _median(_on(device, self.rates), cost)
         if rate is not None:
@@ -130,7 +130,7 @@ class Costs:
         return None if weights is None else round(weights)
 
     def of_run(self, run: Run) -> float | None:
-        """Return the estimated seconds of all trainings that a run still needs, or None."""
+        """Return the estimated seconds of all trainings that a run needs, or None."""
         return total(self.seconds((run, index)) for index in needed(run, self.keys))
 
 
@@ -147,7 +147,7 @@ def _median(measured: dict[tuple[str, str], list[Any]], cost: dict[str, Any]) ->
 
 
 def total(values: Iterable[float | None]) -> Any:
-    """Return the sum; None if a value is unknown."""
+    """Return the sum, or None if a value is unknown."""
     terms = list(values)
     return None if None in terms else sum(term for term in terms if term is not None)
 
@@ -186,11 +186,10 @@ def new_trainings(runs: Iterable[Run], in_store: set[str], counted: set[str]) ->
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a command would do.
+    """Forecast of a command.
 
     Attributes:
-        runs: each run once.
-        finished: ids of the finished runs.
+        finished: IDs of the finished runs.
         lines: one per strategy, in the order of the command.
         devices: devices of the estimates.
     """
@@ -210,12 +209,12 @@ class Forecast:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings: what the readers left out or changed, and settings without effect."""
+        """Warnings about skipped or changed data, and about settings without effect."""
         datasets = {id(run.dataset): run.dataset for run in self.runs}
         return [*note_lines(datasets.values(), reader_notes), *notes(self.runs)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts for ``--json``."""
+        """Return the data for ``--json``."""
         return {
             "runs": [{"run_id": r.id, "label": r.label, "finished": r.id in self.finished} for r in self.runs],
             "strategies": [asdict(line) for line in self.lines],
@@ -231,20 +230,20 @@ class Forecast:
 
 
 def forecast_table(lines: Iterable[Line], first: str = "strategy") -> str:
-    """Return forecasts as a table for a terminal; ``first`` heads the column of names."""
+    """Return forecasts as a table for a terminal; ``first``: header of the column of names."""
     header = (first, "runs", "finished", "hop trainings", "needed", "time", "disk")
     rows = [line.cells for line in lines]
     text = table(header, rows)
     if max(map(len, text.splitlines())) <= room():
         return text
-    # The name of a strategy with an expansion is long.
+    # Wrap the long names of strategies with an expansion.
     return table(header, [(name.replace("+", "\n+"), *cells) for name, *cells in rows])
 
 
 def forecast(runs: Sequence[Run]) -> Forecast:
-    """Estimate the cost of doing these runs.
+    """Estimate the cost of runs.
 
-    A training is needed if an evaluation of an unfinished run that builds on it is not in the store.
+    A training is needed if an evaluation that depends on it is not in the store and its run is unfinished.
     """
     by_strategy: dict[str, list[Run]] = {}
     for run in runs:
@@ -254,24 +253,24 @@ def forecast(runs: Sequence[Run]) -> Forecast:
     lines = []
     for strategy, group in by_strategy.items():
         unfinished = [run for run in group if run.id not in finished]
-        asked = sum(len(run.stages) - 1 for run in group)
+        requested = sum(len(run.stages) - 1 for run in group)
         trainings = list(new_trainings(unfinished, costs.keys, counted))
         seconds, weights = total(map(costs.seconds, trainings)), total(map(costs.bytes, trainings))
-        lines.append(Line(strategy, len(group), len(group) - len(unfinished), asked, len(trainings), seconds, weights))
+        counts = (len(group), len(group) - len(unfinished), requested, len(trainings))
+        lines.append(Line(strategy, *counts, seconds, weights))
         todo += trainings
     return Forecast(tuple(runs), finished, tuple(lines), costs.devices(todo))
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The cost of the unfinished runs; what is unknown is None.
+    """Cost of the unfinished runs; unknown values are None.
 
     Attributes:
-        runs: number of runs.
-        trainings: hop trainings that they need, each once.
-        width: jobs that run side by side.
-        seconds: of all trainings, one after another.
-        wall: seconds until all are done, ``width`` jobs at a time.
+        trainings: number of needed hop trainings after sharing.
+        width: number of parallel jobs.
+        seconds: total time of all trainings.
+        wall: wall-clock seconds with ``width`` parallel jobs.
         bytes: size of the weights.
         devices: devices of the estimates.
     """
@@ -285,16 +284,16 @@ class Budget:
     devices: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts for ``--json``."""
+        """Return the data for ``--json``."""
         return asdict(self)
 
     def render(self) -> str:
         """Return the text for a terminal."""
         lines = [f"{many(self.runs, 'run')} to do, {many(self.trainings, 'hop training')} after sharing"]
         if self.seconds is None or self.wall is None or self.bytes is None:
-            why = "no comparable training on such a device; do one run of this model first"
-            return "\n".join([*lines, fitted(f"cannot estimate hours, disk and wall time: {why}", sys.stdout)])
-        wall = f"{duration(self.wall)} with {many(self.width, 'job')} side by side, without waiting in the queue"
+            reason = "no comparable training on this device; do one run of this model first"
+            return "\n".join([*lines, fitted(f"cannot estimate hours, disk and wall time: {reason}", sys.stdout)])
+        wall = f"{duration(self.wall)} with {many(self.width, 'parallel job')}, without waiting in the queue"
         name = "CPU-hours" if self.devices == (CPU,) else "GPU-hours" if CPU not in self.devices else "hours"
         on = f" on {', '.join(self.devices)}" if self.devices else ""
         facts = {name: f"{self.seconds / 3600:.2f}{on}", "disk": f"{size(self.bytes)} of weights", "wall time": wall}
@@ -305,7 +304,7 @@ Cost = TypeVar("Cost", Line, Budget)
 
 
 def budget(runs: Sequence[Run], width: int) -> Budget:
-    """Estimate the cost of the unfinished runs, ``width`` jobs at a time: shared trainings first, then the runs."""
+    """Estimate the cost of the unfinished runs with ``width`` parallel jobs: shared trainings first, then the runs."""
     todo = [run for run in runs if not run.directory.finished]
     if not todo:
         return Budget(0, 0, width, 0.0, 0.0, 0)
@@ -329,13 +328,13 @@ def budget(runs: Sequence[Run], width: int) -> Budget:
 
 
 def scaled(cost: Cost, n: int, **changes: Any) -> Cost:
-    """Return a cost ``n`` times over; what is unknown stays unknown."""
+    """Multiply a cost by ``n``; unknown values stay unknown."""
     numbers = {name: value * n for name, value in vars(cost).items() if isinstance(value, int | float)}
     return replace(cost, **(numbers | changes))
 
 
 def makespan(seconds: Sequence[float], width: int) -> float:
-    """Return when the last job ends if ``width`` jobs run at a time and start in order."""
+    """Return the end of the last job if ``width`` jobs run in parallel and start in order."""
     free = [0.0] * width
     for job in seconds:
         heapq.heapreplace(free, free[0] + job)
@@ -343,9 +342,9 @@ def makespan(seconds: Sequence[float], width: int) -> float:
 
 
 def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Return what the measures of these runs lack: (measures, runs that are not finished).
+    """Return (measures, unfinished runs that they need) for the measures that are unavailable.
 
-    Transfer T needs `lang_spec_ft` of the same data, model, trainer, seed and language adapters.
+    Transfer T needs `lang_spec_ft` with the same data, model, trainer, seed and language adapters.
     """
     unfinished = [run for run in runs if not run.directory.finished]
     lacking = [("F, T0, FP", unfinished)] if unfinished else []
@@ -353,7 +352,7 @@ def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     for run in runs:
         if run.stream.kind == "sequence":
             reference = run.reference()
-            # Any order will do, as long as all its hops exist.
+            # In any order, if all hops exist.
             by_evaluations.setdefault("/".join(sorted(stage.evaluation for stage in reference.stages)), reference)
     by_strategy: dict[str, list[Run]] = {}
     finished: dict[Path, set[str]] = {}

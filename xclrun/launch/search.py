@@ -1,9 +1,8 @@
-"""Searches: settings are tried one after another, each chosen by the dev scores of those before it.
+"""Hyperparameter search: a sampler proposes settings based on the dev scores of earlier ones.
 
-A trial is one setting of the searched keys, in all orders, seeds and buckets of the command: ordinary runs, which share
-hops with each other and with all others. Optuna's journal is ``<outputs>/searches/<name>.log``
-(`xclrun.launch.trials`), under a lease. Until the search has ended it writes and prints no score of the test split,
-which must not choose: see ``blind`` of `xclrun.launch.sweep.Sweep`.
+A trial is one setting of the searched keys, with all orders, seeds and buckets of the command as ordinary runs, which
+share hops with all other runs. Optuna's journal is ``<outputs>/searches/<name>.log`` (`xclrun.launch.trials`), under a
+lease. Test scores are neither printed nor sent before the search has ended (`xclrun.launch.sweep.Sweep.blind`).
 """
 
 from __future__ import annotations
@@ -46,20 +45,19 @@ from xclrun.store.lease import Lease
 from xclrun.store.records import record
 from xclrun.tracking.background import BackgroundMirror
 
-# Rows of the table at the end.
-SHOWN = 10
+# Maximum number of rows in the table of trials.
+ROWS = 10
 
 
 @dataclass(frozen=True)
 class Search:
-    """A checked search; nothing is trained.
+    """A validated search.
 
     Attributes:
-        space: what is searched.
-        objective: the dev score that is optimised.
+        objective: the dev score to optimise.
         probe: the runs of one setting.
-        name: of its sweep and journal.
-        identity: hash of everything that decides which settings come.
+        name: name of its sweep and journal.
+        identity: hash of everything that determines the proposed settings.
     """
 
     space: Space
@@ -74,7 +72,7 @@ class Search:
 
     @property
     def journal(self) -> Path:
-        """Optuna's file."""
+        """The file of Optuna's journal."""
         return self.outputs / "searches" / f"{self.name}.log"
 
     @property
@@ -92,11 +90,11 @@ class Search:
         return int(self.space.settings["parallel"])
 
     def trials(self, journal: Path | None = None) -> Trials:
-        """Return its trials so far; only the holder of the lease may open the journal, others a copy of it."""
+        """Return its trials; only the holder of the lease may open the journal, others must open a copy."""
         return Trials(self.space, self.identity, self.objective.higher_is_better, journal or self.journal)
 
     def done(self) -> int:
-        """Return how many settings have been tried, without writing to the journal."""
+        """Return the number of settings that have been tried, without writing to the journal."""
         if not self.journal.is_file():
             return 0
         with TemporaryDirectory() as folder:
@@ -111,31 +109,31 @@ class Search:
 
     @property
     def lines(self) -> list[str]:
-        """The searched keys and their values, a line each."""
+        """One line per searched key, with its values."""
         wide = max(map(len, self.keys))
         return [f"  {key:<{wide}}  {domain}" for key, domain in self.space.searched.items()]
 
 
 def plan_search(space: Space, launcher: Launcher) -> Search:
-    """Check a search: its settings, all values that can be checked in advance, and the dev scores that it needs.
+    """Validate a search: its settings, its values as far as possible, and the dev scores that it needs.
 
     Raises:
-        UsageError: something cannot work; nothing has been written.
+        UsageError: the search cannot run.
     """
     require("optuna", SWEEPER, "search")
     _check_settings(space.settings)
-    # Before the launcher's own check: this is an error on a machine without Slurm too.
+    # Before the check of the launcher, which fails on a machine without Slurm.
     if not launcher.waits:
         raise UsageError(
-            f"{SWEEPER} hydra/launcher=slurm: each trial waits for those before it; give hydra.launcher.wait=true"
+            f"{SWEEPER} hydra/launcher=slurm: trials depend on earlier trials; set hydra.launcher.wait=true"
         )
     launcher.check()
     first, *rest = compose_trials(space, space.probes)
     runs = plan_jobs(job.config for job in first)
     for jobs in rest:
         plan_jobs([jobs[0].config])
-    if len(places := {run.outputs for run in runs}) > 1:
-        raise UsageError(f"paths.outputs={','.join(sorted(map(str, places)))}: the runs of a search share one folder")
+    if len(folders := {run.outputs for run in runs}) > 1:
+        raise UsageError(f"paths.outputs={','.join(sorted(map(str, folders)))}: a search needs a single folder")
     settings = {key: setting_text(value) for key, value in flat(runs[0].resolved)}
     check_keys(tuple(space.searched), [settings], SWEEPER)
     objective = _objective(space.settings["objective"], runs)
@@ -162,43 +160,43 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     check_objective(str(settings["objective"]), f"hydra.sweeper.objective={settings['objective']}")
 
 
-def _objective(what: str, runs: Sequence[Run]) -> Objective:
+def _objective(name: str, runs: Sequence[Run]) -> Objective:
     """Return the dev score that compares settings.
 
     Raises:
-        UsageError: the runs have no such dev scores, or scores of other weights than those they test.
+        UsageError: the runs do not have these dev scores, or those of other weights than they test.
     """
     available = objectives()
-    if what == DEV:
-        what = "dev_fp" if _points_lacking(runs) is None else "dev_learnt"
-    objective, option = available[what], f"{SWEEPER} hydra.sweeper.objective={what}"
+    if name == DEV:
+        name = "dev_fp" if _points_lacking(runs) is None else "dev_learnt"
+    objective, option = available[name], f"{SWEEPER} hydra.sweeper.objective={name}"
     for run in runs:
         if run.config.protocol is not None:
-            raise UsageError(f"{SWEEPER}: few-shot runs are not chosen among")
+            raise UsageError(f"{SWEEPER}: few-shot runs cannot be searched")
         if (blind := unsighted(run.strategy_name, run.resolved)) is not None:
             raise UsageError(f"{SWEEPER}: strategy={run.strategy_name}: {blind.reason}")
         if run.stream.kind not in objective.streams:
             fitting = [name for name, candidate in available.items() if run.stream.kind in candidate.streams]
-            raise UsageError(f"{option}: not of strategy={run.strategy_name}; Known: {', '.join(fitting)}")
+            raise UsageError(f"{option}: not available for strategy={run.strategy_name}; Known: {', '.join(fitting)}")
     if objective.points and (lacking := _points_lacking(runs)) is not None:
         raise UsageError(f"{option}: {lacking}")
     for run in runs:
         needed = run.stream.languages if objective.points else [k for hop in run.stream.hops[1:] for k in hop.select]
-        if lacking_dev := [language for language in needed if not run.dataset.split(language, "dev")]:
-            raise UsageError(f"{option}: dataset={run.dataset.name}: '{lacking_dev[0]}' has no dev data to choose by")
+        if without := [language for language in needed if not run.dataset.split(language, "dev")]:
+            raise UsageError(f"{option}: dataset={run.dataset.name}: '{without[0]}' has no dev data")
     return objective
 
 
 def _points_lacking(runs: Iterable[Run]) -> str | None:
-    """Return why runs have no dev scores of all languages after each hop; None if they have them."""
+    """Return the reason why runs lack dev scores of all languages after each hop; None if they have them."""
     for run in runs:
         evaluate = run.config.evaluate
         if not evaluate.has_points:
-            return "dev scores after each hop are measured with evaluate.every_share=1"
+            return "needs dev scores after each hop; set evaluate.every_share=1"
         if evaluate.point_splits is not PointSplits.dev_test:
-            return f"evaluate.point_splits={evaluate.point_splits.value}: points on dev too are needed"
+            return f"evaluate.point_splits={evaluate.point_splits.value}: evaluation on dev is needed; use dev_test"
         for hop in run.stream.hops[1:]:
-            # Points are at the end of each hop; if an earlier epoch may be selected, they must be at the end of each.
+            # Each hop ends with a point; if an earlier epoch can be selected, each epoch must.
             sentences, trainer = run.sentences(hop), run.trainer(hop)
             every = evaluate.every(sentences)
             if every is None or run.epochs(hop) == 1 or trainer.selection.value != "best":
@@ -207,33 +205,33 @@ def _points_lacking(runs: Iterable[Run]) -> str | None:
             last = sentences % size or size
             if any(k * sentences // every == (k * sentences - last) // every for k in range(1, run.epochs(hop))):
                 return (
-                    f"hop {hop.index} has no evaluation point at the end of each epoch, among which "
-                    "trainer.selection=best chooses; give evaluate.every_share=1"
+                    f"hop {hop.index} has no evaluation point at the end of each epoch, as needed by "
+                    "trainer.selection=best; set evaluate.every_share=1"
                 )
     return None
 
 
 def search_forecast(search: Search, width: int | None = None) -> tuple[dict[str, Any], str]:
-    """Estimate the cost of a search, if each setting cost as much as its first, and shared no hop with another.
+    """Estimate the cost of a search, assuming that all settings cost the same and share no hops.
 
     Args:
-        width: jobs side by side, for a budget; None: a forecast.
+        width: number of parallel jobs, for a budget; None: a forecast.
 
     Returns:
-        The facts for ``--json``, and the text for a terminal.
+        The data for ``--json``, and the text for a terminal.
     """
-    made, probe = search.done(), search.probe
-    left = search.most - made
+    completed, probe = search.done(), search.probe
+    remaining = search.most - completed
     trial: Line | Budget
     total: Line | Budget
     if width is None:
         trial = forecast(probe).total
-        total = scaled(trial, left, strategy=f"{left} left of {search.most}", finished=0)
+        total = scaled(trial, remaining, strategy=f"{remaining} left of {search.most}", finished=0)
         costs = forecast_table([replace(trial, strategy="one trial"), total], "trials")
     else:
         trial = replace(budget(probe, max(1, width // search.together)), width=width)
-        wall = None if trial.wall is None else trial.wall * ceil(left / search.together)
-        total = scaled(trial, left, width=width, wall=wall)
+        wall = None if trial.wall is None else trial.wall * ceil(remaining / search.together)
+        total = scaled(trial, remaining, width=width, wall=wall)
         costs = total.render()
     warnings = [*note_lines([probe[0].dataset], reader_notes), *notes(probe)]
     about = {
@@ -241,23 +239,23 @@ def search_forecast(search: Search, width: int | None = None) -> tuple[dict[str,
         "objective": search.objective.name,
         "searched": {key: str(domain) for key, domain in search.space.searched.items()},
         "trials": search.most,
-        "made": made,
+        "made": completed,
         "runs_of_a_trial": len(probe),
     }
-    runs = f"{many(search.most, 'trial')} of {many(len(probe), 'run')}" + (f"; {many(made, 'trial')} made" * (made > 0))
+    runs = f"{many(search.most, 'trial')} of {many(len(probe), 'run')}" + (f"; {completed} completed" * (completed > 0))
     text = [f"{search.name}: search by {search.objective.title} ({search.objective.name}): {runs}", *search.lines, ""]
-    text += [costs, f"each trial as {_text(search.space.probe)}; hops that settings share are trained once"]
+    text += [costs, f"estimated from the trial {_text(search.space.probe)}; shared hops are trained only once"]
     text += [as_note(warning, sys.stdout) for warning in warnings]
     return {"search": about, "trial": asdict(trial), "total": asdict(total), "notes": warnings}, "\n".join(text)
 
 
 def search(space: Space, launcher: Launcher) -> None:
-    """Try settings until all trials are made; print which is best on dev.
+    """Run all trials of a search; print the best setting on dev.
 
     Raises:
-        UsageError: it cannot work; nothing has been computed.
-        SweepFailed: no setting could be done, or too few to choose from.
-        Stopped: a signal ended it; the same command continues it.
+        UsageError: the search cannot run; nothing was computed.
+        SweepFailed: no setting, or only one, could be scored.
+        Stopped: a signal was received; the same command resumes the search.
     """
     with if_slow("xclrun: reading the data and planning …", terminal_only=True):
         planned = plan_search(space, launcher)
@@ -267,18 +265,18 @@ def search(space: Space, launcher: Launcher) -> None:
     lease = Lease(planned.journal)
     if (mine := lease.try_acquire()) is None:
         raise UsageError(
-            f"{planned.name}: {lease.owner()} is at it already; `xclrun status {planned.name}` shows how far"
+            f"{planned.name}: already running ({lease.owner()}); `xclrun status {planned.name}` shows its progress"
         )
     with lease.held(mine):
         _Searching(planned, launcher).run()
 
 
 class _Searching:
-    """A search under way, by the holder of its lease."""
+    """A running search, of the holder of its lease."""
 
     def __init__(self, search: Search, launcher: Launcher) -> None:
         self.search, self.launcher, self.trials = search, launcher, search.trials()
-        # Number of a trial → its runs.
+        # Trial number → runs.
         self.runs: dict[int, list[Run]] = {}
         self.scored: list[Trial] = []
         self.failed = 0
@@ -297,16 +295,16 @@ class _Searching:
         line(
             f"xclrun: search by {s.objective.title}: {many(s.most, 'trial')} of {each} of {run.strategy_name} on "
             f"{run.dataset.name} with {run.config.model.name} → {s.outputs}"
-            + (f"; {many(before, 'trial')} made before" if before else "")
+            + (f"; {before} already completed" if before else "")
         )
         warnings = [*note_lines([run.dataset]), *notes(s.probe)]
         for text in [*s.lines, *(as_note(text, sys.stderr, "  ") for text in warnings)]:
             line(text)
 
     def _resume(self) -> None:
-        """Score the settings that were tried before; first retry those whose runs have not finished.
+        """Score the earlier settings, after retrying those with unfinished runs.
 
-        What made them fail may have passed. The journal keeps that they failed, so that the same settings come next.
+        The journal still has these as failed, so the next settings are the same with and without an interruption.
         """
         before = self.trials.tried
         self.runs = {setting.number: runs for setting, runs in zip(before, self.search.runs(before), strict=True)}
@@ -315,7 +313,7 @@ class _Searching:
             if setting not in again:
                 self._score(setting)
         if again:
-            line(f"\nagain: {many(len(again), 'trial')} of which runs failed, or whose files are gone or damaged")
+            line(f"\nretrying {many(len(again), 'trial')} with failed runs or with missing or damaged files")
             self._do(again)
         for setting in again:
             self._score(setting)
@@ -327,16 +325,16 @@ class _Searching:
             line(f"\ntrial {k} of {search.most}: {_text(setting.values)}")
         failed_before = all(any(run.directory.failed_since(0) for run in self.runs[s.number]) for s in batch)
         self._do(batch)
-        # At the first failure of all the machine or the data may be the cause, so the command is to be repeated. What
-        # fails again, such as too high a learning rate, does not stop the search.
+        # If the first settings fail for the first time, the machine or the data may be the cause, so the user must
+        # repeat the command. If they fail again, for example with a high learning rate, the search continues.
         if not self.scored and not failed_before and not any(map(self._finished, batch)):
-            raise SweepFailed(f"{search.name}: no setting could be done yet; give the same command again to retry")
+            raise SweepFailed(f"{search.name}: all settings have failed so far; re-run the same command to retry")
         for setting in batch:
             trial = self._score(setting)
             self.trials.tell(setting, None if trial is None else trial.score)
 
     def _do(self, trials: Sequence[Setting]) -> None:
-        """Do the unfinished runs of settings; a failed run does not stop the others."""
+        """Execute the unfinished runs of settings; a failed run does not stop the others."""
         self._write(ended=False)
         runs = {run.id: run for setting in trials for run in self.runs[setting.number]}
         sweep = self._sweep(runs.values(), ended=False)
@@ -350,8 +348,8 @@ class _Searching:
         return all(run.directory.finished for run in self.runs[setting.number])
 
     def _score(self, setting: Setting) -> Trial | None:
-        """Score a setting on dev and print it; None where a run failed, or has no dev score."""
-        trial, why = None, "failed; the search goes on without it, and the same command tries it again"
+        """Score a setting on dev and print it; None if a run has failed or has no dev score."""
+        trial, reason = None, "failed; re-run the same command to retry it"
         if self._finished(setting):
             try:
                 records = [record(run.directory) for run in self.runs[setting.number]]
@@ -359,10 +357,10 @@ class _Searching:
                 values = {key: settings[key] for key in self.search.keys}
                 trial = scored_trial(values, records, self.search.objective, SWEEPER)
             except (XclrunError, ValueError) as error:
-                why = f"left out: {error}"
+                reason = f"skipped: {error}"
         if trial is None:
             self.failed += 1
-            line(f"  {_text(setting.values)}: {why}")
+            line(f"  {_text(setting.values)}: {reason}")
             return None
         self.scored.append(trial)
         if setting.open:
@@ -388,15 +386,15 @@ class _Searching:
         self._sweep(every.values(), ended).write()
 
     def _end(self, seconds: float) -> None:
-        """Print which setting is best, and send the runs to their tracker."""
+        """Print the best setting, and send the runs to their tracker."""
         from xclrun.report.parts.chosen import trial_table
 
         s = self.search
         if len(self.scored) < 2:
             self._write(ended=False)
             raise SweepFailed(
-                f"{s.name}: {many(len(self.scored), 'setting')} of {len(self.scored) + self.failed} could be done: "
-                "there is nothing to choose from; give the same command again to retry"
+                f"{s.name}: only {len(self.scored)} of {many(len(self.scored) + self.failed, 'setting')} succeeded, "
+                "but at least 2 are needed; re-run the same command to retry"
             )
         self._write(ended=True)
         runs = [run for trial in self.scored for run in trial.runs]
@@ -404,18 +402,18 @@ class _Searching:
         [tuned] = choice.tuned
         failed = f", {self.failed} failed" if self.failed else ""
         line(f"\n{many(len(tuned.trials), 'setting')} tried{failed} in {duration(seconds)}.\n")
-        more = len(tuned.trials) - SHOWN
-        footnotes = (f"{more} more are in the report",) if more > 0 else ()
-        few = replace(tuned, trials=tuned.trials[:SHOWN])
+        more = len(tuned.trials) - ROWS
+        footnotes = (f"{more} more in the report",) if more > 0 else ()
+        few = replace(tuned, trials=tuned.trials[:ROWS])
         line(trial_table([few], choice.keys, choice.objective, footnotes).text())
         sweep = self._sweep(s.probe, ended=True)
         with BackgroundMirror(sweep.outputs, sweep.tracking, [run.run_id for run in runs]) as mirror:
             pass
         if not mirror.close():
-            note("not all runs could be sent to where they are tracked; `xclrun sync` sends them later")
-        line(f"Chosen on dev: {tuned.trials[0].name}")
+            note("some runs were not sent to the tracker; send them later with `xclrun sync`")
+        line(f"Best on dev: {tuned.trials[0].name}")
         options = f"{sweep.outputs_option}{sweep.tracking_options}"
-        line(f"Next: `xclrun report {s.name}{options}` shows its test scores, and no others")
+        line(f"Next: `xclrun report {s.name}{options}` shows its test scores (and no others)")
 
 
 def _text(values: Mapping[str, str]) -> str:

@@ -1,8 +1,7 @@
-"""Kill a run at random times, resume it, and compare it with an undisturbed one: nothing may differ.
+"""Self-test: kill a run at random times, resume it, and compare its predictions with an uninterrupted run.
 
-A child process does the run; it is killed by SIGKILL after a random time, and another child resumes, until one
-finishes. Children are forked from a process that has imported everything, so they are killed at work, not while
-importing.
+A child process executes the run and is killed by SIGKILL after a random time; another child resumes it, until one
+finishes. Children are forked from a process with all imports, so they are killed during the run, not during imports.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from xclrun.launch.workers import fork
 from xclrun.run import Run, plan_run
 from xclrun.store.rundir import differing_results
 
-# A run of seconds that goes through everything, with a checkpoint at every step.
+# A run that takes seconds, with a checkpoint at every step.
 JOB = (
     "dataset=mini",
     "dataset.languages=[en,de,th]",
@@ -38,12 +37,12 @@ JOB = (
     "tracking=none",
 )
 
-# Settings of strategies that suit so short a run.
+# Settings of strategies for so short a run.
 SHORT = {"replay_write": 0.3, "replay_interval": 12, "replay_number": 20, "rate": 0.5}
 SHORT |= {"neighbours": 2, "adapt_steps": 1}
 
-# One strategy for each kind of state between hops: none, a memory, a written memory, remembered outputs, several
-# penalties, one penalty, teachers' outputs, path integrals.
+# One strategy per kind of state between hops: none, a memory, a written memory, stored outputs, several penalties, one
+# penalty, outputs of teachers, path integrals.
 KINDS = ("naive", "er", "replay", "der", "ewc", "ewc_online", "kd_logit", "si")
 
 
@@ -52,9 +51,9 @@ class Outcome:
     """The result of testing one strategy.
 
     Attributes:
-        kills: how often the run was killed.
+        kills: number of kills.
         seconds: duration of the test.
-        equal: whether the final predictions are identical; else ``differing`` names the files.
+        equal: whether the final predictions are identical; otherwise ``differing`` has the names of the files.
     """
 
     strategy: str
@@ -65,25 +64,25 @@ class Outcome:
 
 
 def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
-    """Return the small run of a strategy: ``er``, or ``er+lang_spec_task``, over language-specific parts."""
+    """Return a small run of a strategy, such as ``er``, or ``er+lang_spec_task`` with an expansion."""
     from xclrun.compose.jobs import compose_command
     from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
     from xclrun.strategy import make, strategy_class
 
     name, _, expansion = strategy.partition("+")
     chosen = [f"strategy={name}"] + ([f"strategy.expansion={expansion}"] if expansion else [])
-    has = {field.name for field in fields(strategy_class(name).settings_type)}
-    chosen += [f"strategy.{key}={value}" for key, value in SHORT.items() if key in has]
+    keys = {field.name for field in fields(strategy_class(name).settings_type)}
+    chosen += [f"strategy.{key}={value}" for key, value in SHORT.items() if key in keys]
     overrides = [*JOB, *chosen, f"paths.outputs={outputs}", *extra]
     [composed] = compose_command(overrides)
     if make(composed.config.strategy).unfit([INTENT_SLOTS]) is not None:
-        # The same sentences, with their intents alone.
+        # The same sentences with only their intents.
         [composed] = compose_command([*overrides, f"dataset.task={SEQUENCE_CLASS.name}"])
     return plan_run(composed.config)
 
 
 def do(run: Run) -> None:
-    """Do a run, silently."""
+    """Execute a run without output."""
     from xclrun.train.execute import execute
     from xclrun.train.progress import Listener
     from xclrun.train.stop import StopFlag
@@ -92,7 +91,7 @@ def do(run: Run) -> None:
 
 
 def import_everything() -> None:
-    """Import what a run imports on its way, before children are forked."""
+    """Import all modules of a run before forking."""
     import pandas  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     import safetensors.torch  # noqa: F401
@@ -102,12 +101,12 @@ def import_everything() -> None:
 
 
 def in_child(work: Callable[[], object], seconds: float | None = None) -> int:
-    """Do work in a forked child; kill it by SIGKILL after ``seconds``. Return its wait status."""
+    """Call a function in a forked child; kill it after ``seconds``. Return its wait status."""
     child = fork(work)
     end = None if seconds is None else time.monotonic() + seconds
     while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
             return status
         if end is not None and time.monotonic() >= end:
             os.kill(child, signal.SIGKILL)
@@ -121,10 +120,10 @@ def kill_test(
     """Compare a run that is killed ``kills`` times with one that is not.
 
     Args:
-        kills: how often to kill, as long as the budget lasts; a run that finishes early is restarted.
-        seed: of the random times.
+        kills: number of kills within the budget; a run that finishes early is repeated.
+        seed: seed of the random times.
         folder: outputs of both runs.
-        budget: seconds after which no more kills are made; twice as many without any kill yet.
+        budget: seconds after which no more kills are made; twice as many if there was none.
         extra: further overrides of the run.
     """
     import_everything()
@@ -135,7 +134,7 @@ def kill_test(
         return killed >= kills or time.monotonic() - began > (budget if killed else 2 * budget)
 
     if in_child(lambda: do(calm)) != 0 or not calm.directory.finished:
-        raise RunError(f"selftest: the undisturbed run of {strategy} failed")
+        raise RunError(f"selftest: the uninterrupted run of {strategy} failed")
     length = time.monotonic() - began
     while True:
         run = job(strategy, folder / f"killed-{attempt}", extra)
@@ -152,11 +151,11 @@ def kill_test(
 
 
 def selftest(strategies: Sequence[str], kills: int, seed: int, budget: float = 150.0) -> list[Outcome]:
-    """Test every strategy within about ``budget`` seconds in all, in a temporary folder."""
+    """Test all strategies within about ``budget`` seconds in total, in a temporary folder."""
     end, outcomes = time.monotonic() + budget, []
     with tempfile.TemporaryDirectory(prefix="xclrun-selftest-") as folder:
         for i, strategy in enumerate(strategies):
-            # Unused time is left to the next strategies.
+            # The next strategies get unused time.
             share = max((end - time.monotonic()) / (len(strategies) - i), budget / len(strategies))
             outcomes.append(kill_test(strategy, kills, seed, Path(folder) / strategy, share))
     return outcomes

@@ -1,4 +1,4 @@
-"""The states of the runs of a sweep, from their directories, and for runs on a cluster from Slurm."""
+"""States of the runs of a sweep, from their directories and from Slurm."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from xclrun.store.rundir import RunDirectory, UnreadableRun
 STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "older", "newer", "missing")
 # States that need attention.
 BAD = ("failed", "lost", "damaged")
-# States that change without a further command.
+# States that change without another command.
 OPEN = ("running", "waiting")
-# Sweeps of more runs than this do not list runs in a quiet state.
+# Sweeps with more runs do not list runs in a quiet state.
 LISTED = 1000
 QUIET = ("finished", "waiting", "older", "missing")
-# Seconds without progress after which status reports it; evaluations take minutes.
+# Status reports a run without progress for this number of seconds; evaluations take minutes.
 IDLE = 300.0
 
 
@@ -35,15 +35,15 @@ class RunStatus:
 
     Attributes:
         state: ``finished``; ``running``; ``waiting`` (its sweep is running, or it waits for a stage of another run);
-            ``interrupted`` (it was asked to stop); ``failed``; ``lost`` (its process died silently); ``damaged`` (a
-            file has changed); ``older``, ``newer`` (made by a version whose files this one does not read); ``missing``
-            (not started). The same command resumes all but ``newer`` runs.
-        hop, hops: the hop that is finished or under way, and the number of hops.
-        detail: step, time, or the last error line.
-        host: of the last attempt.
+            ``interrupted`` (by a signal); ``failed``; ``lost`` (its process died without an error); ``damaged`` (a
+            file has changed); ``older``, ``newer`` (made by an incompatible version); ``missing`` (not started). The
+            same command resumes all but ``newer`` runs.
+        hop, hops: the last finished or current hop, and the number of hops.
+        detail: step, time, or the last line of the error.
+        host: host and process of the last attempt.
         seconds: duration so far.
         idle: seconds since a running run last wrote its progress.
-        job: its latest Slurm job, if any, with its ``log``.
+        job: its last Slurm job, if any, with its ``log``.
     """
 
     run_id: str
@@ -59,12 +59,12 @@ class RunStatus:
 
     @property
     def busy(self) -> bool:
-        """Whether its state changes without a further command."""
+        """Whether its state changes without another command."""
         return self.state in OPEN
 
 
 def run_status(directory: RunDirectory) -> RunStatus:
-    """Return the state of a run, from its directory."""
+    """Return the state of a run from its directory."""
     try:
         wrong = directory.damaged()
     except UnreadableRun as other:
@@ -79,12 +79,12 @@ def run_status(directory: RunDirectory) -> RunStatus:
             wrong = directory.manifest
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             wrong = directory.manifest
-    again = f"{wrong} is missing or damaged; the same command makes it again"
-    return RunStatus(directory.run_id, "damaged", detail=again)
+    detail = f"{wrong} is missing or damaged; re-run the same command to restore it"
+    return RunStatus(directory.run_id, "damaged", detail=detail)
 
 
 def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
-    """Return the state of a run, given its manifest.
+    """Return the state of a run from its manifest.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: the manifest is damaged.
@@ -102,23 +102,23 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
         began = datetime.strptime(manifest["started"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
         hop, detail = _progress(directory, done)
         if (idle := _idle(directory)) > IDLE:
-            # Its process lives, but may hang.
+            # Its process is alive, but may hang.
             detail = f"{detail}; no progress for {about(idle)}".removeprefix("; ")
-        # A clock may have been put back.
+        # The clock may have been set back.
         seconds = max(0.0, time.time() - began)
         return RunStatus(
             directory.run_id, "running", hop, hops, detail, f"{owner.host}:{owner.pid}", seconds, round(idle, 1)
         )
     state = manifest["status"]
     if state in ("running", "finished"):
-        # Also if it was about to be marked as finished.
-        return RunStatus(directory.run_id, "lost", done, hops, "its process died; the same command goes on", host)
+        # "finished" without DONE: it died before it was marked as finished.
+        return RunStatus(directory.run_id, "lost", done, hops, "its process died; re-run the command to resume", host)
     error = str(manifest.get("error", "")).splitlines()
     return RunStatus(directory.run_id, state, done, hops, error[-1] if error else "", host)
 
 
 def _idle(directory: RunDirectory) -> float:
-    """Return the seconds since a run last wrote a step or the end of a hop."""
+    """Return the seconds since a run last wrote its progress or an event."""
     times = [0.0]
     for path in (directory.progress, directory.events):
         with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ def _idle(directory: RunDirectory) -> float:
 
 
 def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
-    # The file is for display only, and will soon be written again.
+    # The file is only for display, and is soon written again.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         facts = read_json(directory.progress)
         if facts["hop"] > done:
@@ -136,37 +136,38 @@ def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
 
 
 def sweep_status(outputs: Path, runs: Sequence[str], warn: Callable[[str], None] = note) -> list[RunStatus]:
-    """Return the states of the runs of a sweep; ``warn`` is called for files that cannot be read.
+    """Return the states of the runs of a sweep; ``warn`` is called for unreadable files.
 
-    Runs that have not started are waiting only while another run, or a job of a cluster, is under way.
+    Runs that have not started are waiting only while another run or a job of the cluster is active.
     """
     statuses = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
     jobs = jobs_of_runs(outputs, warn)
-    left = [jobs[s.run_id] for s in statuses if s.run_id in jobs and s.state != "finished"]
-    slurm = {job.id: JobState(job.id, "UNKNOWN") for job in left} | states(job.id for job in left if job.on_cluster)
-    here = any(s.state == "running" and s.run_id not in jobs for s in statuses)
+    pending = [jobs[s.run_id] for s in statuses if s.run_id in jobs and s.state != "finished"]
+    slurm = {job.id: JobState(job.id, "UNKNOWN") for job in pending}
+    slurm |= states(job.id for job in pending if job.on_cluster)
+    running_locally = any(s.state == "running" and s.run_id not in jobs for s in statuses)
     result = []
     for s in statuses:
         if (job := jobs.get(s.run_id)) is not None:
             if s.state != "finished":
                 s = _on_cluster(s, job, slurm[job.id], RunDirectory(outputs / "runs" / s.run_id))
             s = replace(s, job=job.id, log=str(job.log))
-        elif s.state == "missing" and here:
+        elif s.state == "missing" and running_locally:
             s = RunStatus(s.run_id, "waiting")
         elif s.state == "waiting" and not any(other.state == "running" for other in statuses):
-            # No process is left to resume it.
+            # No process will resume it.
             s = replace(s, state="interrupted", detail="")
         result.append(s)
     return result
 
 
 def _on_cluster(s: RunStatus, job: Job, slurm: JobState, directory: RunDirectory) -> RunStatus:
-    """Return the state of an unfinished run, given Slurm's state of its job."""
+    """Return the state of an unfinished run from Slurm's state of its job."""
     if s.state == "running":
         owner = directory.lease.owner()
         if owner is None or owner.facts.get("job") != job.id or slurm.live or slurm.state in ("", "UNKNOWN"):
             return s
-        # The heartbeat is recent, but the job is gone: killed for memory, or with its node.
+        # The heartbeat has not expired, but the job was killed, for example for memory or with its node.
         return replace(s, state="lost", detail=str(slurm))
     if s.state == "failed" and directory.failed_since(job.submitted):
         return s
@@ -187,9 +188,9 @@ def _on_cluster(s: RunStatus, job: Job, slurm: JobState, directory: RunDirectory
 
 
 def wait_until_calm(busy: Callable[[], bool], seconds: float) -> None:
-    """Call ``busy`` every so many seconds until it is false twice in a row.
+    """Call ``busy`` every ``seconds`` until it is false twice in a row.
 
-    On a network file system the last writes of a job may appear late.
+    On a network file system, the last writes of a job may be visible late.
     """
     calm = 0
     while True:
@@ -206,21 +207,21 @@ def render_counts(statuses: Sequence[RunStatus]) -> str:
 
 
 def render(name: str, command: str, statuses: Sequence[RunStatus]) -> str:
-    """Return the table of a sweep for a terminal; large sweeps list only runs under way or in need of attention."""
+    """Return the table of a sweep for a terminal; large sweeps list only active runs and runs that need attention."""
     rows, listed = [], [s for s in statuses if len(statuses) <= LISTED or s.state not in QUIET]
     for s in listed:
         hop = f"{s.hop}/{s.hops}" if s.hops else ""
         rows.append((s.run_id, s.state, hop, "" if s.seconds is None else duration(s.seconds)))
     head, rule, *lines = table(("run", "state", "hop", "time"), rows, left=2).splitlines()
-    shown = [f"{name}: {many(len(statuses), 'run')}: {render_counts(statuses)}", f"  {command}"]
+    text = [f"{name}: {many(len(statuses), 'run')}: {render_counts(statuses)}", f"  {command}"]
     if len(listed) < len(statuses):
         states = f"{', '.join(QUIET[:-1])} or {QUIET[-1]}"
-        shown.append(f"  of more than {LISTED:,} runs those that are {states} are not listed; --json has all")
-    shown += [head, rule] if listed else []
+        text.append(f"  {states} runs are not listed in sweeps of more than {LISTED:,} runs; --json lists all")
+    text += [head, rule] if listed else []
     for s, line in zip(listed, lines, strict=True):
-        shown.append(line)
+        text.append(line)
         if s.state != "finished" and (below := " · ".join(text for text in (s.host, s.detail) if text)):
-            shown.append(f"    {below}")
+            text.append(f"    {below}")
         if s.log and s.state in BAD:
-            shown.append(f"    log: {s.log}")
-    return "\n".join(shown)
+            text.append(f"    log: {s.log}")
+    return "\n".join(text)

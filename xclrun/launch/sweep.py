@@ -1,4 +1,4 @@
-"""Plan the jobs of a command as a sweep, check everything, and pass the sweep to a launcher."""
+"""Sweeps: plan and validate the jobs of a command, and pass them to a launcher."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Sweep:
     """A named set of runs: the jobs of one command.
 
     Attributes:
-        name: ``sweep_name``, else the ``sweep=`` of the command, else ``sweep-`` and the hash of its run ids.
+        name: ``sweep_name``, else the ``sweep=`` of the command, else ``sweep-`` and a hash of its run IDs.
         command: as typed.
         runs: each run once, in the order of the command.
-        search: progress of a search: ``objective``, ``keys``, ``trials`` (settings to try), ``made``, ``ended``, and
-            ``runs``: ids of the runs of settings that could be scored.
+        search: progress of a search: ``objective``, ``keys``, ``trials`` (number of settings), ``made``, ``ended``, and
+            ``runs``: IDs of the runs of scored settings.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Sweep:
 
     @property
     def blind(self) -> bool:
-        """Whether test scores must not be seen yet: a search is under way."""
+        """Whether test scores must be hidden, during a search."""
         return self.search is not None and not self.search["ended"]
 
     @property
@@ -59,26 +59,26 @@ class Sweep:
 
     @property
     def tracking(self) -> TrackingConfig:
-        """The tracker of its runs; disabled while their test scores must not be seen."""
+        """The tracker of its runs; disabled while test scores are hidden."""
         config = self.runs[0].config.tracking
         return replace(config, enabled=False) if self.blind else config
 
     @property
     def unfinished(self) -> list[Run]:
-        """The runs that are not finished; reads files of each run, so ask once."""
+        """The unfinished runs; reads files of every run."""
         return [run for run in self.runs if not run.directory.finished]
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The content of the sweep's file: it was ``started`` first and ``given`` last (seconds since the epoch)."""
+        """Content of the sweep's file; ``started`` is the first start, ``given`` the last (seconds since the epoch)."""
         started, runs = time.strftime("%Y-%m-%dT%H:%M:%S%z"), [run.id for run in self.runs]
         facts = {"name": self.name, "command": self.command, "started": started, "given": time.time(), "runs": runs}
         return facts if self.search is None else facts | {"search": dict(self.search)}
 
     def write(self) -> None:
-        """Write the sweep's file for status and reports, keeping the first start.
+        """Write the sweep's file for status and reports, with the time of the first start.
 
-        The name represents the runs of the last command that used it; a note counts the runs that it loses.
+        A name refers to the runs of the last command that used it; print a note if it loses runs.
         """
         path = self.outputs / "sweeps" / f"{self.name}.json"
         facts = self.facts
@@ -87,18 +87,18 @@ class Sweep:
             before = read_sweep(path)
             facts["started"] = before["started"]
             if lost := set(before["runs"]) - set(facts["runs"]):
-                which = f"{many(len(lost), 'run')} that this command has not"
-                note(f"{self.name} had {which}; `xclrun report --all` still finds them", "  ")
+                runs = f"{many(len(lost), 'run')} of an earlier command"
+                note(f"{self.name} no longer includes {runs}; `xclrun report --all` does", "  ")
         write_json(path, facts)
 
     @property
     def outputs_option(self) -> str:
-        """The option with which a subcommand finds the outputs; empty for the default."""
+        """The option that selects the outputs in a subcommand; empty for the default."""
         return "" if str(self.outputs) == default_outputs() else f" --outputs {shlex.quote(str(self.outputs))}"
 
     @property
     def tracking_options(self) -> str:
-        """The options with which a subcommand finds MLflow; empty for the defaults."""
+        """The options that select MLflow in a subcommand; empty for the defaults."""
         options: list[str] = []
         if self.tracking.in_mlflow and self.tracking.uri is not None:
             options += ["--uri", self.tracking.uri]
@@ -108,7 +108,7 @@ class Sweep:
 
 
 class Launcher:
-    """A way to do the runs of a sweep."""
+    """Base class of launchers, which execute the runs of a sweep."""
 
     @property
     def waits(self) -> bool:
@@ -116,25 +116,25 @@ class Launcher:
         return True
 
     def check(self) -> None:
-        """Raise a UsageError if its settings cannot work; nothing has been planned yet."""
+        """Raise a UsageError for invalid settings, before runs are planned."""
 
     def check_runs(self, runs: Sequence[Run]) -> None:
-        """Raise a UsageError if it cannot do these runs; nothing has been written yet."""
+        """Raise a UsageError if it cannot execute these runs, before files are written."""
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
-        """Do the unfinished runs, or submit them; print what to do next."""
+        """Execute or submit the unfinished runs; print the next commands."""
         raise NotImplementedError
 
 
 def launch(composed: Sequence[Composed], launcher: Launcher) -> None:
-    """Plan, check, announce and record the jobs of a command as a sweep, and pass it to the launcher.
+    """Plan, validate, announce and record the jobs of a command as a sweep, and pass it to the launcher.
 
     A failed run does not stop the others. Finished runs are skipped.
 
     Raises:
-        UsageError: a job or the launcher cannot work; nothing has been computed.
+        UsageError: a job or the launcher is invalid; nothing was computed.
         SweepFailed: some runs failed.
-        Stopped: a signal ended the sweep; the same command continues it.
+        Stopped: a signal was received; the same command resumes the sweep.
     """
     launcher.check()
     with if_slow("xclrun: reading the data and planning …", terminal_only=True):
@@ -152,23 +152,23 @@ def plan_sweep(composed: Sequence[Composed]) -> Sweep:
     """Plan all jobs of a command.
 
     Raises:
-        UsageError: one of them cannot work; nothing has been written.
+        UsageError: a job is invalid; nothing was written.
     """
-    if len(places := {job.config.paths.outputs for job in composed}) > 1:
-        raise UsageError(f"paths.outputs={','.join(sorted(places))}: the runs of one sweep share one folder")
+    if len(folders := {job.config.paths.outputs for job in composed}) > 1:
+        raise UsageError(f"paths.outputs={','.join(sorted(folders))}: a sweep needs a single folder")
     runs = plan_jobs(job.config for job in composed)
     name = given_name(composed) or f"sweep-{digest(sorted(run.id for run in runs))[:8]}"
     return Sweep(name, typed_command(), tuple(runs))
 
 
 def given_name(composed: Sequence[Composed]) -> str | None:
-    """Return the name that a command gives its runs, or None.
+    """Return the name of the sweep in a command, or None.
 
     Raises:
-        UsageError: it gives several names, or an invalid one.
+        UsageError: the command has several names, or an invalid one.
     """
     if len(names := {job.config.sweep_name for job in composed}) > 1:
-        raise UsageError(f"sweep_name={','.join(sorted(map(str, names)))}: the runs of one command share one name")
+        raise UsageError(f"sweep_name={','.join(sorted(map(str, names)))}: a command needs a single name")
     named = {text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")}
     named = {name for name in names if name is not None} or named
     if len(named) != 1:
@@ -179,14 +179,14 @@ def given_name(composed: Sequence[Composed]) -> str | None:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise a UsageError if a folder cannot be created or written."""
+    """Raise a UsageError if a folder cannot be created or is not writable."""
     probe = folder / f".probe-{os.getpid()}"
     atomic_write(probe, "")
     probe.unlink()
 
 
 def announce(sweep: Sweep, unfinished: int) -> None:
-    """Print what a command is about to do."""
+    """Print a summary of a command before it starts."""
     first, runs = sweep.runs[0], sweep.runs
     factors = [
         many(len({run.strategy_name for run in runs}), "strategy", "strategies"),
@@ -196,7 +196,7 @@ def announce(sweep: Sweep, unfinished: int) -> None:
     done = len(runs) - unfinished
     line(
         f"xclrun: {many(len(runs), 'run')} ({' × '.join(factors)}) on {first.dataset.name} "
-        f"with {first.config.model.name} → {sweep.outputs}" + (f"; {done} finished before" if done else "")
+        f"with {first.config.model.name} → {sweep.outputs}" + (f"; {done} already finished" if done else "")
     )
     if unfinished:
         for text in [*note_lines({id(run.dataset): run.dataset for run in runs}.values()), *notes(runs)]:
@@ -204,15 +204,14 @@ def announce(sweep: Sweep, unfinished: int) -> None:
 
 
 def conclude(sweep: Sweep, tried: Sequence[Run], seconds: float, unsent: str = "") -> None:
-    """Print how the sweep ended, and what to do next.
+    """Print the result of a sweep and the next commands.
 
     Args:
-        tried: its runs that were not finished before.
-        seconds: how long it took.
-        unsent: why some runs could not be sent to the tracker (`BackgroundMirror.problem`).
+        tried: the runs of this attempt.
+        unsent: reason why some runs were not sent to the tracker (`BackgroundMirror.problem`).
 
     Raises:
-        SweepFailed: some runs are not finished.
+        SweepFailed: some runs have failed.
     """
     failed = [run for run in tried if not run.directory.finished]
     if sweep.blind:
@@ -223,7 +222,7 @@ def conclude(sweep: Sweep, tried: Sequence[Run], seconds: float, unsent: str = "
     if unsent:
         note(unsent, "  ")
     if failed:
-        raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}; give the same command again to retry")
-    line(f"Next: `xclrun report {sweep.name}{sweep.outputs_option}{sweep.tracking_options}` makes tables and figures")
+        raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}; re-run the same command to retry")
+    line(f"Next: `xclrun report {sweep.name}{sweep.outputs_option}{sweep.tracking_options}` creates tables and figures")
     if sweep.tracking.in_mlflow and sweep.tracking.uri is None:
         line(f"      `xclrun ui{sweep.outputs_option}` opens MLflow")

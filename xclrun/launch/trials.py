@@ -1,7 +1,7 @@
-"""The trials of a search in an Optuna journal: which setting comes next, and how each one scored.
+"""Trials of a search, stored in an Optuna journal with their dev scores.
 
-The next setting follows from the trials before it and the search's seed alone. It is drawn from a copy of the study in
-memory and written as one line, so a search that was killed anywhere continues as an undisturbed one would have.
+The next setting depends only on the earlier trials and the seed of the search. It is sampled from a copy of the study
+in memory and written as one line, so a killed search continues exactly like an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 SAMPLERS = ("tpe", "random")
-# Draws in a row of settings that were tried before, after which an untried one is drawn.
+# After this number of repeated settings in a row, an untried setting is enumerated.
 REPEATED = 20
 
 
@@ -32,10 +32,10 @@ class Setting:
     """One trial.
 
     Attributes:
-        number: Optuna's, from 0.
+        number: Optuna's number, from 0.
         values: key → value as text.
-        score: on dev; None without a score.
-        open: whether `Trials.tell` is yet to be called.
+        score: score on dev, or None.
+        open: whether `Trials.tell` must still be called.
     """
 
     number: int
@@ -48,13 +48,11 @@ class Trials:
     """The trials of one search.
 
     Args:
-        space: what is searched; its ``sampler`` and ``seed`` decide which settings come.
-        name: identity of the search: another one cannot continue its journal.
-        higher_is_better: which way is better.
-        journal: Optuna's journal; None: in memory. One process at a time may have it: see `xclrun.launch.search`.
+        name: identity of the search; only this search can continue its journal.
+        journal: Optuna's journal, which one process at a time may open; None: in memory.
 
     Raises:
-        UsageError: Optuna is not installed; the journal belongs to another search.
+        UsageError: Optuna is not installed, or the journal belongs to another search.
         RunError: the journal is damaged.
     """
 
@@ -71,26 +69,26 @@ class Trials:
                 storage = _opened(journal)
                 if foreign := set(optuna.get_all_study_names(storage)) - {name}:
                     raise UsageError(
-                        f"{journal} is the journal of another search ({foreign.pop()[:8]}): values, objective, data or "
-                        "seed were others; set sweep_name=NAME for a separate one"
+                        f"{journal} is the journal of another search ({foreign.pop()[:8]}) with different values, "
+                        "objective, data or seed; set sweep_name=NAME to start a separate one"
                     )
             self.study: Study = optuna.create_study(
                 storage=storage, study_name=name, direction=self.direction, load_if_exists=True
             )
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as error:
-            # Optuna checks nothing that it reads: a JSON line that it did not write ends in any of these.
+            # Optuna does not validate the journal, so unexpected JSON can raise any of these.
             raise RunError(
-                f"{journal} is damaged ({error}); remove it and run the same command to restart the search with the "
-                "runs that are finished"
+                f"{journal} is damaged ({error}); remove it and re-run the same command to restart the search; "
+                "finished runs are reused"
             ) from error
 
     def next(self, most: int, together: int) -> list[Setting]:
-        """Return the settings to try now: the open ones, and new ones up to ``together``.
+        """Return the settings to try now: open ones, and new ones up to ``together``.
 
         Args:
-            most: settings of the whole search.
+            most: number of settings of the whole search.
         """
-        # As many as an undisturbed search had begun at the same time, so that the same ones are drawn.
+        # The batch of an uninterrupted search, so the same settings are sampled.
         tried = len(self.tried)
         count = max(0, min(together - tried % together, most - tried))
         while len(batch := [setting for setting in self._all() if setting.open]) < count and self._draw():
@@ -98,34 +96,30 @@ class Trials:
         return batch[:count]
 
     def tell(self, setting: Setting, score: float | None) -> None:
-        """Record the dev score of a setting; None: it failed."""
+        """Record the dev score of a setting, or None for a failure."""
         from optuna.trial import TrialState
 
         self.study.tell(setting.number, score, state=TrialState.FAIL if score is None else None)
 
     @property
     def tried(self) -> list[Setting]:
-        """The settings that were tried."""
+        """The completed settings."""
         return [setting for setting in self._all() if not setting.open]
 
     def _all(self) -> list[Setting]:
-        """Return the trials; earlier versions left incomplete ones, and repeated settings."""
-        settings: dict[tuple[str, ...], Setting] = {}
-        for trial in self.study.get_trials(deepcopy=False):
-            if trial.params.keys() == self.space.searched.keys():
-                setting = Setting(trial.number, self._texts(trial.params), trial.value, not trial.state.is_finished())
-                settings.setdefault(tuple(setting.values.values()), setting)
-        return list(settings.values())
+        return [
+            Setting(trial.number, self._texts(trial.params), trial.value, not trial.state.is_finished())
+            for trial in self.study.get_trials(deepcopy=False)
+        ]
 
     def _texts(self, params: Mapping[str, Any]) -> dict[str, str]:
-        ranges = self.space.searched
         return {
-            k: domain.text(params[k]) if isinstance(domain, Interval) else str(params[k])
-            for k, domain in ranges.items()
+            key: domain.text(params[key]) if isinstance(domain, Interval) else str(params[key])
+            for key, domain in self.space.searched.items()
         }
 
     def _draw(self) -> bool:
-        """Begin a new trial; return False where no setting is left."""
+        """Start a new trial; return False if no setting is left."""
         import optuna
         from optuna.trial import TrialState
 
@@ -135,7 +129,7 @@ class Trials:
         distributions = {key: _distribution(domain) for key, domain in self.space.searched.items()}
         seed = derive(self.space.settings["seed"], "search", len(earlier)) % 2**32
         memory = optuna.create_study(direction=self.direction, sampler=_sampler(self.space.settings["sampler"], seed))
-        memory.add_trials([t for t in self.study.get_trials(deepcopy=False) if t.params.keys() == distributions.keys()])
+        memory.add_trials(self.study.get_trials(deepcopy=False))
         for attempt in range(10 * REPEATED):
             if attempt == REPEATED and self.space.number != float("inf"):
                 memory.sampler = _sampler("exhaustive", seed)
@@ -167,16 +161,16 @@ def _sampler(name: str, seed: int) -> BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         if name == "tpe":
-            # Open trials count as bad ones, so that those begun together differ.
+            # Open trials count as bad ones, so parallel trials differ.
             return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         return (optuna.samplers.RandomSampler if name == "random" else optuna.samplers.BruteForceSampler)(seed)
 
 
 def _opened(journal: Path) -> Any:
-    """Return Optuna's storage in a file, without the end of a line that a killed process has left.
+    """Open Optuna's storage in a file; first remove an incomplete last line, which a killed process leaves.
 
     Raises:
-        ValueError: the file is not a journal; it is left unchanged.
+        ValueError: the file is not a journal; it is unchanged.
     """
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -187,6 +181,6 @@ def _opened(journal: Path) -> Any:
             file.seek(0)
             content = file.read()
             if not content.startswith(b'{"op_code":'[: len(content)]):
-                raise ValueError("it does not begin as a journal of Optuna does")
+                raise ValueError("not a journal of Optuna")
             file.truncate(content.rfind(b"\n") + 1)
         return JournalStorage(JournalFileBackend(str(journal)))
