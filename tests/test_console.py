@@ -54,8 +54,8 @@ def test_a_run_that_goes_on_says_where_and_keeps_its_hops(
 ) -> None:
     run = make_run("trainer.batch_size=4")
     for hop, step, told in (
-        (1, None, "note: goes on at hop 2 de, from its beginning"),
-        (2, 7, "note: goes on at hop 2 de, epoch 2, step 7 of 10"),
+        (1, None, "note: resuming at the start of hop 2 (de)"),
+        (2, 7, "note: resuming at hop 2 (de), epoch 2, step 7 of 10"),
     ):
         stopping = Stopping(hop, step)
         with pytest.raises(Stopped):
@@ -72,7 +72,7 @@ def test_a_run_that_goes_on_says_where_and_keeps_its_hops(
     do(other, Console([run.id, other.id]))
     told = capsys.readouterr().err
     assert ends(told) == ["shared", "trained", "trained"]
-    assert "goes on" not in told
+    assert "resuming" not in told
 
 
 def test_a_worker_says_once_that_a_run_was_started(make_run: Make, capsys: pytest.CaptureFixture[str]) -> None:

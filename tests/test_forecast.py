@@ -182,15 +182,11 @@ def test_a_strategy_of_which_its_settings_leave_nothing_is_said(make_run: Callab
         "model_average": ("strategy.weight=1",),
         "agem": ("order=[en]",),
     }
-    told = "with these settings and this order no hop differs from strategy="
+    told = ": with these settings and this order no hop differs"
     for name, given in nothing.items():
-        assert make_run(f"strategy={name}", *given).notes == (
-            f"strategy={name}: {told}naive, so its scores are those of naive",
-        )
+        assert make_run(f"strategy={name}", *given).notes == (f"strategy={name} equals strategy=naive{told}",)
     both = make_run("strategy=er", "strategy.expansion=lang_spec_task", "strategy.memory=0")
-    assert both.notes == (
-        f"strategy=er+lang_spec_task: {told}lang_spec_task, so its scores are those of lang_spec_task",
-    )
+    assert both.notes == (f"strategy=er+lang_spec_task equals strategy=lang_spec_task{told}",)
     # Trained as naive is, but on other data, or served otherwise.
     for name in ("naive", "full", "lang_spec_ft", "multilingual", "inc_joint", "zero_shot"):
         assert make_run(f"strategy={name}").notes == ()
@@ -246,7 +242,7 @@ def test_the_task_that_labels_alone_are_learnt_by_is_told(
 FEW = ("experiment=fewshot", "order=list", "language=de", "shots=1")
 # One of few-shot transfer without a source, and what else it asks for.
 ALONE = (*FEW, "source=none")
-NO_POINTS = "there are no points without evaluate.every_examples or evaluate.every_share"
+NO_POINTS = "no effect without evaluate.every_examples or evaluate.every_share"
 
 
 @pytest.mark.parametrize(
@@ -255,25 +251,25 @@ NO_POINTS = "there are no points without evaluate.every_examples or evaluate.eve
         (
             ("dataset.task=sequence_class", "evaluate.slot_f1=tag_macro"),
             1,
-            "changes no score, since no F1 of spans is ",
+            "has no effect",
         ),
         (("evaluate.slot_f1=tag_macro",), 0, None),
         (("evaluate.point_splits=test",), 0, NO_POINTS),
         (("evaluate.every_examples=5", "evaluate.point_splits=test"), 1, None),
-        ((*ALONE, "dataset.max_train=3"), 5, "limits no bucket of shots=1, and nothing else is learned"),
-        (("shots=1", "dataset.max_train=3"), 1, "limits no bucket of shots=1, and nothing else is learned"),
+        ((*ALONE, "dataset.max_train=3"), 5, "has no effect"),
+        (("shots=1", "dataset.max_train=3"), 1, "has no effect"),
         ((*FEW, "source=en", "dataset.max_train=3"), 5, None),
-        (("dataset.subset_seed=1",), 0, "draws nothing without a limit, such as dataset.max_train"),
-        (("dataset.repeat_to=30", "dataset.subset_seed=1"), 1, "draws nothing without a limit, such as "),
+        (("dataset.subset_seed=1",), 0, "no effect without a limit such as dataset.max_train"),
+        (("dataset.repeat_to=30", "dataset.subset_seed=1"), 1, "no effect without a limit"),
         (("dataset.max_eval=3", "dataset.subset_seed=1"), 1, None),
         (("dataset.max_dev=3", "dataset.subset_seed=1"), 1, None),
-        (("dataset.max_dev=3", "dataset.max_test=3", "dataset.max_eval=2"), 2, "has no effect next to dataset.max_dev"),
+        (("dataset.max_dev=3", "dataset.max_test=3", "dataset.max_eval=2"), 2, "has no effect with dataset.max_dev"),
         ((*ALONE, "dataset.subset_seed=1"), 5, None),
         (("dataset.blocks=2", "order=[en]", "dataset.subset_seed=1"), 2, None),
         (
             (*ALONE, "dataset.buckets.counts=sentences"),
             5,
-            "is of dataset.buckets.sampler=minimum alone; here it is nway",
+            "belongs to dataset.buckets.sampler=minimum",
         ),
         ((*ALONE, "dataset.buckets.sampler=minimum", "dataset.buckets.counts=sentences"), 6, None),
     ],
@@ -296,22 +292,22 @@ def test_a_setting_that_does_nothing_is_told(
 
 
 def test_a_patience_that_no_hop_is_long_enough_for_is_told(make_run: Callable[..., Run]) -> None:
-    told = "trainer.patience=3: ends no hop early, with trainer.epochs=3"
+    told = "trainer.patience=3 has no effect with trainer.epochs=3"
     assert make_run("trainer.patience=3", "trainer.epochs=3").notes == (told,)
     assert make_run("trainer.patience=3", "trainer.epochs=4").notes == ()
     source = make_run(*FEW, "trainer.patience=null", "protocol.source_trainer.patience=99").notes
-    assert source[0].startswith("protocol.source_trainer.patience=99: ends no hop early, with protocol.source_trainer.")
+    assert source[0].startswith("protocol.source_trainer.patience=99 has no effect with protocol.source_trainer.")
 
 
 def test_an_order_by_size_that_sizes_do_not_decide_is_named(make_run: Callable[..., Run]) -> None:
     [note] = make_run("order=h2l", "dataset.max_train=13").notes
-    assert note.startswith("order=h2l: languages have equally many training sentences (dataset.max_train=13)")
-    assert "as the dataset has them: de,en,es;" in note
-    assert "has them: es,en,de;" in make_run("order=l2h", "dataset.max_train=13").notes[0]
+    assert note.startswith("order=h2l: languages with equally many training sentences (dataset.max_train=13)")
+    assert "the dataset's order: de,en,es;" in note
+    assert "order: es,en,de;" in make_run("order=l2h", "dataset.max_train=13").notes[0]
     assert make_run("order=h2l").notes == make_run("order=[en,de,es]", "dataset.max_train=13").notes == ()
     # Of buckets it is not the limit that makes them equal.
     equals, _ = make_run("order=h2l", "shots=1", "dataset.max_train=13").notes
-    assert equals.startswith("order=h2l: languages have equally many training sentences, and so come as ")
+    assert equals.startswith("order=h2l: languages with equally many training sentences are in ")
 
 
 # The budget.

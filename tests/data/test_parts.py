@@ -316,7 +316,7 @@ def without_dev(root: Path) -> tuple[str, ...]:
 
 def test_dev_data_are_needed_only_where_they_decide(make_run: Make, cut_by_topic: Path) -> None:
     given = without_dev(cut_by_topic)
-    with pytest.raises(UsageError, match=r"'sky' has no dev data to select by; give trainer\.selection=last"):
+    with pytest.raises(UsageError, match=r"'sky' has no dev data to select epochs; use trainer\.selection=last"):
         make_run(*given, data=cut_by_topic)
     assert make_run(*given, "trainer.selection=last", data=cut_by_topic).dataset.sizes("dev")["sky"] == 0
 

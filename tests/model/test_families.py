@@ -244,10 +244,10 @@ def test_a_family_that_cannot_serve_is_refused_with_its_reason(name: str | None,
 
 def test_what_a_family_cannot_do_is_told_while_planning(plan: Any) -> None:
     for on in ("first", "all"):
-        with pytest.raises(UsageError, match=rf"^model\.label_on={on}: Llama reads from left to right, .*=last$"):
+        with pytest.raises(UsageError, match=rf"^model\.label_on={on}: Llama has causal attention, .*=last$"):
             plan("llama", f"model.label_on={on}")
     plan("llama", "model.label_on=first", "dataset.task=sequence_class")
-    with pytest.raises(UsageError, match=r"^evaluate\.attention=true: how XLM attends is not known"):
+    with pytest.raises(UsageError, match=r"^evaluate\.attention=true: not supported for XLM"):
         plan("xlm", "evaluate.attention=true")
     with pytest.raises(UsageError, match=r"^model\.layers=3: the encoder has 2 layers"):
         plan("distilbert", "model.layers=3")

@@ -172,7 +172,7 @@ def test_a_finished_run_that_is_damaged_is_named_and_made_again_from_the_store(
         assert read_records(outputs, lambda told: None) == []
         code, told = xclrun(*JOB, f"paths.outputs={outputs}", "-m")
         assert code == 0, told
-        assert f"{run / name} is missing or damaged: the run is made again from the store" in told
+        assert f"{run / name} is missing or damaged; restoring the run from the store" in told
         assert predictions(outputs) == predictions(finished)
         assert trainings(outputs) == []
         assert whole(outputs)

@@ -337,10 +337,10 @@ def test_the_content_of_pretrained_adapters_is_the_identity(make_run: Make, tmp_
         coded = make_run(f"strategy={strategy}", *beneath, f"{key}.pretrained={{eng_Latn:'{first}'}}")
         assert coded.id == (over[0] if beneath else a).id
         with pytest.raises(
-            UsageError, match=rf"^{key}\.pretrained=dee: the dataset has no such language; did you mean 'de'"
+            UsageError, match=rf"^{key}\.pretrained=dee: not a language of the dataset; did you mean 'de'"
         ):
             make_run(f"strategy={strategy}", *beneath, f"{key}.pretrained={{dee:'{first}'}}")
-        with pytest.raises(UsageError, match=rf"^{key}\.pretrained: 'en' is there twice$"):
+        with pytest.raises(UsageError, match=rf"^{key}\.pretrained: 'en' is listed twice$"):
             make_run(f"strategy={strategy}", *beneath, f"{key}.pretrained={{en:'{first}',eng:'{first}'}}")
 
 

@@ -84,7 +84,7 @@ def test_relative_positions_are_refused_when_planning(make_run: Make, monkeypatc
     """Of families without BERT's attention: tests/model/test_families."""
     settings = {"model_type": "bert", "position_embedding_type": "relative_key"}
     monkeypatch.setattr("xclrun.run.checks.settings_of", lambda model: settings)
-    with pytest.raises(UsageError, match=r"^evaluate.attention=true: how BERT.* attends is not known; choose"):
+    with pytest.raises(UsageError, match=r"^evaluate.attention=true: not supported for BERT.*; choose"):
         make_run("evaluate.attention=true")
 
 

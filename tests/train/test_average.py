@@ -101,9 +101,9 @@ def test_averages_are_evaluated_as_hops_are_and_stand_beside_the_run(
 
 def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: Callable[..., Any]) -> None:
     run = do(make_run(*KEEPING, "evaluate.keep_points=2"))
-    with pytest.raises(UsageError, match=r"--last 3: of hop 1 of .* the weights of the last 2 of 5 points were kept"):
+    with pytest.raises(UsageError, match=r"--last 3: hop 1 of .* stored the weights of 2 of 5 points"):
         averaged(run, 3)
-    with pytest.raises(UsageError, match="--all: of hop 1"):
+    with pytest.raises(UsageError, match="--all: hop 1"):
         averaged(run, None)
     assert not run.directory.averages.exists()
     code, said = xclrun("average", run.id[:-3], "--last", "2", "--outputs", str(run.outputs))
@@ -122,25 +122,25 @@ def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: C
     without = do(make_run("order=[en,de]"))
     code, said = xclrun("average", other.id, without.id, "--last", "2", "--outputs", str(run.outputs))
     assert (code, other.directory.averages.exists()) == (2, False)
-    assert f"{without.id} keeps no weights of points" in said
+    assert f"{without.id} stored no weights of points" in said
     # What one damaged file of a training stands beside is not lost for it.
     folder = run.store.path(run.stages[2].train)
     point = sorted(folder.glob("point-*"))[-1]
     point.write_bytes(point.read_bytes()[:-1])
-    advice = re.escape(f"`xclrun rerun {run.id} --fresh DIR` trains it again")
+    advice = re.escape(f"retrain it with `xclrun rerun {run.id} --fresh DIR`")
     with pytest.raises(RunError, match=rf"hop 2: {re.escape(str(point))} is damaged; {advice}"):
         averaged(run, 2)
     assert (folder / "weights.safetensors").is_file()
     shutil.rmtree(folder)
-    with pytest.raises(RunError, match=f"hop 2: the store has no weights of it any more; {advice}"):
+    with pytest.raises(RunError, match=f"hop 2: its weights are no longer in the store; {advice}"):
         averaged(run, 2)
 
 
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["strategy=naive"], "keeps no weights of points; evaluate.keep_points=5, or all, does"),
-        (["strategy=lang_spec_task", "evaluate.keep_points=2"], "does not serve all languages with the same weights"),
+        (["strategy=naive"], "stored no weights of points; train it with evaluate.keep_points=5"),
+        (["strategy=lang_spec_task", "evaluate.keep_points=2"], "has language-specific weights"),
     ],
 )
 def test_runs_without_one_set_of_weights_have_no_average(overrides: list[str], told: str, make_run: Make) -> None:

@@ -12,7 +12,7 @@ from torchcrf import CRF
 from tests.strategy.real import graph
 from xclrun.run import Run
 from xclrun.store import predictions
-from xclrun.train.evaluate import _of_words
+from xclrun.train.evaluate import _word_tags
 
 Make = Callable[..., Run]
 
@@ -67,4 +67,4 @@ def test_every_piece_has_a_tag_and_words_are_scored_on_their_first(make_run: Mak
 def test_x_on_the_first_piece_of_a_word_counts_as_outside(
     predicted: list[int], gold: list[int], words: list[int]
 ) -> None:
-    assert _of_words(predicted, gold, ("O", "B-a", "I-a")) == words
+    assert _word_tags(predicted, gold, ("O", "B-a", "I-a")) == words

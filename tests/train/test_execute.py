@@ -199,11 +199,9 @@ def test_a_damaged_stage_is_made_again(kind: str, how: str, alone: Callable[...,
     do(run, hearing)
     assert (stored(run.store), predicted(run)) == (everything, files)
     assert hearing.trained == ([2, 3] if kind == "train" else [3])
-    [damage, goes_on] = hearing.notes
+    [damage, resumed] = hearing.notes
     assert name in damage
-    assert (
-        goes_on == f"goes on at hop {hearing.trained[0]} {run.stages[hearing.trained[0]].hop.name}, from its beginning"
-    )
+    assert f"hop {hearing.trained[0]} ({run.stages[hearing.trained[0]].hop.name})" in resumed
 
 
 def test_nothing_that_is_not_needed_is_looked_at(alone: Callable[..., Any], finished: Make, do: Do) -> None:
@@ -280,7 +278,7 @@ def test_sentences_that_are_cut_are_counted_and_told(make_run: Make, do: Do, mon
     assert truncated == {name: number for name, number in cut.items() if number}
     assert truncated["en/train"] > 0
     [told] = hearing.notes
-    assert told.startswith("model.max_length=8: too short for many sentences, whose ends are lost (")
+    assert told.startswith("model.max_length=8 truncates many sentences (")
     assert f"en/train: {truncated['en/train']} of {len(run.dataset.split('en', 'train'))}" in told
     # A few in a split are what long sentences are.
     monkeypatch.setattr(execute, "CUT", truncated["en/train"] / len(run.dataset.split("en", "train")))

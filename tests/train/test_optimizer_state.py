@@ -10,7 +10,7 @@ import pytest
 
 from xclrun.run import Run
 from xclrun.store.tensors import load_tensors
-from xclrun.train.loop import HopTraining, take_over
+from xclrun.train.loop import HopTraining, load_weights
 from xclrun.train.stages import OPTIMIZER
 from xclrun.train.stop import Stopped
 
@@ -37,7 +37,7 @@ def test_the_next_hop_goes_on_with_the_same_adam(
     found = {}
     for name in ("given", "fresh"):
         second = training(run, hop=2)
-        take_over(second.context.model, copied(first.context.model))
+        load_weights(second.context.model, copied(first.context.model))
         if name == "given":
             second.optimizer.load_state_dict(first.optimizer.state_dict())
         second.checkpoints.clear()

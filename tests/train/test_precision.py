@@ -124,12 +124,12 @@ def test_autocast(precision: str, expected: torch.dtype) -> None:
 def test_a_precision_that_the_cpu_emulates_is_told() -> None:
     """A study in bf16 took thirty times as long on another machine, and nothing said why."""
     cpu, bf16 = torch.device("cpu"), TrainerConfig(precision=Precision.bf16)
-    told = "bf16: this CPU has no instructions for it, and a product takes 30 times as long as in fp32"
-    assert f"trainer.precision={told} (trainer.precision=fp32)" == slow_precision(
-        Config(trainer=bf16), cpu, lambda: 30.0
-    )
+    warning = slow_precision(Config(trainer=bf16), cpu, lambda: 30.0)
+    assert warning is not None
+    assert warning.startswith("trainer.precision=bf16: ")
+    assert "30 times" in warning
     source = Config(trainer=TrainerConfig(), protocol=ProtocolConfig(source_trainer=bf16))
-    assert (slow_precision(source, cpu, lambda: 30.0) or "").startswith(f"protocol.source_trainer.precision={told}")
+    assert (slow_precision(source, cpu, lambda: 30.0) or "").startswith("protocol.source_trainer.precision=bf16")
     assert slow_precision(Config(trainer=bf16), cpu, lambda: 1.2) is None
     for config, device in ((Config(trainer=TrainerConfig()), cpu), (Config(trainer=bf16), torch.device("cuda"))):
         assert slow_precision(config, device, lambda: 30.0) is None

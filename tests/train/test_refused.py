@@ -26,22 +26,31 @@ REFUSED = [
     ((*BLOCKS, "strategy=multilingual"), OWN_HOPS),
     ((*BLOCKS, "strategy=zero_shot"), OWN_HOPS),
     ((*BLOCKS, "strategy=lang_spec_ft"), OWN_HOPS),
-    ((*BLOCKS, "strategy=lang_spec_enc", "strategy.layers=[1]"), "gives each language parts of its own"),
-    ((*BLOCKS, "strategy=er", "strategy.expansion=lang_spec_task"), "gives each language parts of its"),
+    ((*BLOCKS, "strategy=lang_spec_enc", "strategy.layers=[1]"), "language-specific parameters do not support blocks"),
+    (
+        (*BLOCKS, "strategy=er", "strategy.expansion=lang_spec_task"),
+        "language-specific parameters do not support blocks",
+    ),
     (("order=[fr,de]", "dataset.blocks=3"), "order: the dataset has no language 'fr'"),
     (
         ("order=[en+de]", "dataset.blocks=3"),
         r"blocks are of one key, and the order ends with a mixture, en\+de; end it",
     ),
     # Mixtures of keys.
-    (("order=[en,de]", "trainer.mixture_steps=5"), r"^trainer\.mixture_steps=5: the order has no mixture of keys"),
+    (("order=[en,de]", "trainer.mixture_steps=5"), r"^trainer\.mixture_steps=5: needs an order with a mixture"),
     (("order=[en+de]", "trainer.mixture_steps=0"), r"^trainer\.mixture_steps=0: must be at least 1"),
     (("order=[en+dd,es]",), r"order: the dataset has no language 'dd'; Known: de, en, es"),
     (("order=[en+de,de]",), r"order: the language 'de' is repeated in \[en\+de, de\]"),
-    (("order=[en+de]", "trainer.batch_size=null"), r"trainer\.batch_size=null order=\[…en\+de…\]: batches of a mix"),
-    (("order=[en+de,es]", "strategy=zero_shot"), r"strategy=zero_shot order=\[…en\+de…\]: has hops of its own"),
-    (("order=[en+de,es]", "strategy=inc_joint"), r"strategy=inc_joint order=\[…en\+de…\]: has hops of its own"),
-    (("order=[en+de,es]", "strategy=lang_spec_task"), r"strategy=lang_spec_task order=.*: gives each key parts"),
+    (
+        ("order=[en+de]", "trainer.batch_size=null"),
+        r"trainer\.batch_size=null order=\[…en\+de…\]: a mixture needs a batch",
+    ),
+    (("order=[en+de,es]", "strategy=zero_shot"), r"strategy=zero_shot order=\[…en\+de…\]: mixtures need a strategy"),
+    (("order=[en+de,es]", "strategy=inc_joint"), r"strategy=inc_joint order=\[…en\+de…\]: mixtures need a strategy"),
+    (
+        ("order=[en+de,es]", "strategy=lang_spec_task"),
+        r"strategy=lang_spec_task order=.*: key-specific parameters do not",
+    ),
     # Several tasks in one model.
     (
         (*STREAM, "strategy=fc"),
@@ -54,14 +63,14 @@ REFUSED = [
         (*STREAM, "strategy=er", "strategy.selection=ring"),
         r"^strategy=er: .*; strategy\.selection=ring chooses by class",
     ),
-    ((*STREAM, "model.label_on=all"), r"^model\.label_on=all dataset\.task=token_tags: every piece has a tag only in"),
+    ((*STREAM, "model.label_on=all"), r"^model\.label_on=all dataset\.task=token_tags: only intent_slots"),
     # A task that lacks what is asked for.
-    ((TAGS, "model.label_on=all"), r"^model\.label_on=all dataset\.task=token_tags: every piece has a tag only in"),
+    ((TAGS, "model.label_on=all"), r"^model\.label_on=all dataset\.task=token_tags: only intent_slots"),
     ((TAGS, "evaluate.class_gradients=true"), r"^evaluate\.class_gradients=true: dataset 'jsonl' has no classes"),
     # Points inside hops.
     (("evaluate.every_share=1.5",), r"evaluate\.every_share=1\.5: must be above 0 and at most 1"),
     (("evaluate.every_share=0.1", EVERY), r"evaluate\.every_examples=10 is given too"),
-    (("evaluate.keep_points=2",), r"there are no points without evaluate\.every_examples"),
+    (("evaluate.keep_points=2",), r"without evaluate\.every_examples"),
     ((EVERY, "evaluate.keep_points=0"), r"evaluate\.keep_points=0: a whole number of at least 1, all, or null"),
     ((EVERY, "evaluate.keep_points=some"), "all, or null"),
     # Recorded steps.

@@ -1,7 +1,5 @@
-"""A run: one composed job, planned — what it will learn, in which order, under which names. Nothing is trained.
-
-`plan` works it out, `checks` refuse what cannot be had together, `advice` warns of settings that do nothing, `frozen`
-hands it to another process.
+"""A planned run: its hops, run ID and store keys. `plan` derives them, `checks` refuses incompatible settings, `advice`
+warns about settings without effect, and `frozen` saves the config for another process.
 """
 
 from __future__ import annotations

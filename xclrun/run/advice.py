@@ -1,4 +1,4 @@
-"""Warnings of a planned run: settings that do nothing, or something else than they seem to."""
+"""Warnings about a planned run: settings without effect or with an unexpected one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xclrun.core.stream import sequence
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
 from xclrun.data.example import Dataset
 from xclrun.data.load import size_limits
-from xclrun.data.orders import notes as notes_of_order
+from xclrun.data.orders import notes as order_notes
 from xclrun.data.parts import stating
 from xclrun.strategy import Length, Strategy, recordable
 from xclrun.strategy.naive import Naive
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 
 def notes_of(run: Run) -> Iterator[str]:
-    """Yield the warnings of a run, a line each."""
+    """Yield the warnings about a run, one line each."""
     config, dataset = run.config, run.dataset
-    yield from _of_equal_sizes(run)
-    yield from notes_of_order(config.order, dataset)
-    for of in dataset.targets:
-        if of.task == INTENT_SLOTS and not of.tags:
+    yield from _equal_sizes(run)
+    yield from order_notes(config.order, dataset)
+    for target in dataset.targets:
+        if target.task == INTENT_SLOTS and not target.tags:
             yield (
-                f"dataset.task={of.task.name}: {dataset.name} has labels and no tags, so intents alone are "
-                f"learned, from [CLS]; dataset.task={SEQUENCE_CLASS.name} is that of such texts, and of pairs"
+                f"dataset.task={target.task.name}: {dataset.name} has no tags, so only the intents are learned, from "
+                f"[CLS]; consider dataset.task={SEQUENCE_CLASS.name}"
             )
     strategy = run.strategy()
-    asked = [key for key, trainer in config.trainers.items() if trainer.cuda_graphs]
-    if asked and not (recordable(strategy) and strategy.adapters is None):
+    keys = [key for key, trainer in config.trainers.items() if trainer.cuda_graphs]
+    if keys and not (recordable(strategy) and strategy.adapters is None):
         yield (
-            f"strategy={run.strategy_name} {asked[0]}.cuda_graphs=true: its steps cannot be recorded; batches are "
-            "padded as with others, and all else is as without"
+            f"{keys[0]}.cuda_graphs=true only changes the padding, because the steps of strategy={run.strategy_name} "
+            "cannot be recorded"
         )
-    yield from _of_strategies_without_effect(run, strategy)
-    yield from _of_evaluation(config, dataset)
-    yield from _of_subsets(config)
+    yield from _strategies_without_effect(run, strategy)
+    yield from _evaluation(config, dataset)
+    yield from _subsets(config)
     for name, trainer in config.trainers.items():
         if trainer.patience is not None and trainer.patience >= trainer.epochs:
-            yield f"{name}.patience={trainer.patience}: ends no hop early, with {name}.epochs={trainer.epochs}"
+            yield f"{name}.patience={trainer.patience} has no effect with {name}.epochs={trainer.epochs}"
     lengths = []
     for hop in run.stream.hops[1:]:
         sentences, epochs = run.sentences(hop), run.epochs(hop)
@@ -53,22 +53,20 @@ def notes_of(run: Run) -> Iterator[str]:
     yield from strategy.notes(lengths)
 
 
-def _of_equal_sizes(run: Run) -> Iterator[str]:
-    """Tell of languages of equal size, where sizes decide the order."""
+def _equal_sizes(run: Run) -> Iterator[str]:
     config, order, sizes = run.config, run.config.order, run.dataset.sizes()
-    named = [sizes[language] for language in run.stream.languages]
-    if order.by_size is not None and len(set(named)) < len(named):
-        # Of buckets it is no limit.
+    counts = [sizes[language] for language in run.stream.languages]
+    if order.by_size is not None and len(set(counts)) < len(counts):
+        # max_train does not limit buckets.
         cut = None if config.shots is not None else config.dataset.max_train
         limit = "" if cut is None else f" (dataset.max_train={cut})"
         yield (
-            f"order={order.name}: languages have equally many training sentences{limit}, and so come as the "
-            f"dataset has them: {','.join(run.stream.languages)}; order=[…] names another"
+            f"order={order.name}: languages with equally many training sentences{limit} are in the dataset's order: "
+            f"{','.join(run.stream.languages)}; set another with order=[…]"
         )
 
 
-def _of_strategies_without_effect(run: Run, strategy: Strategy[Any]) -> Iterator[str]:
-    """Tell of a strategy whose settings leave nothing of it: tables would show it next to what it is."""
+def _strategies_without_effect(run: Run, strategy: Strategy[Any]) -> Iterator[str]:
     without = strategy.expansion if isinstance(strategy, Expandable) else Naive(run.config.strategy)
     order = ("a", "b")
     if isinstance(strategy, Naive) or strategy.stream(order) != sequence(order):
@@ -80,39 +78,38 @@ def _of_strategies_without_effect(run: Run, strategy: Strategy[Any]) -> Iterator
     ):
         other = "naive" if isinstance(without, Naive) else without.settings.name
         yield (
-            f"strategy={run.strategy_name}: with these settings and this order no hop differs from "
-            f"strategy={other}, so its scores are those of {other}"
+            f"strategy={run.strategy_name} equals strategy={other}: with these settings and this order no hop differs"
         )
 
 
-def _of_evaluation(config: Config, dataset: Dataset) -> Iterator[str]:
+def _evaluation(config: Config, dataset: Dataset) -> Iterator[str]:
     evaluate = config.evaluate
     if evaluate.slot_f1 is not SlotF1.span_micro and not any(metric.span_f1 for metric in dataset.metrics.all):
-        yield f"evaluate.slot_f1={evaluate.slot_f1.value}: changes no score, since no F1 of spans is among them"
+        yield f"evaluate.slot_f1={evaluate.slot_f1.value} has no effect: no metric is an F1 of spans"
     if evaluate.point_splits is not PointSplits.dev_test and not evaluate.has_points:
         yield (
-            f"evaluate.point_splits={evaluate.point_splits.value}: there are no points without evaluate.every_examples "
-            "or evaluate.every_share"
+            f"evaluate.point_splits={evaluate.point_splits.value} has no effect without evaluate.every_examples or "
+            "evaluate.every_share"
         )
 
 
-def _of_subsets(config: Config) -> Iterator[str]:
+def _subsets(config: Config) -> Iterator[str]:
     cfg, few_shot = config.dataset, config.shots is not None
     limits = [(key, size) for key, size in size_limits(cfg) if size is not None and key != "repeat_to"]
-    # In few-shot transfer a source is learned whole, or as many of its sentences as this says.
+    # In few-shot transfer they limit the source.
     if few_shot and (config.protocol is None or config.from_source is None):
         for key, size in limits:
             if key.endswith("max_train"):
-                yield f"dataset.{key}={size}: limits no bucket of shots={config.shots}, and nothing else is learned"
+                yield f"dataset.{key}={size} has no effect: it does not limit buckets (shots={config.shots})"
     if cfg.max_eval is not None and cfg.max_dev is not None and cfg.max_test is not None and not cfg.parts:
-        yield f"dataset.max_eval={cfg.max_eval}: has no effect next to dataset.max_dev and dataset.max_test"
+        yield f"dataset.max_eval={cfg.max_eval} has no effect with dataset.max_dev and dataset.max_test"
     drawn = few_shot and cfg.buckets.sampler is not Sampler.files
     if cfg.subset_seed != 0 and not (limits or drawn or stating(cfg) or cfg.blocks is not None):
-        # Without its value, which may be another in every run.
-        yield "dataset.subset_seed: draws nothing without a limit, such as dataset.max_train or dataset.max_eval"
+        # Without its value, which may differ between runs.
+        yield "dataset.subset_seed has no effect without a limit such as dataset.max_train or dataset.max_eval"
     counts, sampler = cfg.buckets.counts, cfg.buckets.sampler
     if few_shot and counts is not BucketCounts.words and sampler is not Sampler.minimum:
         yield (
-            f"dataset.buckets.counts={counts.value}: is of dataset.buckets.sampler=minimum alone; here it is "
-            f"{sampler.value}"
+            f"dataset.buckets.counts={counts.value} has no effect with dataset.buckets.sampler={sampler.value}; it "
+            "belongs to dataset.buckets.sampler=minimum"
         )

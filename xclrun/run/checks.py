@@ -1,4 +1,4 @@
-"""What a run asks for that cannot be had together: each check raises one line, before anything is written."""
+"""Checks of incompatible settings: each raises an error of one line, before anything is written."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
 
 def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
-    """Check that a strategy and a model can learn the tasks of a dataset."""
-    tasks = [of.task for of in dataset.targets]
+    """Check that strategy and model support the tasks of a dataset."""
+    tasks = [target.task for target in dataset.targets]
     names = ", ".join(task.identified for task in tasks)
     several = None if dataset.task is not None else f"dataset.parts has several tasks ({names})"
     if (reason := strategy.unfit(tasks)) is not None:
@@ -27,28 +27,28 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
         raise UsageError(f"strategy={config.strategy.name}{learnt} {reason}")
     for task in tasks:
         if config.model.label_on is LabelOn.all and task.tag is not None and not task.crf:
-            raise UsageError(f"model.label_on=all dataset.task={task.name}: every piece has a tag only in intent_slots")
+            raise UsageError(f"model.label_on=all dataset.task={task.name}: only intent_slots supports label_on=all")
         if task.answers:
             check_windows(config.model.max_length, config.model.windows)
             if config.evaluate.attention:
                 raise UsageError(
-                    f"evaluate.attention=true dataset.task={task.name}: texts in windows have no such means"
+                    f"evaluate.attention=true dataset.task={task.name}: not supported for texts in windows"
                 )
     if several is not None and config.evaluate.slot_f1 is not SlotF1.span_micro:
-        raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; it is of one task")
+        raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; it supports one task only")
 
 
 def check_packing(config: Config, strategy: Strategy[Any]) -> None:
-    """Check that the encoder can be given sentences end to end, if that is asked for."""
+    """Check that encoder and strategy support ``packing``."""
     for name, trainer in config.trainers.items():
         if trainer.packing:
             check_masks(config.model, f"{name}.packing")
             if isinstance(strategy.adapters, AdapterSettings) and strategy.adapters.adapter is Adapter.prefix:
-                raise UsageError(f"strategy.adapter=prefix {name}.packing=true: sentences end to end have no prefixes")
+                raise UsageError(f"strategy.adapter=prefix {name}.packing=true: prefixes do not support packing")
 
 
 def check_graphs(config: Config) -> None:
-    """Check that steps can be recorded, if that is asked for."""
+    """Check that steps can be recorded, if ``cuda_graphs`` is set."""
     longest = config.model.max_length
     for name, trainer in config.trainers.items():
         key = f"{name}.cuda_graphs"
@@ -56,14 +56,14 @@ def check_graphs(config: Config) -> None:
             continue
         if trainer.packing:
             raise UsageError(
-                f"{key}=true {name}.packing=true: where sentences lie end to end differs from step to step; choose one"
+                f"{key}=true {name}.packing=true: packed batches have varying shapes; choose one of the two"
             )
         if trainer.precision is Precision.fp16:
-            raise UsageError(f"{key}=true {name}.precision=fp16: its loss scaler looks at each step; use bf16")
+            raise UsageError(f"{key}=true {name}.precision=fp16: the loss scaler cannot be recorded; use bf16")
         for observed in ("gradient_overlap", "class_gradients"):
             if getattr(config.evaluate, observed):
                 raise UsageError(
-                    f"{key}=true evaluate.{observed}=true: gradients of recorded steps cannot be looked at"
+                    f"{key}=true evaluate.{observed}=true: gradients of recorded steps cannot be read; choose one"
                 )
         if longest % EVEN_PIECES:
             raise UsageError(f"{key}=true model.max_length={longest}: must be a multiple of {EVEN_PIECES}")
@@ -71,7 +71,7 @@ def check_graphs(config: Config) -> None:
 
 
 def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
-    """Check that a strategy and the tasks of a dataset can be had with the encoder's family."""
+    """Check that the encoder supports strategy and tasks."""
     kind = family_of(config.model)
     check_settings(config.model)
     settings = settings_of(config.model)
@@ -79,52 +79,51 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
     absolute = settings.get("position_embedding_type", "absolute") == "absolute"
     if config.evaluate.attention and not (kind.attends and absolute):
         raise UsageError(
-            f"evaluate.attention=true: how {kind.title} attends is not known; choose an encoder of BERT's or RoBERTa's "
-            "family"
+            f"evaluate.attention=true: not supported for {kind.title}; choose an encoder of BERT's or RoBERTa's family"
         )
-    if config.evaluate.class_gradients and not any(of.labels for of in dataset.targets):
+    if config.evaluate.class_gradients and not any(target.labels for target in dataset.targets):
         raise UsageError(
             f"evaluate.class_gradients=true: dataset '{dataset.name}' has no classes; set it to false or choose a "
             "dataset with intents or classes"
         )
-    for task in (of.task for of in dataset.targets):
+    for task in (target.task for target in dataset.targets):
         if task.tag is not None and kind.causal and config.model.label_on is not LabelOn.last:
             raise UsageError(
-                f"model.label_on={config.model.label_on.value}: {kind.title} reads from left to right, so only a "
-                "word's last piece has read all of it; give model.label_on=last"
+                f"model.label_on={config.model.label_on.value}: {kind.title} has causal attention, so only a word's "
+                "last subword attends to the whole word; use model.label_on=last"
             )
 
 
 def check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:
-    """Check that there is dev data where it decides."""
+    """Check that languages have the dev data that selects epochs."""
     for hop in stream.hops[1:]:
-        of_source = config.protocol is not None and not hop.adapts
-        trainer = config.protocol.source_trainer if config.protocol and of_source else config.trainer
-        lacking = [language for language in hop.select if not dataset.split(language, "dev")]
-        if trainer.uses_dev and lacking:
-            key = "protocol.source_trainer" if of_source else "trainer"
+        key, trainer = "trainer", config.trainer
+        if config.protocol is not None and not hop.adapts:
+            key, trainer = "protocol.source_trainer", config.protocol.source_trainer
+        missing = [language for language in hop.select if not dataset.split(language, "dev")]
+        if trainer.uses_dev and missing:
             raise UsageError(
-                f"dataset={dataset.name}: '{lacking[0]}' has no dev data to select by; give {key}.selection=last "
+                f"dataset={dataset.name}: '{missing[0]}' has no dev data to select epochs; use {key}.selection=last "
                 f"{key}.patience=null"
             )
 
 
 def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> None:
-    """Check that the strategy can learn the mixtures of an order."""
+    """Check that the strategy supports the mixtures of an order."""
     mixture = next((element for element in order if isinstance(element, Mixture)), None)
     trainer = config.trainer
     if mixture is None:
         if trainer.mixture_steps is not None:
             raise UsageError(
-                f"trainer.mixture_steps={trainer.mixture_steps}: the order has no mixture of keys, as in order=[a+b,c]"
+                f"trainer.mixture_steps={trainer.mixture_steps}: needs an order with a mixture, such as order=[a+b,c]"
             )
         return
     name, keys = config.strategy.name, keys_of(order)
     if strategy.gives_parts or getattr(config.strategy, "expansion", None) is not None:
-        raise UsageError(f"strategy={name} order=[…{mixture}…]: gives each key parts of its own; a mixture has several")
-    # Those that learn each key alone, or all at once, pass over mixtures. Before blocks all learn in sequence.
-    made = strategy.stream(keys)
-    if made.kind not in ("independent", "joint") and made != sequence(keys) and config.dataset.blocks is None:
-        raise UsageError(f"strategy={name} order=[…{mixture}…]: has hops of its own; a mixture is one of a sequence")
+        raise UsageError(f"strategy={name} order=[…{mixture}…]: key-specific parameters do not support mixtures")
+    # Strategies with independent or joint hops ignore mixtures. Streams in blocks are always sequences.
+    stream = strategy.stream(keys)
+    if stream.kind not in ("independent", "joint") and stream != sequence(keys) and config.dataset.blocks is None:
+        raise UsageError(f"strategy={name} order=[…{mixture}…]: mixtures need a strategy with one hop per element")
     if trainer.batch_size is None:
-        raise UsageError(f"trainer.batch_size=null order=[…{mixture}…]: batches of a mixture need a size")
+        raise UsageError(f"trainer.batch_size=null order=[…{mixture}…]: a mixture needs a batch size")

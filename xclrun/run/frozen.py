@@ -1,4 +1,4 @@
-"""Configs of runs that another process will do, or has done: frozen in the run directory, and thawed there."""
+"""Frozen configs: saved in the run directory, so that another process can do or repeat the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xclrun.strategy import strategy_class
 
 
 def freeze(run: Run) -> None:
-    """Write the config of a run that another process will do, with paths that hold in any current folder."""
+    """Write a run's config for another process, with absolute paths."""
     resolved = run.resolved
     paths, dataset, model = (resolved[group] for group in ("paths", "dataset", "model"))
     for node, key in (
@@ -34,7 +34,7 @@ def freeze(run: Run) -> None:
     ):
         if node[key] is not None:
             node[key] = _absolute(node[key])
-    # Those of parts lie below the dataset's, if there is one.
+    # Without dataset.root, each part has a root.
     for part in dataset["parts"].values() if dataset["root"] is None else ():
         part["root"] = part["root"] and _absolute(part["root"])
     resolved["strategy"] = _with_folders(resolved["strategy"])
@@ -46,7 +46,7 @@ def _absolute(path: str) -> str:
 
 
 def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a strategy in which folders of pretrained adapters, also its expansion's, are absolute."""
+    """Return strategy settings with absolute folders of pretrained adapters, including the expansion's."""
     result = dict(settings)
     if result.get("expansion"):
         result["expansion"] = _with_folders(result["expansion"])
@@ -57,18 +57,17 @@ def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = False) -> Run:
-    """Return the run whose config was frozen in a directory.
+    """Return the run whose config is frozen in a directory.
 
-    No code of a plug-in runs before the config and the plug-in's file have been compared with their checksums.
+    Config and plug-in files are compared with their checksums before a plug-in's code runs.
 
     Args:
-        outputs: the folder that it is to write to; None: as its config says.
-        fresh: with the store of that folder, wherever the run had its own.
+        outputs: output folder; None: that of the config.
+        fresh: use the store of the output folder instead of the config's.
 
     Raises:
-        RunError: its config has changed or cannot be read, another version made it, or the same config is another run
-            now, since the data or the encoder has changed.
-        UsageError: its data cannot be read any more.
+        RunError: the config is damaged or of another version, or the run's data or encoder has changed.
+        UsageError: the data cannot be read.
     """
     try:
         directory.check_format()
@@ -90,36 +89,36 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
     except UnreadableRun as error:
         raise RunError(str(error)) from error
     except (OSError, ValueError, TypeError, AttributeError, AssertionError, OmegaConfBaseException, YAMLError) as error:
-        if (made := _other_version(directory)) and isinstance(error, OmegaConfBaseException):
-            why = f"made by {made}, and this version cannot read its config"
-            raise RunError(f"{directory.run_id}: {why}; give the command of the run again") from error
+        if (version := _other_version(directory)) and isinstance(error, OmegaConfBaseException):
+            why = f"made by {version}, whose config this version cannot read"
+            raise RunError(f"{directory.run_id}: {why}; re-run the run's command") from error
         first = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise RunError(f"{directory.config} cannot be read ({first}); give the command of the run again") from error
+        raise RunError(f"{directory.config} cannot be read ({first}); re-run the run's command") from error
     run = plan_run(replace(config, strategy_label=label))
     if run.id != directory.run_id:
-        raise RunError(f"{directory.run_id}: {_why_another(run, directory)}; give the command again")
+        raise RunError(f"{directory.run_id}: {_why_another(run, directory)}; re-run its command")
     return run
 
 
 def _other_version(directory: RunDirectory) -> str:
-    """Return which version made a run, in words; empty if it is this one, or not known."""
+    """Describe the version that made a run; empty if it is this one or unknown."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         version = str(directory.read_manifest()["code_version"])
-        made, now = (text.partition("+")[0].split(".") for text in (version, code_version()))
+        then, now = (text.partition("+")[0].split(".") for text in (version, code_version()))
         if version != code_version():
-            # Between two commits of a release there is no order.
-            return f"{'an older' if [*map(int, made)] < [*map(int, now)] else 'another'} version ({version})"
+            # Commits of the same release are not ordered.
+            return f"{'an older' if [*map(int, then)] < [*map(int, now)] else 'another'} version ({version})"
     return ""
 
 
 def _why_another(run: Run, directory: RunDirectory) -> str:
-    """Return why a config that has not changed is another run now."""
+    """Return why an unchanged config has another run ID."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         manifest = directory.read_manifest()
         if manifest["data"]["fingerprint"] != run.data_fingerprint:
             return "the data has changed since the run began"
         if manifest["encoder"] != run.encoder:
             return "the encoder has changed since the run began"
-        if made := _other_version(directory):
-            return f"made by {made}; this version gives the run another ID"
+        if version := _other_version(directory):
+            return f"made by {version}; this version gives the run another ID"
     return "the data or the encoder has changed since it was submitted"

@@ -1,4 +1,4 @@
-"""From a composed job to a run: the data is read, order and stream are resolved, names and keys derived."""
+"""Plan a composed job: read the data, resolve order and stream, derive run ID and store keys."""
 
 from __future__ import annotations
 
@@ -34,16 +34,14 @@ from xclrun.strategy.shared.expansion import ExpandableSettings
 
 @dataclass(frozen=True)
 class Run:
-    """One composed job with everything that names it.
+    """A composed job with its data, stream, run ID and store keys.
 
     Attributes:
-        config: its config; what was left open (a bucket's number, an order by size) is filled in.
-        dataset: the labelled examples.
-        stream: the hops.
-        id: the run id.
+        config: with unset values filled in, such as a bucket's number or an order by size.
+        id: the run ID.
         stages: the stages of the hops, hop 0 first.
-        data_fingerprint: hash of the whole dataset.
-        algorithms: version of what computes the results (`DataIdentity.algorithms`).
+        data_fingerprint: hash of the dataset.
+        algorithms: version of the code that computes results (`DataIdentity.algorithms`).
         whole_fingerprint: hash of the dataset that the bucket was drawn from; empty without a bucket.
         encoder: identity of the encoder before fine-tuning.
     """
@@ -60,9 +58,9 @@ class Run:
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """The config as nested plain values: what is hashed, frozen and logged."""
-        found: dict[str, Any] = plain(self.config)
-        return found
+        """The config as nested plain values, for hashing, freezing and logging."""
+        values: dict[str, Any] = plain(self.config)
+        return values
 
     @property
     def outputs(self) -> Path:
@@ -84,35 +82,33 @@ class Run:
 
     @property
     def strategy_name(self) -> str:
-        """Name of the strategy for people: ``er``, or ``er+lang_spec_task``."""
+        """Display name of the strategy: ``er``, or ``er+lang_spec_task``."""
         return strategy_name(self.resolved)
 
     @property
     def keys(self) -> list[str]:
-        """Keys of everything in the store that the run reads or makes, sorted."""
+        """Keys of everything in the store that the run reads or writes, sorted."""
         return sorted({key for stage in self.stages for key in stage.keys})
 
     @cached_property
     def label(self) -> str:
-        """Short words for a person: strategy, order, seed, and K and bucket if there are any."""
+        """Display name of the run: strategy, order, seed, and K and bucket if set."""
         c = self.config
         words = [self.strategy_name, str(c.order.name), f"seed {c.seed}"]
         words += [] if c.shots is None else [f"K = {c.shots}"]
         return " · ".join(words if c.bucket is None else [*words, f"bucket {c.bucket}"])
 
     def cost(self, hop: Hop) -> dict[str, Any]:
-        """Return what the time of a hop's training depends on, next to the machine: for estimates."""
-        own: dict[str, Any] = plain(self.config.model)
-        windowed = any(of.task.answers for of in self.dataset.targets)
-        other = ("lr", "source_lr", "path", *(() if windowed else ("windows",)))
-        model = {key: value for key, value in own.items() if key not in other}
-        how = plain(self.trainer(hop))
-        trainer = {key: how[key] for key in ("batch_size", "gradient_accumulation", "precision")}
-        if how["optimizer_state"] != "fresh":
-            # More is stored.
-            trainer["optimizer_state"] = how["optimizer_state"]
-        trainer |= {key: True for key in ("packing", "cuda_graphs") if how[key]}
-        heads = [number for of in self.dataset.targets for number in (len(of.labels), len(of.tags))]
+        """Return the settings that determine the training time of a hop, for estimates."""
+        windowed = any(target.task.answers for target in self.dataset.targets)
+        irrelevant = ("lr", "source_lr", "path", *(() if windowed else ("windows",)))
+        model = {key: value for key, value in plain(self.config.model).items() if key not in irrelevant}
+        settings = plain(self.trainer(hop))
+        trainer = {key: settings[key] for key in ("batch_size", "gradient_accumulation", "precision")}
+        if settings["optimizer_state"] != "fresh":
+            trainer["optimizer_state"] = settings["optimizer_state"]
+        trainer |= {key: True for key in ("packing", "cuda_graphs") if settings[key]}
+        heads = [number for target in self.dataset.targets for number in (len(target.labels), len(target.tags))]
         return {
             "model": digest([model, trainer, *heads])[:16],
             "strategy": self.strategy_name if self.strategy().signature(hop) else "naive",
@@ -121,49 +117,42 @@ class Run:
         }
 
     def sentences(self, hop: Hop) -> int:
-        """Return how many sentences a hop trains on, in each epoch; a mixture, in its steps."""
-        there = self._training_sentences(hop)
-        return self._steps_of_mixture(hop) * self.trainer(hop).batch(there) if hop.mixed else there
+        """Return the number of sentences per epoch of a hop's training, or in all steps of a mixture."""
+        sentences = self._training_sentences(hop)
+        return self._steps_of_mixture(hop) * self.trainer(hop).batch(sentences) if hop.mixed else sentences
 
     def _training_sentences(self, hop: Hop) -> int:
-        """Return how many sentences a hop has to train on."""
-        there = sum(len(self.dataset.split(key, "train")) for key in hop.train)
+        sentences = sum(len(self.dataset.split(key, "train")) for key in hop.train)
         limit = self.strategy().limit(hop)
-        return there if limit is None else min(there, limit)
+        return sentences if limit is None else min(sentences, limit)
 
     def _steps_of_mixture(self, hop: Hop) -> int:
         return self.trainer(hop).steps_of_mixture(self._training_sentences(hop))
 
     def epochs(self, hop: Hop) -> int:
-        """Return how many epochs a hop's training has; that of a mixture is one."""
+        """Return the number of epochs of a hop's training; 1 for a mixture."""
         return 1 if hop.mixed else self.trainer(hop).epochs
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Warnings to print before the run begins, a line each (`xclrun.run.advice`)."""
+        """Warnings to print before the run starts (`xclrun.run.advice`), one line each."""
         return tuple(notes_of(self))
 
     @property
     def in_blocks(self) -> dict[str, Any]:
-        """Facts of a stream in blocks, for its manifest: their number, and which of their heads the start knows.
-
-        Empty for other streams.
-        """
+        """Manifest entries of a stream in blocks: the number of blocks, and the heads that the first keys train."""
         number, (*start, key) = self.config.dataset.blocks, self.stream.languages
         if number is None:
             return {}
         return {"blocks": number, "start_knows": trained_heads(self.dataset, key, tuple(start))}
 
     def trainer(self, hop: Hop) -> TrainerConfig:
-        """Return how a hop is trained."""
+        """Return the trainer settings of a hop."""
         protocol = self.config.protocol
         return self.config.trainer if protocol is None or hop.adapts else protocol.source_trainer
 
     def reference(self) -> Run:
-        """Return the run whose scores are the reference scores M of this one: each language learned alone.
-
-        With language adapters where this one has some.
-        """
+        """Return the reference run: training on each language separately, with adapters if this run has them."""
         alone = ExpandableSettings(LangSpecFT.name, expansion=self.strategy().adapters)
         return plan_run(replace(self.config, strategy=alone, strategy_label=None))
 
@@ -173,22 +162,21 @@ class Run:
 
 
 _datasets: dict[str, tuple[Dataset, DataIdentity, str]] = {}
-# Sweeps come back to the same few datasets: one per bucket.
-KEPT = 64
+# Maximum number of cached datasets: sweeps use one per bucket.
+CACHED = 64
 
 
 def _dataset(config: Config) -> tuple[Dataset, DataIdentity, str]:
-    """Return a run's dataset, what of it goes into ids, and the hash of what its bucket, if any, was drawn from."""
-    # Budgets of replay stand with the dataset, but are no part of it.
+    """Return a run's dataset, its identity, and the hash of the dataset that its bucket was drawn from."""
     source = {key: value for key, value in plain(config.dataset).items() if key != "replay"}
-    # In few-shot transfer the source is learned whole.
+    # In few-shot transfer the bucket limits the target language only.
     few_shot = [str(config.language)] if config.protocol else None
     key = json.dumps([source, config.bucket, config.shots, few_shot], sort_keys=True)
     if key not in _datasets:
         if few_shot is not None:
             few_shot = [_key(name, read_whole(config.dataset), "language") for name in few_shot]
         dataset = load_dataset(config.dataset, config.bucket, config.shots, few_shot)
-        if len(_datasets) >= KEPT:
+        if len(_datasets) >= CACHED:
             _datasets.clear()
         whole = "" if config.bucket is None else _identity(read_whole(config.dataset)).fingerprint
         _datasets[key] = dataset, _identity(dataset), whole
@@ -199,7 +187,7 @@ _orders: dict[tuple[str, str], list[str]] = {}
 
 
 def _arranged(order: OrderConfig, dataset: Dataset, fingerprint: str) -> list[str]:
-    """Return the languages of an order that is worked out: once for all jobs, since similarity reads all words."""
+    """Return the languages of a computed order, cached because similarity reads all words."""
     key = repr(order), fingerprint
     if key not in _orders:
         _orders[key] = list(compute_order(order, dataset))
@@ -208,24 +196,24 @@ def _arranged(order: OrderConfig, dataset: Dataset, fingerprint: str) -> list[st
 
 def _identity(dataset: Dataset) -> DataIdentity:
     spans = any(metric.span_f1 for metric in dataset.metrics.all)
-    crf = any(of.task.crf and of.tags for of in dataset.targets)
-    # MLQA's English answers were once scored as SQuAD's: epochs chosen by these scores count no more.
-    mlqa = any(of.task.answers and rule_of(k, dataset.reader) == "en" for of in dataset.targets for k in of.keys)
-    sets = [[*of.sets, *(["MLQA's English"] if mlqa else [])] for of in dataset.targets]
+    crf = any(target.task.crf and target.tags for target in dataset.targets)
+    # MLQA's English answers were once scored by SQuAD's rules, which affected the selected epochs.
+    mlqa = any(t.task.answers and rule_of(k, dataset.reader) == "en" for t in dataset.targets for k in t.keys)
+    sets = [[*target.sets, *(["MLQA's English"] if mlqa else [])] for target in dataset.targets]
     if dataset.task is None:
-        # Examples do not say by which task they are learned.
-        whole = [[*own, sorted(of.keys)] for own, of in zip(sets, dataset.targets, strict=True)]
+        # The fingerprint of an example does not depend on its task.
+        whole = [[*labels, sorted(target.keys)] for labels, target in zip(sets, dataset.targets, strict=True)]
         return DataIdentity(dataset.fingerprints, digest(whole), spans, crf)
     return DataIdentity(dataset.fingerprints, digest(sets[0]), spans, crf)
 
 
 def notes(runs: Iterable[Run]) -> list[str]:
-    """Return the notes of several runs, each once."""
+    """Return the distinct notes of several runs."""
     return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
 def plan_jobs(configs: Iterable[Config]) -> list[Run]:
-    """Return the runs of several jobs, each once, in order."""
+    """Return the distinct runs of several jobs, in order."""
     runs: dict[str, Run] = {}
     for run in map(plan_run, configs):
         runs.setdefault(run.id, run)
@@ -233,16 +221,16 @@ def plan_jobs(configs: Iterable[Config]) -> list[Run]:
 
 
 def plan_run(config: Config) -> Run:
-    """Read the data and work out the run.
+    """Read the data and plan the run.
 
     Raises:
-        UsageError: a value, the data or the order cannot work.
+        UsageError: a value, the data or the order is invalid.
     """
     check(config)
     config, dataset, data, whole = _read(config)
     config, order = _ordered(config, dataset, data.fingerprint)
     config = replace(config, plugins=_plugins(config))
-    # Blocks are of the same sentences: what the encoder comes from is that of runs without them.
+    # Before the split into blocks, which does not affect the encoder.
     encoder = encoder_identity(config.model, dataset)
     if (blocks := config.dataset.blocks) is not None:
         dataset = with_blocks(dataset, order[-1], blocks, config.dataset.subset_seed)
@@ -264,7 +252,7 @@ def plan_run(config: Config) -> Run:
 
 
 def _read(config: Config) -> tuple[Config, Dataset, DataIdentity, str]:
-    """Return a config with the dataset's own keys, and its dataset as of `_dataset`."""
+    """Return a config with the dataset's spelling of keys, and the results of `_dataset`."""
     if config.shots is not None and config.bucket is None:
         config = replace(config, bucket=0)
     if config.protocol is not None:
@@ -274,17 +262,17 @@ def _read(config: Config) -> tuple[Config, Dataset, DataIdentity, str]:
         keys = [key_of(name, dataset.languages, "dataset.languages") for name in config.dataset.languages]
         config = replace(config, dataset=replace(config.dataset, languages=keys))
     if config.protocol is not None:
-        given = {"source": config.source, "language": config.language}
-        named = {what: name and _key(name, dataset, what) for what, name in given.items()}
-        if named != given:
-            config = replace(config, source=named["source"], language=named["language"])
-            # Both may be the same key.
+        names = {"source": config.source, "language": config.language}
+        resolved = {setting: name and _key(name, dataset, setting) for setting, name in names.items()}
+        if resolved != names:
+            config = replace(config, source=resolved["source"], language=resolved["language"])
+            # Both names may mean the same key.
             check(config)
     return replace(config, strategy=_with_adapters(config.strategy, dataset)), dataset, data, whole
 
 
 def _ordered(config: Config, dataset: Dataset, fingerprint: str) -> tuple[Config, tuple[str, ...]]:
-    """Return a config whose order has a name and lists its languages, and these."""
+    """Return a config whose order has a name and a list of languages, and this list."""
     settings, listed = config.order, config.order.languages
     if config.protocol is not None:
         listed = [name for name in (config.source, config.language) if name is not None]
@@ -297,7 +285,7 @@ def _ordered(config: Config, dataset: Dataset, fingerprint: str) -> tuple[Config
 
 
 def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
-    """Return the hops of a run whose data, strategy and model can be had together."""
+    """Check data, strategy and model; return the hops."""
     check_tasks(config, dataset, strategy)
     check_packing(config, strategy)
     check_graphs(config)
@@ -312,10 +300,10 @@ def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: S
 
 
 def _plugins(config: Config) -> dict[str, list[str]]:
-    """Return the plug-ins that the dataset and the strategy of a config come from, if they are not the package's."""
+    """Return the plug-ins that define the dataset and the strategy of a config, by config group."""
     strategies = (config.strategy, getattr(config.strategy, "expansion", None))
     datasets: list[DatasetConfig | PartConfig] = [config.dataset, *config.dataset.parts.values()]
-    kinds = {("dataset", of.reader) for of in datasets} | {("task", of.task) for of in datasets}
+    kinds = {("dataset", d.reader) for d in datasets} | {("task", d.task) for d in datasets}
     plugins_of = {
         "dataset": plugins.used(*sorted((kind, name) for kind, name in kinds if name is not None)),
         "strategy": plugins.used(*(("strategy", s.name) for s in strategies if s is not None)),
@@ -323,50 +311,49 @@ def _plugins(config: Config) -> dict[str, list[str]]:
     return {group: used for group, used in plugins_of.items() if used}
 
 
-def _key(name: str, dataset: Dataset, what: str) -> str:
-    """Return the key that a name given as ``what`` means."""
-    key = key_of(name, dataset.languages, what)
+def _key(name: str, dataset: Dataset, setting: str) -> str:
+    """Return the dataset's key for the name that a setting has."""
+    key = key_of(name, dataset.languages, setting)
     if key not in dataset.languages:
-        raise UsageError(f"{what}={key}: the dataset has no such language; {did_you_mean(key, dataset.languages)}")
+        raise UsageError(f"{setting}={key}: not a language of the dataset; {did_you_mean(key, dataset.languages)}")
     return key
 
 
 def _with_adapters(settings: StrategyConfig, dataset: Dataset, name: str = "strategy") -> StrategyConfig:
-    """Return a strategy's settings, and its expansion's, with the keys whose pretrained adapters they give."""
+    """Return a strategy's settings, and its expansion's, with the dataset's keys of pretrained adapters."""
     if isinstance(settings, ExpandableSettings) and settings.expansion is not None:
         return replace(settings, expansion=_with_adapters(settings.expansion, dataset, f"{name}.expansion"))
     if not isinstance(settings, AdapterSettings) or not isinstance(settings.pretrained, dict):
         return settings
-    what, found = f"{name}.pretrained", {}
-    for language, place in settings.pretrained.items():
-        key = _key(str(language), dataset, what)
-        if key in found:
-            raise UsageError(f"{what}: '{key}' is there twice")
-        found[key] = place
-    return replace(settings, pretrained=found)
+    setting, folders = f"{name}.pretrained", {}
+    for language, folder in settings.pretrained.items():
+        key = _key(str(language), dataset, setting)
+        if key in folders:
+            raise UsageError(f"{setting}: '{key}' is listed twice")
+        folders[key] = folder
+    return replace(settings, pretrained=folders)
 
 
 def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
-    """Return the hops of a run: the strategy's own, or those of few-shot transfer.
+    """Return the hops of a run: those of the strategy, of few-shot transfer, or of blocks.
 
     Raises:
-        UsageError: the strategy has its own hops, which few-shot transfer or blocks cannot have; or parts for each
-            language, which blocks are none.
+        UsageError: the strategy does not support few-shot transfer, blocks or mixtures.
     """
     check_mixtures(config, strategy, order)
     if config.dataset.blocks is not None:
-        which = f"strategy={config.strategy.name} dataset.blocks={config.dataset.blocks}"
+        settings = f"strategy={config.strategy.name} dataset.blocks={config.dataset.blocks}"
         if strategy.gives_parts or getattr(config.strategy, "expansion", None) is not None:
-            raise UsageError(f"{which}: gives each language parts of its own; blocks are of one language")
+            raise UsageError(f"{settings}: language-specific parameters do not support blocks of one language")
         try:
             return in_blocks(order, config.dataset.blocks, strategy.stream)
         except ValueError as error:
-            raise UsageError(f"{which}: {error}; growing, naive and inc_joint do") from None
+            raise UsageError(f"{settings}: {error}; growing, naive and inc_joint do") from None
     stream = strategy.stream(order)
     if config.protocol is None:
         return stream
     if stream != sequence(order):
         raise UsageError(
-            f"strategy={config.strategy.name}: has hops of its own; few-shot transfer trains on a source, then adapts"
+            f"strategy={config.strategy.name}: few-shot transfer needs a strategy with one hop per language"
         )
     return transfer(config.from_source, order[-1])

@@ -1,19 +1,18 @@
-"""From scores of starts and ends to answers: the best span of all windows of a text, and how likely the gold one is.
+"""Answers from start and end scores: the best span over all windows of a text, and the probability of the gold span.
 
-A span of a window scores s + e, its first piece's emission of start and its last one's of end, as in BERT's SQuAD
-recipe (Devlin et al. 2019, section 4.2): start ≤ end, at most `Windows.longest` pieces, all of the text. The answer is
-the best span of all windows; of equals the first window's, and there the first, the shortest.
+A span scores s + e, the start emission of its first subword plus the end emission of its last (Devlin et al. 2019,
+section 4.2), with start ≤ end and at most `Windows.longest` subwords of the text. The answer is the best span over all
+windows; ties go to the first window, then to the first and shortest span.
 
-**Probability.** An answer's is the softmax over all such spans of all windows together:
+**Probability.** Softmax over the spans of all windows together:
 
-    p(span) = Σ over windows that have it of exp(s + e), divided by Σ over windows and their spans of exp(s + e).
+    p(span) = Σ over windows that contain it of exp(s + e), divided by Σ over windows and their spans of exp(s + e).
 
-So it is one distribution over the spans of the whole text, whichever windows they are in: with n pieces and at most D
-in a span, Y = Σ over starts i of min(D, n − i) of them. A span longer than what two windows share may be in none, and
-has no probability then.
+This is one distribution over the spans of the whole text: with n subwords and at most D in a span, it has
+Y = Σ over starts i of min(D, n − i) outcomes. A span that no window contains has no probability.
 
-**No answer**, where training has questions without one: its score is s + e of [CLS], the lowest of all windows (SQuAD
-2.0's rule). It is the answer if it is above the best span's, and counts once in the sum and in Y.
+**No answer**, if training has questions without one: the score is s + e of [CLS], the minimum over windows (SQuAD 2.0).
+It is the answer if it exceeds the best span's score, and adds one term to the sum and one to Y.
 """
 
 from __future__ import annotations
@@ -32,14 +31,13 @@ from xclrun.data.example import Example, text_numbers
 
 @dataclass(frozen=True)
 class Readings:
-    """What a model made of n windows; all but ``windows`` and ``span`` are float64, (n,), in nats.
+    """Scores of the n windows of a split; all but ``windows`` and ``span`` are float64, (n,), in nats.
 
     Attributes:
-        windows: of one split, all.
-        span: (n, 2) int64, the words at which the best span starts and ends.
-        best: its score.
+        span: (n, 2) int64, first and last word of the best span.
+        best: score of the best span.
         total: log-sum-exp of the scores of all spans.
-        gold: score of the gold span; −∞ where the window has none, or if it is too long.
+        gold: score of the gold span; −∞ if the window does not contain it or it is too long.
         none: score of [CLS].
     """
 
@@ -57,13 +55,7 @@ class Readings:
         return cls(windows, np.zeros((n, 2), np.int64), *(np.full(n, -np.inf) for _ in range(4)))
 
     def note(self, rows: np.ndarray, emissions: np.ndarray, mask: np.ndarray) -> None:
-        """Take note of some windows.
-
-        Args:
-            rows: (B,) which.
-            emissions: (B, W, 2) of start and end; the first word is [CLS].
-            mask: (B, W) bool, True on words.
-        """
+        """Record the windows ``rows`` (B,) from their emissions (B, W, 2) and word mask (B, W); word 0 is [CLS]."""
         scores, longest = span_scores(emissions, mask, self.windows.longest)
         flat = scores.reshape(len(rows), -1)
         at = flat.argmax(axis=1)
@@ -71,15 +63,15 @@ class Readings:
         self.best[rows] = best = flat[np.arange(len(rows)), at]
         self.total[rows] = best + np.log(np.exp(flat - best[:, np.newaxis]).sum(axis=1))
         start, end = self.windows.gold[rows].T
-        known = (start > 0) & (end - start < longest)
-        self.gold[rows[known]] = scores[np.flatnonzero(known), start[known], (end - start)[known]]
+        scored = (start > 0) & (end - start < longest)
+        self.gold[rows[scored]] = scores[np.flatnonzero(scored), start[scored], (end - start)[scored]]
         self.none[rows] = emissions[:, 0].astype(np.float64).sum(axis=1)
 
 
 def span_scores(emissions: np.ndarray, mask: np.ndarray, longest: int) -> tuple[np.ndarray, int]:
-    """Return the scores of spans, (B, W, D) float64, and D: at [b, i, d] that of words i to i + d.
+    """Return span scores (B, W, D) float64 and D = min(``longest``, W); entry [b, i, d] scores words i to i + d.
 
-    −∞ if that is no span of text. D is ``longest``, or W if that is less.
+    Entries outside the text are −∞.
     """
     inside = mask.copy()
     inside[:, 0] = False
@@ -90,23 +82,23 @@ def span_scores(emissions: np.ndarray, mask: np.ndarray, longest: int) -> tuple[
 
 
 def span_count(pieces: int, longest: int) -> int:
-    """Return Y: how many spans of at most ``longest`` pieces a text of ``pieces`` has."""
+    """Return Y, the number of spans of at most ``longest`` subwords in a text of ``pieces`` subwords."""
     most = min(longest, pieces)
     return most * pieces - most * (most - 1) // 2
 
 
 def answers_of(readings: Readings, examples: Sequence[Example], nullable: bool) -> dict[str, list[Any]]:
-    """Return the columns of answers (`xclrun.store.predictions`), and log2 p(gold answer) as ``log2_gold``.
+    """Return the answer columns of `xclrun.store.predictions`, and log2 p(gold answer) as ``log2_gold``.
 
     Args:
         examples: of the split, in order.
-        nullable: whether the model may say that there is no answer.
+        nullable: whether "no answer" is a possible prediction.
     """
     windows, starts = readings.windows, readings.windows.starts
     best = np.maximum.reduceat(readings.best, starts)
     total, gold = (np.logaddexp.reduceat(values, starts) for values in (readings.total, readings.gold))
     none = np.minimum.reduceat(readings.none, starts)
-    # The first of the windows of each example that have its best score.
+    # Each example's first window with the best score.
     hit = np.flatnonzero(readings.best == best[windows.examples])
     row = hit[np.unique(windows.examples[hit], return_index=True)[1]]
     words = windows.characters.offsets[row, np.newaxis] + readings.span[row]
@@ -116,7 +108,7 @@ def answers_of(readings: Readings, examples: Sequence[Example], nullable: bool) 
         total = np.logaddexp(total, none)
         gold = np.where([not e.answers for e in examples], none, gold)
     with np.errstate(invalid="ignore"):
-        # A certain answer's sum may be less than itself, by rounding.
+        # Rounding can make the total of a certain answer smaller than its own term.
         log2_gold = np.where(np.isfinite(gold), np.minimum((gold - total) / math.log(2), 0.0), np.nan)
     count = [span_count(int(n), windows.longest) + nullable for n in windows.pieces[starts]]
     places = [None if none else (int(b), int(e)) for none, b, e in zip(silent, begin, end, strict=True)]

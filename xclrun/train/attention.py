@@ -1,13 +1,11 @@
-"""What [CLS] attends to: for every word of a test split, the share of attention that it gets (FS Table 5).
+"""Attention of [CLS]: each word's share of it in a test split (FS Table 5; Zhao et al. 2021, section 5).
 
-Attention is that of the last layer, as a mean over its heads: softmax(q·k / √d) with the query of [CLS], the first
-piece, over all pieces of the sentence, special ones included. A word gets the sum over its pieces that the model sees;
-an occurrence of which the length limit leaves nothing does not count. Queries and keys are read from the layer in a
-its own pass, in eval mode, so nothing else changes, and the attention that the encoder computes fast and does not
-give away need not be asked for. FS (Zhao et al. 2021, §5) uses the 12 heads of the topmost layer.
+The attention is softmax(q·k / √d) of the last layer, averaged over its heads, with the query of [CLS] over all subwords
+of the sentence, special ones included. A word's share is the sum over its subwords within the length limit; words cut
+off entirely do not count. Queries and keys are read in a separate forward pass in eval mode, because fused attention
+kernels do not return their weights.
 
-A summary is in the store like an evaluation, and is shared like one: by runs with the same trained encoder and the
-same test splits. Batches depend on the sentences alone.
+The store shares a summary between runs with the same trained encoder and test splits.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ Summary = Mapping[str, tuple[int, float]]
 
 @torch.no_grad()
 def of_pieces(model: Model, sentences: Encoded, device: torch.device, precision: str) -> np.ndarray:
-    """Return the share of [CLS]'s attention that goes to each piece: as ``sentences.pieces.values``, float64.
+    """Return the share of [CLS]'s attention on each subword, aligned with ``sentences.pieces.values``; float64.
 
-    The shares of a sentence have the sum 1.
+    The shares of a sentence sum to 1.
     """
     offsets = sentences.pieces.offsets
     shares = np.zeros(int(offsets[-1]))
@@ -49,19 +47,19 @@ def of_pieces(model: Model, sentences: Encoded, device: torch.device, precision:
             batch = sentences.batch(indices).to(device)
             with autocast(device, precision):
                 model.encode(batch)
-            found = _attention(seen["query"][:, 0], seen["key"], batch.attention_mask, heads).double().cpu().numpy()
-            for i, row in zip(indices, found, strict=True):
+            attention = _attention(seen["query"][:, 0], seen["key"], batch.attention_mask, heads)
+            for i, row in zip(indices, attention.double().cpu().numpy(), strict=True):
                 shares[offsets[i] : offsets[i + 1]] = row[: offsets[i + 1] - offsets[i]]
     return shares
 
 
 def by_word(shares: np.ndarray, numbers: Ragged, examples: Sequence[Example]) -> Summary:
-    """Return how often each word of the examples, as written, occurs, and its average share of attention.
+    """Return the occurrences of each word form of the examples, and its mean share of attention.
 
     Args:
-        shares: of each piece (see `of_pieces`).
-        numbers: the word of each piece (see `xclrun.data.encode.word_numbers`).
-        examples: what the pieces are of; the words of both texts of a pair count.
+        shares: of each subword (see `of_pieces`).
+        numbers: the word of each subword (see `xclrun.data.encode.word_numbers`).
+        examples: in the order of the subwords; the words of both texts of a pair count.
     """
     texts = [(*e.tokens, *e.tokens_b) for e in examples]
     words = [word for text in texts for word in text]
@@ -82,7 +80,7 @@ def table(summaries: Mapping[str, Summary]) -> pa.Table:
     """Return the summaries of languages as rows of `xclrun.analysis.fewshot.attention.COLUMNS`, without a hop."""
     import pyarrow as pa
 
-    rows = [(language, word, *found) for language, words in summaries.items() for word, found in words.items()]
+    rows = [(language, word, *counts) for language, words in summaries.items() for word, counts in words.items()]
     word_type = pa.dictionary(pa.int32(), pa.string())
     types = {"language": word_type, "word": pa.string(), "count": pa.int32(), "attention": pa.float64()}
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
@@ -97,14 +95,7 @@ def of_hop(rows: pa.Table, hop: int) -> pa.Table:
 
 
 def _attention(query: Tensor, keys: Tensor, mask: Tensor, heads: int) -> Tensor:
-    """Return the attention of one query, a mean over heads; (B, L), float32.
-
-    Args:
-        query: (B, H).
-        keys: (B, L, H).
-        mask: (B, L), 0 on padding.
-        heads: number of heads, which divides H.
-    """
+    """Return the attention (B, L) float32 of ``query`` (B, H) over ``keys`` (B, L, H), averaged over heads."""
     q, k = query.float().unflatten(1, (heads, -1)), keys.float().unflatten(2, (heads, -1))
     scores = torch.einsum("bhd,blhd->bhl", q, k) / q.shape[2] ** 0.5
     return scores.masked_fill(mask[:, None] == 0, -torch.inf).softmax(dim=2).mean(dim=1)
@@ -116,7 +107,7 @@ def _last_layer(encoder: Any) -> Iterator[dict[str, Tensor]]:
     layer = encoder.encoder.layer[-1].attention.self
     seen: dict[str, Tensor] = {}
     hooks = [
-        getattr(layer, name).register_forward_hook(lambda _, given, output, name=name: seen.update({name: output}))
+        getattr(layer, name).register_forward_hook(lambda _, inputs, output, name=name: seen.update({name: output}))
         for name in ("query", "key")
     ]
     try:

@@ -1,8 +1,7 @@
-"""Checkpoint averaging: the mean of the weights at a hop's last evaluation points, evaluated on the test splits.
+"""Checkpoint averaging: evaluate the mean of the weights at a hop's last evaluation points on the test splits.
 
-A choice that needs no dev data, of any language. Weights of points are kept where ``evaluate.keep_points`` asks for
-them. Predictions of the averaged model lie in the store by key, and a copy beside the run, from where reports take them
-as one more rule (docs/checkpoints.md). Nothing is trained.
+This model selection needs no dev data (docs/checkpoints.md). The weights of points are stored if
+``evaluate.keep_points`` is set. Predictions are cached in the store; a copy in the run directory serves reports.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from xclrun.train.stop import StopFlag
 
 
 def mean_weights(files: Sequence[Path]) -> dict[str, Tensor]:
-    """Return the mean of the floating tensors of safetensors files, in their own type; the last file's of all others.
+    """Return the mean of the floating-point tensors of safetensors files; other tensors come from the last file.
 
-    Summed in double precision, in the order of the files.
+    Sums are in double precision and in the order of the files; results have the tensors' own type.
     """
     total: dict[str, Tensor] = {}
     for path in files:
@@ -38,63 +37,53 @@ def mean_weights(files: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def weights_of(run: Run, last: int | None) -> list[list[Path]]:
-    """Return for each hop the files with the weights of its last points, checked: what `average` takes.
+    """Return for each hop the undamaged weight files of its last points, for `average`.
 
     Args:
-        run: finished, with ``evaluate.keep_points``.
-        last: of how many points; None: of all.
+        last: number of points; None: all.
 
     Raises:
-        UsageError: weights of so many points were not kept, or languages have their own parts.
-        RunError: the store does not have them any more, or not as they were written.
+        UsageError: the run did not store the weights of so many points, or languages have their own parts.
+        RunError: the files are missing or damaged.
     """
-    given = "--all" if last is None else f"--last {last}"
+    option = "--all" if last is None else f"--last {last}"
     strategy, hops = run.strategy(), [stage for stage in run.stages if stage.hop.index]
     if run.config.evaluate.keep_points is None:
-        raise UsageError(f"{given}: {run.id} keeps no weights of points; evaluate.keep_points=5, or all, does")
+        raise UsageError(
+            f"{option}: {run.id} stored no weights of points; train it with evaluate.keep_points=5, or all"
+        )
     if strategy.adapters is not None or any(strategy.serving_signature(stage.hop) for stage in hops):
-        raise UsageError(f"{given}: {run.strategy_name} does not serve all languages with the same weights")
-    return [_chosen(run, stage, given, last) for stage in hops]
+        raise UsageError(f"{option}: {run.strategy_name} has language-specific weights, which cannot be averaged")
+    return [_chosen(run, stage, option, last) for stage in hops]
 
 
 def average(
     run: Run, last: int | None, chosen: Sequence[Sequence[Path]], listener: Listener, stop: StopFlag
 ) -> list[Path]:
-    """Evaluate the mean of each hop's last weights, and put the predictions next to the run.
-
-    Args:
-        last: as given to `weights_of`.
-        chosen: what `weights_of` gave.
-
-    Returns:
-        The files, one for each hop.
-    """
+    """Evaluate the mean of each hop's weight files ``chosen`` by `weights_of`; return the prediction files."""
     graph = StageGraph(run, listener, stop)
-    found = []
+    files_written = []
     for stage, files in zip([stage for stage in run.stages if stage.hop.index], chosen, strict=True):
         folder = graph.averaged(stage, [path.name for path in files], lambda files=files: mean_weights(files))  # type: ignore[misc]
         rows = predictions.read(folder / "predictions.parquet")
         content = predictions.content(rows, run_id=run.id, hop=stage.hop.index)
         name = "all" if last is None else f"last-{last}"
-        found.append(CachedFile(run.directory.averages, f"{name}-hop-{stage.hop.index}", ".parquet").write(content))
-    return found
+        files_written.append(
+            CachedFile(run.directory.averages, f"{name}-hop-{stage.hop.index}", ".parquet").write(content)
+        )
+    return files_written
 
 
-def _chosen(run: Run, stage: Stage, given: str, last: int | None) -> list[Path]:
+def _chosen(run: Run, stage: Stage, option: str, last: int | None) -> list[Path]:
     store, hop = run.store, stage.hop.index
     for needed in {hop, *([stage.hop.parent] if run.strategy().keeps_encoder(stage.hop) else [])} - {0}:
         folder = store.path(run.stages[needed].train)
-        # What is damaged stays if it is: nothing is trained here that could take its place.
-        if (wrong := store.damaged(folder.name)) is not None:
-            there = f"{folder / wrong} is damaged" if folder.is_dir() else "the store has no weights of it any more"
-            raise RunError(
-                f"{run.id}, hop {needed}: {there}; `xclrun rerun {run.id} --fresh DIR` trains it again, the same"
-            )
+        if (damaged := store.damaged(folder.name)) is not None:
+            problem = f"{folder / damaged} is damaged" if folder.is_dir() else "its weights are no longer in the store"
+            raise RunError(f"{run.id}, hop {needed}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`")
     files = sorted(store.path(stage.train).glob("point-*.safetensors"))
     points = len(store.facts(stage.train)["training"]["points"])
-    wanted = points if last is None else min(last, points)
-    if len(files) < wanted:
-        raise UsageError(
-            f"{given}: of hop {hop} of {run.id} the weights of the last {len(files)} of {points} points were kept"
-        )
-    return files[len(files) - wanted :]
+    count = points if last is None else min(last, points)
+    if len(files) < count:
+        raise UsageError(f"{option}: hop {hop} of {run.id} stored the weights of {len(files)} of {points} points only")
+    return files[len(files) - count :]

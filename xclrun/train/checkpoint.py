@@ -1,7 +1,6 @@
-"""Checkpoints inside a hop: one safetensors file whose name holds the checksum of its content.
+"""Checkpoints inside a hop: one safetensors file whose name contains the checksum of its content.
 
-A checkpoint is put in place by a rename before the one before is removed, so there is always a whole one; a file whose
-content does not match its name (torn, or changed on disk) is not read.
+A new checkpoint is renamed into place before the previous one is removed. Damaged files are ignored.
 """
 
 from __future__ import annotations
@@ -20,26 +19,22 @@ from torch import Tensor
 from xclrun.store.files import TEMPORARY, sha256, sync_directory, writing
 from xclrun.store.tensors import load_tensors, save_tensors
 
-# What else can change how a checkpoint is read: a new number with each change.
+# Version of the file format.
 FORMAT = "3"
 
 
 class Unchanged:
-    """Knows tensors again that a hop began with, as long as nothing has changed them.
+    """The tensors of a strategy's state at the start of a hop, and which of them are unchanged since.
 
-    A strategy's state may be as large as the model (Fisher information) or larger (teachers), and mostly no hop changes
-    it: then the store has it, of the hop before, and no checkpoint needs it again. A tensor counts as unchanged if it
-    is the very object, which torch has not written into since; a copy of it counts as changed, which costs space alone.
-
-    Args:
-        tensors: name → tensor, as the hop begins.
+    Checkpoints omit unchanged tensors, such as Fisher information and teachers, because the store has them. A tensor is
+    unchanged if it is the same object and torch has not written to it since.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = {name: (tensor, _version(tensor)) for name, tensor in tensors.items()}
 
     def among(self, tensors: Mapping[str, Tensor]) -> list[str]:
-        """Return the names under which tensors are what the hop began with."""
+        """Return the names of the tensors that are unchanged."""
         began = self.tensors
         return [
             name
@@ -48,35 +43,29 @@ class Unchanged:
         ]
 
     def named(self, names: Iterable[str]) -> dict[str, Tensor] | None:
-        """Return the tensors of these names; None where the hop did not begin with all of them."""
-        wanted = list(names)
-        if not set(wanted) <= self.tensors.keys():
+        """Return the tensors with these names; None if one of them did not exist at the start of the hop."""
+        if not set(names := list(names)) <= self.tensors.keys():
             return None
-        return {name: self.tensors[name][0] for name in wanted}
+        return {name: self.tensors[name][0] for name in names}
 
 
 def _version(tensor: Tensor) -> int | None:
-    """Return how often torch has written into a tensor; None where it does not count."""
+    """Return the number of in-place writes to a tensor; None for inference tensors, which have no count."""
     return None if tensor.is_inference() else tensor._version
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one training, in their own folder.
-
-    Attributes:
-        folder: where.
-        warn: called with a line on a checkpoint that is damaged.
-    """
+    """The checkpoints of one training, in their own folder; ``warn`` reports damaged ones."""
 
     folder: Path
     warn: Callable[[str], None] = field(default=lambda text: None, compare=False)
 
     def save(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Write a checkpoint and remove the ones before.
+        """Write a checkpoint and remove earlier ones.
 
         Raises:
-            RunError: the disk is full; the checkpoint before stays.
+            RunError: the disk is full; the earlier checkpoint stays.
         """
         metadata = {"format": FORMAT, "facts": json.dumps(facts)}
         with writing(self.folder):
@@ -92,18 +81,17 @@ class Checkpoints:
                 temporary.unlink(missing_ok=True)
             sync_directory(self.folder)
         for other in self.folder.iterdir():
-            # Predictions and weights of evaluation points lie here too, and belong to this checkpoint as to the one
-            # before.
+            # The folder also holds the files of evaluation points.
             if other != path and other.suffix not in (".parquet", ".weights"):
                 other.unlink(missing_ok=True)
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Return facts and tensors (on the CPU) of the newest whole checkpoint, or None."""
+        """Return facts and tensors (on the CPU) of the newest undamaged checkpoint, or None."""
         from safetensors import safe_open
 
         for path in sorted(self.folder.glob("*-*.safetensors"), reverse=True):
             if sha256(path) != path.stem.split("-")[1]:
-                self.warn(f"{path} is damaged (its checksum does not match): it is not used")
+                self.warn(f"{path} is damaged (its checksum does not match); ignoring it")
                 continue
             with safe_open(path, "pt") as file:
                 metadata = file.metadata()
@@ -112,6 +100,6 @@ class Checkpoints:
         return None
 
     def clear(self) -> None:
-        """Remove all checkpoints: the training is done."""
+        """Remove all checkpoints."""
         with contextlib.suppress(OSError):
             shutil.rmtree(self.folder)

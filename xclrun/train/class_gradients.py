@@ -1,8 +1,7 @@
 """Gradients of the class head: for each class, the sum over its weights, at every main step.
 
-Hussain et al. 2021 ("LL"), section 3, figure 1: under a head that all keys share, the classes of other keys only get
-gradients that lower their logits. Recorded is the main gradient, before a strategy edits it and before clipping;
-replayed steps do not count. ``class_gradients.parquet`` in a run's directory has a row for each hop, step and class:
+Hussain et al. 2021 ("LL"), section 3, figure 1. Recorded are the gradients of main steps, not of replayed ones, before
+a strategy edits them and before clipping. ``class_gradients.parquet`` has a row for each hop, step and class:
 
 | column | meaning |
 |---|---|
@@ -33,28 +32,24 @@ FILE = "class_gradients.parquet"
 
 
 class ClassGradients:
-    """Records the gradients of class heads at a hop's main steps.
-
-    Args:
-        model: the model being trained.
-        targets: the labels of each task.
-    """
+    """Records the gradients of class heads at a hop's main steps."""
 
     def __init__(self, model: Model, targets: Sequence[Targets]) -> None:
         self.heads = []
         self.classes: list[str] = []
-        for of in targets:
-            heads = model.heads_of(of.task.head)
+        for target in targets:
+            name = target.task.head
+            heads = model.heads_of(name)
             head = heads.intent if heads.intent is not None else heads.classifier
             if head is not None:
                 self.heads.append(head)
-                self.classes += [label if len(targets) == 1 else f"{of.task.head}: {label}" for label in of.labels]
+                self.classes += [label if len(targets) == 1 else f"{name}: {label}" for label in target.labels]
         self.steps: list[int] = []
-        # One entry for each step, (classes,), on the device until it is asked for.
+        # One (classes,) tensor per step, on the device until it is read.
         self.gradients: list[Tensor] = []
 
     def look(self, step: int) -> None:
-        """Record the gradients of a main step, as they are now."""
+        """Record the current gradients, of a main step."""
         rows = []
         for head in self.heads:
             gradient = head.weight.grad
@@ -64,12 +59,12 @@ class ClassGradients:
         self.gradients.append(torch.cat(rows))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield everything, by name, for a checkpoint."""
+        """Yield the state for a checkpoint, by name."""
         yield "steps", torch.tensor(self.steps, dtype=torch.int32)
         yield "gradients", self._stacked()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load what `tensors` gave."""
+        """Load the state that `tensors` yielded."""
         self.steps, self.gradients = tensors["steps"].tolist(), list(tensors["gradients"])
 
     def _stacked(self) -> Tensor:
@@ -78,11 +73,11 @@ class ClassGradients:
         return torch.stack(rows) if rows else torch.zeros((0, len(self.classes)))
 
     def write(self, folder: Path) -> None:
-        """Write the rows of the hop into a folder of the store."""
+        """Write the hop's rows into a folder of the store."""
         predictions.write(folder / FILE, self.table())
 
     def table(self) -> pa.Table:
-        """Return the rows of the hop; its number is set when a run copies them."""
+        """Return the hop's rows, without the hop's number, which depends on the run."""
         import pyarrow as pa
 
         values = self._stacked().numpy().ravel()

@@ -1,9 +1,8 @@
-"""In which batches a hop sees its own data: a function of (seed, depth of the hop, position) alone.
+"""The batches of a hop's own data: a function of (seed, depth of the hop, position) alone.
 
-A batch holds examples of one task. `Passes` go over all examples; where a hop learns several tasks, each pass cuts the
-examples of every task into batches, in their own order, and shuffles these batches: a task has its share of the
-steps. `Mixed` takes steps of whole batches, each of one key, whatever the keys' sizes (GLI = "Learning and Evaluating
-General Linguistic Intelligence", Yogatama et al. 2019, section 4: "random curriculum").
+A batch holds examples of one task. `Passes` iterates over all examples; if a hop has several tasks, each pass shuffles
+the batches of all tasks together. `Mixed` draws the key of every batch uniformly, whatever the keys' sizes ("random
+curriculum" in Yogatama et al. 2019, "Learning and evaluating general linguistic intelligence", section 4).
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from xclrun.data.batches import Batch, Encoded, by_task, epoch_batches
 
 
 class Passes:
-    """Passes over all examples, each in its own order.
+    """Passes over all examples, each in a separate random order.
 
     Args:
         parts: the hop's training splits, in its order.
-        size: examples of a batch; the last one of a task may be smaller.
+        size: examples per batch; the last batch of a task may be smaller.
         epochs: number of passes.
-        generator: gives that of a pass.
+        generator: pass → its random generator.
 
     Attributes:
-        steps: batches of a pass.
+        steps: batches per pass.
     """
 
     def __init__(
@@ -43,16 +42,13 @@ class Passes:
         self._drawn: tuple[int, list[tuple[int, np.ndarray]]] | None = None
 
     def batches(self, epoch: int, begin: int) -> Iterator[Batch]:
-        """Yield the batches of a pass from the one at ``begin`` on, on the CPU.
-
-        ``indices`` of a batch are the places of its examples in all parts, one after the other.
-        """
+        """Yield the batches of a pass from position ``begin``, on the CPU; ``indices`` count through all parts."""
         for group, rows in self._order(epoch)[begin:]:
             examples, places = self.groups[group]
             yield replace(examples.batch(rows), indices=places[rows])
 
     def seen(self, step: int) -> int:
-        """Return how many examples the first ``step`` batches have, those of earlier passes included."""
+        """Return the number of examples in the first ``step`` batches, counted over all passes."""
         epoch, within = divmod(step, self.steps)
         whole = epoch * self.examples
         if len(self.groups) == 1 or not within:
@@ -60,35 +56,32 @@ class Passes:
         return whole + sum(len(rows) for _, rows in self._order(epoch)[:within])
 
     def _order(self, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """Return group and rows of each batch of a pass."""
+        """Return (group, rows) of each batch of a pass."""
         if self._drawn is None or self._drawn[0] != epoch:
             generator = self.generator(epoch)
-            found = [
+            order = [
                 (group, rows)
                 for group, (examples, _) in enumerate(self.groups)
                 for rows in epoch_batches(len(examples), self.size, generator)
             ]
             if len(self.groups) > 1:
-                found = [found[i] for i in generator.permutation(len(found))]
-            self._drawn = epoch, found
+                order = [order[i] for i in generator.permutation(len(order))]
+            self._drawn = epoch, order
         return self._drawn[1]
 
 
 class Mixed:
-    """Steps of whole batches, each of a key that is drawn uniformly, from the key's own shuffled order.
-
-    The order of a key begins anew, shuffled anew, when it is exhausted; a batch may hold its end and its beginning. All
-    is one pass.
+    """One pass of full batches, each of a uniformly drawn key; a key's examples are reshuffled when exhausted.
 
     Args:
         parts: the hop's training splits, in its order; none is empty.
         names: their keys.
-        size: examples of a batch.
+        size: examples per batch.
         steps: number of batches.
-        generator: gives those of the draws of keys (``keys``), and of a key's order (``shuffle``, key, times before).
+        generator: position → random generator: ``("keys",)``, or ``("shuffle", key, number of the round)``.
 
     Attributes:
-        drawn: for each step the place of its key among the parts, (steps,).
+        drawn: (steps,) index of each step's key among the parts.
     """
 
     epochs = 1
@@ -107,7 +100,7 @@ class Mixed:
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def batches(self, epoch: int, begin: int) -> Iterator[Batch]:
-        """Yield the batches from the one at ``begin`` on, on the CPU; ``indices`` as those of `Passes`."""
+        """Yield the batches from position ``begin``, on the CPU; ``indices`` as those of `Passes`."""
         taken = np.bincount(self.drawn[:begin], minlength=len(self.parts))
         for key in self.drawn[begin:]:
             rows = self._rows(int(key), int(taken[key]) * self.size)
@@ -115,18 +108,18 @@ class Mixed:
             yield replace(self.parts[key].batch(rows), indices=self.starts[key] + rows)
 
     def seen(self, step: int) -> int:
-        """Return how many examples the first ``step`` batches have."""
+        """Return the number of examples in the first ``step`` batches."""
         return step * self.size
 
     def _rows(self, key: int, begin: int) -> np.ndarray:
-        """Return the rows of a key at the places from ``begin`` on in its order, of which there is no end."""
+        """Return the rows of a key's batch at position ``begin`` of its endless sequence of rounds."""
         n = len(self.parts[key])
         times, within = np.divmod(np.arange(begin, begin + self.size), n)
         return np.concatenate([self._order(key, int(time))[within[times == time]] for time in np.unique(times)])
 
     def _order(self, key: int, times: int) -> np.ndarray:
         if (key, times) not in self._orders:
-            # Earlier ones are not needed again.
+            # Earlier rounds are not needed again.
             self._orders = {at: order for at, order in self._orders.items() if at[0] != key or at[1] >= times - 1}
             generator = self.generator("shuffle", self.names[key], times)
             self._orders[key, times] = generator.permutation(len(self.parts[key]))

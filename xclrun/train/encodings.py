@@ -1,4 +1,4 @@
-"""The encoded splits of a run's dataset: what is encoded once serves all runs of a process that agree on it."""
+"""The encoded splits of a run's dataset, cached for later runs of the process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from xclrun.store.cache import CachedFile
 
 @dataclass(frozen=True)
 class Encodings:
-    """Tokenizer and encoded splits, kept between runs of one process that agree on data and encoder.
+    """Tokenizer and encoded splits.
 
     Attributes:
-        kept: where the vocabulary is trimmed, the tokenizer's ids (m,) of its pieces: piece i of the splits is
-            ``kept[i]``.
+        kept: (m,) tokenizer ids of a trimmed vocabulary: subword i of the splits is ``kept[i]``; None: not trimmed.
     """
 
     tokenizer: Any
@@ -35,42 +34,42 @@ class Encodings:
     kept: np.ndarray | None = None
 
     def cut(self, dataset: Dataset) -> dict[str, dict[str, int]]:
-        """Return what the length limit cuts, for the manifest: what → ``language/split`` → count, if any.
+        """Count what the length limit cuts, for the manifest: kind → ``language/split`` → count.
 
-        ``truncated``: sentences, or windows with a question that was; ``unscored_words``, where a task leaves out the
-        words beyond: their number; ``split_answers``: gold answers that no window has whole; ``long_answers``: those
+        ``truncated``: sentences, or windows whose question was cut; ``unscored_words``: words beyond the limit, if the
+        task leaves them out; ``split_answers``: gold answers that no window contains; ``long_answers``: gold answers
         longer than ``model.windows.answer``.
         """
         named = {f"{language}/{split}": encoded for (language, split), encoded in self.splits.items()}
-        found = {"truncated": {name: e.truncated for name, e in named.items() if e.truncated}}
-        left_out = {k for k in dataset.languages if (of := dataset.task_of(k)).words and of.outside is None}
-        if left_out:
-            of_them = {name: e for name, e in named.items() if name.rpartition("/")[0] in left_out}
-            beyond = {name: int((e.words - e.word_pieces.lengths).sum()) for name, e in of_them.items()}
-            found["unscored_words"] = {name: count for name, count in beyond.items() if count}
+        counts = {"truncated": {name: e.truncated for name, e in named.items()}}
+        unscored = {k for k in dataset.languages if (task := dataset.task_of(k)).words and task.outside is None}
+        if unscored:
+            counts["unscored_words"] = {
+                name: int((e.words - e.word_pieces.lengths).sum())
+                for name, e in named.items()
+                if name.rpartition("/")[0] in unscored
+            }
         windowed = {name: e.windows for name, e in named.items() if e.windows is not None}
-        for what in ("split_answers", "long_answers") if windowed else ():
-            counts = {name: getattr(windows, what) for name, windows in windowed.items()}
-            found[what] = {name: count for name, count in counts.items() if count}
-        return found
+        for kind in ("split_answers", "long_answers") if windowed else ():
+            counts[kind] = {name: getattr(windows, kind) for name, windows in windowed.items()}
+        return {kind: {name: n for name, n in by_name.items() if n} for kind, by_name in counts.items()}
 
 
-# What the runs of this process share as long as they agree on a key, of encoder and label sets; its splits are known by
-# the fingerprint of their examples and the name of their task.
+# The last encoder and label sets, and their encodings. Splits are identified by the fingerprint of their examples and
+# their task.
 _common: tuple[tuple[str, ...], Encodings] | None = None
 
 
 def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
-    """Return tokenizer and encoded splits of a run's dataset.
+    """Return tokenizer and encoded splits of a run's dataset; splits that an earlier run encoded are reused.
 
-    What is encoded is kept: runs with other buckets encode these alone. A trimmed vocabulary is the same for all
-    buckets: it keeps the pieces of what they were drawn from.
+    A trimmed vocabulary has the subwords of the data that buckets were drawn from, so it is the same for all buckets.
 
     Args:
-        warn: called with a line on a kept file that is damaged, and is made again.
+        warn: reports damaged cache files.
 
     Raises:
-        UsageError: a bucket has other pieces, since it was not drawn from this data.
+        UsageError: a bucket has other subwords, because it was not drawn from this data.
     """
     global _common
     dataset, config = run.dataset, run.config.model
@@ -90,31 +89,32 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
             encoded = _encode(run, dataset, name, common.tokenizer)
             common.splits[content] = encoded if common.kept is None else _trimmed(encoded, common.kept)
         splits[name] = common.splits[content]
-    found = replace(common, splits=splits)
-    _kept_cut(run, warn).write(json.dumps(found.cut(dataset), sort_keys=True).encode())
-    return found
+    result = replace(common, splits=splits)
+    _cut_file(run, warn).write(json.dumps(result.cut(dataset), sort_keys=True).encode())
+    return result
 
 
 def _encode(run: Run, dataset: Dataset, split: tuple[str, str], tokenizer: Any) -> Encoded:
-    of = dataset.targets_of(split[0])
-    found = encode_task(of.task, dataset.splits[split], tokenizer, of.labels, of.tags, run.config.model)
-    return found if dataset.task is not None else replace(found, task=of.task.head)
+    target = dataset.targets_of(split[0])
+    task = target.task
+    encoded = encode_task(task, dataset.splits[split], tokenizer, target.labels, target.tags, run.config.model)
+    return encoded if dataset.task is not None else replace(encoded, task=task.head)
 
 
 def _trimmed(encoded: Encoded, kept: np.ndarray) -> Encoded:
     if not np.isin(encoded.pieces.values, kept).all():
         raise UsageError(
-            "model.trim_vocabulary=true: the buckets have word pieces that the dataset has not; set it to false"
+            "model.trim_vocabulary=true: the buckets have subwords that the dataset does not have; set it to false"
         )
     return encoded.renumbered(kept)
 
 
-def kept_cut(run: Run, warn: Callable[[str], None] = note) -> dict[str, dict[str, int]] | None:
-    """Return the stored counts of what is cut (see `Encodings.cut`), for runs that encode nothing."""
-    path = _kept_cut(run, warn).find()
-    found: dict[str, dict[str, int]] | None = None if path is None else json.loads(path.read_bytes())
-    return found
+def cached_cut(run: Run, warn: Callable[[str], None] = note) -> dict[str, dict[str, int]] | None:
+    """Return the cached counts of `Encodings.cut`, for runs that encode nothing; None if there are none."""
+    path = _cut_file(run, warn).find()
+    counts: dict[str, dict[str, int]] | None = None if path is None else json.loads(path.read_bytes())
+    return counts
 
 
-def _kept_cut(run: Run, warn: Callable[[str], None]) -> CachedFile:
+def _cut_file(run: Run, warn: Callable[[str], None]) -> CachedFile:
     return CachedFile(run.cache, f"cut-{digest([run.data_fingerprint, run.resolved['model']])[:16]}", ".json", warn)

@@ -1,4 +1,4 @@
-"""Evaluation: from a model to prediction rows, and from rows to base scores. No meta-metric is computed here."""
+"""Evaluation: prediction rows of a model, and base scores of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xclrun.store import predictions
 from xclrun.train.answers import Readings, answers_of
 from xclrun.train.precision import autocast
 
-# What predicts: the model, or a strategy that adapts it to each batch.
+# The prediction function: the model's own, or that of a strategy.
 Answer = Callable[[Batch], Prediction]
 
 
@@ -40,15 +40,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a model on encoded splits.
-
-    Attributes:
-        dataset: gives gold labels and the label sets.
-        device: where the forward pass runs.
-        batch_size: sentences in a batch.
-        precision: autocast type.
-        slot_f1: how F1 of spans is computed.
-    """
+    """Evaluates a model on encoded splits, in batches of ``batch_size`` sentences."""
 
     dataset: Dataset
     device: torch.device
@@ -59,10 +51,10 @@ class Evaluator:
     def predict(
         self, model: Model, encoded: Encoded, language: str, split: str, answer: Answer | None = None
     ) -> dict[str, list[Any]]:
-        """Return the prediction columns of one split in file order; the model is in eval mode meanwhile.
+        """Return the prediction columns of one split in file order; the model is in eval mode during the call.
 
         Args:
-            answer: gives the predictions for a batch on the device; None: the model's own.
+            answer: returns the predictions for a batch on the device; None: the model's own.
         """
         n = len(encoded)
         predicted, log2_gold = np.zeros(n, dtype=np.int64), np.full(n, np.nan)
@@ -72,21 +64,21 @@ class Evaluator:
         readings = None if encoded.windows is None else Readings.empty(encoded.windows)
         training = model.training
         model.eval()
-        for indices, batch, found in self._late(encoded, answer or model.predict):
-            if "label" in found:
-                predicted[indices] = found["label"].numpy()
-                log2_gold[indices] = found["log2_label"].numpy()
-            if "tags" in found:
-                log2_tags[indices] = found["log2_tags"].numpy()
+        for indices, batch, output in self._late(encoded, answer or model.predict):
+            if "label" in output:
+                predicted[indices] = output["label"].numpy()
+                log2_gold[indices] = output["log2_label"].numpy()
+            if "tags" in output:
+                log2_tags[indices] = output["log2_tags"].numpy()
                 seen = batch.word_mask.sum(dim=1).tolist()
-                rows = zip(found["tags"].tolist(), batch.tags.tolist(), indices, seen, strict=True)
+                rows = zip(output["tags"].tolist(), batch.tags.tolist(), indices, seen, strict=True)
                 for row, gold, index, words in rows:
-                    sequences[index] = _of_words(row[:words], gold[:words], names)
-            if "answers" in found and readings is not None:
-                readings.note(indices, found["answers"].numpy(), batch.word_mask.numpy())
+                    sequences[index] = _word_tags(row[:words], gold[:words], names)
+            if "answers" in output and readings is not None:
+                readings.note(indices, output["answers"].numpy(), batch.word_mask.numpy())
         model.train(training)
         if readings is not None:
-            # Of several windows one answer, so there are as many as examples.
+            # One answer per example, over all its windows.
             first = readings.windows.starts
             predicted, log2_gold, log2_tags = predicted[first], log2_gold[first], log2_tags[first]
             columns = self._columns(encoded, language, split, predicted, log2_gold, log2_tags, [[]] * len(first))
@@ -96,10 +88,7 @@ class Evaluator:
         return columns | self._texts_of_pairs(language, split)
 
     def _late(self, encoded: Encoded, answer: Answer) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
-        """Yield (indices, batch, predictions) on the CPU, each once the device works on the next batch.
-
-        Predictions come in one copy a batch.
-        """
+        """Yield (indices, batch, predictions) on the CPU, one batch late so that the device does not wait."""
         before: tuple[np.ndarray, Batch, Callable[[], dict[str, Tensor]]] | None = None
         for indices in length_sorted_batches(encoded.lengths, self.batch_size):
             batch = encoded.batch(indices)
@@ -113,9 +102,9 @@ class Evaluator:
             yield before[0], before[1], before[2]()
 
     def _texts_of_pairs(self, language: str, split: str) -> dict[str, list[int]]:
-        """Return the column ``text`` of pairs, where some have their first text in common; else nothing."""
+        """Return the column ``text`` if the split has pairs that share their first text; else no column."""
         examples = self.dataset.split(language, split)
-        # Statements have their text's number in their ids.
+        # The ids of statements contain the number of their text.
         if self.dataset.task_of(language) == STATEMENT_TRUTH or not any(e.text_b for e in examples):
             return {}
         numbers = text_numbers(examples)
@@ -132,9 +121,9 @@ class Evaluator:
         sequences: list[list[int]],
     ) -> dict[str, list[Any]]:
         examples = self.dataset.split(language, split)
-        of = self.dataset.targets_of(language)
-        task, names, ids = of.task, of.tags, {tag: i for i, tag in enumerate(of.tags)}
-        labels = {label: i for i, label in enumerate(of.labels)}
+        target = self.dataset.targets_of(language)
+        task, names, ids = target.task, target.tags, {tag: i for i, tag in enumerate(target.tags)}
+        labels = {label: i for i, label in enumerate(target.labels)}
         labelled = task.label is not None
         columns: dict[str, list[Any]] = {
             "split": [split] * len(examples),
@@ -143,7 +132,7 @@ class Evaluator:
             "gold": [labels.get(str(e.label), -1) if labelled else None for e in examples],
             "predicted": predicted.tolist() if labelled else [None] * len(examples),
             "log2_gold": log2_gold.tolist(),
-            # What the column can hold; texts of questions may be longer.
+            # The column is int16; texts of questions may be longer.
             "tokens": [min(len(e.tokens), 2**15 - 1) for e in examples],
             "log2_gold_tags": log2_tags.tolist(),
             "seen": list(map(len, sequences)),
@@ -156,7 +145,7 @@ class Evaluator:
                 values: tuple[Any, ...] = (None, None, 0, 0, 0)
             else:
                 gold = e.tags or ()
-                # The model did not see words beyond the length limit, so it predicts nothing for them.
+                # Words beyond the length limit have no predictions.
                 if task.outside is None:
                     gold = gold[: len(sequence)]
                 else:
@@ -168,27 +157,27 @@ class Evaluator:
         return columns
 
     def scores(self, columns: dict[str, list[Any]]) -> dict[str, float]:
-        """Return the base scores of one split's columns, by the names of the metrics of its language; in [0, 1]."""
+        """Return the base scores of one split's columns: metric → value in [0, 1]."""
         language = columns["language"][0] if columns["language"] else self.dataset.languages[0]
         metrics = self.dataset.metrics.of(language)
         tags = self.dataset.tags if self.slot_f1 is SlotF1.tag_macro else None
         return base_scores.of_split(columns, metrics, tags, self.dataset.reader)
 
 
-def _of_words(predicted: list[int], gold: list[int], names: Sequence[str]) -> list[int]:
-    """Return the tag of each word, which is that of its first piece, where every piece has one (``label_on=all``).
+def _word_tags(predicted: list[int], gold: list[int], names: Sequence[str]) -> list[int]:
+    """Return each word's tag: that of its first subword, if every subword has a tag (``label_on=all``).
 
-    X, the tag of later pieces, says nothing of a word: at its first piece it counts as a tag outside of spans.
+    X, the tag of later subwords, counts as a tag outside of spans if it is predicted for a first subword.
     """
     tail = len(names)
     if tail not in gold and tail not in predicted:
         return predicted
     outside = names.index("O") if "O" in names else 0
     pairs = zip(predicted, gold, strict=True)
-    return [outside if tag == tail else tag for tag, known in pairs if known != tail]
+    return [outside if tag == tail else tag for tag, target in pairs if target != tail]
 
 
 def selection_score(scores: dict[str, dict[str, float]]) -> float:
-    """Return what selects the best epoch: the mean over languages of the mean over their base scores."""
-    of_keys = [[value for name, value in by.items() if name != KEY_SCORE.name] for by in scores.values()]
-    return math.fsum(value / len(values) for values in of_keys for value in values) / len(of_keys)
+    """Return the score that selects the best epoch: the mean over languages of the mean of their base scores."""
+    by_key = [[value for name, value in metrics.items() if name != KEY_SCORE.name] for metrics in scores.values()]
+    return math.fsum(value / len(values) for values in by_key for value in values) / len(by_key)

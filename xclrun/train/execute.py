@@ -1,4 +1,4 @@
-"""Executes a run: its stages one after another, and its files of record."""
+"""Execute a run: its stages in order, and its files of record."""
 
 from __future__ import annotations
 
@@ -46,25 +46,22 @@ __all__ = ["Busy", "execute", "make_stages"]
 
 # Torch's own number of threads, before any run sets it.
 THREADS = torch.get_num_threads()
-# What PyTorch says of such an operation, after its name.
+# PyTorch's message about an operation, after the operation's name.
 NOT_DETERMINISTIC = " does not have a deterministic implementation"
-# A person is reported where more than this share of a split's sentences lose their ends.
+# Share of truncated sentences in a split above which a note is printed.
 CUT = 0.01
 
 
 def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
-    """Do one run from start to end, or from where it was left, and write its files of record.
+    """Do a run, or resume it, and write its files of record.
 
     Args:
-        run: what to do.
-        listener: hears progress.
-        stop: is set when the run should stop.
-        patient: wait for what another process is making.
+        patient: wait for stages that another process is computing.
 
     Raises:
-        XclrunError: what a person should know about why it failed; the manifest says so too.
-        Stopped: a signal asked for it; a checkpoint was saved, or the run was at its end.
-        Busy: another process does the run or makes a stage of it, and this one is not patient.
+        XclrunError: the run failed; the manifest has the message too.
+        Stopped: a signal was received; a checkpoint was saved, or the run had ended.
+        Busy: another process is working on the run or on one of its stages, and this one is not patient.
     """
     _set_threads(run)
     lease, waited = run.directory.lease, False
@@ -78,29 +75,28 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
         waited = True
     with lease.held(mine):
         if waited and (error := run.directory.error) is not None:
-            raise RunError(f"another process has just tried it: {error}")
+            raise RunError(f"the run has just failed in another process: {error}")
         if not run.directory.finished:
             try:
-                if (wrong := run.directory.damaged()) is not None:
-                    listener.noted(f"{wrong} is missing or damaged: the run is made again from the store")
-            except UnreadableRun as other:
-                if other.state == "newer":
-                    # What a newer version has made is not overwritten.
-                    refused = RunError(str(other))
+                if (damaged := run.directory.damaged()) is not None:
+                    listener.noted(f"{damaged} is missing or damaged; restoring the run from the store")
+            except UnreadableRun as unreadable:
+                if unreadable.state == "newer":
+                    # Do not overwrite files of a newer version.
+                    refused = RunError(str(unreadable))
                     listener.run_failed(run, refused)
-                    raise refused from other
-                listener.noted(f"{other}: the run is made again from the store")
+                    raise refused from unreadable
+                listener.noted(f"{unreadable}; restoring the run from the store")
             _Execution(run, listener, stop, patient).run_all()
-    # A signal after the last step has not been handled yet: no other run may begin.
+    # A signal after the last step must prevent the next run.
     stop.check()
 
 
 def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFlag) -> None:
-    """Train and evaluate hops of a run into the store, ahead of the runs that share them; no run is touched.
+    """Train and evaluate hops into the store, before the runs that share them; write no run directory.
 
     Raises:
-        XclrunError: it failed.
-        Stopped: a signal asked for it; a checkpoint was saved.
+        Stopped: a signal was received; a checkpoint was saved.
     """
     _set_threads(run)
     graph = StageGraph(run, listener, stop)
@@ -115,12 +111,12 @@ def _set_threads(run: Run) -> None:
 
 
 class _Execution:
-    """One run under execution, by the holder of its lease."""
+    """The execution of a run by the holder of its lease."""
 
     def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool) -> None:
         self.run, self.listener, self.directory = run, listener, run.directory
         self.graph = StageGraph(run, listener, stop, patient)
-        # File of the run → the rows of each hop in it, of what is measured next to predictions if that is asked for.
+        # File in the run directory → rows of each hop: optional measurements in addition to predictions.
         self.measured: dict[Path, list[pa.Table]] = {}
         self.manifest = _manifest(run, self.graph.strategy.identified(), self.graph.bench.device)
 
@@ -148,7 +144,7 @@ class _Execution:
                     raise
                 raise error from raised
             finally:
-                # An exception keeps this frame alive, and with it the model; so the frame must not keep the exception.
+                # The exception references this frame, and so the model: break the cycle.
                 del error
         self.listener.run_ended(self.run, time.monotonic() - started)
 
@@ -158,12 +154,12 @@ class _Execution:
             status = "waiting"
         elif isinstance(error, Stopped | KeyboardInterrupt):
             status = "interrupted"
-        what = told(error) if status == "failed" else str(error)
-        self.manifest |= {"status": status, "error": what}
-        # The disk may be what failed; the original error matters more.
+        message = told(error) if status == "failed" else str(error)
+        self.manifest |= {"status": status, "error": message}
+        # The disk may be the cause; the original error matters more.
         with contextlib.suppress(Exception):
             self.directory.write_manifest(self.manifest)
-            self.directory.event(status, error=what)
+            self.directory.event(status, error=message)
         if status != "waiting":
             self.listener.run_failed(self.run, error)
 
@@ -201,11 +197,11 @@ class _Execution:
                 "shared": shared,
                 "scores": scores,
                 "training": facts["training"],
-                # The way of its dev scores, of which there are no predictions.
+                # How its dev scores were computed; their predictions are not stored.
                 "slot_f1": dev_scores.value,
             }
         )
-        # The state after a hop may be made only when the next one begins.
+        # The state after a hop may be computed only when the next one begins.
         for entry, earlier in zip(self.manifest["stages"], self.run.stages, strict=False):
             entry["kept"] = self.graph.footprint(earlier)
         if "parameters" in facts:
@@ -221,7 +217,7 @@ class _Execution:
         return scores
 
     def _scores(self, rows: pa.Table) -> Scores:
-        """Return language → metric → score of a hop's rows, which runs share that score them in other ways."""
+        """Return language → metric → score of a hop's rows, by this run's ``evaluate.slot_f1``."""
         dataset = self.run.dataset
         tags = dataset.tags if self.run.config.evaluate.slot_f1 is SlotF1.tag_macro else None
         return base_scores.of_hop(rows, dataset.metrics, tags)
@@ -241,7 +237,7 @@ class _Execution:
         atomic_write(self.directory.scores, buffer.getvalue())
 
     def _write_measured(self) -> None:
-        """Write what was measured of all hops into one file of each kind."""
+        """Write the optional measurements of all hops, one file of each kind."""
         import pyarrow as pa
 
         for path, tables in self.measured.items():
@@ -249,23 +245,25 @@ class _Execution:
 
 
 def cut_short(truncated: Mapping[str, int], run: Run) -> str | None:
-    """Return a line where the length limit cuts more than `CUT` of some split's sentences: what is lost is not scored.
+    """Return a note if the length limit truncates more than `CUT` of some split's sentences; None otherwise.
 
-    Texts that are asked about are read in windows, and lose nothing.
+    Texts of questions are read in windows and are not truncated.
 
     Args:
-        truncated: ``language/split`` → sentences that are cut, or windows with a question that is.
+        truncated: ``language/split`` → truncated sentences.
     """
     sizes = {
         f"{language}/{split}": len(examples)
         for (language, split), examples in run.dataset.splits.items()
         if language in run.dataset.languages and not run.dataset.task_of(language).answers
     }
-    much = {place: count for place, count in truncated.items() if place in sizes and count > CUT * sizes[place]}
-    if not much:
+    counts = {split: count for split, count in truncated.items() if split in sizes and count > CUT * sizes[split]}
+    if not counts:
         return None
-    told = ", ".join(f"{place}: {count} of {sizes[place]:,}" for place, count in much.items())
-    return f"model.max_length={run.config.model.max_length}: too short for many sentences, whose ends are lost ({told})"
+    listed = ", ".join(f"{split}: {count} of {sizes[split]:,}" for split, count in counts.items())
+    return (
+        f"model.max_length={run.config.model.max_length} truncates many sentences ({listed}); consider a larger value"
+    )
 
 
 def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> dict[str, Any]:
@@ -292,33 +290,33 @@ def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> di
             "sizes": {split: dataset.sizes(split) for split in ("train", "dev", "test")},
             **count_notes(dataset),
         },
-        # All store entries that the run refers to, listed from the start, so that `store gc` keeps them.
+        # All entries of the store that the run references, so that `store gc` does not remove them.
         "keys": run.keys,
         "stages": [],
     }
 
 
 def _targets(run: Run) -> dict[str, Any]:
-    """Return label sets and tasks; reports know the package's own tasks, and the one that ``dataset.task`` names."""
+    """Return label sets and tasks; reports look up built-in tasks by ``dataset.task``."""
     dataset = run.dataset
 
-    def note_lines(task: Task) -> str | dict[str, Any]:
+    def description(task: Task) -> str | dict[str, Any]:
         return described(task) if task.name in provided("task") else task.identified
 
     if dataset.task is None:
         tasks = [
-            {"task": note_lines(of.task), "keys": list(of.keys), "labels": list(of.labels), "tags": list(of.tags)}
-            for of in dataset.targets
+            {"task": description(t.task), "keys": list(t.keys), "labels": list(t.labels), "tags": list(t.tags)}
+            for t in dataset.targets
         ]
         return {"labels": [], "tags": [], "tasks": tasks}
-    found: dict[str, Any] = {"labels": list(dataset.labels), "tags": list(dataset.tags)}
+    facts: dict[str, Any] = {"labels": list(dataset.labels), "tags": list(dataset.tags)}
     if run.config.dataset.parts or dataset.task.name in provided("task"):
-        found["task"] = note_lines(dataset.task)
-    return found
+        facts["task"] = description(dataset.task)
+    return facts
 
 
 def _translated(error: BaseException, run: Run) -> BaseException:
-    """Return the error to show: known causes become one line, others stay unchanged."""
+    """Return the error to show: known causes become one line."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return RunError(_out_of_memory(error, run))
     if isinstance(error, RuntimeError) and (operation := str(error).partition(NOT_DETERMINISTIC))[1]:
@@ -335,13 +333,13 @@ def _translated(error: BaseException, run: Run) -> BaseException:
         finally:
             del error
     if not isinstance(error, Exception | Stopped | KeyboardInterrupt):
-        # A plug-in's sys.exit(): it must end neither the sweep nor, with code 0, the command.
-        return RunError(f"{told(error)}: code of a run must not end the process")
+        # A plug-in's sys.exit() must not end the sweep.
+        return RunError(f"{told(error)}: a plug-in must not end the process")
     return error
 
 
 def _out_of_memory(error: BaseException, run: Run) -> str:
-    """Return the message for a GPU out of memory: in which phase, and which keys help."""
+    """Return the message for a GPU out of memory, with the phase and the keys that help."""
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     trainer, less = run.config.trainer, " or trainer.precision=bf16"
     if any(name in ("xclrun.train.evaluate", "xclrun.train.encodings") for name in frames):
@@ -349,7 +347,7 @@ def _out_of_memory(error: BaseException, run: Run) -> str:
     elif trainer.batch_size is None:
         during, key = "training", f"trainer.gradient_accumulation={2 * trainer.gradient_accumulation}"
     else:
-        # The sentences of an update stay unchanged.
+        # With these an update has the same sentences.
         half, twice = max(1, trainer.batch_size // 2), 2 * trainer.gradient_accumulation
         during, key = "training", f"trainer.batch_size={half} trainer.gradient_accumulation={twice}"
     less = less if trainer.precision.value in ("fp32", "tf32") else ""
@@ -361,8 +359,8 @@ def _now() -> str:
 
 
 def _environment() -> dict[str, str]:
-    # From the metadata, since a run whose stages are all in the store need not import the library.
-    found = {"python": platform.python_version(), "torch": torch.__version__, "transformers": version("transformers")}
+    # From the metadata: a run whose stages are all in the store does not import transformers.
+    facts = {"python": platform.python_version(), "torch": torch.__version__, "transformers": version("transformers")}
     if (gpus := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        found["gpus"] = gpus
-    return found | {"platform": platform.platform(), "threads": str(torch.get_num_threads())}
+        facts["gpus"] = gpus
+    return facts | {"platform": platform.platform(), "threads": str(torch.get_num_threads())}

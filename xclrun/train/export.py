@@ -1,14 +1,12 @@
-"""A trained hop as files for other programs: the encoder as a `transformers` folder, the rest next to it.
+"""Export a trained hop in Hugging Face format.
 
-- ``config.json``, ``model.safetensors``, the tokenizer's files: the encoder, for ``AutoModel.from_pretrained``. Its
-  last hidden states are those of the run; where the task reads the class through BERT's pooler, ``pooler_output`` is
-  what the trained pooler gives. Pieces that a trimmed vocabulary left out are there again, as before fine-tuning.
+- ``config.json``, ``model.safetensors`` and the tokenizer's files: the encoder, for ``AutoModel.from_pretrained``. If
+  the task reads the class through BERT's pooler, ``pooler_output`` comes from the trained pooler. Subwords that a
+  trimmed vocabulary left out have their weights from before fine-tuning.
 - ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
-- ``language.safetensors``: what a language its own has, where the strategy gives languages parts; the encoder and
-  the heads have it already.
-- ``adapter/``: a language's adapters, as the library `adapters` writes them (``load_adapter`` puts them into the
-  encoder, which is without them).
-- ``export.json``: what each is, labels and tags in the order of their numbers, and the run.
+- ``language.safetensors``: the language-specific parameters, also contained in encoder and heads.
+- ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`; not part of the encoder.
+- ``export.json``: a description of each file, labels and tags by number, and the run.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
-# What the parameters of a head begin with → what it is.
+# Prefix of a head's parameters → description.
 HEADS = {
     "intent": "linear layer on the last hidden state of [CLS]: logits of labels",
     "pooler": "BERT's pooler on the last hidden state of [CLS]: tanh of a linear layer; the encoder's own is the same",
@@ -45,24 +43,22 @@ HEADS = {
 
 
 def export(run: Run, index: int | None, language: str | None, target: Path) -> dict[str, Any]:
-    """Write a hop of a run into a new folder; nothing is trained.
+    """Write a trained hop into a new or empty folder; return the content of ``export.json``.
 
     Args:
-        run: has been trained up to the hop.
         index: of the hop; None: the last.
-        language: whose parts are written, where languages have their own parts; None: the hop's.
-        target: a folder that is not there yet, or is empty.
-
-    Returns:
-        What ``export.json`` says.
+        language: whose language-specific parameters to write; None: the hop's.
 
     Raises:
-        UsageError: there is no such hop or language, the strategy serves all languages alike, or the folder is there.
-        RunError: the store does not have the weights.
+        UsageError: the hop or language does not exist, all languages share their parameters, or the folder has files.
+        RunError: the weights are not in the store.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{target}: is there already; name a folder that is new or empty")
-    hop = _hop(run, index)
+        raise UsageError(f"{target}: already exists; choose a new or empty folder")
+    hops = run.stream.hops
+    if index is not None and not 0 <= index < len(hops):
+        raise UsageError(f"--hop {index}: {run.id} has hops 0 to {len(hops) - 1}")
+    hop = hops[-1 if index is None else index]
     graph = StageGraph(run, Listener(), StopFlag())
     bench, strategy = graph.bench, graph.strategy
     own_parts = bool(strategy.serving_signature(hop)) or strategy.adapters is not None
@@ -71,7 +67,10 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     needed = {hop.index, *strategy.recalled(hop), *([hop.parent] if strategy.keeps_encoder(hop) else [])} - {0}
     for stage in (run.stages[i] for i in sorted(needed)):
         if graph.store.get(stage.train) is None:
-            raise RunError(f"{run.id}: the store has no weights of hop {stage.hop.index} ({stage.hop.name}) any more")
+            raise RunError(
+                f"{run.id}: the weights of hop {stage.hop.index} ({stage.hop.name}) are no longer in the store; "
+                f"retrain it with `xclrun rerun {run.id} --fresh DIR`"
+            )
     graph.weights(hop.index)
     seen = [name for h in run.stream.hops[: hop.index + 1] for name in h.train]
     served = language or (hop.train[-1] if own_parts and hop.train else None)
@@ -97,20 +96,11 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
             encoder.save_adapter(str(folder / "adapter"), NAME, use_safetensors=True)
             facts["adapter"] = "load_adapter of the library adapters puts it into the encoder"
         write_json(folder / "export.json", facts)
-        # Libraries write weights for the owner alone; an export is made to be passed on.
+        # Libraries make weight files private; an export is for sharing.
         os.umask(umask := os.umask(0))
         for path in folder.rglob("*"):
             path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
     return facts
-
-
-def _hop(run: Run, index: int | None) -> Hop:
-    hops = run.stream.hops
-    if index is None:
-        return hops[-1]
-    if not 0 <= index < len(hops):
-        raise UsageError(f"--hop {index}: {run.id} has hops 0 to {len(hops) - 1}")
-    return hops[index]
 
 
 def _check_language(run: Run, hop: Hop, language: str | None, own_parts: bool) -> None:
@@ -118,30 +108,31 @@ def _check_language(run: Run, hop: Hop, language: str | None, own_parts: bool) -
         return
     if language not in run.stream.languages:
         raise UsageError(
-            f"--language {language}: {run.id} has no such language; {did_you_mean(language, run.stream.languages)}"
+            f"--language {language}: not a language of {run.id}; {did_you_mean(language, run.stream.languages)}"
         )
     if not own_parts:
         raise UsageError(
-            f"--language {language}: after hop {hop.index} of {run.strategy_name} all languages have the same parts; "
-            "leave it out"
+            f"--language {language}: all languages share the parameters of {run.strategy_name} after hop {hop.index}; "
+            "omit this option"
         )
 
 
 def _heads(names: Iterable[str]) -> dict[str, str]:
-    """Return what each of the heads is that have parameters of these names."""
-    there = list(names)
-    return {name: what for name, what in HEADS.items() if any(k.startswith(f"{name}.") for k in there)}
+    """Describe the heads that have these parameters."""
+    parameters = list(names)
+    return {head: text for head, text in HEADS.items() if any(k.startswith(f"{head}.") for k in parameters)}
 
 
 def _tasks(run: Run, names: Iterable[str]) -> dict[str, Any]:
-    """Return what ``export.json`` says of several tasks, by the name that their heads have in ``heads.safetensors``."""
-    there, found = list(names), {}
-    for of in run.dataset.targets:
-        prefix = f"tasks.{of.task.head}."
-        own = _heads(k.removeprefix(prefix) for k in there if k.startswith(prefix))
-        sets = {"task": of.task.name, "keys": list(of.keys), "labels": list(of.labels), "tags": list(of.tags)}
-        found[of.task.head] = {**sets, "heads": {f"{prefix}{name}": what for name, what in own.items()}}
-    return found
+    """Describe several tasks, by the prefix of their heads in ``heads.safetensors``."""
+    parameters, tasks = list(names), {}
+    for target in run.dataset.targets:
+        task, prefix = target.task, f"tasks.{target.task.head}."
+        heads = _heads(k.removeprefix(prefix) for k in parameters if k.startswith(prefix))
+        sets = {"keys": list(target.keys), "labels": list(target.labels), "tags": list(target.tags)}
+        heads = {f"{prefix}{head}": text for head, text in heads.items()}
+        tasks[task.head] = {"task": task.name, **sets, "heads": heads}
+    return tasks
 
 
 def _facts(run: Run, hop: Hop, language: str | None, seen: list[str]) -> dict[str, Any]:
@@ -163,18 +154,18 @@ def _facts(run: Run, hop: Hop, language: str | None, seen: list[str]) -> dict[st
 
 
 def _plain_encoder(run: Run, model: Model, tokenizer: Any, kept: Any) -> Any:
-    """Return the encoder as its library makes it: with a pooler where the task has one, all pieces, no adapters."""
+    """Return the encoder as `transformers` builds it: all subwords, no adapters, and a pooler if the task has one."""
     encoder: Any = model.encoder
     state: dict[str, Tensor] = dict(encoder.state_dict())
     # Of several poolers, the first task's.
     heads = model.tasks.values() if model.tasks else [model]
-    pooler = next((of.pooler for of in heads if isinstance(of, Heads) and of.pooler is not None), None)
+    pooler = next((h.pooler for h in heads if isinstance(h, Heads) and h.pooler is not None), None)
     if pooler is not None:
         state |= {f"pooler.{name}": tensor for name, tensor in pooler.state_dict().items()}
     settings = {key: value for key, value in encoder.config.to_dict().items() if key != "adapters"}
     if kept is not None:
-        own = encoder.get_input_embeddings().weight
-        [name] = [key for key, tensor in encoder.named_parameters() if tensor is own]
+        embeddings = encoder.get_input_embeddings().weight
+        [name] = [key for key, tensor in encoder.named_parameters() if tensor is embeddings]
         task = run.dataset.targets[0].task
         before: Any = build(run.config.model, tokenizer, 1, 0, run.config.seed, None, task).encoder
         rows = before.get_input_embeddings().weight.detach().clone()

@@ -1,13 +1,10 @@
-"""Features of a frozen encoder: computed once for each split and weights, and kept in the store.
+"""Features of a frozen encoder, computed once per split and weights and cached in the store.
 
-A hop that keeps the encoder (`Strategy.keeps_encoder`) learns from these features instead of subwords: the states
-that heads read (`xclrun.model.network.Features`), in eval mode, as float32. All heads, K and buckets that adapt one
-source model share those of dev and test; a bucket has its own. A sentence of W words takes 4·H·(W + 1) bytes, without
-tags 4·H.
+A hop that keeps the encoder (`Strategy.keeps_encoder`) learns from these features instead of subwords: the float32
+states that heads read (`xclrun.model.network.Features`), in eval mode. A sentence of W words takes 4·H·(W + 1) bytes,
+without tags 4·H. Strategies that look up sentences (`Strategy.looks_up`) use the [CLS] states of hop 0 alone.
 
-Strategies that look up sentences by what the encoder of hop 0 makes of them (`Strategy.looks_up`) have [CLS] alone.
-
-Batches depend on the sentences alone, so that features are the same bits whoever computes them.
+Batches depend on the sentences alone, so features are bit-identical whichever process computes them.
 """
 
 from __future__ import annotations
@@ -29,13 +26,12 @@ FILE = "features.safetensors"
 
 
 def features_key(weights: str, examples: str, precision: str, words: bool = True) -> str:
-    """Return the key of features in the store.
+    """Return the store's key of features.
 
     Args:
-        weights: stage key of the training that left the encoder as it is.
+        weights: stage key of the training that produced the encoder.
         examples: fingerprint of the sentences.
-        precision: autocast type.
-        words: whether those of words are among them, where the task has tags.
+        words: whether the features of words are included.
     """
     content = {"kind": "features", "train": weights, "examples": examples, "precision": precision}
     return digest(content if words else {**content, "words": False})
@@ -45,7 +41,7 @@ def features_key(weights: str, examples: str, precision: str, words: bool = True
 def with_features(
     model: Model, sentences: Encoded, device: torch.device, precision: str, words: bool = True
 ) -> Encoded:
-    """Return the sentences with the features that the model's encoder gives them; ``words``: also those of words."""
+    """Return the sentences with the encoder's features of [CLS], and of words if ``words``."""
     hidden: int = model.encoder.config.hidden_size  # type: ignore[union-attr,assignment]
     cls = np.zeros((len(sentences), hidden), np.float32)
     offsets = sentences.word_pieces.offsets
@@ -55,11 +51,11 @@ def with_features(
         for indices in length_sorted_batches(sentences.lengths, BATCH):
             batch = sentences.batch(indices).to(device)
             with autocast(device, precision):
-                found = model.encode(batch)
-            cls[indices] = found.cls.float().cpu().numpy()
-            if found.words is not None and words:
+                features = model.encode(batch)
+            cls[indices] = features.cls.float().cpu().numpy()
+            if features.words is not None and words:
                 tagged = True
-                for i, of_words in zip(indices, found.words.float().cpu().numpy(), strict=True):
+                for i, of_words in zip(indices, features.words.float().cpu().numpy(), strict=True):
                     states[offsets[i] : offsets[i + 1]] = of_words[: offsets[i + 1] - offsets[i]]
     return replace(sentences, cls=cls, word_states=Ragged(states, offsets) if tagged else None)
 
@@ -74,12 +70,12 @@ def save_features(folder: Path, sentences: Encoded) -> None:
 
 
 def load_features(folder: Path, sentences: Encoded) -> Encoded:
-    """Return sentences with their features, as `save_features` wrote them."""
-    found = {name: tensor.numpy() for name, tensor in load_tensors(folder / FILE).items()}
-    words = Ragged(found["words"], sentences.word_pieces.offsets) if "words" in found else None
-    return replace(sentences, cls=found["cls"], word_states=words)
+    """Return sentences with the features that `save_features` wrote."""
+    arrays = {name: tensor.numpy() for name, tensor in load_tensors(folder / FILE).items()}
+    words = Ragged(arrays["words"], sentences.word_pieces.offsets) if "words" in arrays else None
+    return replace(sentences, cls=arrays["cls"], word_states=words)
 
 
 def load_cls(folder: Path) -> np.ndarray:
-    """Return what `save_features` wrote of [CLS], (n, H) float32."""
+    """Return the [CLS] features that `save_features` wrote, (n, H) float32."""
     return load_tensors(folder / FILE, ["cls"])["cls"].numpy()

@@ -1,17 +1,16 @@
-"""``trainer.cuda_graphs``: an optimiser step that is recorded once for each shape of batches, and then repeated.
+"""``trainer.cuda_graphs``: optimiser steps that are recorded once per batch shape, then replayed.
 
-A step of a small encoder is hundreds of short operations, and a GPU that is handed them one by one mostly waits for the
-next. A CUDA graph holds them all, from the zeroing of the gradients to Adam's update, and is launched as one
-(https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs). It repeats the same operations at the same places
-in memory, so
+A step of a small encoder consists of hundreds of short kernels, and launching them one by one leaves the GPU idle. A
+CUDA graph launches a whole step at once, from zeroing the gradients to Adam's update
+(https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs). It repeats the same kernels on the same memory, so
 
-- a batch is copied to where the recorded one lay, and shapes are few (`xclrun.data.batches.Encoded.even`);
-- what else changes from step to step is in memory too: the learning rate is a tensor, and the GPU's generator, which
-  the loop seeds before each step, tells the graph its seed: dropout stays a function of seed, purpose and position;
-- what the host decides is decided once. A strategy says which of its steps are the same (`Strategy.repeats`); the
-  others are taken one operation after the other, on batches of the same shapes, with the same kernels.
+- each batch is copied into the recorded batch, and there are few shapes (`xclrun.data.batches.Encoded.even`);
+- values that change between steps are in memory: the learning rate is a tensor, and the graph reads the seed of the
+  GPU's generator, which the loop sets before each step;
+- decisions of the host are made once. `Strategy.repeats` says whether a step equals the recorded ones; other steps run
+  kernel by kernel, on batches of the same shapes.
 
-So a hop that goes on from a checkpoint takes some steps unrecorded that were recorded before, and has the same results.
+A recorded step and a step taken kernel by kernel have the same result, so resumed hops are bit-identical.
 """
 
 from __future__ import annotations
@@ -31,49 +30,43 @@ Step = Callable[[Batch], Sequence[Tensor]]
 
 
 class Recorder(Protocol):
-    """Records what is asked of a device."""
+    """Records the work of a device."""
 
     def rehearse(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Do work that will be recorded later: what is made once, at first use, is made here."""
+        """Do work that will be recorded later, so lazily initialised resources exist then."""
 
     def record(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
-        """Return what repeats the work, and the tensors in which it leaves its results; nothing is done yet.
+        """Record work without doing it; return a function that replays it, and its output tensors.
 
         Raises:
-            RuntimeError: the work waits for the device, or does what else cannot be repeated.
+            RuntimeError: the work cannot be recorded, for example because it synchronises with the device.
         """
 
 
 class CudaRecorder:
-    """Records CUDA graphs; all of a hop share their memory, since nothing in it is read after the next one began."""
+    """Records CUDA graphs in one memory pool; the outputs of a step are not read after the next step began."""
 
     def __init__(self) -> None:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def rehearse(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        # On the stream of the recordings, as what autograd and cuBLAS keep is a stream's own.
+        # On the recording stream, because autograd and cuBLAS allocate per stream.
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            found = work()
+            losses = work()
         torch.cuda.current_stream().wait_stream(self.stream)
-        return found
+        return losses
 
     def record(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            found = work()
-        return graph.replay, found
+            losses = work()
+        return graph.replay, losses
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded step.
-
-    Attributes:
-        batch: the batch on which it works; others are copied into its tensors.
-        repeat: takes the step.
-        losses: of its parts, after it was taken.
-    """
+    """A recorded step: it reads the tensors of ``batch`` and writes the losses of its parts to ``losses``."""
 
     batch: Batch
     repeat: Callable[[], None]
@@ -81,11 +74,11 @@ class Recording:
 
 
 class RecordedSteps:
-    """The recorded steps of a hop, one for each shape of batches.
+    """The recorded steps of a hop, one per batch shape.
 
     Args:
-        step: takes a step, operation by operation.
-        part: most sentences of one forward pass.
+        step: takes a step kernel by kernel.
+        part: maximum number of sentences per forward pass.
     """
 
     def __init__(self, recorder: Recorder, step: Step, part: int) -> None:
@@ -94,9 +87,7 @@ class RecordedSteps:
         self.recordings: dict[Hashable, Recording] = {}
 
     def take(self, batch: Batch) -> Sequence[Tensor]:
-        """Take a step on a batch, and return the losses of its parts.
-
-        The first step of a shape is not recorded, the second one is.
+        """Take a step on a batch and return the losses of its parts; the second step of a shape is recorded.
 
         Raises:
             RunError: the step cannot be recorded.
@@ -107,22 +98,22 @@ class RecordedSteps:
                 self.rehearsed.add(key)
                 return self.recorder.rehearse(lambda: self.step(batch))
             self.recordings[key] = self._record(batch)
-        found = self.recordings[key]
-        for name, tensor in found.batch.tensors.items():
+        recording = self.recordings[key]
+        for name, tensor in recording.batch.tensors.items():
             tensor.copy_(batch.tensors[name])
-        found.repeat()
-        # The next step writes where this one did.
-        return [loss.clone() for loss in found.losses]
+        recording.repeat()
+        # The next step overwrites them.
+        return [loss.clone() for loss in recording.losses]
 
     def _shape(self, batch: Batch) -> Hashable:
-        """Return all that the host looks at in a batch on the way to its loss."""
+        """Return everything that the host reads of a batch to compute its loss."""
         shapes = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors.items())
         return batch.task, shapes, tuple(part.whole for part in batch.split(self.part))
 
     def _record(self, batch: Batch) -> Recording:
-        own = batch.copied()
+        copy = batch.copied()
         try:
-            repeat, losses = self.recorder.record(lambda: self.step(own))
+            repeat, losses = self.recorder.record(lambda: self.step(copy))
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -130,4 +121,4 @@ class RecordedSteps:
                 f"trainer.cuda_graphs=true: a step could not be recorded ({str(error).splitlines()[0]}); "
                 "use trainer.cuda_graphs=false"
             ) from error
-        return Recording(own, repeat, losses)
+        return Recording(copy, repeat, losses)

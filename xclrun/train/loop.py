@@ -1,8 +1,8 @@
-"""The one training loop: a hop's data, passed over in epochs, under any strategy.
+"""The training loop: epochs over a hop's data, under any strategy.
 
-A *main step* takes one batch of the hop's own data; a strategy may add steps (replay). Only this loop steps the
-optimiser. All randomness is a function of (seed, purpose, hop, position), so a checkpoint holds no random state, and
-a hop that was interrupted anywhere continues exactly as if it had not been.
+A *main step* trains on a batch of the hop's own data; a strategy may add steps (replay). Only this loop steps the
+optimiser. All randomness is a function of (seed, purpose, hop, position), so checkpoints contain no random state and a
+resumed hop is bit-identical.
 """
 
 from __future__ import annotations
@@ -40,20 +40,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Position:
-    """Where the training of a hop is, and what it has counted; JSON-able, part of a checkpoint.
+    """Progress and counters of a hop's training; JSON-able, part of a checkpoint.
 
     Attributes:
         epoch: epochs finished.
         step: main steps taken in the hop.
         updates: optimiser steps taken in the hop, replayed ones included.
         examples, tokens: sentences and subwords trained on, replayed ones included.
-        beside_examples, beside_tokens: sentences and subwords of the memory that steps learned from next to their own
-            batch: in terms of the loss (KD), in the gradient that theirs is compared with (A-GEM).
+        beside_examples, beside_tokens: sentences and subwords of the memory that steps used in addition to their batch:
+            in terms of the loss (KD), or for a reference gradient (A-GEM).
         seconds: of training and dev evaluation, over all attempts.
-        loss_sum: sum of the losses of this epoch's updates.
-        loss_count: number of those updates.
-        best_score: best selection score so far, or None before the first epoch's end.
-        best_epoch, best_step: where that was.
+        loss_sum, loss_count: sum of the losses of this epoch's updates, and their number.
+        best_score, best_epoch, best_step: best selection score so far, and its position.
         epochs: one entry per finished epoch: the training curve.
         points: one entry per evaluation point inside the hop (see `xclrun.train.points`).
     """
@@ -76,62 +74,53 @@ class Position:
 
 
 class GradientObserver(Protocol):
-    """Looks at the gradients of the main steps, before a strategy edits them and before clipping."""
+    """Observes the gradients of main steps, before a strategy edits them and before clipping."""
 
     def look(self, step: int) -> None:
-        """Look at the gradients of a main step, as they are now."""
+        """Record the current gradients, of a main step."""
 
     def tensors(self) -> Iterable[tuple[str, Tensor]]:
-        """Return everything, by name, for a checkpoint."""
+        """Yield the state for a checkpoint, by name."""
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load what `tensors` gave."""
+        """Load the state that `tensors` yielded."""
 
     def write(self, folder: Path) -> None:
-        """Write the observations of the whole hop into the store's folder of its training."""
+        """Write the observations of the hop into the folder of its training in the store."""
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:
-    # Not torch.manual_seed: it formats a stack trace at every call if there is no GPU.
+    # torch.manual_seed formats a stack trace at every call if there is no GPU.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
 
 def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters of a model that are trained, by name: the model's own tensors."""
+    """Return the trained parameters of a model by name, without copying them."""
     return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a copy of tensors: of those on a GPU there, where twice their size is free, else on the CPU.
-
-    At an epoch's end the memory that a step needs is reserved already, so what is free stays free.
-    """
+    """Return copies of tensors: on their GPU if twice their size is free, otherwise on the CPU."""
     size = sum(tensor.nbytes for tensor in tensors.values() if tensor.is_cuda)
     room = not size or torch.cuda.mem_get_info()[0] >= 2 * size
     return {name: tensor.clone() if room else tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
-def take_over(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Give a model values for some of its parameters, or for all.
-
-    Raises:
-        RuntimeError: it has no parameter of a name, or one of another shape.
-    """
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load values of some or all parameters of a model."""
     model.load_state_dict({**model.state_dict(), **tensors})
 
 
 class HopTraining:
-    """The training of one hop, from the parent's weights in ``context.model`` to this hop's weights there.
+    """The training of one hop: ``context.model`` has the parent's weights before it and this hop's weights after it.
 
     Args:
-        bench: the run's strategy, whose `begin_hop` has been called, its evaluator and dev splits, listener and stop.
-        context: model, data, hop and seed.
-        checkpoints: where to save progress inside the hop.
+        bench: its strategy's `begin_hop` has been called.
         points: takes the evaluation points inside the hop; None: there are none.
-        inherited: what the optimiser begins with (see `optimizer_state`).
-        observers: look at the gradients of the main steps, by their name in checkpoints.
+        inherited: initial state of the optimiser (see `optimizer_state`).
+        observers: observers of gradients, by their name in checkpoints.
     """
 
     def __init__(
@@ -148,7 +137,7 @@ class HopTraining:
         if trainer.cuda_graphs:
             context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
-        # Runs that differ in evaluate.slot_f1 share what does not depend on it, and so its log too.
+        # Without dev selection, runs that differ in evaluate.slot_f1 share the training and so its log.
         self.evaluator = bench.evaluator if trainer.uses_dev else replace(bench.evaluator, slot_f1=SlotF1.span_micro)
         self.dev, self.checkpoints = bench.dev(context.hop), checkpoints
         self.listener, self.stop = bench.listener, bench.stop
@@ -159,23 +148,22 @@ class HopTraining:
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
         if inherited:
             load_optimizer_state(self.optimizer, context.model, inherited)
-        # Steps that are recorded; None: all are taken operation by operation.
+        # Recorded steps; None: all steps run kernel by kernel.
         self.recorded: RecordedSteps | None = None
         if trainer.cuda_graphs and context.device.type == "cuda":
             self.record(CudaRecorder())
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
-        # A shared hop may continue from a checkpoint of another strategy, whose state is not this one's; its
-        # training does not depend on it.
+        # A hop that strategies share may resume from another strategy's checkpoint, without using its state.
         self.own = bool(strategy.signature(context.hop))
-        # What a hop leaves unchanged need not be in its checkpoints.
+        # Checkpoints omit unchanged tensors.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
         self.best: dict[str, Tensor] = {}
-        # Of a strategy that gathers: the state with which the selected weights are stored.
+        # The state of a gathering strategy at the selected epoch.
         self.gathers, self.gathered = strategy.gathers and self.own, State()
-        # Reading the loss waits for the GPU, so on a GPU it is read only now and then.
+        # Reading the loss synchronises with a GPU, so it is read less often there.
         self.look_every = 1 if context.device.type == "cpu" else 25
-        # Since the last reading, on the device: the losses of each update's parts, with the main step that it is of.
+        # (main step, losses of the update's parts on the device) since the last reading.
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
 
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
@@ -186,7 +174,7 @@ class HopTraining:
         return Mixed(parts, context.hop.train, size, steps, lambda *at: context.generator("mixture", *at))
 
     def record(self, recorder: Recorder) -> None:
-        """From now on record those steps that the strategy repeats, where encoder and strategy allow it."""
+        """Record the steps that the strategy repeats, if encoder and strategy support it."""
         if recordable(self.strategy) and takes_masks(self.context.model.encoder):
             self.recorded = RecordedSteps(recorder, self._step, self.trainer.part(self.sentences))
 
@@ -194,14 +182,13 @@ class HopTraining:
         """Train, and leave the selected weights in the model.
 
         Returns:
-            What was done: the counters of `Position`, as a dict; and ``edited`` where the strategy has changed the
-            weights since their last dev score (`Strategy.end_training`).
+            The counters of `Position`, as a dict; and ``edited`` if `Strategy.end_training` changed the weights.
 
         Raises:
             RunError: the loss is not finite.
-            Stopped: a signal asked for it; a checkpoint was saved.
+            Stopped: a signal was received; a checkpoint was saved.
         """
-        # Only during the hop: afterwards the context must not keep the optimiser and the best weights alive.
+        # Reset afterwards, so that the context does not keep the optimiser and the best weights alive.
         self.context.beside, before = self._count_beside, self.context.beside
         self.context.model.packs = self.trainer.packing
         try:
@@ -232,13 +219,13 @@ class HopTraining:
             self._end_epoch()
         self._point(last=True)
         if self.trainer.selection is Selection.best:
-            take_over(model, self.best)
+            load_weights(model, self.best)
         elif self.gathers:
             self.gathered = self.strategy.state_dict()
         return asdict(position) | self._end_training()
 
     def _end_training(self) -> dict[str, Any]:
-        """Let the strategy end the training; say so where it changes the weights, which no dev score is of then."""
+        """Call the strategy's `end_training`; return ``edited`` if it changed the weights."""
         if type(self.strategy).end_training is Strategy.end_training:
             return {}
         before = {name: tensor.clone() for name, tensor in self.context.model.state_dict().items()}
@@ -248,7 +235,7 @@ class HopTraining:
         return {} if same else {"edited": True}
 
     def _update(self, batch: Batch, main: bool = True) -> None:
-        """Take one optimiser step on a batch, in parts where gradients are accumulated; ``main``: of a main step."""
+        """Take one optimiser step on a batch; ``main``: whether it is a main step's batch."""
         position = self.position
         factor = lr_factor(position.step - 1, self.steps, self.trainer.schedule, self.trainer.warmup)
         set_lr(self.optimizer, self.trainer.lr * factor)
@@ -268,7 +255,7 @@ class HopTraining:
             self._look()
 
     def _step(self, batch: Batch, main: bool = True) -> Sequence[Tensor]:
-        """Do what an optimiser step asks of the device, and return the losses of the batch's parts."""
+        """Compute the gradients part by part, step the optimiser, and return the losses of the parts."""
         losses = []
         self.optimizer.zero_grad(set_to_none=True)
         for part in batch.split(self.trainer.part(self.sentences)):
@@ -292,7 +279,11 @@ class HopTraining:
         self.position.beside_tokens += batch.pieces
 
     def _look(self) -> None:
-        """Add the losses since the last reading to the sum; fail if one is not finite, and say at which step."""
+        """Add the losses since the last reading to the sum.
+
+        Raises:
+            RunError: one of them is not finite.
+        """
         if not self._losses:
             return
         values = iter(torch.stack([loss for _, parts in self._losses for loss in parts]).tolist())
@@ -308,7 +299,7 @@ class HopTraining:
         self._losses = []
 
     def _end_epoch(self) -> None:
-        """Score the dev splits, keep a true copy of the best weights, and note the epoch."""
+        """Score the dev splits, copy the best weights, and record the epoch."""
         self._look()
         position = self.position
         scores = {}
@@ -316,13 +307,12 @@ class HopTraining:
             scores[language] = self.evaluator.scores(
                 self.evaluator.predict(self.context.model, encoded, language, "dev")
             )
-        # Without dev data nothing is selected by it.
         score = selection_score(scores) if scores else None
         position.epoch += 1
         if score is not None and (position.best_score is None or score > position.best_score):
             position.best_score, position.best_epoch, position.best_step = score, position.epoch, position.step
             if self.trainer.selection is Selection.best:
-                # The copy before goes first: two need not be there at once.
+                # Free the previous copy first.
                 self.best, self.gathered = {}, State()
                 self.best = _copied(trained_tensors(self.context.model))
                 if self.gathers:
@@ -340,18 +330,18 @@ class HopTraining:
         self.listener.epoch_ended(self._progress(), facts)
 
     def _point(self, last: bool = False) -> None:
-        """Take an evaluation point if one is due, or at the ``last`` step; a stop leaves it to the next try."""
+        """Take an evaluation point if one is due, or at the ``last`` step."""
         position, points = self.position, self.points
         if points is None or (position.points and position.points[-1]["step"] == position.step):
             return
-        own = self.curriculum.seen(position.step)
-        if not last and not (position.step and points.due(self.curriculum.seen(position.step - 1), own)):
+        seen = self.curriculum.seen(position.step)
+        if not last and not (position.step and points.due(self.curriculum.seen(position.step - 1), seen)):
             return
-        # No point is taken of a model whose loss was not finite.
+        # Fail before evaluating a model whose loss was not finite.
         self._look()
         began = time.monotonic()
         try:
-            facts = points.take(position.step, position.examples, own)
+            facts = points.take(position.step, position.examples, seen)
         except Stopped as stopped:
             if not stopped.at_once:
                 self._save()
@@ -376,7 +366,7 @@ class HopTraining:
         return Progress(self.context.hop, epoch, epochs, p.step, self.steps, p.examples, p.seconds)
 
     def _save(self) -> None:
-        """Write a checkpoint of everything that the rest of the hop depends on."""
+        """Write a checkpoint."""
         self._look()
         state = self.strategy.state_dict() if self.own else State()
         unchanged = self.began_with.among(state.tensors)
@@ -402,23 +392,23 @@ class HopTraining:
             self.points.forget(self.position.points)
 
     def _resume(self) -> None:
-        """Go on from the newest checkpoint, if there is one."""
-        found = self.checkpoints.load()
-        if found is None:
+        """Resume from the newest checkpoint, if there is one."""
+        checkpoint = self.checkpoints.load()
+        if checkpoint is None:
             return
-        facts, tensors = found
+        facts, tensors = checkpoint
         if (unchanged := self.began_with.named(facts.pop("unchanged"))) is None:
-            self.checkpoints.warn("a checkpoint is of another state of the strategy: the hop begins anew")
+            self.checkpoints.warn("the checkpoint belongs to another state of the strategy; restarting the hop")
             return
         if self.points is not None and not self.points.has(facts["points"]):
-            self.checkpoints.warn("files of evaluation points are missing: the hop begins anew")
+            self.checkpoints.warn("files of evaluation points are missing; restarting the hop")
             return
         kinds = ("model", "best", "optimizer", "strategy", "gathered", *self.observers)
         groups: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
         for key, tensor in tensors.items():
             group, name = key.split("/", 1)
             groups[group][name] = tensor
-        take_over(self.context.model, groups["model"])
+        load_weights(self.context.model, groups["model"])
         self.best = groups["best"]
         load_optimizer_state(self.optimizer, self.context.model, groups["optimizer"])
         self.scaler.load_state_dict(facts.pop("scaler"))
@@ -430,4 +420,6 @@ class HopTraining:
             self.strategy.load_state_dict(state)
         self.position = Position(**facts)
         p = self._progress_at()
-        self.listener.noted(f"goes on at hop {p.hop.index} {p.hop.name}, epoch {p.epoch}, step {p.step} of {p.steps}")
+        self.listener.noted(
+            f"resuming at hop {p.hop.index} ({p.hop.name}), epoch {p.epoch}, step {p.step} of {p.steps}"
+        )

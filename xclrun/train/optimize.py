@@ -1,4 +1,4 @@
-"""The optimiser and its schedule. The schedule is a function of the step alone, so resuming needs no state of it."""
+"""The optimiser and its schedule, which is a function of the step alone and so has no state."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from xclrun.config.schema import Optimizer, Schedule, TrainerConfig
 
 
 def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch.optim.Optimizer:
-    """Return Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) over the parameters that are trained.
+    """Return Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) over the trained parameters.
 
-    For recorded steps (`xclrun.train.graphs`) its learning rate is a tensor if they are, fp32.
+    For recorded steps (`xclrun.train.graphs`) its learning rate is an fp32 tensor.
     """
     kind = {Optimizer.adam: torch.optim.Adam, Optimizer.adamw: torch.optim.AdamW}[config.optimizer]
     trained = [p for p in parameters if p.requires_grad]
@@ -30,10 +30,9 @@ def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch
 
 
 def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float:
-    """Return the factor on the learning rate for main step ``step`` (from 0) of ``total``.
+    """Return the factor on the learning rate at main step ``step`` (from 0) of ``total``.
 
-    It rises linearly over the first ``warmup`` share of the steps, then stays (constant) or falls to 0 (linear,
-    cosine).
+    Linear warmup over the share ``warmup`` of the steps, then constant, or linear or cosine decay to 0.
     """
     rising = math.ceil(warmup * total)
     if step < rising:
@@ -45,7 +44,7 @@ def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of all parameter groups."""
+    """Set the learning rate of all parameter groups; a recorded step reads it from a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(lr)
@@ -54,13 +53,13 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimiser's state as ``parameter/entry`` → tensor: for a checkpoint, or for a later hop."""
+    """Return the optimiser's state as ``parameter/entry`` → tensor."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {f"{names[p]}/{key}": value for p, entries in optimizer.state.items() for key, value in entries.items()}
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load what `optimizer_state` returned; parameters that have no state there, or are not trained, have none."""
+    """Load what `optimizer_state` returned, for the parameters that are trained."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     indices = {names[p]: index for index, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
     state: dict[int, dict[str, Tensor]] = {}

@@ -1,4 +1,4 @@
-"""The device: autocast, deterministic algorithms, and where precisions and recorded steps can be had."""
+"""The device: its choice, precision, and deterministic algorithms."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from xclrun.config.schema import Config, Device, Precision
 from xclrun.core.errors import UsageError
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# A bf16 product that takes so many times as long as an fp32 one is told of: on a CPU without instructions for it 30.
+# Slowdown of a bf16 matrix product, relative to fp32, that causes a warning; 30 on CPUs without bf16 instructions.
 SLOW = 2.0
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the context in which the encoder computes in ``precision``; fp32 changes nothing."""
+    """Return the context in which the encoder computes in ``precision``; fp32 has no effect."""
     return torch.autocast(device.type, dtype=TYPES[precision]) if precision in TYPES else products(precision)
 
 
 @contextlib.contextmanager
 def products(precision: str) -> Iterator[None]:
-    """Let a GPU multiply fp32 matrices as TF32 inside the block if that is the ``precision``, else exactly.
+    """Compute fp32 matrix products in TF32 inside the block if ``precision`` is ``tf32``, else in full fp32.
 
-    Unlike autocast it is not noted for the backward pass, which has to be inside the block too; heads are not left out.
+    Unlike autocast, the block must include the backward pass, and heads use it too.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
@@ -43,7 +43,7 @@ def choose_device(config: Config) -> torch.device:
     """Return the device to train on.
 
     Raises:
-        UsageError: cuda is asked for if there is none, or on a CPU what only a GPU has.
+        UsageError: the config needs a GPU, and there is none.
     """
     device = config.runtime.device
     if device is Device.cuda and not torch.cuda.is_available():
@@ -61,30 +61,25 @@ def choose_device(config: Config) -> torch.device:
 
 
 def set_deterministic(config: Config, device: torch.device) -> None:
-    """Set which algorithms a GPU may use in this process (``runtime.deterministic``); on a CPU nothing changes.
+    """Apply ``runtime.deterministic`` to this process; it has no effect on a CPU.
 
-    With PyTorch's setting, sums over colliding rows (`index_add_` in the Fisher information) have a fixed order, and
-    attention takes deterministic kernels. An operation without a deterministic algorithm raises RuntimeError.
+    An operation without a deterministic algorithm then raises RuntimeError.
     """
     if on_gpu := device.type == "cuda":
-        # PyTorch reads it once, before its first matrix product, and needs it for deterministic ones.
+        # PyTorch reads it once, before its first matrix product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        # Nothing here reads memory before it is written.
+        # No code here reads uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(on_gpu and config.runtime.deterministic)
 
 
 def device_name(device: torch.device) -> str:
-    """Return ``cpu``, or the model of a GPU: what times are comparable by."""
+    """Return ``cpu``, or the model of the GPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def device_facts(device: torch.device, driver: Path = Path("/sys/module/nvidia/version")) -> dict[str, str]:
-    """Return what a manifest says of the device: its name, and of a GPU the versions of CUDA and driver.
-
-    Args:
-        driver: the file in which Linux shows the version of NVIDIA's driver.
-    """
+    """Return the device's name, and a GPU's versions of CUDA and driver, for the manifest."""
     facts = {"device": device_name(device)}
     if device.type == "cuda":
         facts["cuda"] = str(torch.version.cuda)
@@ -95,46 +90,40 @@ def device_facts(device: torch.device, driver: Path = Path("/sys/module/nvidia/v
 
 
 def slow_precision(config: Config, device: torch.device, over: Callable[[], float] | None = None) -> str | None:
-    """Return what a person should know of a precision that this CPU only emulates; None if there is nothing.
-
-    It is the same run, so nothing is refused: another machine may have begun it, or end it.
+    """Return a warning if this CPU emulates the precision; None otherwise.
 
     Args:
-        over: how many times as long as an fp32 product a bf16 one takes (default: `bf16_over_fp32`).
+        over: returns the slowdown of bf16 relative to fp32 (default: `bf16_over_fp32`).
     """
-    asked = [key for key, trainer in config.trainers.items() if trainer.precision is Precision.bf16]
-    if device.type != "cpu" or not asked or (times := (over or bf16_over_fp32)()) < SLOW:
+    keys = [key for key, trainer in config.trainers.items() if trainer.precision is Precision.bf16]
+    if device.type != "cpu" or not keys or (times := (over or bf16_over_fp32)()) < SLOW:
         return None
     return (
-        f"{asked[0]}.precision=bf16: this CPU has no instructions for it, and a product takes {times:.0f} times as "
-        f"long as in fp32 ({asked[0]}.precision=fp32)"
+        f"{keys[0]}.precision=bf16: this CPU emulates bf16, and a matrix product takes {times:.0f} times as long as in "
+        f"fp32; consider {keys[0]}.precision=fp32"
     )
 
 
 def bf16_over_fp32(rounds: int = 5) -> float:
-    """Return how many times as long as in fp32 a matrix product of a small encoder's size takes in bf16, on the CPU.
+    """Measure the slowdown of a bf16 matrix product relative to fp32 on the CPU, in a few hundredths of a second.
 
-    It is measured, in some hundredths of a second at most: which instructions a processor has does not say which
-    the library uses.
+    The processor's instruction set does not tell which instructions the library uses.
     """
 
-    def least(dtype: torch.dtype) -> float:
+    def shortest(dtype: torch.dtype) -> float:
         states, weights = torch.ones(128, 384, dtype=dtype), torch.ones(384, 384, dtype=dtype)
-        found = []
+        times = []
         for _ in range(rounds):
             began = time.perf_counter()
             states @ weights
-            found.append(time.perf_counter() - began)
-        return min(found)
+            times.append(time.perf_counter() - began)
+        return min(times)
 
-    return least(torch.bfloat16) / least(torch.float32)
+    return shortest(torch.bfloat16) / shortest(torch.float32)
 
 
 def context_broken() -> bool:
-    """Whether the GPU refuses all further work of this process: after a failed assertion on it, or a wrong access.
-
-    No call helps then: what comes next in the process fails with the same error, whatever it is.
-    """
+    """Whether the process's CUDA context is broken, as after a failed device assertion; it cannot recover."""
     if not torch.cuda.is_initialized():
         return False
     try:

@@ -1,4 +1,4 @@
-"""The progress of a run: the loop and `execute` report it to a `Listener`; terminals, files and logs are listeners."""
+"""Progress of a run, reported to `Listener`s: terminals, files and logs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from xclrun.run import Run
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a hop's training is.
+    """The progress of a hop's training.
 
     Attributes:
-        hop: the hop.
-        epoch: from 1.
-        epochs: at most.
-        step: main steps taken in the hop.
-        steps: main steps of the hop at most.
+        epoch: current epoch, from 1; ``epochs``: their maximum.
+        step: main steps taken in the hop; ``steps``: their maximum.
         examples: sentences trained on in the hop, replayed ones included.
         seconds: of training in the hop.
     """
@@ -41,14 +38,14 @@ class Listener:
     def hop_started(self, run: Run, hop: Hop) -> None: ...
 
     def noted(self, text: str) -> None:
-        """Take a message for a person."""
+        """Show a note to the user."""
 
     def stepped(self, progress: Progress) -> None: ...
 
     def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None: ...
 
     def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
-        """Take a hop's scores: language → metric → value in [0, 1]; ``shared``: another run has trained it."""
+        """Receive a hop's scores, language → metric → value in [0, 1]; ``shared``: another run trained the hop."""
 
     def run_ended(self, run: Run, seconds: float) -> None: ...
 
@@ -56,19 +53,19 @@ class Listener:
 
 
 class Listeners(Listener):
-    """Passes everything on to several listeners, in order."""
+    """Forwards every call to several listeners, in order."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners
 
 
-def _passed_on(hook: str) -> Callable[..., None]:
-    def call(self: Listeners, *given: Any) -> None:
+def _forwarded(hook: str) -> Callable[..., None]:
+    def call(self: Listeners, *arguments: Any) -> None:
         for listener in self.listeners:
-            getattr(listener, hook)(*given)
+            getattr(listener, hook)(*arguments)
 
     return call
 
 
 for _hook in [name for name in vars(Listener) if not name.startswith("_")]:
-    setattr(Listeners, _hook, _passed_on(_hook))
+    setattr(Listeners, _hook, _forwarded(_hook))

@@ -1,9 +1,9 @@
-"""The stages of a run: what each depends on, if it is in the store, and how it is made if it is missing.
+"""The stages of a run: their dependencies, and how they are loaded from the store or computed.
 
-Every hop has up to four: trained weights, the strategy's state, predictions, what [CLS] attends to. A stage is found in
-the store, or made on the run's workbench under its lease, so that processes that need the same one at the same time
-make it once; what it depends on comes first, so no lease is held while another is waited for. Nothing is loaded
-that is not needed: a run whose evaluations are all in the store never builds a model.
+A hop has up to four stages: trained weights, the strategy's state, predictions, and the attention of [CLS]. A missing
+stage is computed on the run's workbench under its lease, so concurrent processes compute it once. Its dependencies come
+first: a process never waits while it holds a lease. A run whose evaluations are all in the store
+builds no model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.class_gradients import FILE as CLASS_GRADIENTS
 from xclrun.train.features import load_features, save_features
-from xclrun.train.loop import take_over
+from xclrun.train.loop import load_weights
 from xclrun.train.overlap import FILE as OVERLAP
 from xclrun.train.overlap import LAST
 from xclrun.train.points import FILE as POINTS
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-# Seconds between two checks of a stage that another process is making.
+# Seconds between two checks of a stage that another process is computing.
 POLL = 0.5
 
 # Counters of an untrained model.
@@ -60,25 +60,21 @@ UNTRAINED: dict[str, Any] = {"examples": 0, "tokens": 0, "updates": 0, "seconds"
 
 
 class Busy(Exception):
-    """Another process is making a stage that is needed; do something else first."""
+    """Another process is computing a required stage; do something else first."""
 
 
 def made_here() -> dict[str, Any]:
-    """Return who makes something here: host, process, version of the code."""
+    """Identify this process: host, process ID, version of the code."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "code_version": code_version()}
 
 
 class StageGraph:
-    """The stages of one run, found or made.
+    """The stages of one run.
 
     Args:
-        run: what to do.
-        listener: hears progress.
-        stop: is set when the run should stop.
-        patient: wait for what another process is making; otherwise raise `Busy`.
+        patient: wait for stages that another process is computing; otherwise raise `Busy`.
 
     Attributes:
-        bench: does the work; asked for here alone.
         trained_here: the hops that this process has trained.
     """
 
@@ -90,20 +86,17 @@ class StageGraph:
         self.trained_here: set[int] = set()
         self._checked: set[str] = set()
 
-    # What a run asks for.
+    # Results for a run.
 
     def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
-        """Return folder and facts of a hop's evaluation.
-
-        The facts hold the counters of its training, so they outlive the weights.
-        """
+        """Return folder and facts of a hop's evaluation; the facts include the counters of its training."""
         if not self.store.has(stage.evaluation):
             self._prepare_evaluation(stage.hop)
         folder = self._find_or_make(stage.evaluation, self._evaluate, stage)
         return folder, self.store.facts(stage.evaluation)
 
     def attention(self, stage: Stage) -> Path | None:
-        """Return the folder of what [CLS] attends to after a hop; None if that is not asked for."""
+        """Return the folder of the attention of [CLS] after a hop; None if the config does not request it."""
         if (key := stage.attention) is None:
             return None
         if not self.store.has(key):
@@ -111,18 +104,18 @@ class StageGraph:
         return self._find_or_make(key, self._attend, stage.hop, key)
 
     def averaged(self, stage: Stage, points: Sequence[str], mean: Callable[[], Mapping[str, Tensor]]) -> Path:
-        """Return the folder of the predictions of averaged weights after a hop, whose trained weights must be there.
+        """Return the folder of the predictions of averaged weights after a hop.
 
         Args:
-            points: names of the files whose mean it is.
-            mean: computes it.
+            points: names of the averaged files.
+            mean: computes the averaged weights.
         """
         points_of = self.store.facts(stage.train)["training"]["points"]
         key = digest({"kind": "average", "evaluation": stage.evaluation, "points": list(points)})
 
         def make() -> None:
             self._prepare_evaluation(stage.hop)
-            take_over(self.bench.model, mean())
+            load_weights(self.bench.model, mean())
             self.bench.weights_of = None
             table = self._predict(stage.hop, points_of[-1])
             facts = {"hop": stage.hop.name, "points": list(points)}
@@ -131,37 +124,31 @@ class StageGraph:
         return self._find_or_make(key, make)
 
     def trained_by(self, stage: Stage) -> str:
-        """Return the id of the run that trained a stored hop, now or in an earlier attempt."""
+        """Return the ID of the run that trained a stored hop."""
         if stage.hop.index in self.trained_here:
             return self.run.id
-        # Evaluations are kept longer than weights; usually the run that trained also evaluated.
+        # The weights may have been removed; usually the run that trained also evaluated.
         return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
 
     def footprint(self, stage: Stage) -> Mapping[str, float] | None:
-        """Return what the strategy keeps after a hop, and how many ``seconds`` that took.
-
-        None where the store has no state of it (yet, or any more).
-        """
+        """Return the strategy's footprint after a hop and the ``seconds`` to compute it; None if not stored."""
         if stage.state is None:
             return {**self.bench.fresh_footprint, "seconds": 0.0}
         try:
-            found: Mapping[str, float] | None = self.store.facts(stage.state).get("footprint")
+            footprint: Mapping[str, float] | None = self.store.facts(stage.state).get("footprint")
         except (OSError, ValueError, AttributeError):
             return None
-        return found
+        return footprint
 
-    # Finding and making.
+    # Loading and computing.
 
-    def _find_or_make(self, key: str, make: Callable[..., None], *given: Any) -> Path:
-        """Return the folder of a stage: found in the store, made here, or made by another process meanwhile.
-
-        Args:
-            make: makes it of what is ``given``.
+    def _find_or_make(self, key: str, make: Callable[..., None], *arguments: Any) -> Path:
+        """Return the folder of a stage; if the store does not have it, call ``make(*arguments)`` under its lease.
 
         Raises:
-            Busy: another process is making it, and this one is not patient.
+            Busy: another process is computing it, and this one is not patient.
         """
-        said = False
+        noted = False
         while True:
             if (folder := self.store.get(key)) is not None:
                 return folder
@@ -169,22 +156,22 @@ class StageGraph:
             if (mine := lease.try_acquire()) is not None:
                 with lease.held(mine):
                     if (folder := self.store.get(key)) is None:
-                        make(*given)
+                        make(*arguments)
                         folder = self.store.path(key)
                 return folder
             if (owner := lease.owner()) is not None:
                 if not self.patient:
                     raise Busy(str(owner))
-                if not said:
-                    self.listener.noted(f"waiting for a stage that {owner} is making")
-                    said = True
+                if not noted:
+                    self.listener.noted(f"waiting for a stage that {owner} is computing")
+                    noted = True
             self.stop.check()
             time.sleep(POLL)
 
     def _put(self, key: str, kind: str, facts: Mapping[str, Any], fill: Callable[[Path], None]) -> None:
         self.store.put(key, {"kind": kind, "run": self.run.id, **made_here(), **facts}, fill)
 
-    # What has to be there before.
+    # Dependencies.
 
     def _bring(self, hop: Hop) -> None:
         """Prepare model and strategy for the evaluation of a hop."""
@@ -198,39 +185,35 @@ class StageGraph:
         self._need_features(hop, self._predicted(hop))
 
     def _predicted(self, hop: Hop) -> list[Split]:
-        """Return the splits that are predicted after a hop."""
         block = [(hop.codes, "train")] if hop.codes else []
         return [*((language, "test") for language in self.run.stream.languages), *block]
 
     def prepare_training(self, hop: Hop) -> None:
-        """Bring model and strategy to where the training of ``hop`` starts, with all in the store that it relies on."""
+        """Load the model and the strategy's state for the training of ``hop``, and compute missing dependencies."""
         needed = set(self.strategy.relied_on(hop))
         if self.run.config.evaluate.has_points:
-            # Evaluation inside the hop serves languages that were learned before.
+            # Evaluation points use the parameters of earlier languages.
             needed |= {index for index in self.strategy.recalled(hop) if index < hop.index}
         if self._takes_up_optimizer(hop) or self._compares_gradients(hop):
-            # Not only its weights, which the model may have already.
+            # Files of the parent in addition to the weights, which the model may have already.
             needed.add(hop.parent)
         self._need_weights(sorted(needed))
         if self.run.config.evaluate.has_points and self.strategy.points_signature(hop):
             self._need_lookup(hop)
         self.state(hop.parent)
         self.weights(hop.parent)
-        own = [(language, "train") for language in hop.train] + [(language, "dev") for language in hop.select]
-        self._need_features(hop, [*own, *self.bench.point_splits()])
+        splits = [(language, "train") for language in hop.train] + [(language, "dev") for language in hop.select]
+        self._need_features(hop, [*splits, *self.bench.point_splits()])
 
     def _need_weights(self, hops: Iterable[int]) -> None:
-        """See to it that the weights after some hops, which the strategy will ask for, are in the store, whole."""
+        """Compute the weights after these hops unless the store has them, undamaged."""
         for key, index in ((self.run.stages[index].train, index) for index in hops):
             if key not in self._checked or not self.store.has(key):
                 self._trained(index)
                 self._checked.add(key)
 
     def _need_features(self, hop: Hop, splits: Iterable[Split]) -> None:
-        """See to it that the workbench has the features of splits, where the hop keeps the encoder.
-
-        The model must have that encoder, for those that have to be made.
-        """
+        """Load the features of splits, if the hop keeps the encoder; the model must have this encoder."""
         for split in splits:
             key = self.bench.features_key(hop, split)
             if key is not None and key not in self.bench.features:
@@ -238,10 +221,7 @@ class StageGraph:
                 self.bench.features[key] = load_features(folder, self.bench.encodings.splits[split])
 
     def _need_lookup(self, hop: Hop) -> None:
-        """See to it that the store has the features of hop 0 that the strategy looks up in evaluations after a hop.
-
-        The model is that of hop 0 afterwards, where one had to be made.
-        """
+        """Compute the features of hop 0 that the strategy looks up after a hop; this may load the model of hop 0."""
         if not self.strategy.looks_up(hop):
             return
         for split in [*((k, "train") for k in self.bench.learnt(hop.index)), *self._predicted(hop)]:
@@ -251,14 +231,14 @@ class StageGraph:
                 self._checked.add(key)
 
     def _trained(self, index: int) -> Path:
-        """Return the folder of the weights after hop ``index``, from 1: found, or trained from its parent on."""
+        """Return the folder of the weights after hop ``index`` ≥ 1; train the hop if the store does not have them."""
         stage = self.run.stages[index]
         if not self.store.has(stage.train):
             self.prepare_training(stage.hop)
         return self._find_or_make(stage.train, self._train, stage)
 
     def weights(self, index: int) -> None:
-        """Give the model the weights after hop ``index``: built, read from the store, or trained."""
+        """Give the model the weights after hop ``index``."""
         if self.bench.weights_of == index:
             return
         if index == 0:
@@ -268,11 +248,11 @@ class StageGraph:
             if self.bench.weights_of != index:
                 if self.strategy.keeps_encoder(hop):
                     self.weights(hop.parent)
-                take_over(self.bench.model, load_tensors(folder / "weights.safetensors"))
+                load_weights(self.bench.model, load_tensors(folder / "weights.safetensors"))
         self.bench.weights_of = index
 
     def state(self, index: int) -> None:
-        """Give the strategy its state after hop ``index``: fresh, read from the store, or computed."""
+        """Give the strategy its state after hop ``index``."""
         if self.bench.state_of == index:
             return
         hop, key = self.run.stages[index].hop, self.run.stages[index].state
@@ -295,7 +275,7 @@ class StageGraph:
         """Whether a hop's gradients are compared with the last ones of its parent."""
         return hop.parent > 0 and self.run.config.evaluate.gradient_overlap
 
-    # Making, under a lease.
+    # Computations under a lease.
 
     def _train(self, stage: Stage) -> None:
         hop = stage.hop
@@ -304,7 +284,7 @@ class StageGraph:
         self.listener.hop_started(self.run, hop)
         checkpoints = Checkpoints(self.store.checkpoints(stage.train), self.listener.noted)
         if self._begun_before and not self.trained_here and not checkpoints.folder.is_dir():
-            self.listener.noted(f"goes on at hop {hop.index} {hop.name}, from its beginning")
+            self.listener.noted(f"resuming at the start of hop {hop.index} ({hop.name})")
         parent = self.store.path(self.run.stages[hop.parent].train)
         optimizer = parent / OPTIMIZER if self._takes_up_optimizer(hop) else None
         last = parent / LAST if self._compares_gradients(hop) else None
@@ -335,15 +315,15 @@ class StageGraph:
         self.bench.state_of = hop.index
 
     def _make_features(self, hop: Hop, split: Split, key: str) -> None:
-        found = self.bench.with_features(split)
+        sentences = self.bench.with_features(split)
         name = f"{encoder_hop(hop, self.run.stream, self.strategy).name}: {'/'.join(split)}"
-        self._put(key, "features", {"hop": name}, lambda folder: save_features(folder, found))
+        self._put(key, "features", {"hop": name}, lambda folder: save_features(folder, sentences))
 
     def _make_lookup(self, split: Split, key: str) -> None:
         self.weights(0)
-        found = self.bench.with_features(split, words=False)
+        sentences = self.bench.with_features(split, words=False)
         name = f"{BEFORE.name}: {'/'.join(split)}"
-        self._put(key, "features", {"hop": name}, lambda folder: save_features(folder, found))
+        self._put(key, "features", {"hop": name}, lambda folder: save_features(folder, sentences))
 
     def _evaluate(self, stage: Stage) -> None:
         hop = stage.hop
@@ -351,10 +331,10 @@ class StageGraph:
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
         point = self._selected(hop, training)
         table = self._predict(hop, point)
-        block = predictions.table(self._at(self.bench.of_block(hop), point), block=True) if hop.codes else None
+        block = predictions.table(self._at(self.bench.next_block(hop), point), block=True) if hop.codes else None
         facts: dict[str, Any] = {"training": training}
         if hop.index == 0:
-            # Every run reads this first, and then knows its parameters without building a model.
+            # Every run reads its parameter counts here, without building a model.
             model = self.bench.model
             encoder: Any = model.encoder
             facts["parameters"] = sizes(model)
@@ -365,7 +345,7 @@ class StageGraph:
             predictions.write(folder / "predictions.parquet", table)
             if block is not None:
                 predictions.write(folder / predictions.BLOCK, block)
-            # They outlive the weights, as the counters do.
+            # An evaluation is kept longer than the weights.
             for path in inside:
                 if path.is_file():
                     shutil.copyfile(path, folder / path.name)
@@ -373,22 +353,18 @@ class StageGraph:
         self._put(stage.evaluation, "evaluation", facts, fill)
 
     def _predict(self, hop: Hop, point: Mapping[str, Any]) -> pa.Table:
-        """Return the prediction rows of all test splits after a hop.
-
-        Args:
-            point: ``step`` and ``examples`` of the weights.
-        """
+        """Return the prediction rows of all test splits after a hop; ``point`` identifies the weights."""
         columns = predictions.joined(rows for _, rows in self.bench.predictions(hop))
         return predictions.table(self._at(columns, point))
 
     def _at(self, columns: dict[str, list[Any]], point: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Return prediction columns with those that say of which weights they are."""
+        """Add the columns that identify the weights."""
         n = len(columns["split"])
-        # The hop's number is the run's, not the stage's: it is set when a run copies the rows.
+        # The hop's number depends on the run, which sets it when it copies the rows.
         return columns | {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
 
     def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
-        """Return the facts of the epoch whose weights a hop's training gave."""
+        """Return the facts of the selected epoch."""
         if not training["epochs"]:
             return {"step": 0, "examples": 0}
         best = self.run.trainer(hop).selection is Selection.best

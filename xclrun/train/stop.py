@@ -1,8 +1,8 @@
-"""Stopping on a signal: the training loop looks at a flag after every step, saves a checkpoint, and ends.
+"""Stopping on a signal: the training loop checks a flag after every step, saves a checkpoint, and ends.
 
-A second signal does not wait for the next step. Python handles signals only between its own instructions, so that one
-long call into a library would hide the second as well as the first. A its own process therefore counts them: the
-system writes every signal into a pipe at once, whatever this process is busy with.
+A second signal ends the process without waiting for the next step. Python runs signal handlers only between its own
+instructions, so a long call into a library would delay the second one too. A separate process therefore counts the
+signals, which the operating system writes into a pipe immediately.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
-# Seconds within which a second signal is the first one's echo: a terminal's Ctrl-C reaches workers themselves, and once
-# more through the launcher; Slurm tells the tasks and the step.
+# Seconds within which a repeated signal counts as the same one: workers receive a terminal's Ctrl-C directly and again
+# from the launcher; Slurm signals both tasks and step.
 ECHO = 1.0
-# Seconds in which this process may end by itself after the second signal.
+# Seconds between the second signal and SIGKILL.
 GRACE = 3.0
 
-# What the counting process does; it ends when this one does, which closes the pipe. A zero byte starts again.
+# The counting process; it ends when this process closes the pipe. A zero byte resets it.
 COUNT = f"""
 import os, select, signal, sys, time
 signals, first, last = {set(map(int, SIGNALS))}, None, None
@@ -52,11 +52,11 @@ while True:
 
 
 class Stopped(BaseException):
-    """The run was asked to stop; a checkpoint was saved. Not an Exception: nothing but the top level may catch it.
+    """The run was stopped; a checkpoint was saved. Not an Exception, so that only the top level catches it.
 
     Attributes:
         number: of the signal.
-        at_once: whether it was the second signal, for which no checkpoint was saved any more.
+        at_once: whether it was a second signal, which saves no checkpoint.
     """
 
     def __init__(self, number: int, at_once: bool = False) -> None:
@@ -66,7 +66,7 @@ class Stopped(BaseException):
 
 @dataclass
 class StopFlag:
-    """A flag set by a signal; a second signal stops at once."""
+    """A flag set by a signal; a second signal stops immediately."""
 
     number: int | None = None
     since: float = 0.0
@@ -81,20 +81,20 @@ class StopFlag:
             raise Stopped(number, at_once=True)
 
     def check(self) -> None:
-        """Raise `Stopped` where a stop was asked for."""
+        """Raise `Stopped` if a signal was received."""
         if self.number is not None:
             raise Stopped(self.number)
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopFlag]:
-    """Yield a flag that the signals set while the block runs; the handlers before are put back after it.
+    """Yield a flag that signals set while the block runs; restore the previous handlers after it.
 
-    A second signal, more than `ECHO` seconds after the first, ends the block at once, or where it does not, `GRACE`
-    seconds later this process.
+    A second signal, more than `ECHO` seconds after the first, ends the block immediately, or kills this process `GRACE`
+    seconds later.
     """
     flag = StopFlag()
-    pipe = _counted()
+    pipe = _pipe_to_counter()
     os.write(pipe, b"\0")
     descriptor = signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
     before = {number: signal.signal(number, flag.handle) for number in SIGNALS}
@@ -108,23 +108,23 @@ def stop_on_signals() -> Iterator[StopFlag]:
             os.write(pipe, b"\0")
 
 
-# Process → the pipe to the process that counts its signals: a forked one needs its own.
+# Process ID → pipe to its counting process; a forked process needs a new one.
 _pipes: dict[int, int] = {}
 
 
-def _counted() -> int:
-    """Return the pipe to the process that counts the signals of this one; it is started once."""
+def _pipe_to_counter() -> int:
+    """Return the pipe to this process's counting process, which is started once."""
     if os.getpid() not in _pipes:
         read, write = os.pipe()
         os.set_blocking(write, False)
-        # In its own session, or a terminal's Ctrl-C would end it.
+        # In a new session, so that a terminal's Ctrl-C does not end it.
         subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", COUNT, str(os.getpid())],
             stdin=read,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-        ).returncode = 0  # It lives as long as this process; else Popen warns that it is running.
+        ).returncode = 0  # Otherwise Popen warns that it is still running.
         os.close(read)
         _pipes.clear()
         _pipes[os.getpid()] = write

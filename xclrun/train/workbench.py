@@ -1,7 +1,7 @@
-"""The workbench of a run: its model, strategy and sentences, and what is done with them.
+"""The workbench of a run: its model, strategy and sentences, and the operations on them.
 
-A method here does one thing (train a hop, predict after it, …) with the model and the strategy as they are. Which hop
-they must be at before, and where the results are kept, `xclrun.train.stages` knows, which calls them.
+Each method performs one operation, such as training a hop, with the current model and strategy. `xclrun.train.stages`
+calls the methods: it brings model and strategy to the required hop and stores the results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from xclrun.strategy import Context, State
 from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.class_gradients import ClassGradients
-from xclrun.train.encodings import Encodings, encodings, kept_cut
+from xclrun.train.encodings import Encodings, cached_cut, encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.features import features_key, load_cls, with_features
 from xclrun.train.loop import GradientObserver, HopTraining, trained_tensors
@@ -51,26 +51,23 @@ Split = tuple[str, str]
 
 @dataclass(frozen=True)
 class Stored:
-    """The strategy's `Library`: weights after earlier hops and features before them, from the store.
-
-    It does not know the workbench, which holds the strategy: the strategy must not hold the workbench.
-    """
+    """The strategy's `Library`: weights after earlier hops, and features of hop 0, from the store."""
 
     run: Run
 
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
-        """Return some of the weights after a hop."""
+        """Return the named weights after a hop."""
         return load_tensors(self.run.store.path(self.run.stages[hop].train) / "weights.safetensors", names)
 
     def features(self, language: str, split: str) -> np.ndarray:
-        """Return what the encoder of hop 0 makes of [CLS] in each sentence of a split, (n, H) float32."""
+        """Return the [CLS] features of hop 0 of a split, (n, H) float32."""
         return load_cls(self.run.store.path(lookup_key(self.run, (language, split))))
 
 
-# Files of a strategy's state, facts and tensors: after a hop, and as gathered in its training.
+# Files of a strategy's state (facts, tensors): after a hop, and as gathered during its training.
 STATE = ("facts.json", "state.safetensors")
 GATHERED = ("gathered.json", "gathered.safetensors")
-# The state of the optimiser after a hop, where later hops take it up.
+# The optimiser's state after a hop, if the next hop continues with it.
 OPTIMIZER = "optimizer.safetensors"
 
 
@@ -88,17 +85,12 @@ def load_state(folder: Path, files: tuple[str, str]) -> State:
 
 
 class Workbench:
-    """Model and strategy of one run, with its sentences.
-
-    Args:
-        run: what to do.
-        listener: hears progress.
-        stop: is set when the run should stop.
+    """Model, strategy and sentences of a run.
 
     Attributes:
-        weights_of: the hop whose weights the model has; None: those of no hop, as inside a training.
-        state_of: the hop after which the strategy's state is as it is now; None: of none.
-        features: key in the store → sentences with what a frozen encoder makes of them.
+        weights_of: the hop after which the model has its current weights; None during training.
+        state_of: the hop after which the strategy has its current state; None if there is none.
+        features: key in the store → sentences with features of a frozen encoder.
     """
 
     def __init__(self, run: Run, listener: Listener, stop: StopFlag) -> None:
@@ -111,7 +103,7 @@ class Workbench:
         self.state_of: int | None = 0
         self.features: dict[str, Encoded] = {}
 
-    # Built only if something has to be computed.
+    # Built on first use: not needed if all stages are in the store.
 
     @cached_property
     def encodings(self) -> Encodings:
@@ -131,20 +123,26 @@ class Workbench:
 
     @cached_property
     def cut(self) -> dict[str, dict[str, int]]:
-        """What the length limit cuts (see `Encodings.cut`)."""
-        if "encodings" not in self.__dict__ and (kept := kept_cut(self.run, self.listener.noted)) is not None:
-            return kept
+        """Counts of what the length limit cuts (see `Encodings.cut`)."""
+        if "encodings" not in self.__dict__ and (cut := cached_cut(self.run, self.listener.noted)) is not None:
+            return cut
         return self.encodings.cut(self.run.dataset)
 
     def untrained(self) -> Model:
-        """Return a new model as before any fine-tuning, prepared by the strategy."""
-        dataset, config = self.run.dataset, self.run.config
-        tokenizer, kept = self.encodings.tokenizer, self.encodings.kept
-        sizes = [
-            HeadSizes(of.task, len(of.labels), tag_outputs(of.tags, config.model.label_on)) for of in dataset.targets
-        ]
-        one, several = sizes[0], sizes if len(sizes) > 1 else ()
-        model = build(config.model, tokenizer, one.classes, one.tags, config.seed, kept, one.task, several)
+        """Return a new model before fine-tuning, prepared by the strategy."""
+        dataset, config, encodings = self.run.dataset, self.run.config, self.encodings
+        sizes = [HeadSizes(t.task, len(t.labels), tag_outputs(t.tags, config.model.label_on)) for t in dataset.targets]
+        first, several = sizes[0], sizes if len(sizes) > 1 else ()
+        model = build(
+            config.model,
+            encodings.tokenizer,
+            first.classes,
+            first.tags,
+            config.seed,
+            encodings.kept,
+            first.task,
+            several,
+        )
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
             self.strategy.prepare(model, self.run.stream, Stored(self.run))
@@ -153,41 +151,38 @@ class Workbench:
     # Sentences.
 
     def features_key(self, hop: Hop, split: Split) -> str | None:
-        """Return under which key of the store the features of a split lie that a hop learns from.
-
-        None where it learns from subwords: it does not keep the encoder.
-        """
+        """Return the store's key of the features that a hop learns from; None if it learns from subwords."""
         if not self.strategy.keeps_encoder(hop):
             return None
         trained = self.run.stages[encoder_hop(hop, self.run.stream, self.strategy).index].train
         return features_key(trained, self.run.dataset.fingerprints[split], self.run.config.trainer.precision.value)
 
     def with_features(self, split: Split, words: bool = True) -> Encoded:
-        """Return a split with what the encoder makes of it, as it is now; ``words``: also of its words."""
+        """Return a split with the current encoder's features of [CLS], and of words if ``words``."""
         precision = self.run.config.trainer.precision.value
         return with_features(self.model, self.encodings.splits[split], self.device, precision, words)
 
     def sentences(self, hop: Hop, language: str, split: str) -> Encoded:
-        """Return an encoded split as a hop learns from it and is evaluated on it; its features must be here."""
+        """Return an encoded split for a hop's training and evaluation; its features must be loaded."""
         key = self.features_key(hop, (language, split))
         return self.encodings.splits[language, split] if key is None else self.features[key]
 
     def dev(self, hop: Hop) -> dict[str, Encoded]:
-        """Return the dev splits, if there are any, of the languages that select the best epoch of a hop."""
-        there = [language for language in hop.select if self.run.dataset.split(language, "dev")]
-        return {language: self.sentences(hop, language, "dev") for language in there}
+        """Return the nonempty dev splits of the languages that select the best epoch of a hop."""
+        languages = [language for language in hop.select if self.run.dataset.split(language, "dev")]
+        return {language: self.sentences(hop, language, "dev") for language in languages}
 
     def point_splits(self) -> list[Split]:
-        """Return the splits that are evaluated inside a hop; none if that is not asked for."""
+        """Return the splits that are evaluated at points inside a hop."""
         evaluate = self.run.config.evaluate
         if not evaluate.has_points:
             return []
         return [(language, split) for language in self.run.stream.languages for split in SPLITS[evaluate.point_splits]]
 
     def context(self, hop: Hop, trains: bool = True) -> Context:
-        """Return what the strategy's hooks may use in a hop, or in the evaluation after it."""
+        """Return the context of the strategy's hooks in a hop, or in the evaluation after it."""
         trainer = self.run.trainer(hop)
-        # Of a stream in blocks also those: strategies look back to what earlier hops learned.
+        # Including blocks, because strategies use the training data of earlier hops.
         stream = self.run.stream
         keys = dict.fromkeys([*stream.languages, *(key for other in stream.hops for key in other.train)])
         train = {key: self.encodings.splits[key, "train"] for key in keys}
@@ -210,7 +205,7 @@ class Workbench:
         context.batch_size = trainer.batch(sum(len(context.train[language]) for language in hop.train))
         return context
 
-    # What is done in a hop.
+    # Operations of a hop.
 
     def train(
         self, hop: Hop, checkpoints: Checkpoints, optimizer: Path | None, last: Path | None = None
@@ -218,17 +213,16 @@ class Workbench:
         """Train a hop, from the model and the strategy's state after its parent.
 
         Args:
-            checkpoints: of this training, which continues from the newest.
-            optimizer: file of the state of the parent's optimiser, where this hop's continues from there.
-            last: file of the parent's last gradients, where this hop's are compared with them (`GradientOverlap`).
+            checkpoints: of this training, which resumes from the newest.
+            optimizer: file of the parent's optimiser state, if this hop continues with it.
+            last: file of the parent's last gradients, for `GradientOverlap`.
 
         Returns:
-            What was done (`xclrun.train.loop.Position`, as a dict), and what writes weights and all that goes with them
-            into a folder of the store: the optimiser's state where a later hop takes it up, evaluation points, observed
-            gradients, the state of a strategy that gathers one.
+            The counters (`xclrun.train.loop.Position` as a dict), and a function that writes the weights and related
+            files into a folder of the store.
         """
         context, trainer, evaluate = self.context(hop), self.run.trainer(hop), self.run.config.evaluate
-        # From here on the model is between two hops: after an interruption it must not count as either.
+        # After an interruption the model has the weights of no hop.
         self.weights_of = None
         inherited = self._begin(context, optimizer)
         points, every = None, evaluate.every(sum(len(context.train[language]) for language in hop.train))
@@ -246,7 +240,7 @@ class Workbench:
         def write(folder: Path) -> None:
             save_tensors(folder / "weights.safetensors", self.stored_weights(hop))
             if hands_over:
-                # The state after the last update, whichever epoch was selected: one Adam continues through all hops.
+                # The state after the last update, whichever epoch was selected.
                 save_tensors(folder / OPTIMIZER, optimizer_state(training.optimizer, self.model))
             if points is not None:
                 points.write(folder, counters["points"])
@@ -258,51 +252,51 @@ class Workbench:
         return counters, write
 
     def stored_weights(self, hop: Hop) -> Mapping[str, Tensor]:
-        """Return the weights of the model that are stored of a hop's training: all, or without an encoder it kept."""
+        """Return the weights to store after a hop's training: all, or only the trained ones if it kept the encoder."""
         return trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
 
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
-        """Begin a hop; return of the parent's optimiser's state what this hop's takes up.
+        """Begin a hop; return the part of the parent's optimiser state that this hop continues with.
 
-        What the hop starts again (heads that are reset, a language's own parts) has an optimiser's state of its own.
+        Parameters that the hop resets, and language-specific ones, start with a new state.
         """
         if optimizer is None:
             self.strategy.begin_hop(context)
             return {}
         before = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
         self.strategy.begin_hop(context)
-        goes_on = {
+        continued = {
             name
             for name, parameter in self.model.named_parameters()
             if not self.strategy.language_specific(name) and torch.equal(parameter, before[name])
         }
-        return {key: tensor for key, tensor in load_tensors(optimizer).items() if key.rpartition("/")[0] in goes_on}
+        return {key: tensor for key, tensor in load_tensors(optimizer).items() if key.rpartition("/")[0] in continued}
 
     def end_hop(self, hop: Hop) -> dict[str, float]:
-        """Bring the strategy to its state after a trained hop; return its footprint and the seconds it took."""
+        """Update the strategy's state after a trained hop; return its footprint and the seconds that this took."""
         self.state_of, began = None, time.monotonic()
         self.strategy.end_hop(self.context(hop))
         return {**self.strategy.footprint(), "seconds": time.monotonic() - began}
 
     def set_state(self, state: State | None) -> None:
-        """Give the strategy a state that it had; None: that before any hop."""
+        """Load a state of the strategy; None: the state before any hop."""
         self.strategy.load_state_dict(self.fresh_state if state is None else state)
 
     def predictions(self, hop: Hop) -> Iterator[tuple[str, dict[str, list[Any]]]]:
-        """Yield the prediction rows of each language's test split after a hop, by column."""
+        """Yield the prediction columns of each language's test split after a hop."""
         context = self.context(hop, trains=False)
         for language in self._served(hop):
 
             def answer(batch: Batch, language: str = language) -> Prediction:
-                # A strategy can take its time over each.
+                # A strategy's answer may take long.
                 self.stop.check()
                 return self.strategy.answer(batch, language, "test", context)
 
             sentences = self.sentences(hop, language, "test")
             yield language, self.evaluator.predict(self.model, sentences, language, "test", answer)
 
-    def of_block(self, hop: Hop) -> dict[str, list[Any]]:
-        """Return the prediction rows, by column, of the block that comes next after a hop (`Hop.codes`)."""
+    def next_block(self, hop: Hop) -> dict[str, list[Any]]:
+        """Return the prediction columns of the block that follows a hop (`Hop.codes`)."""
         context, key = self.context(hop, trains=False), hop.codes
         self.strategy.for_language(key, self.learnt(hop.index))
 
@@ -313,7 +307,7 @@ class Workbench:
         return self.evaluator.predict(self.model, self.sentences(hop, key, "train"), key, "train", answer)
 
     def attention(self, hop: Hop) -> pa.Table:
-        """Return what [CLS] attends to in the test splits after a hop (see `xclrun.train.attention`)."""
+        """Return the attention of [CLS] in the test splits after a hop (see `xclrun.train.attention`)."""
         config, dataset, summaries = self.run.config, self.run.dataset, {}
         for language in self._served(hop):
             examples, encoded = dataset.split(language, "test"), self.encodings.splits[language, "test"]
@@ -324,13 +318,10 @@ class Workbench:
         return attention.table(summaries)
 
     def _served(self, hop: Hop) -> Iterator[str]:
-        """Yield the languages that are evaluated after a hop, each with the model having the parts that serve it.
-
-        Sorted: what runs share is the same whichever run's order made it.
-        """
+        """Yield the evaluated languages, sorted, after loading each language's parameters into the model."""
         seen = self.learnt(hop.index)
         if self.strategy.serving_signature(hop):
-            # Choosing parts changes the model, so that what is needed next is read again.
+            # The model then no longer has the weights of the hop.
             self.weights_of = None
         for language in sorted(self.run.stream.languages):
             self.stop.check()
@@ -338,11 +329,11 @@ class Workbench:
             yield language
 
     def learnt(self, index: int) -> list[str]:
-        """Return the languages that the hops up to one of that index have learned."""
+        """Return the languages of all hops up to ``index``."""
         return [language for hop in self.run.stream.hops[: index + 1] for language in hop.train]
 
 
 def lookup_key(run: Run, split: Split) -> str:
-    """Return under which key of the store lies what the encoder of hop 0 makes of [CLS] in a split."""
+    """Return the store's key of the [CLS] features of hop 0 of a split."""
     precision = run.config.trainer.precision.value
     return features_key(run.stages[0].train, run.dataset.fingerprints[split], precision, words=False)
