@@ -1,4 +1,4 @@
-"""The documentation site: its pages link to each other, none of docs/ is left out, and it builds without a warning."""
+"""The documentation site: pages, navigation and links; it builds without a warning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def build() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def site(build: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Zensical reads."""
     folder = tmp_path_factory.mktemp("site")
     build.write_pages(folder)
     return folder
@@ -54,9 +53,9 @@ def test_links_between_files_become_links_between_pages(site: Path) -> None:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
             if not target.startswith(("http://", "https://")):
-                there = (page.parent / target.partition("#")[0]).resolve() if target[0] != "#" else page
-                assert there.is_relative_to(site / "pages"), f"{page.name}: {target}"
-                assert there.is_file(), f"{page.name}: {target}"
+                file = (page.parent / target.partition("#")[0]).resolve() if target[0] != "#" else page
+                assert file.is_relative_to(site / "pages"), f"{page.name}: {target}"
+                assert file.is_file(), f"{page.name}: {target}"
                 links += 1
     assert links > 150
     home = (site / "pages" / "index.md").read_text(encoding="utf-8")
@@ -85,13 +84,13 @@ def test_each_page_links_to_its_source(
     assert (f"]({address}/edit/main/README.md)" in home) == (address is not None)
 
 
-def test_code_is_no_link(build: ModuleType) -> None:
+def test_links_in_code_stay_unchanged(build: ModuleType) -> None:
     text = "[a](b.md) `[a](b.md)`\n\n    [a](b.md)\n\n```text\n[a](b.md)\n\n    x\n```\n[a](b.md)\n"
     changed = build.outside_code(text, lambda prose: build.LINK.sub("x", prose))
     assert changed == text.replace("[a](b.md) `", "x `").replace("```\n[a](b.md)", "```\nx")
 
 
-def test_docstrings_that_the_reference_asks_for_are_there(site: Path) -> None:
+def test_the_docstrings_of_the_reference_exist(site: Path) -> None:
     page = (REPOSITORY / "docs" / "reference.md").read_text(encoding="utf-8")
     names = re.findall(r"^<!-- docstrings: (\S+) -->$", page, re.MULTILINE)
     for name in names:
@@ -102,7 +101,7 @@ def test_docstrings_that_the_reference_asks_for_are_there(site: Path) -> None:
     assert len(names) > 10
 
 
-def test_the_citation_is_of_this_version() -> None:
+def test_the_citation_and_the_changelog_have_this_version() -> None:
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == __version__
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
