@@ -37,7 +37,7 @@ def test_unknown_before_anything_ran(make_run: Callable[..., Run]) -> None:
 def test_what_readers_left_out_is_told_with_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write_questions(tmp_path, "en", silent=7)
     assert main(["plan", "dataset=questions", f"dataset.root={root}", "order=[en]", "seed=1,2"]) == 0
-    told = "note: 4 questions without an answer in its text: left out (en/train: 2, en/dev: 1, en/test: 1)"
+    told = "note: 4 questions without an answer in the text: skipped (en/train: 2, en/dev: 1, en/test: 1)"
     assert capsys.readouterr().out.splitlines()[-1] == told
 
 

@@ -64,7 +64,7 @@ def test_lines_that_are_skipped_are_counted_and_announced(
     edit_line(root / "en" / "test.jsonl", 1, "{")
     told = xclrun(*jsonl(root, "dataset.on_bad_line=skip"))
     assert told.code == 0
-    assert "note: 3 lines that could not be read: skipped (en/test: 1, de/train: 2)" in told.err
+    assert "note: 3 lines with an error: skipped (en/test: 1, de/train: 2)" in told.err
     data = manifest(here / "outputs")["data"]
     assert data["skipped"] == {"de/train": 2, "en/test": 1}
     assert data["sizes"]["train"] == {"de": 16, "en": 22}
@@ -79,7 +79,7 @@ def test_a_label_that_training_never_has(
 
     told = xclrun(*jsonl(changed_corpus({("de", "test"): unheard_of, ("en", "dev"): unheard_of})))
     assert told.code == 0
-    assert "note: 4 sentences with a label that training never has: scored as wrong (" in told.err
+    assert "note: 4 sentences with a label that is not in the training data: scored as wrong (" in told.err
     found = manifest(here / "outputs")
     assert found["data"]["unseen_labels"] == {"de/test": 2, "en/dev": 2}
     assert found["labels"] == ["alarm", "call", "weather"]
@@ -100,7 +100,7 @@ def test_what_is_odd_about_the_data_is_told_before_training_noted_and_audited(
     command = jsonl(changed_corpus({("de", "train"): of_train, ("de", "test"): of_test}))
     told = xclrun(*command)
     stray = "note: 2 tags I-… after O or after another type: read as the beginning of a span (de/train: 2)\n"
-    shared = "note: 11 test sentences found in the language's training split too (en: 6, de: 5)\n"
+    shared = "note: 11 test sentences that the language's training split contains too (en: 6, de: 5)\n"
     assert told.err.index(stray) < told.err.index(shared) < told.err.index("[1/1]")
     assert told.err.count("note: ") == 2, "once for each language"
     data = manifest(here / "outputs")["data"]
@@ -131,12 +131,12 @@ def test_odd_names_and_texts_are_counted_by_the_audit_and_noted_by_plan(
         rows[2] |= {"tokens": ["Ko\u0308ln", "!"], "text": "Köln!", "tags": ["O", "O"]}
 
     command = jsonl(changed_corpus({("de", "train"): of_train, ("de", "test"): of_test}))
-    named = "a label or tag that has blanks around it, or zero-width or control characters: taken as written"
+    named = "surrounding spaces, zero-width or control characters in a label or tag"
     notes = [
         f"note: 4 sentences with {named} (de/train: 4)\n",
-        "note: 1 sentence with control characters such as NUL in its words: taken as written (de/train: 1)\n",
-        "note: 1 sentence of more than 100,000 characters: taken as written; is a line end missing? (de/test: 1)\n",
-        "note: 1 sentence whose tokens are not the words of its text: the tokens are read (de/test: 1)\n",
+        "note: 1 sentence with control characters such as NUL in its words (de/train: 1)\n",
+        "note: 1 sentence of more than 100,000 characters; check the line ends of the file (de/test: 1)\n",
+        "note: 1 sentence whose tokens and text differ: the tokens are read (de/test: 1)\n",
     ]
     plan, audit = xclrun("plan", *command), xclrun("data", "audit", *command)
     assert (plan.code, audit.code) == (0, 0)

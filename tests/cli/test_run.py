@@ -159,13 +159,13 @@ def test_an_encoder_that_cannot_be_had(
     (here / "pickled" / "config.json").write_text("{}")
     (here / "pickled" / "pytorch_model.bin").write_text("")
     model = ["model=mbert", "tracking=none"]
-    assert "in other formats are pickles, never read" in refused(*model, "model.path=pickled")
+    assert "pickles are never read" in refused(*model, "model.path=pickled")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(here / "empty"))
     source._from_hub.cache_clear()
     line = refused(*model)
     assert line.startswith("model=mbert: the hub cannot be reached for 'bert-base-multilingual-cased'; ")
-    assert "give a local folder with model.path=DIR" in line
+    assert "set model.path=DIR to a local folder" in line
 
 
 def test_a_sweep_of_orders_and_its_command_are_kept(xclrun: Callable[..., Told], here: Path) -> None:

@@ -46,7 +46,7 @@ WRONG_VALUES = [
     ),
     (
         "model.settings={attention_probs_dropout_prob: 0.5}",
-        "model.settings.attention_probs_dropout_prob: is set from model.dropout=0.1; give that",
+        "model.settings.attention_probs_dropout_prob: set model.dropout=0.1 instead",
     ),
     ("dataset.buckets.number=3", "dataset.buckets.number=3: needs shots=K; all training data is learned without it"),
     ("dataset.statements.wrong=1", "dataset.statements.wrong=1: needs dataset.statements.kind, or a part's; no "),

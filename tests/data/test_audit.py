@@ -13,6 +13,7 @@ from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.audit import coverage, overlaps, pieces
 from xclrun.data.example import Dataset, Example
 from xclrun.data.readers.mini import LANGUAGES, read
+from xclrun.model.vocabulary import wordpiece_tokenizer
 
 
 def example(id: str, language: str, text: str, label: str = "a", tags: tuple[str, ...] | None = None) -> Example:
@@ -51,11 +52,9 @@ def test_coverage(dataset: Dataset) -> None:
 
 
 def test_pieces_against_the_tokenizer_sentence_by_sentence(tmp_path) -> None:
-    from transformers import BertTokenizerFast
-
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "wake", "me", "up", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer = BertTokenizerFast(vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=False)
+    tokenizer = wordpiece_tokenizer(tmp_path / "vocab.txt")
     sentences = ("wake me", "wakes me up", "ups ups", "strange")
     splits = {
         ("en", s): tuple(example(str(i), "en", t) for i, t in enumerate(sentences)) for s in ("train", "dev", "test")

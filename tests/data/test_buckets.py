@@ -189,17 +189,21 @@ def test_no_sentence_is_drawn_twice_or_from_what_is_scored() -> None:
     assert [e.id for e in pool_of(whole, "hi", "train")] == ["1", "5"]
     assert [e.id for e in pool_of(whole, "hi", "dev")] == ["d"]
     empty = dataset_of(train[2:4], dev=[train[2]], test=[train[3]])
-    with pytest.raises(UsageError, match=r"^hi/train: every sentence is in dev or test too"):
+    with pytest.raises(UsageError, match=r"^hi/train: every sentence is also in dev or test"):
         bucket_of(cfg(), empty, "hi", 1, 0)
 
 
-def test_samplers_say_what_they_need() -> None:
-    with pytest.raises(UsageError, match=r"^hi/train: sampler=nway .* '1' has none \(tags: minimum\)$"):
-        bucket_of(cfg(), dataset_of([tagged("1", "N")]), "hi", 1, 0)
-    with pytest.raises(UsageError, match=r"^hi/train: sampler=minimum .* '1' has none \(classes: nway\)$"):
-        bucket_of(cfg("minimum"), dataset_of([classed("1", "a")]), "hi", 1, 0)
-    with pytest.raises(UsageError, match=r"^dataset.buckets.root is needed"):
-        bucket_of(cfg("files"), dataset_of([classed("1", "a")]), "hi", 1, 0)
+@pytest.mark.parametrize(
+    ("sampler", "example", "reason"),
+    [
+        ("nway", tagged("1", "N"), "^hi/train: sampler=nway .*'1' .*minimum"),
+        ("minimum", classed("1", "a"), "^hi/train: sampler=minimum .*'1' .*nway"),
+        ("files", classed("1", "a"), "^dataset.buckets.root is needed"),
+    ],
+)
+def test_samplers_name_what_they_need(sampler: str, example: Example, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        bucket_of(cfg(sampler), dataset_of([example]), "hi", 1, 0)
 
 
 # --- In a dataset.
@@ -245,7 +249,7 @@ def test_from_dev_the_rest_stays_dev(small: Callable[..., DatasetConfig]) -> Non
         assert set(dataset.split("en", "train")) < set(whole.split("en", "dev"))
         assert dataset.split("de", "dev") == whole.split("de", "dev")
     nothing_left = cfg("minimum", draw_from=BucketSource.dev, number=1)
-    with pytest.raises(UsageError, match=r"^hi/dev: 1 buckets of shots=1 leave no example to select a model by; "):
+    with pytest.raises(UsageError, match=r"^hi/dev: .*dataset.buckets.number"):
         with_buckets(nothing_left, dataset_of([tagged("1", "N")], [tagged("2", "N")]), 1, 0, ["hi"])
 
 
@@ -269,11 +273,11 @@ def test_what_is_written_is_read_again(examples: tuple[Example, ...], tmp_path: 
         assert back.examples == examples
         assert back.drawn["sampler"] == "nway"
     assert [found[:4] for found in layout.walk(tmp_path)] == [("made", "hi", 2, 3)]
-    with pytest.raises(UsageError, match="another bucket is there"):
+    with pytest.raises(UsageError, match="another bucket"):
         layout.write(tmp_path / "made", replace(bucket, examples=examples[:1]))
     [file] = [p for p in tmp_path.rglob("*") if p.name in ("sampled.json", "train.tsv")]
     file.write_text(file.read_text(encoding="utf-8").replace("gemacht", "getan").replace("V", "W"), encoding="utf-8")
-    with pytest.raises(UsageError, match=r"is not what bucket.json in the same folder says"):
+    with pytest.raises(UsageError, match=r"differs from the fingerprint in bucket.json"):
         layout.load(file.parent, "hi", 2, 3)
     (file.parent / "bucket.json").unlink()
     assert len(layout.load(file.parent, "hi", 2, 3).examples) == len(examples)
@@ -286,9 +290,9 @@ def test_drawn_and_read_are_the_same_training_data(small: Callable[..., DatasetC
         layout.write(tmp_path / "small", bucket_of(config, whole, language, 2, 1))
     files = small("files", buckets={"root": str(tmp_path)})
     assert load_dataset(files, 1, 2).fingerprints == load_dataset(config, 1, 2).fingerprints
-    with pytest.raises(UsageError, match=r"no 4-shots/de/1-th or 4-shots/german/1-th in it or in its folder small; it"):
+    with pytest.raises(UsageError, match="no 4-shots/de/1-th or 4-shots/german/1-th"):
         load_dataset(files, 1, 4)
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         load_dataset(small("files", buckets={"root": str(tmp_path / "no")}), 1, 4)
 
 
@@ -306,7 +310,7 @@ def test_files_of_buckets_from_dev_hold_what_dev_has(small: Callable[..., Datase
     changed = replace(first, tokens=(*first.tokens, "!"), tags=(*(first.tags or ()), "O"))
     layout.write(tmp_path / "other", replace(buckets[1], examples=(changed, *rest)))
     files = small("files", buckets={**options, "root": str(tmp_path / "other")})
-    with pytest.raises(UsageError, match=rf"1-th/sampled.json: '{first.id}' is not in en/dev, which .*another release"):
+    with pytest.raises(UsageError, match=rf"1-th/sampled.json: '{first.id}' is not in en/dev"):
         load_dataset(files, 0, 1, ["en"])
 
 
@@ -338,44 +342,42 @@ def test_the_published_layout(tmp_path: Path) -> None:
     ]
 
 
+ROW = {"uid": "1", "text_a": "x", "label": "a"}
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "reason"),
     [
-        ("sampled.json", "{", "is not JSON"),
+        ("sampled.json", "{", "not JSON"),
         ("sampled.json", "[]", "must be an object, not list"),
-        ("sampled.json", "[" * 100_000, "is not JSON"),
-        ("sampled.json", b'{"\xff": []}', "not UTF-8"),
+        ("sampled.json", "[" * 100_000, "JSON"),
+        ("sampled.json", b'{"\xff": []}', "UTF-8"),
         ("sampled.json", "{}", "no examples"),
-        ("sampled.json", '{"a": 1}', "label 'a' has no list"),
-        ("sampled.json", '{"a": [1]}', "example 1: is not an object, below the label 'a'"),
-        ("sampled.json", '{"a": [{"uid": "1", "label": "a"}]}', "'text_a' must be a string"),
-        ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "b"}]}', "its own label is 'b'"),
-        ("sampled.json", '{"a": [{"uid": 1, "text_a": "x", "label": "a"}]}', "'uid' must be a string"),
-        ("sampled.json", '{"a": [{"uid": "1", "text_a": " ", "label": "a"}]}', "the text is blank"),
-        ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "a", "text_b": 2}]}', "'text_b' must be"),
-        ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "a", "tags": []}]}', "0 tags for 1 tokens"),
-        ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "a", "tags": 3}]}', "must be a list of strings"),
-        (
-            "sampled.json",
-            '{"a": [' + ",".join(['{"uid": "1", "text_a": "x", "label": "a"}'] * 2) + "]}",
-            "id '1' is taken by example 1",
-        ),
+        ("sampled.json", '{"a": 1}', "label 'a'"),
+        ("sampled.json", '{"a": [1]}', "example 1: must be an object"),
+        ("sampled.json", [{"uid": "1", "label": "a"}], "'text_a'"),
+        ("sampled.json", [ROW | {"label": "b"}], "'b' below the label 'a'"),
+        ("sampled.json", [ROW | {"uid": 1}], "'uid'"),
+        ("sampled.json", [ROW | {"text_a": " "}], "blank"),
+        ("sampled.json", [ROW | {"text_b": 2}], "'text_b'"),
+        ("sampled.json", [ROW | {"tags": []}], "0 tags for 1 tokens"),
+        ("sampled.json", [ROW | {"tags": 3}], "'tags'"),
+        ("sampled.json", [ROW, ROW], "id '1' is already used by example 1"),
         ("train.tsv", "", "no examples"),
         ("train.tsv", "word\n", ":1: 'word' is not word TAB tag"),
-        ("train.tsv", "a\tO\n\tO\n", ":2: '\\tO' is not word TAB tag"),
-        ("train.tsv", "a\tO\tO\n", "is not word TAB tag"),
+        ("train.tsv", "a\tO\n\tO\n", ":2: "),
+        ("train.tsv", "a\tO\tO\n", ":1: "),
         ("train.tsv", b"a\tO\n\xffb\tO\n", ":2: not UTF-8"),
-        ("other.tsv", "", "holds neither sampled.json nor train.tsv"),
+        ("other.tsv", "", "sampled.json nor train.tsv"),
     ],
 )
-def test_files_that_cannot_be_read(name: str, content: str | bytes, told: str, tmp_path: Path) -> None:
-    folder = published(tmp_path, content, name)
+def test_bad_files_are_refused(name: str, content: Any, reason: str, tmp_path: Path) -> None:
+    folder = published(tmp_path, json.dumps({"a": content}) if isinstance(content, list) else content, name)
     with pytest.raises(UsageError) as raised:
         layout.load(folder, "de", 1, 0)
     message = str(raised.value)
     assert message.startswith(str(folder))
-    assert told in message
-    assert "\n" not in message
+    assert (reason in message, "\n" in message) == (True, False)
 
 
 @pytest.mark.parametrize("ours", ["{", "[]", '{"fingerprint": 1}', b"\xff"])
@@ -389,7 +391,7 @@ def test_fingerprints_that_cannot_be_read(ours: str | bytes, tmp_path: Path) -> 
 @pytest.mark.parametrize("word", ["a\tb", "a\nb", "a\r", " "])
 def test_words_that_the_layout_cannot_hold(word: str, tmp_path: Path) -> None:
     bad = replace(tagged("1", "N"), tokens=(word,))
-    with pytest.raises(UsageError, match=r"^'1' in hi: train.tsv cannot hold "):
+    with pytest.raises(UsageError, match=r"^'1' in hi: train.tsv "):
         layout.write(tmp_path, Bucket("hi", 1, 0, (bad,), {}))
     assert not list(tmp_path.rglob("*.tsv"))
 
@@ -397,54 +399,41 @@ def test_words_that_the_layout_cannot_hold(word: str, tmp_path: Path) -> None:
 # --- Check.
 
 
-def broken(buckets: list[Bucket], whole: Dataset | None = None, counts: str = "words") -> list[str]:
-    return [v.line() for v in violations(buckets, whole, counts)]
+def broken(buckets: list[Bucket], whole: Dataset | None = None, counts: str = "words") -> list[tuple[int, str]]:
+    """Return (bucket number, broken property) of each violation."""
+    return [(v.bucket, v.broken) for v in violations(buckets, whole, counts)]
 
 
-def test_check_names_what_breaks_classes() -> None:
+def test_check_finds_broken_properties_of_classes() -> None:
     a, b, again = classed("1", "a"), classed("2", "b"), classed("9", "b", "SENTENCE 1")
     good = Bucket("hi", 1, 0, (a, b), {})
     assert broken([good]) == []
-    assert broken([good, replace(good, language="de")]) == [], "languages are apart"
-    assert broken([good, replace(good, shots=2)]) == ["2-shots/hi/0-th: counts: 'a' 1, 'b' 1 times instead of K = 2"], (
-        "K is apart"
-    )
-    assert broken([good, Bucket("hi", 1, 1, (classed("3", "a"),), {})]) == [
-        "1-shots/hi/1-th: counts: 'b' 0 times instead of K = 1"
-    ]
-    assert broken([good, Bucket("hi", 1, 4, (classed("3", "a"), b), {})]) == [
-        "1-shots/hi/4-th: disjointness: '2' is in 0-th too, as '2'"
-    ]
-    assert broken([Bucket("hi", 1, 0, (a, again), {})]) == [
-        "1-shots/hi/0-th: duplicates: '9' is the same sentence as '1'"
-    ]
+    assert broken([good, replace(good, language="de")]) == [], "languages are independent"
+    assert broken([good, replace(good, shots=2)]) == [(0, "counts")], "K are independent"
+    assert broken([good, Bucket("hi", 1, 1, (classed("3", "a"),), {})]) == [(1, "counts")]
+    assert broken([good, Bucket("hi", 1, 4, (classed("3", "a"), b), {})]) == [(4, "disjointness")]
+    assert broken([Bucket("hi", 1, 0, (a, again), {})]) == [(0, "duplicates")]
     whole = dataset_of([a, b, classed("3", "c")], [classed("d", "a", "sentence 2")], [classed("t", "b", "Sentence 1")])
-    assert broken([good], whole) == [
-        "1-shots/hi/0-th: counts: 'c' 0 times instead of K = 1",
-        "1-shots/hi/0-th: overlap: '1' is in test too",
-        "1-shots/hi/0-th: overlap: '2' is in dev too",
-    ]
+    lines = [v.line() for v in violations([good], whole)]
+    assert [line.split("-th: ")[1].partition(": ")[0] for line in lines] == ["counts", "overlap", "overlap"]
+    assert lines[0].startswith("1-shots/hi/0-th: counts: 'c' 0 times")
+    assert ("'1'" in lines[1], "'2'" in lines[2]) == (True, True)
 
 
-def test_check_names_what_breaks_tags() -> None:
+def test_check_finds_broken_properties_of_tags() -> None:
     noun, verb, both = tagged("n", "N"), tagged("v", "V"), tagged("nv", "N", "V")
     assert broken([Bucket("hi", 1, 0, (noun, verb), {}), Bucket("hi", 1, 1, (both,), {})]) == []
-    assert broken([Bucket("hi", 1, 0, (noun,), {}), Bucket("hi", 1, 1, (both,), {})]) == [
-        "1-shots/hi/0-th: counts: 'V' 0 times instead of at least 1"
-    ]
-    assert broken([Bucket("hi", 1, 0, (noun, verb, both), {})]) == [
-        "1-shots/hi/0-th: minimality: 'n', 'v', 'nv' can be dropped, each by itself"
-    ]
-    # By words the second is spared; by sentences nothing is.
+    assert broken([Bucket("hi", 1, 0, (noun,), {}), Bucket("hi", 1, 1, (both,), {})]) == [(0, "counts")]
+    assert broken([Bucket("hi", 1, 0, (noun, verb, both), {})]) == [(0, "minimality")]
+    # Counting words, the second sentence is superfluous; counting sentences, none is.
     twice, once = tagged("vv", "V", "V"), tagged("w", "V")
     bucket = Bucket("hi", 2, 0, (twice, once), {})
-    assert broken([bucket]) == ["2-shots/hi/0-th: minimality: 'w' can be dropped"]
+    assert "'w'" in violations([bucket])[0].line()
     assert broken([bucket], counts="sentences") == []
-    # What the data lacks nobody can have more often.
-    assert broken([bucket, Bucket("hi", 4, 0, (twice, once), {})][1:], dataset_of([twice, once])) == []
-    assert broken([Bucket("hi", 4, 0, (twice, once), {})]) == [
-        "4-shots/hi/0-th: counts: 'V' 3 times instead of at least 4"
-    ]
+    # A bucket cannot contain more than the data.
+    four = Bucket("hi", 4, 0, (twice, once), {})
+    assert broken([bucket, four], dataset_of([twice, once])) == [(0, "minimality")]
+    assert broken([four]) == [(0, "counts")]
 
 
 @pytest.mark.full

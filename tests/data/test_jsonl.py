@@ -207,7 +207,7 @@ def test_hub_with_a_column_of_languages(tmp_path: Path, config: Config) -> None:
         UsageError, match="needs one config per language, or a column 'language' with a key in every row"
     ):
         jsonl.read(config("jsonl", root=None, hub=name, hub_config="small"))
-    with pytest.raises(UsageError, match=r"BuilderConfig 'big' not found. Available:.*; or give a local path"):
+    with pytest.raises(UsageError, match=r"BuilderConfig 'big' not found. Available:.*; or set dataset.root"):
         jsonl.read(config("jsonl", root=None, hub=name, hub_config="big"))
 
 
@@ -231,13 +231,11 @@ def test_hub_unreachable(config: Config, monkeypatch: pytest.MonkeyPatch) -> Non
     for hub_config in (None, "de"):
         with pytest.raises(UsageError) as error:
             jsonl.read(config("jsonl", root=None, hub="someone/nothing", hub_config=hub_config))
-        assert str(error.value) == (
-            "dataset.hub=someone/nothing: the hub cannot be reached; give a local path with dataset.root=…"
-        )
+        assert str(error.value).startswith("dataset.hub=someone/nothing: the hub cannot be reached")
 
 
 def test_root_or_hub_but_not_both(config: Config) -> None:
-    with pytest.raises(UsageError, match=r"give one of them"):
+    with pytest.raises(UsageError, match="set one of them"):
         jsonl.read(config("jsonl", hub="someone/something"))
     with pytest.raises(UsageError, match=r"^dataset.root is needed: the folder that holds <language>.train.jsonl, "):
         jsonl.read(config("jsonl", root=None))

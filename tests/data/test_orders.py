@@ -68,7 +68,7 @@ def test_families_come_by_the_number_of_their_languages_and_in_them_branches() -
     # Indo-European 6 (Germanic 3, Romance 2, Indo-Aryan 1), Dravidian 2, Japonic 1; in a branch by size, then key.
     expected = ("de-DE", "deu_Latn", "sv-SE", "it", "fr-FR", "hi-IN", "ta-IN", "te_gold", "ja-JP")
     assert order_of(dataset, by="family") == expected
-    with pytest.raises(UsageError, match=r"^order=family: no family of yelp, squad known; order.features=FILE"):
+    with pytest.raises(UsageError, match=r"^order=family: .*yelp, squad; set order.features=FILE"):
         order_of(keys("en", "yelp", "squad"), by="family")
 
 
@@ -103,10 +103,9 @@ def test_features_of_the_branch_stand_for_those_not_known_and_that_is_said() -> 
     # No feature of Malay is known; its branch has Indonesian, from which Khmer differs in one feature.
     dataset: Any = keys("km", "ms-MY", "id-ID")
     assert compute_order(replace(order, start="id-ID"), dataset) == ("id-ID", "ms-MY", "km")
-    assert notes(order, dataset) == [
-        "order=typology: no features of ms-MY are known; those on which the known languages of their branch agree "
-        "stand for them"
-    ]
+    [note] = notes(order, dataset)
+    assert "ms-MY" in note
+    assert "id-ID" not in note
     assert notes(order, keys("en", "tr")) == [] == notes(OrderConfig(by="random", seed=1), dataset)
 
 
@@ -121,13 +120,13 @@ def test_a_file_gives_features_and_families_of_any_key(tmp_path: Path) -> None:
     assert order_of(dataset, by="similarity", measure="typology", **given) == ("de-DE", "fr-FR", "q", "en-US")
     assert order_of(dataset, by="family", features=str(path)) == ("de-DE", "fr-FR", "en-US", "q")
     for text, told in (
-        ("language,f\nde,1\nde,2\n", ":3: 'de' is there twice"),
-        ("language,f,f \nde,1,2\n", ":1: column 'f' is there twice"),
-        ("language,f\nen,1\neng,2\n", ": 'en-US' could be en or eng; give it a row"),
-        ("language,f\nde,nan\n", ":2: 'nan' is no value of 'f'; leave empty what is not known"),
-        ("code,f\nde,1\n", ":2: a row has a value in each column: language, then features"),
-        ("language,f\nde,1,2\n", ":2: a row has"),
-        ("language\nde\n", ":2: a row has"),
+        ("language,f\nde,1\nde,2\n", ":3: 'de' is repeated"),
+        ("language,f,f \nde,1,2\n", ":1: column 'f' is repeated"),
+        ("language,f\nen,1\neng,2\n", ": 'en-US' could be en or eng"),
+        ("language,f\nde,nan\n", ":2: 'nan' is not a value of 'f'"),
+        ("code,f\nde,1\n", ":2: a row needs a value in each column"),
+        ("language,f\nde,1,2\n", ":2: a row needs"),
+        ("language\nde\n", ":2: a row needs"),
         ("", ": has no rows"),
     ):
         path.write_text(text)
@@ -183,9 +182,9 @@ def test_an_order_with_unknown_arguments_is_refused(order: str) -> None:
         (("order=similarity", "order.features=f.csv"), "^order.features=f.csv: needs order.measure=typology"),
         (
             ("order=typology(xx)",),
-            "^order=typology: 'xx' is no language of the dataset, to start with; Known: de, en, es",
+            "^order=typology: 'xx' is not a language of the dataset; Known: de, en, es",
         ),
-        (("order=similarity(gredy)",), "^order=similarity: 'gredy' is no .*, nor greedy, .*; did you mean 'greedy'"),
+        (("order=similarity(gredy)",), "^order=similarity: 'gredy' is not a .*; did you mean 'greedy'"),
         (("order=[deu,de]",), "^order: the language 'de' is repeated"),
     ],
 )

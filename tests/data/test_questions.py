@@ -168,9 +168,7 @@ def test_xquad_has_no_dev_and_tydiqa_s_languages_lie_in_one_file(config: Config,
     assert dataset.split("ko", "test") == (rome("korean-2-0", "ko"),)
     assert dataset.sizes() == {"fi": 1, "ko": 1}
     write(tmp_path / "e", {f"tydiqa-goldp-v1.1-{s}.json": squad(question("elvish-1")) for s in ("train", "dev")})
-    with pytest.raises(
-        UsageError, match=r"train\.json: question 'elvish-1': an id begins with a language of arabic, ben"
-    ):
+    with pytest.raises(UsageError, match=r"train\.json: question 'elvish-1': an id must begin with one of arabic, ben"):
         read(config, "tydiqa", root=str(tmp_path / "e"))
 
 
@@ -191,26 +189,25 @@ def test_questions_of_one_text_share_its_words(config: Config, tmp_path: Path) -
 
 
 BAD = [
-    (squad(question("q", ("Italy", 13))), r": question 'q': the answer 'Italy' is not at character 13 of its "
-     r"context; it is at 12"),
-    (squad(question("q", ("Spain", 12))), r": question 'q': the answer 'Spain' is not at .* does not have it at all"),
-    (squad(question("q", ("Italy", -7))), r": question 'q': the answer 'Italy' is not at character -7"),
-    (squad(question("q", ("Italy", "12"))), r": question 'q': 'answer_start' must be a whole number, not '12'"),
-    (squad(question("q", (" ", 4))), r": question 'q': an answer is empty"),
-    (squad(question("q"), context=" \n"), r": question 'q': its context is empty"),
-    (squad(question("q"), context=7), r": question 'q': its context is empty"),
-    (squad(question("q", question="")), r": question 'q': the question is empty"),
-    (squad(question("q"), question("q")), r": question 'q': id 'q' is taken by question 1"),
-    (squad({"question": "?", "answers": []}), r": question 1: a question needs an 'id', not None"),
+    (squad(question("q", ("Italy", 13))), r": question 'q': .*'Italy' is not at character 13 .*; it is at 12"),
+    (squad(question("q", ("Spain", 12))), r": question 'q': .*'Spain' is not at character 12 .* nor anywhere else"),
+    (squad(question("q", ("Italy", -7))), r": question 'q': .*'Italy' is not at character -7"),
+    (squad(question("q", ("Italy", "12"))), r": question 'q': 'answer_start' .*'12'"),
+    (squad(question("q", (" ", 4))), r": question 'q': 'text'"),
+    (squad(question("q"), context=" \n"), r": question 'q': 'context'"),
+    (squad(question("q"), context=7), r": question 'q': 'context'"),
+    (squad(question("q", question="")), r": question 'q': 'question'"),
+    (squad(question("q"), question("q")), r": question 'q': id 'q' is already used by question 1"),
+    (squad({"question": "?", "answers": []}), r": question 1: 'id' is missing"),
     (squad({**question("q"), "answers": {"text": "Italy"}}), r": question 'q': 'answers' must be a list of objects"),
-    (squad({"id": "q", "question": "?"}), r": question 'q': 'answers' must be a list .*; it is not there"),
+    (squad({"id": "q", "question": "?"}), r": question 'q': 'answers' is missing"),
     (squad(question("q", is_impossible="no")), r": question 'q': 'is_impossible' must be true or false, not 'no'"),
-    (squad(question("q" * 99, question="")), r": question 'q{59}…': the question is empty"),
-    (squad(question("q", answers=[])), r": no examples; no question has an answer in its text, and dataset.unanswer"),
+    (squad(question("q" * 99, question="")), r": question 'q{59}…': "),
+    (squad(question("q", answers=[])), r": no examples; .*dataset.unanswerable=keep"),
     (squad(question("q", ("Rome", 0)), context="Rome " + "x" * 20_001), r": question 'q': a word of 20,001 characters"),
     ('{"data": [', r": the file is not JSON \(Expecting value at character 11\)"),
-    ("[]", r": must be an object, not list; SQuAD's layout is one object with a list 'data' \(docs/questions\.md"),
-    ('{"id": 1}\n{"id": 2}', r": the file is not JSON \(Extra data at character 11\); SQuAD's layout is one object"),
+    ("[]", r": must be an object, not list; .*'data' \(docs/questions\.md"),
+    ('{"id": 1}\n{"id": 2}', r": .*\(Extra data at character 11\); .*'data'"),
     ('{"data": {}}', r" must be an object with a list 'data'"),
     ('{"data": [{"paragraphs": [{"qas": 1}]}]}', r": article 1, paragraph 1 must be an object with a list 'qas'"),
     (b"\xff", r": not UTF-8 \(byte 1\)"),
@@ -218,7 +215,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("content", "message"), BAD)
-def test_what_cannot_be_right_is_told_with_its_question(
+def test_mistakes_are_reported_with_their_question(
     config: Config, tmp_path: Path, content: str | bytes, message: str
 ) -> None:
     write(tmp_path, {"en/train.json": content, "en/dev.json": TWO, "en/test.json": TWO})
@@ -233,14 +230,14 @@ def test_bad_questions_are_counted_where_they_are_skipped(config: Config, tmp_pa
     assert dataset.split("en", "train") == (rome("b"),)
     assert dataset.notes == {"skipped": {"en/train": 1}, "unanswerable": {"en/train": 1}}
     assert note_lines([dataset]) == [
-        "1 question that could not be read: skipped (en/train: 1)",
-        "1 question without an answer in its text: left out (en/train: 1)",
-        "1 test question found in the language's training split too (en: 1)",
+        "1 question with an error: skipped (en/train: 1)",
+        "1 question without an answer in the text: skipped (en/train: 1)",
+        "1 test question that the language's training split contains too (en: 1)",
     ]
 
 
 def test_questions_without_an_answer_can_be_kept_only_where_there_are_questions(config: Config) -> None:
-    with pytest.raises(UsageError, match=r"^dataset.unanswerable=keep: is about questions, and dataset=mini has none"):
+    with pytest.raises(UsageError, match=r"^dataset.unanswerable=keep: dataset=mini has no questions"):
         load_dataset(config("mini", root=None, unanswerable=Unanswerable.keep))
 
 
@@ -250,15 +247,15 @@ def test_questions_without_an_answer_can_be_kept_only_where_there_are_questions(
         ("qa_srl", "train.jsonl", "{", r"train\.jsonl:1: the line is not JSON"),
         ("qa_srl", "train.jsonl", "{}", r"train\.jsonl:1: a sentence needs sentenceId"),
         ("qa_srl", "train.jsonl.gz", "no gzip", r"train\.jsonl\.gz: cannot be read"),
-        ("qa_zre", "train.0", "a\tb\tc", r"train\.0:1: 3 columns between tabs; relation, question"),
-        ("qa_zre", "train.0", "a\tb\tc\tRome\tMars", r"train\.0:1: its context does not have the answer 'Mars'"),
-        ("triviaqa", "web-train.json", '{"Data": [], "Domain": "Web"}', r"web-train\.json: is as TriviaQA is released"),
+        ("qa_zre", "train.0", "a\tb\tc", r"train\.0:1: 3 tab-separated columns; .*question"),
+        ("qa_zre", "train.0", "a\tb\tc\tRome\tMars", r"train\.0:1: .*'Mars' is not in the context"),
+        ("triviaqa", "web-train.json", '{"Data": [], "Domain": "Web"}', r"web-train\.json: .*convert_to_squad_format"),
         ("squad", "train-v1.1.json", None, r"no train split; looked for train-v1\.1\.json or train-v2\.0\.json"),
         ("mlqa", "none", "", r"no data found; looked for test/test-context-en-question-en\.json"),
         ("xquad", "none", "", r"no data found; looked for xquad\.<language>\.json"),
     ],
 )
-def test_what_other_layouts_cannot_have(
+def test_mistakes_in_other_layouts(
     config: Config, tmp_path: Path, reader: str, name: str, content: str | None, message: str
 ) -> None:
     given = {} if content is None else {name.replace("train", split): content for split in ("train", "dev", "test")}
@@ -267,10 +264,10 @@ def test_what_other_layouts_cannot_have(
         read(config, reader)
 
 
-def test_a_span_beyond_its_sentence_is_told(config: Config, tmp_path: Path) -> None:
+def test_a_span_beyond_its_sentence_is_refused(config: Config, tmp_path: Path) -> None:
     bad = json.dumps(SRL).replace("[2, 4]", "[2, 6]")
     write(tmp_path, {f"{split}.jsonl": bad for split in ("train", "dev", "test")})
-    with pytest.raises(UsageError, match=r"question 'W:1/1/1': the span \[2, 6\] is none of its sentence of 5 words"):
+    with pytest.raises(UsageError, match=r"question 'W:1/1/1': the span \[2, 6\] is outside"):
         read(config, "qa_srl")
 
 

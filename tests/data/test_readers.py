@@ -103,7 +103,7 @@ def test_one_more_reader_is_one_function(config: Config, tmp_path: Path) -> None
         ({"on_bad_line": OnBadLine.error}, f"^{tmp_path}/train.ar:4: no text$"),
         (
             {"task": "intent_slots"},
-            "^dataset.task=intent_slots: the files of dataset.reader=numbers hold a label of each",
+            "^dataset.task=intent_slots: the files of dataset.reader=numbers contain only a label",
         ),
     ]:
         with pytest.raises(UsageError, match=message):
@@ -113,9 +113,9 @@ def test_one_more_reader_is_one_function(config: Config, tmp_path: Path) -> None
 @pytest.mark.usefixtures("numbers")
 def test_a_reader_that_cannot_be_is_refused() -> None:
     for name, gives, message in [
-        ("numbers", {"label"}, "^dataset reader 'numbers': there is one of this name already$"),
-        ("other", set(), "^dataset reader 'other': gives some of answers, label, tags, not "),
-        ("other", {"class"}, "^dataset reader 'other': gives some of answers, label, tags, not "),
+        ("numbers", {"label"}, "^dataset reader 'numbers': this name is already registered"),
+        ("other", set(), "^dataset reader 'other': gives=.*; list some of answers, label, tags"),
+        ("other", {"class"}, "^dataset reader 'other': gives=.*; list some of answers, label, tags"),
     ]:
         with pytest.raises(UsageError, match=message):
             register(name, Reader(READERS["mini"].read, gives=frozenset(gives)))

@@ -287,61 +287,39 @@ def test_a_context_holds_what_its_kind_says() -> None:
     assert str(first.text_b).startswith("set {x} is ")
 
 
+def kind(template: str, *more: str, **options: Any) -> dict[str, Any]:
+    """Return the settings of a kind ``pos`` with these templates."""
+    return {"kinds": {"pos": StatementKind([template, *more], **options)}}
+
+
 @pytest.mark.parametrize(
-    ("examples", "task", "how", "told"),
+    ("examples", "task", "how", "reason"),
     [
-        (labelled(3), "sequence_class", {}, r"kind=pos: is about tags, and examples of sequence_class have none"),
-        (
-            tagged(3),
-            "token_tags",
-            {"kind": "topic"},
-            r"kind=topic: is about label, and examples of token_tags have none",
-        ),
+        (labelled(3), "sequence_class", {}, r"kind=pos: needs tags"),
+        (tagged(3), "token_tags", {"kind": "topic"}, r"kind=topic: needs label"),
         (tagged(3), "token_tags", {"kind": "poz"}, r"^dataset\.statements\.kind=poz: unknown; did you mean 'pos'\?"),
-        (labelled(3, "a"), "sequence_class", {"kind": "topic"}, r"nothing false can be said: training has 1 label"),
+        (labelled(3, "a"), "sequence_class", {"kind": "topic"}, r"training has only 1 label"),
         (labelled(3), "sequence_class", {"kind": "relation"}, r"reader=jsonl have no 'head'; Known: label, text"),
-        (labelled(3), "sequence_class", {"kinds": {"pos": StatementKind(["{label"])}}, r"'\{label' cannot be read"),
-        (labelled(3), "sequence_class", {"kinds": {"pos": StatementKind(["{label.x}"])}}, r"with fields such as"),
-        (labelled(3), "sequence_class", {"kinds": {"pos": StatementKind(["so"])}}, r"must hold \{label\} or \{tags\}"),
-        (tagged(3), "token_tags", {"kinds": {"pos": StatementKind(["{tags}"], tags=["X"])}}, r"needs two at least"),
+        (labelled(3), "sequence_class", kind("{label"), r"'\{label' cannot be read"),
+        (labelled(3), "sequence_class", kind("{label.x}"), r"with fields such as"),
+        (labelled(3), "sequence_class", kind("so"), r"must contain \{label\} or \{tags\}"),
+        (tagged(3), "token_tags", kind("{tags}", tags=["X"]), r"tags=\['X'\]: must contain at least two"),
+        (tagged(3), "token_tags", kind("{tags}") | {"tagging": Tagging.word}, r"no template of statements about words"),
+        # Wrong tags come from training: with a single tag, none could ever be drawn.
+        (alike(3), "token_tags", {"kinds": {"pos": TAGS_OF_SPLIT}}, r"training has only 1 tag"),
+        (tagged(3), "token_tags", kind("{tags}", names=dict.fromkeys(TAGS, "word")), r"training has only 1 tag"),
+        (labelled(3), "sequence_class", kind("{label}", "so it is {text}"), r"'so it is \{text\}' lacks \{label\}"),
         (
-            tagged(3),
-            "token_tags",
-            {"kinds": {"pos": StatementKind(["{tags}"])}, "tagging": Tagging.word},
-            r"no template of statements about words",
+            tagged(3), "token_tags", kind("{tags}", words=["{word}"]) | {"tagging": Tagging.word},
+            r"'\{word\}' lacks \{tag\}",
         ),
-        # Wrong tags are those of training: of one alone nothing would ever be drawn.
-        (alike(3), "token_tags", {"kinds": {"pos": TAGS_OF_SPLIT}}, r"false can be said: training has 1 tag"),
-        (
-            tagged(3),
-            "token_tags",
-            {"kinds": {"pos": StatementKind(["{tags}"], names=dict.fromkeys(TAGS, "word"))}},
-            r"false can be said: training has 1 tag",
-        ),
-        (
-            labelled(3),
-            "sequence_class",
-            {"kinds": {"pos": StatementKind(["{label}", "so it is {text}"])}},
-            r"the template 'so it is \{text\}' lacks \{label\}",
-        ),
-        (
-            tagged(3),
-            "token_tags",
-            {"kinds": {"pos": StatementKind(["{tags}"], words=["{word}"])}, "tagging": Tagging.word},
-            r"the template '\{word\}' lacks \{tag\}",
-        ),
-        (
-            labelled(3),
-            "sequence_class",
-            {"kinds": {"pos": StatementKind(["It is {label}."], names={"a": " "})}},
-            r"names: 'a' is called nothing",
-        ),
+        (labelled(3), "sequence_class", kind("It is {label}.", names={"a": " "}), r"names: the name of 'a' is blank"),
     ],
-)
-def test_what_cannot_be_said_is_one_line(
-    examples: Sequence[Example], task: str, how: dict[str, Any], told: str
+)  # fmt: skip
+def test_impossible_statements_are_refused(
+    examples: Sequence[Example], task: str, how: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=reason):
         make(examples, task, **{"kind": "pos", **how})
 
 
@@ -368,7 +346,7 @@ def test_parts_of_different_tasks_are_one_as_statements(corpus: Path) -> None:
         load_dataset(both(corpus))
     with pytest.raises(UsageError, match=r"label_prefix=x: statements have no labels"):
         load_dataset(both(corpus, statements=StatementsConfig("intent"), plans={"label_prefix": "x"}))
-    with pytest.raises(UsageError, match=r"shots=1: few-shot training sets cannot be had with dataset\.statements"):
+    with pytest.raises(UsageError, match=r"shots=1: cannot be combined with dataset\.statements"):
         load_dataset(both(corpus, statements=StatementsConfig("intent")), shots=1)
 
 

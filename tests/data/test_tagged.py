@@ -127,7 +127,7 @@ def test_panx_strips_only_the_prefix_of_the_file(
 
 def test_tagged_files_have_no_labels(tmp_path: Path, pos: Config, ner: Config) -> None:
     for cfg in (pos(task="sequence_class", tags_are=TagsAre.spans), ner(task="intent_slots")):
-        with pytest.raises(UsageError, match=rf"the files of dataset.reader={cfg.reader} hold tags of words alone"):
+        with pytest.raises(UsageError, match=rf"the files of dataset.reader={cfg.reader} contain only tags"):
             read(cfg)
 
 
@@ -193,7 +193,7 @@ def test_conll_layouts_and_words_with_blanks_and_signs(tmp_path: Path, columns: 
         ("a O\n", {"word_column": 0}, r"^dataset\.word_column=0: .*from 1"),
         ("a O\n", {"tag_column": 1}, r"^dataset\.word_column=1: .*two different columns"),
         ("a O\n", {"word_column": 2}, r"train\.conll:1: 2 columns; a word and its tag are needed"),
-        ("a O\n", {"word_column": -3}, r"train\.conll:1: 2 columns, so there is none for dataset\.word_column=-3"),
+        ("a O\n", {"word_column": -3}, r"train\.conll:1: 2 columns; dataset\.word_column=-3"),
         ("a x O\nb x O\nc O\n", {}, r"train\.conll:3: 2 columns where most lines of the file have 3"),
         ("a\n", {}, r"train\.conll:1: 1 column; a word and its tag are needed"),
         ("# sent_id = 7\n\na O\n", {}, r"train\.conll:1: a sentence without words"),

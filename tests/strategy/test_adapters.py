@@ -358,7 +358,7 @@ def settings(text: str) -> Callable[[Path], Any]:
         ({}, unlink("adapter.safetensors"), "has no adapter.safetensors; .* pickles"),
         ({}, unlink("adapter_config.json"), "has no adapter_config.json"),
         ({}, settings("{}"), "does not fit this encoder"),
-        ({}, settings('{"auto_map": {"A": "b.C"}}'), ".* names its own Python code"),
+        ({}, settings('{"auto_map": {"A": "b.C"}}'), ".* names Python code"),
         ({}, lambda f: (f / "adapter.safetensors").write_bytes(b"no tensors"), "adapter.safetensors is damaged or cut"),
         ({"reduction_factor": 4}, None, r"is another kind of adapter \(reduction_factor=4"),
         ({"inv_adapter": None}, None, r"is another kind of adapter \(inv_adapter=None"),

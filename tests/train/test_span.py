@@ -160,16 +160,22 @@ def test_a_release_without_dev_and_most_training_files_is_one_hop_tested_on_all(
 
 def test_what_a_run_of_questions_cannot_have_is_told_while_planning(make_run: Make, data: Path) -> None:
     for wrong, told in (
-        (["model.max_length=27"], r"^model.max_length=27: must be above 28, for windows"),
-        (["shots=2"], r"^shots=2: few-shot training sets are drawn by classes or tags, and dataset.task=span h"),
+        (["model.max_length=27"], r"^model.max_length=27: must be above 28"),
+        (["shots=2"], r"^shots=2: .*dataset.task=span"),
         (["evaluate.attention=true"], r"^evaluate.attention=true dataset.task=span: texts in windows"),
         (["strategy=fc_pooler"], r"^strategy=fc_pooler dataset.task=span: tunes BERT's pooler"),
         (
             ["strategy=er", "strategy.selection=ring"],
             r"^strategy=er dataset.task=span: strategy.selection=ring chooses",
         ),
-        (["dataset.task=sequence_class"], r"^dataset.task=sequence_class: the files of dataset.reader=questions hold"),
-        (["dataset=mini", "dataset.task=span"], r"^dataset.task=span: the files of dataset.reader=mini hold a label"),
+        (
+            ["dataset.task=sequence_class"],
+            r"^dataset.task=sequence_class: .*dataset.reader=questions",
+        ),
+        (
+            ["dataset=mini", "dataset.task=span"],
+            r"^dataset.task=span: .*dataset.reader=mini contain only a label",
+        ),
     ):
         with pytest.raises(UsageError, match=told):
             make_run(*SPAN, *wrong, data=data)

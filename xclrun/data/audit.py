@@ -1,7 +1,4 @@
-"""What a dataset may hide: sizes, label coverage, sentences shared between splits, and what its tokenizer makes of it.
-
-Pure functions on a `Dataset`; nothing is trained, and nothing is changed.
-"""
+"""Audit a dataset: sizes, label coverage, sentences shared between splits, and subword statistics."""
 
 from __future__ import annotations
 
@@ -20,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Coverage:
-    """One language and split.
+    """Counts of one language and split.
 
     Attributes:
-        sentences, words: how many; of extractive question answering, questions and the words of their texts.
-        texts: different texts.
-        labels, tags: distinct ones that it has.
-        of_labels, of_tags: those of its task: all that training has in any language.
-        rarest: sentences of the rarest label that occurs.
-        unseen: sentences with a label or tag that no training split has: scored as wrong.
-        not_in_own_train: sentences with a label or tag that only training splits of other languages have.
+        sentences, words: for extractive question answering, questions and the words of their texts.
+        texts: distinct texts.
+        labels, tags: distinct labels and tags in this split.
+        of_labels, of_tags: distinct labels and tags of the task, in any training split.
+        rarest: sentences with the rarest label of this split.
+        unseen: sentences with a label or tag that is in no training split.
+        not_in_own_train: sentences with a label or tag that only training splits of other languages contain.
     """
 
     language: str
@@ -48,16 +45,15 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Sentences that two splits share: a test that training has seen.
+    """Sentences that two splits share.
 
     Attributes:
         one, other: splits.
-        language: of ``other``, and of ``one`` too where the kind is the same sentence.
-        kind: ``same sentence`` (words alike but for case; of questions about texts both) or ``translation`` (the same
-            id in ``one`` of another language: it tells something only where ids name what a sentence means, as in
-            parallel corpora); ``same text``: questions about a text that ``one`` has questions about.
-        sentences: of ``other`` that are in ``one``.
-        of: sentences in ``other``.
+        language: of ``other``, and of ``one`` unless the kind is ``translation``.
+        kind: ``same sentence`` (equal words, ignoring case); ``same text``: questions about a text in both splits;
+            ``translation``: the same id in ``one`` of another language, which is meaningful only for parallel corpora.
+        sentences: number of sentences of ``other`` that are in ``one``.
+        of: number of sentences in ``other``.
     """
 
     one: str
@@ -70,16 +66,15 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Pieces:
-    """What a tokenizer makes of one language's sentences of one split.
+    """Subword statistics of one language and split.
 
     Attributes:
         fertility: subwords per word.
-        unknown: share of words with an unknown piece.
-        longest: pieces of the longest sentence, special ones left out.
-        truncated: sentences that lose words at the model's ``max_length``; of questions about texts, windows with a
-            question that is cut.
-        windows: rows of the model: of extractive question answering, windows; else sentences.
-        split_answers: gold answers that no window has whole.
+        unknown: share of words with an unknown token.
+        longest: subwords of the longest sentence, without special tokens.
+        truncated: sentences that exceed the model's ``max_length``; windows with a truncated question.
+        windows: number of input rows: windows in extractive question answering, otherwise sentences.
+        split_answers: gold answers that are not whole in any window.
         long_answers: gold answers longer than ``model.windows.answer``.
     """
 
@@ -96,7 +91,7 @@ class Pieces:
 
 def coverage(dataset: Dataset) -> list[Coverage]:
     """Return sizes and label coverage of every language and split."""
-    found = []
+    rows = []
     for language in dataset.languages:
         targets = dataset.targets_of(language)
         labels, tags = set(targets.labels), set(targets.tags)
@@ -104,30 +99,30 @@ def coverage(dataset: Dataset) -> list[Coverage]:
         own_labels, own_tags = _names(dataset.split(language, "train"), outside)
         for split in SPLITS:
             examples = dataset.split(language, split)
-            here, here_tags = _names(examples, outside)
+            used, used_tags = _names(examples, outside)
             unseen = [dataset.unseen(e) for e in examples]
             foreign = [bool(_names([e], set())[0] - own_labels or set(e.tags or ()) - own_tags) for e in examples]
-            found.append(
+            rows.append(
                 Coverage(
                     language,
                     split,
                     len(examples),
                     sum(len(e.tokens) for e in examples),
                     len({e.tokens for e in examples}),
-                    len(here & labels),
+                    len(used & labels),
                     len(labels),
-                    len(here_tags & tags),
+                    len(used_tags & tags),
                     len(tags),
                     min(Counter(e.label for e in examples if e.label is not None).values(), default=0),
                     sum(unseen),
                     sum(f and not u for f, u in zip(foreign, unseen, strict=True)),
                 )
             )
-    return found
+    return rows
 
 
 def overlaps(dataset: Dataset) -> list[Overlap]:
-    """Return the pairs of splits that share sentences, within a language and, by id, between languages."""
+    """Return the pairs of splits that share sentences, within a language and (by id) between languages."""
     return [overlap for overlap in _overlaps(dataset) if overlap.sentences]
 
 
@@ -136,23 +131,22 @@ def _overlaps(dataset: Dataset) -> Iterator[Overlap]:
     ids = {key: {e.id for e in examples} for key, examples in dataset.splits.items()}
     for one, other in combinations(SPLITS, 2):
         for language in dataset.languages:
-            known, asked = set(texts[language, one]), texts[language, other]
-            yield Overlap(one, other, language, "same sentence", sum(t in known for t in asked), len(asked))
+            earlier, later = set(texts[language, one]), texts[language, other]
+            yield Overlap(one, other, language, "same sentence", sum(t in earlier for t in later), len(later))
             if dataset.task_of(language).answers:
-                read, asked_of = ({e.tokens for e in dataset.split(language, s)} for s in (one, other))
-                both = read & asked_of
-                about = sum(e.tokens in both for e in dataset.split(language, other))
-                yield Overlap(one, other, language, "same text", about, len(asked))
+                read = {e.tokens for e in dataset.split(language, one)}
+                about = sum(e.tokens in read for e in dataset.split(language, other))
+                yield Overlap(one, other, language, "same text", about, len(later))
             elsewhere = set().union(*(ids[second, one] for second in dataset.languages if second != language))
             shared = elsewhere & ids[language, other]
             yield Overlap(one, other, language, "translation", len(shared), len(ids[language, other]))
 
 
 def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelConfig) -> list[Pieces]:
-    """Return fertility, unknown words and truncation of every language and split."""
+    """Return subword statistics of every language and split."""
     from xclrun.data.windows import encode_task
 
-    found = []
+    rows = []
     for language in dataset.languages:
         for split in SPLITS:
             examples = dataset.split(language, split)
@@ -163,9 +157,9 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelCon
             length = {word: max(1, len(row)) for word, row in zip(words, split_up, strict=True)}
             unknown = {w for w, row in zip(words, split_up, strict=True) if not row or tokenizer.unk_token_id in row}
             total = words.total()
-            of = dataset.targets_of(language)
-            encoded = encode_task(of.task, examples, tokenizer, of.labels, of.tags, model)
-            found.append(
+            targets = dataset.targets_of(language)
+            encoded = encode_task(targets.task, examples, tokenizer, targets.labels, targets.tags, model)
+            rows.append(
                 Pieces(
                     language,
                     split,
@@ -178,10 +172,10 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelCon
                     0 if encoded.windows is None else encoded.windows.long_answers,
                 )
             )
-    return found
+    return rows
 
 
 def _names(examples: Iterable[Example], outside: set[str]) -> tuple[set[str], set[str]]:
-    """Return the labels and tags of the examples, with the tag that is always there."""
+    """Return the labels and the tags of the examples, and ``outside``."""
     labels = {e.label for e in examples if e.label is not None}
     return labels, {t for e in examples for t in e.tags or ()} | outside

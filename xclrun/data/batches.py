@@ -1,8 +1,7 @@
-"""Encoded examples, as flat arrays, and batches of them as padded tensors.
+"""Encoded examples as flat arrays, and batches as padded tensors.
 
-Rows of different lengths lie end to end (`Ragged`), so that a batch takes a few array operations. `xclrun.data.encode`
-makes them of examples, and `xclrun.data.windows` of questions about texts: there an "example" below is a window.
-Shapes: n examples, B examples of a batch, L subwords, W words that the model sees.
+`xclrun.data.encode` encodes examples. `xclrun.data.windows` encodes extractive question answering, where an "example"
+below is a window. Shapes: n examples, B examples of a batch, L subwords, W words that the model sees.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from xclrun.data.transfer import to_device
 if TYPE_CHECKING:
     import torch
 
-# Widths of batches whose shapes are to be few are multiples of these: in pieces, and in words.
+# Multiples for the widths of batches (in subwords and in words) if the number of different shapes is to be small.
 EVEN_PIECES, EVEN_WORDS = 16, 8
 
-# The id of a label or tag that training never had, and of the labels or tags of a dataset that has none.
+# The id of a label or tag that is not in the training data, and of a missing label or tag.
 UNSEEN = -1
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths, end to end: row i is ``values[offsets[i] : offsets[i + 1]]``.
+    """Concatenated rows of different lengths: row i is ``values[offsets[i] : offsets[i + 1]]``.
 
     Attributes:
         values: (sum of lengths,) int32; or float32, with further axes (a vector for each value).
@@ -39,28 +38,25 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
-        """Return the rows, as they are, in one array."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         values = np.fromiter((value for row in rows for value in row), np.int32, lengths.sum())
         return cls(values, offsets_of(lengths))
 
     @property
     def lengths(self) -> np.ndarray:
-        """(n,) int64."""
         return np.diff(self.offsets)
 
     def select(self, indices: np.ndarray) -> Ragged:
-        """Return the given rows, in the given order."""
+        """Return the rows at ``indices``, in this order."""
         starts, lengths = self.offsets[:-1][indices], self.lengths[indices]
         offsets = offsets_of(lengths)
-        # Where a row moves by d, so does each of its values.
         source = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Ragged(self.values[source], offsets)
 
     def padded(self, indices: np.ndarray, fill: int, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Return the given rows as a matrix (B, width, …), filled up on the right, and which of it are values.
+        """Return the rows at ``indices`` as a matrix (B, width, …), padded with ``fill`` on the right, and its mask.
 
-        Whole numbers come as int64. The width is that of the longest row, or the next ``multiple``.
+        Integers become int64. The width is that of the longest row, rounded up to a multiple of ``multiple``.
         """
         starts = self.offsets[:-1][indices]
         lengths = self.offsets[1:][indices] - starts
@@ -78,21 +74,20 @@ class Batch:
 
     Attributes:
         input_ids: (B, L) int64 subwords.
-        attention_mask: (B, L) int64, 1 on pieces and 0 on padding.
+        attention_mask: (B, L) int64, 0 on padding.
         token_type_ids: (B, L) int64.
-        word_pieces: (B, W) int64, position of each word's labelled piece, words packed to the left, 0 on padding. Where
-            all pieces are labelled, a piece represents a word here and below.
+        word_pieces: (B, W) int64, position of each word's labelled subword, 0 on padding. If all subwords have labels,
+            a "word" here and below is a subword.
         word_mask: (B, W) bool, true on words.
-        labels: (B,) int64, −1 where training never had the label or the task has none.
-        tags: (B, W) int64, −1 where training never had the tag or the example has none, 0 on padding.
-        indices: (B,) the examples' positions in the `Encoded` that the batch comes from.
-        gold: (B, 2) int64, where the answer starts and ends among the words, both included; None without answers.
-        cls: (B, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
-        word_states: (B, W, H) float32, the same of the words; None where nothing reads them.
-        task: name of the heads that answer it (`xclrun.core.task.Task.head`), in a model of several tasks; else empty.
-        lengths: (B,) int64 subwords of each, an array on the CPU whatever the device; None where examples are mapped
-            over (`torch.func.vmap`).
-        words: (B,) int64 words of each, there too.
+        labels: (B,) int64, −1 for an unseen or missing label.
+        tags: (B, W) int64, −1 for an unseen or missing tag, 0 on padding.
+        indices: (B,) positions of the examples in their `Encoded`.
+        gold: (B, 2) int64, first and last word of the answer; None without answers.
+        cls: (B, H) float32, states of a frozen encoder at [CLS]; None: the encoder must be run.
+        word_states: (B, W, H) float32, states of a frozen encoder at the words, or None.
+        task: name of the heads (`xclrun.core.task.Task.head`) in a model of several tasks; else empty.
+        lengths: (B,) int64 number of subwords, always on the CPU; None under `torch.func.vmap`.
+        words: (B,) int64 number of words, always on the CPU.
     """
 
     input_ids: torch.Tensor
@@ -112,51 +107,50 @@ class Batch:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Its tensors by name, those that are there."""
-        others = ("indices", "task", "lengths", "words")
-        return {name: v for name, v in vars(self).items() if v is not None and name not in others}
+        """Its tensors by name, without those that are None."""
+        on_host = ("indices", "task", "lengths", "words")
+        return {name: v for name, v in vars(self).items() if v is not None and name not in on_host}
 
     @property
     def size(self) -> int:
-        """B, the number of examples."""
         return len(self.indices)
 
     @property
     def pieces(self) -> int:
-        """Subwords without padding."""
+        """Number of subwords without padding."""
         return int(self.attention_mask.sum() if self.lengths is None else self.lengths.sum())
 
     @property
     def whole(self) -> bool:
-        """Whether it is known that no piece is padding."""
+        """Whether the batch has no padding, as far as this is known on the CPU."""
         return self.lengths is not None and bool(self.lengths.min() == self.input_ids.shape[1])
 
     def word_rows(self, padded: torch.Tensor) -> torch.Tensor:
-        """Return the rows (B, W, …) of words alone, sentence after sentence: what `word_mask` selects."""
+        """Return the rows (B, W, …) that `word_mask` selects."""
         return padded[self.word_mask] if self.words is None else padded.flatten(0, 1)[self._places(padded.device)]
 
     def padded(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return rows of words that lie end to end, (words, K), as (B, W, K), 0 on padding: `word_rows` undone."""
+        """Undo `word_rows`: return rows (words, K) as (B, W, K), 0 on padding."""
         full = rows.new_zeros((self.word_mask.numel(), rows.shape[1]))
         full[self.word_mask.flatten() if self.words is None else self._places(rows.device)] = rows
         return full.unflatten(0, self.word_mask.shape)
 
     def _places(self, device: torch.device) -> torch.Tensor:
-        """Return where words stand, counted through the rows, from what the host knows: it would wait for the mask."""
+        """Return the flat indices of words, without waiting for the mask on the device."""
         import torch
 
         inside = np.arange(self.word_mask.shape[1]) < np.asarray(self.words)[:, None]
         return to_device({"rows": torch.from_numpy(np.flatnonzero(inside))}, device)["rows"]
 
     def split(self, size: int) -> list[Batch]:
-        """Return the batch in parts of at most ``size`` examples; the padding stays."""
+        """Return parts of at most ``size`` examples, with unchanged padding."""
         if self.size <= size:
             return [self]
         parts = [slice(start, start + size) for start in range(0, self.size, size)]
         return [self.at(part) for part in parts]
 
     def at(self, rows: slice | np.ndarray) -> Batch:
-        """Return some of the examples; the padding stays."""
+        """Return some of the examples, with unchanged padding."""
         chosen: dict[str, Any] = {name: value[rows] for name, value in self.tensors.items()}
         on_host: dict[str, Any] = {
             name: None if (v := getattr(self, name)) is None else v[rows] for name in ("lengths", "words")
@@ -164,32 +158,28 @@ class Batch:
         return replace(self, **chosen, indices=self.indices[rows], **on_host)
 
     def copied(self) -> Batch:
-        """Return the batch with its own tensors."""
-        own: dict[str, Any] = {name: tensor.clone() for name, tensor in self.tensors.items()}
-        return replace(self, **own)
+        """Return the batch with copies of its tensors."""
+        copies: dict[str, Any] = {name: tensor.clone() for name, tensor in self.tensors.items()}
+        return replace(self, **copies)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the batch with its tensors on ``device``; nothing waits for them to be there."""
+        """Return the batch with its tensors on ``device``, without waiting for the copy."""
         moved: dict[str, Any] = to_device(self.tensors, device)
         return replace(self, **moved)
 
 
 @dataclass(frozen=True)
 class Windows:
-    """What the rows of an `Encoded` are of texts with answers, n windows; a "word" there is a piece of the text.
-
-    The first word of each row is [CLS], which represents "no answer in this window"; the others are the pieces of the
-    text that the window has, in order.
+    """The n windows of an `Encoded` with answers; a "word" is [CLS] (no answer here) or a subword of the text.
 
     Attributes:
-        examples: (n,) int64, the position in the split of the example that a window is of.
-        gold: (n, 2) int64, the words at which the first gold answer starts and ends; (0, 0): not in this window.
-        first: (n,) int64, the number of the window's first piece in the text, from 0.
-        pieces: (n,) int64, how many pieces the whole text has.
-        answer: (n,) int64, how many the first gold answer has; 0 without one.
-        longest: how many an answer may have.
-        characters: for each word, its first character in the text and the one after its last, (2,) int32 a word; same
-            rows as ``word_pieces``.
+        examples: (n,) int64, position of the window's example in the split.
+        gold: (n, 2) int64, first and last word of the first gold answer; (0, 0) if it is not in this window.
+        first: (n,) int64, position of the window's first subword in the text.
+        pieces: (n,) int64, number of subwords of the whole text.
+        answer: (n,) int64, number of subwords of the first gold answer; 0 without an answer.
+        longest: largest number of subwords of an answer.
+        characters: first and last + 1 character of each word, (2,) int32 a word; same rows as ``word_pieces``.
     """
 
     examples: np.ndarray
@@ -202,46 +192,44 @@ class Windows:
 
     @property
     def starts(self) -> np.ndarray:
-        """The first window of each example, int64; of one split, in whose order its windows are."""
+        """The first window of each example, int64; the windows must be those of one split, in order."""
         return np.flatnonzero(np.diff(self.examples, prepend=-1))
 
     @property
     def split_answers(self) -> int:
-        """Of how many examples no window has the whole answer."""
-        held = np.maximum.reduceat(self.gold[:, 1], self.starts) if len(self.examples) else np.empty(0)
-        return int(((self.answer[self.starts] > 0) & (held == 0)).sum())
+        """Number of examples whose answer is not whole in any window."""
+        ends = np.maximum.reduceat(self.gold[:, 1], self.starts) if len(self.examples) else np.empty(0)
+        return int(((self.answer[self.starts] > 0) & (ends == 0)).sum())
 
     @property
     def long_answers(self) -> int:
-        """How many answers are longer than one may be."""
+        """Number of answers with more than ``longest`` subwords."""
         return int((self.answer[self.starts] > self.longest).sum())
 
     def select(self, indices: np.ndarray) -> Windows:
-        """Return those of the given rows, in the given order."""
         return Windows(**{name: _select(value, indices) for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Examples as numbers, in columns.
+    """Encoded examples, in columns.
 
     Attributes:
-        ids: (n,) example ids, as objects.
-        languages: (n,) the examples' languages, as objects.
-        pieces: subwords with the special ones.
-        types: token type of each piece; same rows as ``pieces``.
-        word_pieces: for each word that the model sees, the position of its labelled piece in the row of ``pieces``.
-            Where all pieces are labelled, of each piece of these words; then ``tags`` has X on all but their first.
-        tags: tag id of each word that the model sees, −1 for one that training never had; same rows as ``word_pieces``.
-        labels: (n,) int64 label ids, −1 for one that training never had, and where the task has no labels.
+        ids, languages: (n,) of the examples, as objects.
+        pieces: subwords, including special tokens.
+        types: token type of each subword; same rows as ``pieces``.
+        word_pieces: position of each word's labelled subword in the row of ``pieces``; if all subwords have labels, of
+            each subword.
+        tags: tag id of each word, −1 for an unseen tag; same rows as ``word_pieces``.
+        labels: (n,) int64 label ids, −1 for an unseen or missing label.
         words: (n,) int64 number of words of the whole sentence.
-        cut: (n,) bool, whether the sentence was cut at ``max_length``.
-        pad: the piece that fills up a batch.
-        windows: where a text's answers lie, if rows are windows of texts (`xclrun.data.windows`), and no whole ones.
-        cls: (n, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
-        word_states: the same of each word that the model sees, (H,) a word; None where nothing reads them.
-        task: as of `Batch`.
-        even: whether the widths of batches are multiples of `EVEN_PIECES` and `EVEN_WORDS`, so that few shapes come up.
+        cut: (n,) bool, whether the sentence was truncated at ``max_length``.
+        pad: id of the padding token.
+        windows: for rows that are windows of texts (`xclrun.data.windows`).
+        cls: (n, H) float32, states of a frozen encoder at [CLS]; None: the encoder must be run.
+        word_states: states of a frozen encoder at each word, (H,) a word, or None.
+        task: see `Batch`.
+        even: whether the widths of batches are multiples of `EVEN_PIECES` and `EVEN_WORDS`.
     """
 
     ids: np.ndarray
@@ -265,45 +253,41 @@ class Encoded:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(n,) int64 subwords per example, special ones included."""
+        """(n,) int64 subwords per example, including special tokens."""
         return self.pieces.lengths
 
     @property
     def truncated(self) -> int:
-        """How many examples were cut at ``max_length``."""
+        """Number of examples that were truncated at ``max_length``."""
         return int(self.cut.sum())
 
     def select(self, indices: np.ndarray | Sequence[int]) -> Encoded:
-        """Return the given examples, in the given order."""
+        """Return the examples at ``indices``, in this order."""
         at = np.asarray(indices, np.int64)
         return Encoded(**{name: _select(value, at) for name, value in vars(self).items()})
 
-    def renumbered(self, kept: np.ndarray) -> Encoded:
-        """Return the same examples where piece ``kept[i]`` has become piece i.
-
-        Args:
-            kept: (m,) ids of pieces, ascending; all pieces of the examples are among them.
-        """
-        pieces = Ragged(np.searchsorted(kept, self.pieces.values).astype(np.int32), self.pieces.offsets)
-        return replace(self, pieces=pieces, pad=int(np.searchsorted(kept, self.pad)))
+    def renumbered(self, rows: np.ndarray) -> Encoded:
+        """Return the examples with id i for the subword ``rows[i]``; ``rows`` (m,) is ascending and complete."""
+        pieces = Ragged(np.searchsorted(rows, self.pieces.values).astype(np.int32), self.pieces.offsets)
+        return replace(self, pieces=pieces, pad=int(np.searchsorted(rows, self.pad)))
 
     def batch(self, indices: np.ndarray | Sequence[int]) -> Batch:
-        """Return the given examples, in the given order, padded to the longest of them (see `even`), on the CPU."""
+        """Return the examples at ``indices``, in this order, padded to the longest (see ``even``), on the CPU."""
         import torch
 
         at = np.asarray(indices, np.int64)
-        of_pieces, of_words = (EVEN_PIECES, EVEN_WORDS) if self.even else (1, 1)
-        input_ids, inside = self.pieces.padded(at, self.pad, of_pieces)
-        word_pieces, words = self.word_pieces.padded(at, 0, of_words)
-        states = None if self.word_states is None else self.word_states.padded(at, 0, of_words)[0]
+        per_pieces, per_words = (EVEN_PIECES, EVEN_WORDS) if self.even else (1, 1)
+        input_ids, inside = self.pieces.padded(at, self.pad, per_pieces)
+        word_pieces, words = self.word_pieces.padded(at, 0, per_words)
+        states = None if self.word_states is None else self.word_states.padded(at, 0, per_words)[0]
         return Batch(
             input_ids=torch.from_numpy(input_ids),
             attention_mask=torch.from_numpy(inside.astype(np.int64)),
-            token_type_ids=torch.from_numpy(self.types.padded(at, 0, of_pieces)[0]),
+            token_type_ids=torch.from_numpy(self.types.padded(at, 0, per_pieces)[0]),
             word_pieces=torch.from_numpy(word_pieces),
             word_mask=torch.from_numpy(words),
             labels=torch.from_numpy(self.labels[at]),
-            tags=torch.from_numpy(self.tags.padded(at, 0, of_words)[0]),
+            tags=torch.from_numpy(self.tags.padded(at, 0, per_words)[0]),
             indices=at,
             gold=None if self.windows is None else torch.from_numpy(self.windows.gold[at]),
             cls=None if self.cls is None else torch.from_numpy(self.cls[at]),
@@ -315,19 +299,16 @@ class Encoded:
 
 
 def concat(parts: Sequence[Encoded]) -> Encoded:
-    """Return the examples of all parts, one part after the other; the parts must share a tokenizer and a task."""
+    """Concatenate parts, which must share a tokenizer and a task."""
     if len({part.pad for part in parts}) != 1:
-        raise ValueError(f"parts of one tokenizer are needed; their padding pieces are {[part.pad for part in parts]}")
+        raise ValueError(f"the parts must share a tokenizer; their padding ids are {[part.pad for part in parts]}")
     if len({part.task for part in parts}) > 1:
-        raise ValueError(f"parts of one task are needed; theirs are {[part.task for part in parts]}")
+        raise ValueError(f"the parts must share a task; their tasks are {[part.task for part in parts]}")
     return Encoded(**{name: _concat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
 
 def by_task(parts: Sequence[Encoded]) -> list[tuple[Encoded, np.ndarray]]:
-    """Return the examples of parts, those of one task together, and their positions in all parts one after the other.
-
-    One entry, with the positions 0 to n − 1, where all parts are of one task; otherwise in the order of first parts.
-    """
+    """Concatenate the parts of each task; return them with their positions in the concatenation of all parts."""
     starts = offsets_of(np.array([len(part) for part in parts]))
     groups: dict[str, list[int]] = {}
     for i, part in enumerate(parts):
@@ -339,12 +320,12 @@ def by_task(parts: Sequence[Encoded]) -> list[tuple[Encoded, np.ndarray]]:
 
 
 def epoch_batches(n: int, batch_size: int, generator: np.random.Generator) -> list[np.ndarray]:
-    """Return the indices 0 to n − 1, shuffled, in batches; the last one may be smaller."""
+    """Return the indices 0 to n − 1, shuffled, in batches; the last batch may be smaller."""
     return _chunks(generator.permutation(n), batch_size)
 
 
 def length_sorted_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Return all indices in batches of like lengths: little padding. Longest first: too big a batch fails at once."""
+    """Return all indices in batches of similar lengths, longest first so that too large batches fail at once."""
     return _chunks(np.argsort(-lengths, kind="stable"), batch_size)
 
 

@@ -1,7 +1,7 @@
-"""Blocks of a training split (``dataset.blocks``): equal, disjoint, in a fixed order that is not the file's.
+"""Equal, disjoint blocks of a training split (``dataset.blocks``), for the online codelength (GLI, section 4).
 
-An online codelength asks for examples in a fixed, predefined order (GLI, section 4). That order is the hash rank of
-`xclrun.data.load.subset`: the first i of M blocks are the subset of i/M of the examples.
+Examples are assigned to blocks by the hash rank of `xclrun.data.load.subset`: the first i of M blocks are the subset of
+i/M of the examples.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from xclrun.data.load import subset
 
 
 def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Dataset:
-    """Return the dataset with the blocks of a key's training split next to it: ``(de#1, train)``, ``(de#2, train)``, …
+    """Return the dataset with the blocks of a key's training split as additional splits ``(de#1, train)``, …
 
-    They have no dev and test split of their own, and are none of the dataset's languages. Sizes differ by one example
-    at most; a block has its examples in the order of the file.
+    Blocks have no dev and test splits, and are not listed as languages. Their sizes differ by at most one example; the
+    examples of a block are in file order.
     """
     if key not in dataset.languages:
         raise UsageError(
-            f"dataset.blocks={number}: blocks are of one key, and the order ends with a mixture, {key}; end it "
-            f"with the key, as in order=[{key},KEY]"
+            f"dataset.blocks={number}: the order ends with the mixture {key}, but blocks are parts of one key; end the "
+            f"order with a key, as in order=[{key},KEY]"
         )
     examples = dataset.split(key, "train")
     if number > len(examples):
-        raise UsageError(f"dataset.blocks={number}: {key}/train has {len(examples)} examples; at most as many blocks")
+        raise UsageError(f"dataset.blocks={number}: {key}/train has {len(examples)} examples; set fewer blocks")
     names = block_names(key, number)
     if taken := set(names) & set(dataset.languages):
-        raise UsageError(f"dataset.blocks={number}: the dataset has a language '{min(taken)}', as a block is called")
+        raise UsageError(f"dataset.blocks={number}: the block '{min(taken)}' has the name of a language")
     seed, ends = (subset_seed, key, "train"), [len(examples) * i // number for i in range(number + 1)]
     cut: dict[tuple[str, str], tuple[Example, ...]] = {
         (name, "train"): subset(examples, end - begin, seed, begin)
@@ -41,20 +41,19 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
     return replace(dataset, splits={**dataset.splits, **cut}, tasks=tasks)
 
 
-def trained_heads(dataset: Dataset, key: str, others: tuple[str, ...]) -> list[str]:
-    """Return by which heads a key is read that a model knows which has learned other keys.
+def trained_heads(dataset: Dataset, key: str, earlier: tuple[str, ...]) -> list[str]:
+    """Return the heads (`LABELS`, `TAGS`, `ANSWERS`) that training on earlier keys has trained for a key.
 
-    Of `LABELS`, `TAGS` and `ANSWERS` those that training on the others has in common with this key's training data: a
-    class; a tag other than ``O``; answers.
+    A head counts as trained if the training data share a class, a tag other than ``O``, or answers.
     """
     task = dataset.task_of(key)
 
-    def learnt(of: str) -> dict[str, set[str]]:
-        examples = dataset.split(of, "train") if dataset.task_of(of) == task else ()
+    def learned(language: str) -> dict[str, set[str]]:
+        examples = dataset.split(language, "train") if dataset.task_of(language) == task else ()
         labels = {e.label for e in examples if e.label is not None} if task.label is not None else set()
         tags = {tag for e in examples for tag in e.tags or ()} if task.tag is not None else set()
         spans = {"a span"} if task.answers and examples else set()
         return {LABELS: labels, TAGS: tags - {OUTSIDE}, ANSWERS: spans}
 
-    own, before = learnt(key), [learnt(other) for other in others]
-    return [what for what, names in own.items() if any(names & other[what] for other in before)]
+    before = [learned(language) for language in earlier]
+    return [head for head, names in learned(key).items() if any(names & other[head] for other in before)]

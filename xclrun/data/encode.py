@@ -1,9 +1,8 @@
-"""From examples to subwords: rows of ids, and where words and their labels are in them.
+"""Encode examples as rows of subwords, with the positions of words and their labels.
 
-Every distinct word is tokenised once; a sentence is its words' pieces between the tokenizer's special ones, which is
-what ``tokenizer(words, is_split_into_words=True)`` gives. A word's label sits on its first or last piece, or on its
-first with its own tag, X, on all others (``all``: the CCL authors' public code). docs/metrics.md, "Base scores".
-Texts with answers are encoded in windows, by `xclrun.data.windows`.
+Every distinct word is tokenized once; the result equals ``tokenizer(words, is_split_into_words=True)``. The label of a
+word is assigned to its first or last subword, or to its first with a separate tag, X, on all others (``all``: the CCL
+authors' public code; see docs/metrics.md, "Base scores"). Texts with answers are encoded by `xclrun.data.windows`.
 """
 
 from __future__ import annotations
@@ -35,28 +34,25 @@ def encode(
 ) -> Encoded:
     """Encode examples for a model.
 
-    A word that gives no piece (a zero-width space, say) gets the unknown piece, so that every word has a label. A
-    sentence longer than ``max_length`` pieces is cut after the last word that fits whole; its first word is always
-    kept, and cut itself where it alone is too long. Of a pair, the longer text loses words first. Where words need not
-    be distinguished, the same is done with single pieces, and no piece carries a word's label.
+    A word without subwords (for example, a zero-width space) gets the unknown token, so that every word has a label. A
+    sentence of more than ``max_length`` subwords is truncated after the last word that fits; if the first word does not
+    fit, that word is truncated. The longer text of a pair loses words first.
 
     Args:
-        examples: any languages.
-        tokenizer: a fast tokenizer with a padding piece.
-        labels: names of the classes, in the order of their ids.
-        tags: names of the tags, in the order of their ids.
-        max_length: subwords per sentence, special ones included.
-        label_on: ``first`` or ``last``: the piece that carries its word's label; ``all``: the first, and the others
-            carry X, whose id is the number of tags.
-        whole_words: whether words are distinguished (`xclrun.core.task.Task.words`).
+        tokenizer: a fast tokenizer with a padding token.
+        labels, tags: names of the classes and tags, in the order of their ids.
+        max_length: subwords per sentence, including special tokens.
+        label_on: ``first`` or ``last``: the subword with the label of its word; ``all``: the first, and X, whose id is
+            the number of tags, on the others.
+        whole_words: whether words have labels (`xclrun.core.task.Task.words`); else single subwords are truncated.
     """
     if tokenizer.pad_token_id is None:
-        raise UsageError("the tokenizer has no padding piece")
+        raise UsageError("the tokenizer has no padding token")
     seconds = [e.tokens_b for e in examples]
     frames = [Frame.of(tokenizer, paired) for paired in (False, True)]
     special = frames[any(seconds)].special
     if max_length <= special:
-        raise UsageError(f"model.max_length={max_length}: must be above {special}, the number of special pieces")
+        raise UsageError(f"model.max_length={max_length}: must be above {special}, the number of special tokens")
     pieces_of = _pieces_of(tokenizer, chain.from_iterable(chain((e.tokens for e in examples), seconds)))
     label_ids = {name: i for i, name in enumerate(labels)}
     tag_ids = {name: i for i, name in enumerate(tags)}
@@ -66,11 +62,11 @@ def encode(
     gold: list[list[int]] = []
     for example, second in zip(examples, seconds, strict=True):
         frame = frames[bool(second)]
-        words, others = [pieces_of[word] for word in example.tokens], [pieces_of[word] for word in second]
+        words, words_b = [pieces_of[word] for word in example.tokens], [pieces_of[word] for word in second]
         if not whole_words:
-            words, others = _single(words), _single(others)
-        cut.append(_fit(words, others, max_length - frame.special))
-        row, row_types, start = frame.around(words, others)
+            words, words_b = _single(words), _single(words_b)
+        cut.append(_fit(words, words_b, max_length - frame.special))
+        row, row_types, start = frame.around(words, words_b)
         ends = list(accumulate(map(len, words), initial=start))
         rows.append(row)
         types.append(row_types)
@@ -78,14 +74,14 @@ def encode(
             positions.append([])
             gold.append([])
             continue
-        of_words = [tag_ids.get(tag, UNSEEN) for tag in (example.tags or [""] * len(words))[: len(words)]]
+        word_tags = [tag_ids.get(tag, UNSEEN) for tag in (example.tags or [""] * len(words))[: len(words)]]
         if on is LabelOn.all:
             positions.append([*range(ends[0], ends[-1])])
-            pairs = zip(words, of_words, strict=True)
+            pairs = zip(words, word_tags, strict=True)
             gold.append([tag if i == 0 else tail for word, tag in pairs for i in range(len(word))])
         else:
             positions.append([end - 1 for end in ends[1:]] if on is LabelOn.last else ends[:-1])
-            gold.append(of_words)
+            gold.append(word_tags)
     return Encoded(
         ids=np.array([e.id for e in examples], object),
         languages=np.array([e.language for e in examples], object),
@@ -101,16 +97,16 @@ def encode(
 
 
 def tag_outputs(tags: Sequence[str], label_on: LabelOn | str) -> int:
-    """Return how many tags a head tells apart: those of the data, and X where all pieces are labelled."""
+    """Return the number of outputs of a tag head: the tags of the data, and X if all subwords have labels."""
     return len(tags) + (LabelOn(label_on) is LabelOn.all and len(tags) > 0)
 
 
 def word_numbers(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, max_length: int, whole_words: bool
 ) -> Ragged:
-    """Return for each piece of `encode` the word that it is a part of: same rows as ``pieces``.
+    """Return the word of each subword: the same rows as ``pieces`` of `encode`.
 
-    Words count from 0, those of the second text after those of the first; −1 for special pieces.
+    Words of the first text are numbered from 0, followed by those of the second text; special tokens have −1.
     """
     seconds = [e.tokens_b for e in examples]
     frames = [Frame.of(tokenizer, paired).unnamed() for paired in (False, True)]
@@ -119,28 +115,28 @@ def word_numbers(
     for example, second in zip(examples, seconds, strict=True):
         frame = frames[bool(second)]
         numbers = [[i] * len(pieces_of[word]) for i, word in enumerate((*example.tokens, *second))]
-        words, others = numbers[: len(example.tokens)], numbers[len(example.tokens) :]
+        words, words_b = numbers[: len(example.tokens)], numbers[len(example.tokens) :]
         if not whole_words:
-            words, others = _single(words), _single(others)
-        _fit(words, others, max_length - frame.special)
-        rows.append(frame.around(words, others)[0])
+            words, words_b = _single(words), _single(words_b)
+        _fit(words, words_b, max_length - frame.special)
+        rows.append(frame.around(words, words_b)[0])
     return Ragged.of(rows)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What a tokenizer puts around one text or two, found out by asking it: special pieces and token types.
+    """The special tokens and token types that a tokenizer adds to one text or two.
 
     Attributes:
-        runs: what a row consists of, in order: (None, special pieces, their types), or (0 for the first text and 1 for
-            the second, (), type of its pieces).
+        runs: the parts of a row: (None, special tokens, their types), or (0 for the first and 1 for the second text,
+            (), type of its subwords).
     """
 
     runs: tuple[tuple[int | None, tuple[int, ...], tuple[int, ...]], ...]
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerFast, paired: bool) -> Frame:
-        """Ask with a short text or two."""
+        """Probe a tokenizer with short texts."""
         probe = tokenizer(["a"], ["a"] if paired else None, is_split_into_words=True, return_token_type_ids=True)
         pieces = zip(probe.sequence_ids(), probe["input_ids"], probe["token_type_ids"], strict=True)
         runs = []
@@ -150,16 +146,15 @@ class Frame:
         return cls(tuple(runs))
 
     def unnamed(self) -> Frame:
-        """Return the frame with −1 for each special piece."""
+        """Return the frame with −1 for each special token."""
         return Frame(tuple((text, (-1,) * len(ids), types) for text, ids, types in self.runs))
 
     @property
     def special(self) -> int:
-        """The number of special pieces."""
         return sum(len(ids) for _, ids, _ in self.runs)
 
     def around(self, *texts: Iterable[list[int]]) -> tuple[list[int], list[int], int]:
-        """Return the row of the texts' words, the types of its pieces, and where the first text starts."""
+        """Return the row of the texts' words, its token types, and the start of the first text."""
         row: list[int] = []
         row_types: list[int] = []
         start = 0
@@ -172,16 +167,16 @@ class Frame:
 
 
 def _pieces_of(tokenizer: PreTrainedTokenizerFast, words: Iterable[str]) -> dict[str, list[int]]:
-    """Return word → pieces, as the word has them in a sentence given word by word."""
+    """Return word → its subwords in a pretokenized sentence."""
     distinct = list(dict.fromkeys(words))
     if not distinct:
         return {}
     space = " " if _space_counts(tokenizer) else ""
-    found = _pieces(tokenizer, [[space + word] for word in distinct])
+    rows = _pieces(tokenizer, [[space + word] for word in distinct])
     unknown = tokenizer.unk_token_id
-    if unknown is None and not all(found):
-        raise UsageError(f"the tokenizer has no piece for {distinct[found.index([])]!r}, and no unknown piece")
-    return {word: pieces or [unknown] for word, pieces in zip(distinct, found, strict=True)}
+    if unknown is None and not all(rows):
+        raise UsageError(f"the tokenizer has no subword for {distinct[rows.index([])]!r}, and no unknown token")
+    return {word: pieces or [unknown] for word, pieces in zip(distinct, rows, strict=True)}
 
 
 def _pieces(tokenizer: PreTrainedTokenizerFast, words: Sequence[Any]) -> list[list[int]]:
@@ -196,8 +191,8 @@ def _pieces(tokenizer: PreTrainedTokenizerFast, words: Sequence[Any]) -> list[li
 
 
 def _space_counts(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether a word alone has the pieces of one in a text only with the space before it (byte-level BPE, Gemma)."""
-    [text], [alone], [spaced] = (_pieces(tokenizer, [given]) for given in ("a a", ["a"], [" a"]))
+    """Whether a single word needs a leading space to have its subwords in a text (byte-level BPE, Gemma)."""
+    [text], [alone], [spaced] = (_pieces(tokenizer, [sample]) for sample in ("a a", ["a"], [" a"]))
     return text[-len(alone) :] != alone and text[-len(spaced) :] == spaced
 
 
@@ -205,15 +200,15 @@ def _single(words: list[list[int]]) -> list[list[int]]:
     return [[piece] for word in words for piece in word]
 
 
-def _fit(words: list[list[int]], others: list[list[int]], budget: int) -> bool:
-    """Drop words from the end of the longer text until the pieces fit; return whether any had to go."""
-    first, second = sum(map(len, words)), sum(map(len, others))
+def _fit(words: list[list[int]], words_b: list[list[int]], budget: int) -> bool:
+    """Remove words from the end of the longer text until the subwords fit; return whether any were removed."""
+    first, second = sum(map(len, words)), sum(map(len, words_b))
     fits = first + second <= budget
     while first + second > budget:
         if len(words) > 1 and first >= second:
             first -= len(words.pop())
-        elif others:
-            second -= len(others.pop())
+        elif words_b:
+            second -= len(words_b.pop())
         else:
             words[0] = words[0][:budget]
             break

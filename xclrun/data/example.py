@@ -1,7 +1,4 @@
-"""What a dataset is made of: examples of a task in several languages, with train, dev and test splits.
-
-Everything here is plain data, without torch: plans, fingerprints and audits need no model.
-"""
+"""Datasets: examples of a task in several languages, with train, dev and test splits; without torch."""
 
 from __future__ import annotations
 
@@ -19,12 +16,7 @@ OUTSIDE = "O"
 
 
 class Answer(NamedTuple):
-    """A gold answer: a span of an example's text.
-
-    Attributes:
-        text: as it is written there.
-        start: its first character in the text, from 0; characters are Unicode code points.
-    """
+    """A gold answer: a span of an example's text, and its first character (Unicode code points, from 0)."""
 
     text: str
     start: int
@@ -36,17 +28,17 @@ class Example:
 
     Attributes:
         id: unique within (language, split); stable between runs, so that resamples can be paired.
-        language: key of the part of the dataset it belongs to (docs/glossary.md).
-        tokens: the words, in order; never empty.
-        label: intent or class name; None where the task has none.
-        tags: one tag per word, in BIO where tags are spans (``O``, ``B-location``, ``I-location``); None where the
-            dataset has none.
-        text: the sentence as written, if it is not just the words joined by spaces.
+        language: language or key (docs/glossary.md).
+        tokens: the words; never empty.
+        label: intent or class; None if the task has none.
+        tags: one tag per word, in BIO where tags are spans (``O``, ``B-location``, ``I-location``); None if the dataset
+            has none.
+        text: the sentence as written, unless it equals the words joined by spaces.
         text_b: the second sentence of a pair.
-        facts: what else the files say of it: name → value, such as MTOP's domain or MNLI's genre. Parts of a dataset
-            and statements are made of them; no model sees them, so they are no part of what the example is.
-        answers: gold answers to the question ``text_b``, spans of the text; the first is what training learns. Empty
-            where the text has none; None where the task has no answers.
+        facts: further information from the files, such as MTOP's domain or MNLI's genre, for parts and statements.
+            Models do not see facts, so they are ignored in comparisons and fingerprints.
+        answers: gold answers to the question ``text_b``, spans of the text; training uses the first. Empty if the text
+            has none; None if the task has no answers.
     """
 
     id: str
@@ -61,17 +53,17 @@ class Example:
 
     @property
     def whole(self) -> str:
-        """The text as it is written."""
+        """The text as written."""
         return " ".join(self.tokens) if self.text is None else self.text
 
     @property
     def tokens_b(self) -> tuple[str, ...]:
-        """The words of the second sentence; none if there is one sentence."""
+        """The words of the second sentence; empty without one."""
         return () if self.text_b is None else tuple(self.text_b.split())
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """Return the SHA-256 (hex) of the examples' content, in order: one changed character changes it."""
+    """Return the SHA-256 (hex) of the examples' content, in order."""
     digest = hashlib.sha256()
     for e in examples:
         row: list[Any] = [
@@ -90,27 +82,26 @@ def fingerprint(examples: Iterable[Example]) -> str:
 
 
 def same_sentence(example: Example) -> tuple[str, ...]:
-    """Return what two examples have in common that are the same sentence: words alike but for case."""
+    """Return a key that is equal for two examples with the same words, ignoring case."""
     second = () if example.text_b is None else ("\n", *example.tokens_b)
     return tuple(map(str.casefold, (*example.tokens, *second)))
 
 
 def text_numbers(examples: Sequence[Example]) -> list[int]:
-    """Return for each example the number of its (first) text among the different texts, from 0, as they come."""
+    """Number the distinct (first) texts from 0 in order of occurrence, and return the number of each example's text."""
     numbers = {text: number for number, text in enumerate(dict.fromkeys(e.whole for e in examples))}
     return [numbers[e.whole] for e in examples]
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What the heads of one task tell apart.
+    """The label sets of one task.
 
     Attributes:
-        task: the task.
-        keys: the keys whose task it is.
-        labels: class names: those seen in training, sorted, or those of the task.
-        tags: tags seen in training, sorted, ``O`` first if they are spans; empty where no example has tags.
-        unanswerable: whether training has questions without an answer, so that a model may say that there is none.
+        keys: the keys of this task.
+        labels: classes in the training data, sorted, or those of the task.
+        tags: tags in the training data, sorted, ``O`` first if they are spans; may be empty.
+        unanswerable: whether training has questions without an answer, so that models can predict no answer.
     """
 
     task: Task
@@ -121,16 +112,16 @@ class Targets:
 
     @property
     def sets(self) -> list[Any]:
-        """What of it enters ids and keys."""
+        """The part that enters ids and keys."""
         return [self.task.identified, self.labels, self.tags, *(["silence"] if self.unanswerable else [])]
 
     @cached_property
-    def _known(self) -> tuple[frozenset[str], frozenset[str]]:
+    def _seen(self) -> tuple[frozenset[str], frozenset[str]]:
         return frozenset(self.labels), frozenset(self.tags)
 
     def unseen(self, example: Example) -> bool:
-        """Whether training never had the example's label, or one of its tags."""
-        labels, tags = self._known
+        """Whether the example's label, or one of its tags, is not in the training data."""
+        labels, tags = self._seen
         return (example.label is not None and example.label not in labels) or any(
             tag not in tags for tag in example.tags or ()
         )
@@ -138,22 +129,21 @@ class Targets:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled examples in several languages; knows its tasks and their label sets.
+    """Labelled examples in several languages, with their tasks and label sets.
 
-    Label sets come from the training splits of all languages of a task alone, sorted by name, so that ids depend
-    neither on the order of languages nor on what dev or test hold; or they are known beforehand, where the task says
-    so. Most datasets have one task: then `labels` and `tags` are its sets.
+    Label sets come from the training splits of all languages of a task, sorted by name, so that ids depend neither on
+    the order of languages nor on dev or test; some tasks have fixed label sets.
 
     Attributes:
-        name: name in conf (``mini``, ``mtop``, …).
-        task: what is predicted (docs/glossary.md); None where keys have several tasks: see `task_of`.
-        languages: keys, in the order of the config: languages, or the keys of a composite dataset.
+        name: the name in conf (``mini``, ``mtop``, …).
+        task: the task of all keys; None if keys have several tasks (see `task_of`).
+        languages: languages or keys, in the order of the config.
         splits: (language, split) → examples.
-        notes: counts that a manifest must tell, for example ``{"skipped": {"de/train": 2}}``.
-        whole: the dataset that its buckets were drawn from; None without buckets. Label sets, and all else that must be
-            equal in all buckets (vocabularies, what names an untrained encoder), come from it: see `origin`.
-        part_of: key → the entry of ``dataset.parts`` that it comes from; empty for a dataset that is not composite.
-        tasks: key → its task, where keys have several; empty otherwise.
+        notes: counts for the manifest, for example ``{"skipped": {"de/train": 2}}``.
+        whole: the dataset that its buckets were drawn from; None without buckets. Label sets, vocabularies and
+            everything else that must be equal in all buckets come from it (see `origin`).
+        part_of: key → its entry in ``dataset.parts``; empty for a dataset that is not composite.
+        tasks: key → its task, if keys have several; empty otherwise.
         reader: ``dataset.reader``; empty for a composite dataset.
     """
 
@@ -169,20 +159,18 @@ class Dataset:
 
     @property
     def origin(self) -> Dataset:
-        """The dataset itself, or the one that its buckets were drawn from."""
+        """The dataset that the buckets were drawn from, or the dataset itself."""
         return self if self.whole is None else self.whole
 
     def split(self, language: str, split: str) -> tuple[Example, ...]:
-        """Return the examples of one language and split."""
         return self.splits[language, split]
 
     def task_of(self, key: str) -> Task:
-        """Return the task of a key."""
         return self.tasks[key] if self.task is None else self.task
 
     @cached_property
     def targets(self) -> tuple[Targets, ...]:
-        """What is distinguished, for each task; in an order that no order of keys changes."""
+        """The label sets of each task, in an order that does not depend on the order of keys."""
         if self.whole is not None:
             return self.whole.targets
         if self.task is not None:
@@ -201,31 +189,31 @@ class Dataset:
         return Targets(task, keys, labels, (*first, *sorted(tags.difference(first))), unanswerable)
 
     def targets_of(self, key: str) -> Targets:
-        """Return what is distinguished in the examples of a key."""
+        """Return the label sets of a key's task."""
         if self.task is not None:
             return self.targets[0]
         return next(targets for targets in self.targets if targets.task == self.tasks[key])
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Class names of the one task; see `targets` if there are several."""
+        """Classes of a dataset with one task."""
         [targets] = self.targets
         return targets.labels
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags of the one task; see `targets` if there are several."""
+        """Tags of a dataset with one task."""
         [targets] = self.targets
         return targets.tags
 
     def unseen(self, example: Example) -> bool:
-        """Whether training never had the example's label, or one of its tags."""
+        """Whether the example's label, or one of its tags, is not in the training data."""
         return self.targets_of(example.language).unseen(example)
 
     @property
     def metrics(self) -> MetricsOfKeys:
-        """The base scores of its keys."""
-        by_task = {of.task: of.task.metrics(tagged=bool(of.tags)) for of in self.targets}
+        """The metrics of its keys."""
+        by_task = {target.task: target.task.metrics(tagged=bool(target.tags)) for target in self.targets}
         if self.task is not None:
             return MetricsOfKeys(by_task[self.task], reader=self.reader)
         return MetricsOfKeys(own={key: by_task[self.tasks[key]] for key in self.languages}, reader=self.reader)
@@ -233,19 +221,15 @@ class Dataset:
     @cached_property
     def fingerprints(self) -> dict[tuple[str, str], str]:
         """(language, split) → content hash."""
-        known = self.origin.splits
+        original = self.origin.splits
         return {
-            key: self.origin.fingerprints[key] if self.whole and known[key] is examples else fingerprint(examples)
+            key: self.origin.fingerprints[key] if self.whole and original[key] is examples else fingerprint(examples)
             for key, examples in self.splits.items()
         }
 
     @cached_property
     def unseen_labels(self) -> dict[str, int]:
-        """Examples of dev and test whose label, or one of whose tags, no training split holds: ``language/split`` →
-        count.
-
-        They are scored as wrong and never enter the label sets.
-        """
+        """``language/split`` → number of dev or test examples with an unseen label or tag: scored as wrong."""
         counts = {}
         for (language, split), examples in self.splits.items():
             if split != "train":

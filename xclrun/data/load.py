@@ -1,4 +1,4 @@
-"""Load a dataset as the config asks: read its parts, check what was read, draw the buckets and subsets."""
+"""Load the dataset of a config: read its parts, check them, and draw buckets and subsets."""
 
 from __future__ import annotations
 
@@ -26,18 +26,13 @@ def load_dataset(
 ) -> Dataset:
     """Read a dataset and draw its subsets.
 
-    Relative roots are relative to the current folder; ``~`` is the home folder.
-
     Args:
-        cfg: which dataset, and how much of it.
-        bucket: with ``shots``: id of the bucket, None for the first. Without: which of the disjoint subsets of
-            ``max_train`` training sentences; None: the one that grows with it.
-        shots: K of the buckets that are drawn as ``cfg.buckets`` says; None: no such bucket.
-        few_shot: languages whose training split is a bucket; None: all. Those of the others, and all dev and test
-            splits, are what they are without a bucket, but for what ``draw_from=dev`` takes from dev.
-
-    Raises:
-        UsageError: the config asks for what the data do not have, or a line cannot be read (``path:line``).
+        bucket: with ``shots``: the number of the bucket, None for the first. Without: the number of a disjoint subset
+        of
+            ``max_train`` training sentences; None: subsets of different sizes are nested.
+        shots: K of the buckets that ``cfg.buckets`` describes; None: no buckets.
+        few_shot: languages whose training split is a bucket; None: all. Other splits are as without buckets, except
+            that ``draw_from=dev`` removes the buckets from dev.
     """
     for key, size in size_limits(cfg):
         if size is not None and size < 1:
@@ -45,34 +40,26 @@ def load_dataset(
     if shots is not None:
         return _few_shot(cfg, shots, bucket or 0, few_shot)
     if bucket is not None and (bucket < 0 or cfg.max_train is None):
-        raise UsageError(
-            f"bucket={bucket}: a number from 0, with shots=K, or dataset.max_train=K sentences of each language"
-        )
+        raise UsageError(f"bucket={bucket}: must be at least 0; set shots=K or dataset.max_train=K as well")
     whole = read_whole(cfg)
-    if bucket is not None:
-        _check_blocks(cfg, whole, bucket)
     drawn = {}
-    for at, examples in whole.splits.items():
-        skip = (bucket or 0) * (limit(cfg, whole, *at) or 0) if at[1] == "train" else 0
-        drawn[at] = _drawn(cfg, whole, examples, at, skip)
-    if cfg.repeat_to is not None:
-        drawn |= {at: repeated(drawn[at], cfg.repeat_to) for at in drawn if at[1] == "train"}
+    for (language, split), examples in whole.splits.items():
+        size, skip = limit(cfg, whole, language, split), 0
+        if bucket is not None and split == "train" and size is not None:
+            skip = bucket * size
+            if skip + size > len(examples):
+                raise UsageError(
+                    f"bucket={bucket}: {language}/train has {len(examples)} sentences: {len(examples) // size} "
+                    f"disjoint buckets of dataset.max_train={size}, numbered from 0"
+                )
+        drawn[language, split] = _drawn(cfg, whole, examples, (language, split), skip)
+        if split == "train" and cfg.repeat_to is not None:
+            drawn[language, split] = repeated(drawn[language, split], cfg.repeat_to)
     return replace(whole, splits=drawn)
 
 
-def _check_blocks(cfg: DatasetConfig, whole: Dataset, bucket: int) -> None:
-    """Check that every key has so many disjoint sets of training examples."""
-    for key in whole.languages:
-        size, there = limit(cfg, whole, key, "train"), len(whole.split(key, "train"))
-        if size is not None and (bucket + 1) * size > there:
-            raise UsageError(
-                f"bucket={bucket}: {key}/train has {there} sentences: {there // size} disjoint buckets of "
-                f"dataset.max_train={size}, from 0"
-            )
-
-
 def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | None:
-    """Return the largest number of examples of a key and split; None: all.
+    """Return the largest number of examples of a key and split; None: no limit.
 
     The limit of the key's part comes first, then ``max_train``, ``max_dev`` or ``max_test``, then ``max_eval``.
     """
@@ -86,7 +73,7 @@ def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | Non
 
 
 def size_limits(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
-    """Yield the keys below ``dataset`` that say how many examples there are, with their values."""
+    """Yield the keys below ``dataset`` that set numbers of examples, and their values."""
     yield from ((key, getattr(cfg, key)) for key in ("max_train", "max_eval", "max_dev", "max_test", "repeat_to"))
     for name, part in cfg.parts.items():
         yield from ((f"parts.{name}.max_train", part.max_train), (f"parts.{name}.max_eval", part.max_eval))
@@ -95,7 +82,7 @@ def size_limits(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
 def _drawn(
     cfg: DatasetConfig, whole: Dataset, examples: Sequence[Example], key: tuple[str, str], skip: int = 0
 ) -> tuple[Example, ...]:
-    """Return the subset of one split that the config asks for."""
+    """Return the configured subset of one split."""
     size, seed = limit(cfg, whole, *key), (cfg.subset_seed, *key)
     if cfg.stratified and key[1] != "train":
         return stratified(examples, size, seed, whole.task_of(key[0]))
@@ -103,33 +90,33 @@ def _drawn(
 
 
 def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[str] | None) -> Dataset:
-    """Return the dataset with buckets in place of training splits; subsets are drawn of the splits that are none."""
-    for name, given in (("statements", stating(cfg)), ("repeat_to", cfg.repeat_to is not None)):
-        if given:
-            raise UsageError(f"shots={shots}: few-shot training sets cannot be had with dataset.{name}")
+    """Return the dataset with buckets as training splits, and subsets of all other splits."""
+    for name, present in (("statements", stating(cfg)), ("repeat_to", cfg.repeat_to is not None)):
+        if present:
+            raise UsageError(f"shots={shots}: cannot be combined with dataset.{name}; remove one of them")
     whole = read_whole(cfg)
     if whole.task is None:
-        raise UsageError(f"shots={shots}: few-shot training sets are of one task; dataset.parts has several")
+        raise UsageError(f"shots={shots}: few-shot training sets need one task; dataset.parts has several")
     if whole.task.answers and cfg.buckets.root is None:
         raise UsageError(
-            f"shots={shots}: few-shot training sets are drawn by classes or tags, and dataset.task={whole.task.name} "
-            "has none; dataset.max_train=K takes K questions of each language"
+            f"shots={shots}: buckets are drawn by classes or tags, which dataset.task={whole.task.name} does not have; "
+            "set dataset.max_train=K to take K questions of each language"
         )
     few = whole.languages if few_shot is None else few_shot
     splits = with_buckets(cfg, whole, shots, bucket, few)
     for key, examples in splits.items():
         if key[1] != "train" or key[0] not in few:
             splits[key] = _drawn(cfg, whole, examples, key)
-    found = replace(whole, splits=splits, whole=whole)
-    _check_tags(found)
-    return found
+    dataset = replace(whole, splits=splits, whole=whole)
+    _check_tags(dataset)
+    return dataset
 
 
 _last: tuple[str, Dataset] | None = None
 
 
 def read_whole(cfg: DatasetConfig) -> Dataset:
-    """Read all examples; what was read last is kept, since the subsets of a sweep come from the same files."""
+    """Read all examples. The last dataset is cached, since the runs of a sweep read the same files."""
     global _last
     key = repr([(name, getattr(cfg, name)) for name in SOURCE])
     if _last is None or _last[0] != key:
@@ -139,24 +126,24 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         splits = {at: examples for part in parts for at, examples in part.splits.items()}
         notes: Notes = {}
         for part in parts:
-            for what, counts in part.notes.items():
-                notes.setdefault(what, {}).update(counts)
+            for name, counts in part.notes.items():
+                notes.setdefault(name, {}).update(counts)
         languages = tuple(dict.fromkeys(language for language, _ in splits))
         for language in languages:
-            # Files and columns name them: what no order could name would be refused when the run is taken up again.
+            # A key that could not be used in an order would make the run impossible to resume.
             check_name("dataset.languages", language)
         part_of = {key: part.name for part in parts for key in part.keys if part.name}
         tasks = {key: part.task for part in parts for key in part.keys}
         _check_unanswerable(cfg, tasks.values())
         task = parts[0].task if len(set(tasks.values())) == 1 else None
-        own = {} if task else tasks
-        whole = Dataset(cfg.name, task, languages, splits, notes, None, part_of, own, cfg.reader or "")
+        several = {} if task else tasks
+        whole = Dataset(cfg.name, task, languages, splits, notes, None, part_of, several, cfg.reader or "")
         _check_tags(whole)
         _last = key, whole
     return _last[1]
 
 
-# What of the config decides what is read.
+# Config keys that decide which examples are read.
 SOURCE = (
     "name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "parts", "statements",
     "languages", "on_bad_line", "unanswerable", "subset_seed", "word_column", "tag_column",
@@ -166,12 +153,13 @@ SOURCE = (
 def subset(
     examples: Sequence[Example], size: int | None, seed: tuple[int, str, str], skip: int = 0
 ) -> tuple[Example, ...]:
-    """Return ``size`` examples drawn without replacement, in file order; all of them if there are not more.
+    """Return ``size`` examples drawn without replacement, in file order; all examples if there are not more.
 
-    ``skip`` leaves out that many that would have been drawn first.
+    Each example is ranked by a hash of ``seed`` (subset seed, language, split) and its id. A smaller subset is
+    therefore part of a larger one, and an example more or less in the file changes at most one example of the subset.
 
-    Each example's rank is a hash of ``seed`` (subset seed, language, split) and its id. So a smaller subset is part of
-    a larger one, and one example more or less in the file changes at most one example of the subset.
+    Args:
+        skip: number of ranks to skip.
     """
     if size is None or size >= len(examples):
         return tuple(examples)
@@ -183,12 +171,12 @@ def subset(
 def stratified(
     examples: Sequence[Example], size: int | None, seed: tuple[int, str, str], task: Task
 ) -> tuple[Example, ...]:
-    """Return at most ``size`` examples in which classes have the shares that they have in all, in file order.
+    """Return at most ``size`` examples in file order, in which classes have the same shares as in all examples.
 
-    Statements about one context stay together, and count as one of their own class: of one that is true and three
-    that are false, say. Within a class the hash rank decides, as in `subset`; a smaller subset is part of a larger one.
-    The share of a class is right to within one example (or group of statements), and no group is cut, so a few
-    examples may be missing from ``size``; the first group is always there.
+    Statements about one context stay together as a group, whose class is the multiset of its labels. Within a class
+    examples are ranked as in `subset`; a smaller subset is part of a larger one. The share of a class is exact up to
+    one example (or group). No group is split, so a few examples may be missing from ``size``; the first group is always
+    included.
     """
     if size is None or size >= len(examples):
         return tuple(examples)
@@ -199,7 +187,7 @@ def stratified(
     for name, members in groups.items():
         labels = tuple(sorted(examples[i].label or "" for i in members))
         strata.setdefault(labels, []).append((_rank(seed, name), name))
-    # The r-th of n in a stratum is at (r − ½)/n: whatever is cut off behind some place, each loses its share.
+    # The r-th of n groups in a stratum is at (r − ½)/n: any prefix has the right shares.
     places = [
         ((2 * r + 1) / (2 * len(stratum)), rank, name)
         for stratum in strata.values()
@@ -214,10 +202,7 @@ def stratified(
 
 
 def repeated(examples: Sequence[Example], size: int) -> tuple[Example, ...]:
-    """Return the examples again and again, in order, until there are ``size``; as they are if there are as many.
-
-    A copy's id ends in ``*2``, ``*3``, …
-    """
+    """Repeat the examples in order until there are ``size``; the ids of copies end in ``*2``, ``*3``, …"""
     n = len(examples)
     copies = [
         e if i < n else replace(e, id=f"{e.id}*{i // n + 1}") for i, e in enumerate(islice(cycle(examples), size))
@@ -230,25 +215,24 @@ def _rank(seed: tuple[int, str, str], name: str) -> bytes:
 
 
 def _check_unanswerable(cfg: DatasetConfig, tasks: Collection[Task]) -> None:
-    """Refuse to keep questions without an answer if there are none: the setting would enter ids and do nothing."""
+    """Refuse ``unanswerable=keep`` without questions: the setting would change ids and have no effect."""
     if Unanswerable(cfg.unanswerable) is Unanswerable.keep and not any(task.answers for task in tasks):
-        names = ", ".join(sorted({task.name for task in tasks}))
         raise UsageError(
-            f"dataset.unanswerable=keep: is about questions, and dataset={cfg.name} has none (task {names}); "
-            f"dataset.unanswerable={Unanswerable.drop.value} there"
+            f"dataset.unanswerable=keep: dataset={cfg.name} has no questions; set "
+            f"dataset.unanswerable={Unanswerable.drop.value}"
         )
 
 
 def _check_tags(dataset: Dataset) -> None:
-    """Refuse a task of which some examples have tags and some have none: its tag head would learn from a part."""
-    one_of_each: dict[Task, dict[bool, str]] = {}
+    """Refuse a task in which only some examples have tags."""
+    first: dict[Task, dict[bool, str]] = {}
     for (language, split), examples in dataset.splits.items():
-        found = one_of_each.setdefault(dataset.task_of(language), {})
+        by_tagged = first.setdefault(dataset.task_of(language), {})
         for example in examples:
-            found.setdefault(example.tags is None, f"{language}/{split} example '{example.id}'")
-    for found in one_of_each.values():
-        if len(found) == 2:
+            by_tagged.setdefault(example.tags is None, f"{language}/{split} example '{example.id}'")
+    for by_tagged in first.values():
+        if len(by_tagged) == 2:
             raise UsageError(
-                f"dataset={dataset.name}: tags must be on every example or on none: "
-                f"{found[False]} has them, {found[True]} has none"
+                f"dataset={dataset.name}: all examples or none must have tags: "
+                f"{by_tagged[False]} has tags, {by_tagged[True]} has none"
             )

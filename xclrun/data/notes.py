@@ -1,7 +1,7 @@
-"""What a person should know of a dataset before anything is trained on it: counted here, told before a command trains
-and by `xclrun data audit`, and noted in manifests.
+"""Notes on a dataset: counts that users should know before training, and that change no example.
 
-What cannot be right is an error of the reader, with file and line; this is what can be, and changes no example.
+Commands print them before training, `xclrun data audit` lists them, and manifests contain them. Mistakes in files are
+errors of the reader instead, with file and line.
 """
 
 from __future__ import annotations
@@ -13,94 +13,92 @@ from typing import Any, TypeVar
 
 from xclrun.data.example import OUTSIDE, Dataset, Example, same_sentence
 
-Counted = TypeVar("Counted")
+Counts = TypeVar("Counts")
 
-# Name → what is counted, one of it, and what is said of it. The readers count the first twelve (see `Dataset.notes`).
+# Name → the unit that is counted, and the rest of the sentence. Readers count the first twelve (see `Dataset.notes`).
 NOTES = {
-    "skipped": ("line", "that could not be read: skipped"),
-    "slots_inside_words": ("slot", "with an end inside a word: moved to an end of the word"),
-    "missing_words": ("sentence", "with gaps in the numbers of words: taken as written"),
-    "unknown_upos": ("word", "with a tag that is no universal part of speech: taken as written"),
-    "annotated_otherwise": ("sentence", "whose annotated text differs from the plain one: the annotated one is read"),
-    "other_entities": ("entity", "of a kind that the published tag set leaves out (OTH): read as O"),
-    "disputed": ("pair", "on whose label annotators did not agree (-): left out"),
-    "unanswerable": ("question", "without an answer in its text: left out"),
-    "odd_labels": (
-        "sentence",
-        "with a label or tag that has blanks around it, or zero-width or control characters: taken as written",
-    ),
-    "control_characters": ("sentence", "with control characters such as NUL in its words: taken as written"),
-    "long_texts": ("sentence", "of more than 100,000 characters: taken as written; is a line end missing?"),
-    "text_differs": ("sentence", "whose tokens are not the words of its text: the tokens are read"),
-    "unseen_labels": ("sentence", "with a label that training never has: scored as wrong"),
+    "skipped": ("line", "with an error: skipped"),
+    "slots_inside_words": ("slot", "with an end inside a word: extended to whole words"),
+    "missing_words": ("sentence", "with gaps in the numbers of words: read unchanged"),
+    "unknown_upos": ("word", "with a tag outside of UPOS: read unchanged"),
+    "annotated_otherwise": ("sentence", "whose annotated and plain texts differ: the annotated text is read"),
+    "other_entities": ("entity", "of the type OTH, which the published tag set does not contain: read as O"),
+    "disputed": ("pair", "on whose label the annotators disagreed (-): skipped"),
+    "unanswerable": ("question", "without an answer in the text: skipped"),
+    "odd_labels": ("sentence", "with surrounding spaces, zero-width or control characters in a label or tag"),
+    "control_characters": ("sentence", "with control characters such as NUL in its words"),
+    "long_texts": ("sentence", "of more than 100,000 characters; check the line ends of the file"),
+    "text_differs": ("sentence", "whose tokens and text differ: the tokens are read"),
+    "unseen_labels": ("sentence", "with a label that is not in the training data: scored as wrong"),
     "stray_tags": ("tag", "I-… after O or after another type: read as the beginning of a span"),
-    "test_in_train": ("test sentence", "found in the language's training split too"),
+    "test_in_train": ("test sentence", "that the language's training split contains too"),
 }
 
 
 def count_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
-    """Return name → place (``language/split``; of ``test_in_train`` the language) → how many, if there are any."""
-    found = {**dataset.notes, "unseen_labels": dataset.unseen_labels, "stray_tags": {}, "test_in_train": {}}
+    """Return name → place → count, if positive; the place is ``language/split``, or the language for test_in_train."""
+    notes = {**dataset.notes, "unseen_labels": dataset.unseen_labels, "stray_tags": {}, "test_in_train": {}}
     for (language, split), examples in dataset.splits.items():
-        # Examples of a block are those of a language.
+        # Examples of a block are also those of a language.
         if language in dataset.languages and dataset.task_of(language).tag_spans:
             key = ("stray_tags", dataset.fingerprints[language, split])
             if n := _once(key, partial(_stray_tags, examples)):
-                found["stray_tags"][f"{language}/{split}"] = n
+                notes["stray_tags"][f"{language}/{split}"] = n
     for language in dataset.languages:
         if n := in_train(dataset, language):
-            found["test_in_train"][language] = n
-    return {name: counts for name, counts in found.items() if counts or name == "unseen_labels"}
+            notes["test_in_train"][language] = n
+    return {name: counts for name, counts in notes.items() if counts or name == "unseen_labels"}
 
 
 def reader_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
-    """Return the counts of the readers, and of labels that training lacks: notes that need no comparison of sentences.
+    """Return the notes that need no comparison of sentences: counts of readers, and unseen labels.
 
-    The latter not of buckets, of which a sweep has thousands.
+    Unseen labels are omitted for buckets, since a sweep has thousands.
     """
     return dataset.notes if dataset.whole is not None else {**dataset.notes, "unseen_labels": dataset.unseen_labels}
 
 
 def note_lines(
-    datasets: Iterable[Dataset], of: Callable[[Dataset], dict[str, dict[str, int]]] = count_notes
+    datasets: Iterable[Dataset], count: Callable[[Dataset], dict[str, dict[str, int]]] = count_notes
 ) -> list[str]:
-    """Return a line for each note: the most that any dataset of a name has, since they are parts of one.
+    """Return one line per note, with the largest counts of all datasets with the same name (subsets of one dataset).
 
     Args:
-        of: what is counted of a dataset, as `count_notes` does.
+        count: `count_notes` or `reader_notes`.
     """
-    most: dict[tuple[str, str], dict[str, int]] = {}
-    # Whether all that is counted are questions.
-    asked: dict[tuple[str, str], bool] = {}
+    largest: dict[tuple[str, str], dict[str, int]] = {}
+    # Whether only questions are counted.
+    questions: dict[tuple[str, str], bool] = {}
     for dataset in datasets:
-        for name, counts in of(dataset).items():
-            mine = most.setdefault((dataset.name, name), {})
-            for place, count in counts.items():
-                mine[place] = max(count, mine.get(place, 0))
-                questions = bool(dataset.task_of(place.partition("/")[0]).answers)
-                asked[dataset.name, name] = asked.get((dataset.name, name), True) and questions
-    several = len({dataset for dataset, _ in most}) > 1
-    lines = {of: _line(of[1], counts, asked[of]) for of, counts in most.items() if counts}
+        for name, counts in count(dataset).items():
+            key = dataset.name, name
+            for place, n in counts.items():
+                merged = largest.setdefault(key, {})
+                merged[place] = max(n, merged.get(place, 0))
+                asks = bool(dataset.task_of(place.partition("/")[0]).answers)
+                questions[key] = questions.get(key, True) and asks
+    several = len({dataset for dataset, _ in largest}) > 1
+    lines = {key: _line(key[1], counts, questions[key]) for key, counts in largest.items()}
     return [f"{dataset}: {line}" if several else line for (dataset, _), line in lines.items()]
 
 
-def _line(name: str, counts: Mapping[str, int], asked: bool) -> str:
-    word, what = NOTES[name]
-    if asked:
-        word = {"line": "question", "sentence": "question", "test sentence": "test question"}.get(word, word)
+def _line(name: str, counts: Mapping[str, int], questions: bool) -> str:
+    unit, rest = NOTES[name]
+    if questions:
+        unit = {"line": "question", "sentence": "question", "test sentence": "test question"}.get(unit, unit)
     total = sum(counts.values())
     places = ", ".join(f"{place}: {count}" for place, count in counts.items())
-    return f"{total} {word}{'' if total == 1 else 's'} {what} ({places})"
+    return f"{total} {unit}{'' if total == 1 else 's'} {rest} ({places})"
 
 
 def _stray_tags(examples: Iterable[Example]) -> int:
-    """Return how many tags ``I-x`` follow neither ``B-x`` nor ``I-x``."""
+    """Count tags ``I-x`` that follow neither ``B-x`` nor ``I-x``."""
     pairs = (pair for e in examples for pair in zip((OUTSIDE, *(e.tags or ())), e.tags or (), strict=False))
     return sum(tag[:2] == "I-" and tag[2:] != before[2:] for before, tag in pairs)
 
 
 def in_train(dataset: Dataset, language: str) -> int:
-    """Return how many test sentences of a language are in its training split: words alike but for case."""
+    """Count the test sentences of a language that its training split contains, ignoring case."""
     train, test = dataset.fingerprints[language, "train"], dataset.fingerprints[language, "test"]
 
     def count() -> int:
@@ -111,11 +109,11 @@ def in_train(dataset: Dataset, language: str) -> int:
     return _once(("test_in_train", train, test), count)
 
 
-# The datasets of a sweep on buckets have most splits in common: each is examined once.
+# The datasets of a sweep on buckets share most splits: each split is examined once.
 _counted: dict[tuple[str, ...], Any] = {}
 
 
-def _once(key: tuple[str, ...], count: Callable[[], Counted]) -> Counted:
+def _once(key: tuple[str, ...], count: Callable[[], Counts]) -> Counts:
     if key not in _counted:
         _counted[key] = count()
     return _counted[key]

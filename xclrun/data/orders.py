@@ -1,8 +1,7 @@
-"""Orders that are worked out from the languages or their data: at random, by family, by typology, by similarity.
+"""Orders that are computed from the languages or their data: random, by family, by typology, by similarity.
 
-An order by size or as a list is resolved by `xclrun.core.stream.resolve_order`. All are known when a run is planned,
-and the languages that came of it are part of the run's id. Of languages that stand equal, the one with more training
-sentences comes first, then the key that comes first in the alphabet.
+Orders by size and lists are resolved by `xclrun.core.stream.resolve_order`. The computed sequence is part of the run
+id. Ties are broken by the number of training sentences (descending), then by key.
 """
 
 from __future__ import annotations
@@ -21,12 +20,10 @@ from xclrun.core.identity import derive
 from xclrun.core.languages import key_of, known_languages, language_of
 from xclrun.data.example import Dataset
 
-Ranking = tuple[int, str]
-
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a key's language, from the table or the user's file; ``branch`` goes with ``family``."""
+class LanguageFacts:
+    """Family, branch and features of a language, from the table or the user's file."""
 
     family: str = ""
     branch: str = ""
@@ -34,65 +31,65 @@ class Known:
 
 
 def compute_order(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
-    """Return all languages of a dataset in the order that ``order.by`` says."""
+    """Return all languages of a dataset in the order of ``order.by``."""
     return _WAYS[str(order.by)](order, dataset)
 
 
 def name_of(order: OrderConfig) -> str:
-    """Return what an order that is worked out is called: as it can be typed, ``random(1)`` or ``typology(de-DE)``."""
-    given: dict[str, list[str | None]] = {
+    """Return the name of a computed order in the syntax of overrides: ``random(1)`` or ``typology(de-DE)``."""
+    arguments: dict[str, list[str | None]] = {
         "random": [str(order.seed)],
         "typology": [order.start],
         "similarity": ["greedy", None if order.measure == "vocabulary" else order.measure, order.start],
     }
-    words = ",".join(word for word in given.get(str(order.by), []) if word)
+    words = ",".join(word for word in arguments.get(str(order.by), []) if word)
     return f"{order.by}({words})" if words else str(order.by)
 
 
 def at_random(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
-    """Return the languages in an order drawn by ``order.seed``: each possible one is as likely.
+    """Return a random permutation of the languages, drawn by ``order.seed``.
 
-    Each language has a rank that its key and the seed give, so that of fewer languages the rest stand as before.
+    Each language is ranked by its key and the seed, so that removing a language does not change the order of the rest.
     """
     return tuple(sorted(dataset.languages, key=lambda key: (derive(int(order.seed or 0), "order", key), key)))
 
 
 def by_family(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
-    """Return the languages family by family, and in each branch by branch; those with most languages first."""
-    known = _known(order, dataset)
-    if lacking := [key for key, of in known.items() if not of.family]:
+    """Group the languages by family, and in each family by branch; groups with most languages come first."""
+    facts = _facts(order, dataset)
+    if lacking := [key for key, entry in facts.items() if not entry.family]:
         raise _unknown(order, "family", lacking)
-    families = Counter(of.family for of in known.values())
-    branches = Counter((of.family, of.branch) for of in known.values())
+    families = Counter(entry.family for entry in facts.values())
+    branches = Counter((entry.family, entry.branch) for entry in facts.values())
 
     def place(key: str) -> tuple[object, ...]:
-        of = known[key]
-        within = of.family, of.branch
-        return -families[of.family], of.family, -branches[within], of.branch, *_ranking(dataset)(key)
+        family, branch = facts[key].family, facts[key].branch
+        return -families[family], family, -branches[family, branch], branch, *_rank(dataset, key)
 
-    return tuple(sorted(known, key=place))
+    return tuple(sorted(facts, key=place))
 
 
 def by_typology(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
-    """Return the languages by typological distance from the first, the nearest first.
+    """Return the first language, then the others by increasing typological distance from it.
 
-    The distance is the share of features in which two languages differ, of those known of both; of languages that are
-    as near, one of the same branch, or else family, as the first comes first.
+    The distance is the share of differing features among those known for both languages. Among languages at the same
+    distance, those of the same branch as the first come first, then those of the same family.
     """
-    first, unlike = _start(order, dataset), _unlike(order, dataset)
-    return (first, *_nearest(first, dataset, unlike))
+    first = _start(order, dataset)
+    return (first, *_nearest(first, dataset, _typological_distance(order, dataset)))
 
 
 def by_similarity(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
-    """Return a greedy chain: after each language the most similar one of those that are left.
+    """Return a greedy chain: each language is followed by the most similar remaining language.
 
-    ``order.measure=vocabulary``: the Jaccard index of the distinct trigrams of characters in the words of the training
-    sentences, lower case, with a blank before and after each word. ``typology``: see `by_typology`.
+    ``order.measure=vocabulary``: the Jaccard index of the distinct character trigrams of the training words in lower
+    case, with a space before and after each word. ``typology``: see `by_typology`.
     """
-    unlike = _unlike(order, dataset) if order.measure == "typology" else _unlike_words(dataset)
+    typology = order.measure == "typology"
+    distance = _typological_distance(order, dataset) if typology else _vocabulary_distance(dataset)
     chained = [_start(order, dataset)]
     while len(chained) < len(dataset.languages):
-        chained.append(_nearest(chained[-1], dataset, unlike, chained)[0])
+        chained.append(_nearest(chained[-1], dataset, distance, chained)[0])
     return tuple(chained)
 
 
@@ -102,147 +99,142 @@ _WAYS: dict[str, Callable[[OrderConfig, Dataset], tuple[str, ...]]] = {
 
 
 def notes(order: OrderConfig, dataset: Dataset) -> list[str]:
-    """Return what a person should know of an order: of which languages the branch's features represent their own."""
+    """Return a note on the languages whose features are those of their branch."""
     compared = order.by == "typology" or (order.by == "similarity" and order.measure == "typology")
-    # A file of the user's own need not be there any more when a run is taken up again.
+    # The user's file may not exist any more when a run is resumed.
     if not compared or order.features is not None:
         return []
-    known = _known(order, dataset)
-    without = [key for key, of in known.items() if not of.features]
+    without = [key for key, facts in _facts(order, dataset).items() if not facts.features]
     if not without:
         return []
     return [
-        f"order={order.name}: no features of {', '.join(without)} are known; those on which the known languages of "
-        "their branch agree stand for them"
+        f"order={order.name}: {', '.join(without)} have no known features; features on which their branch agrees are "
+        "used instead"
     ]
 
 
-def _ranking(dataset: Dataset) -> Callable[[str], Ranking]:
-    sizes = dataset.sizes()
-    return lambda key: (-sizes[key], key)
+def _rank(dataset: Dataset, key: str) -> tuple[int, str]:
+    return -dataset.sizes()[key], key
 
 
 def _start(order: OrderConfig, dataset: Dataset) -> str:
-    """Return the first language: as given, else that with most training sentences; of equals English, if there."""
+    """Return ``order.start``, or the language with most training sentences; in a tie, English."""
     if order.start is not None:
         if order.start not in dataset.languages:
-            # A word in parentheses that is nothing else is taken for the first language.
+            # An unknown argument in parentheses is read as the first language.
             words = ("greedy", *MEASURES) if order.by == "similarity" else ()
             nor = f", nor {', '.join(words)}" if words else ""
-            meant = did_you_mean(order.start, (*words, *dataset.languages))
-            raise UsageError(
-                f"order={order.by}: '{order.start}' is no language of the dataset, to start with{nor}; {meant}"
-            )
+            hint = did_you_mean(order.start, (*words, *dataset.languages))
+            raise UsageError(f"order={order.by}: '{order.start}' is not a language of the dataset{nor}; {hint}")
         return order.start
-    rank = _ranking(dataset)
 
     def place(key: str) -> tuple[int, bool, str]:
         language = language_of(key)
-        return rank(key)[0], language is None or language.code != "en", key
+        return _rank(dataset, key)[0], language is None or language.code != "en", key
 
     return min(dataset.languages, key=place)
 
 
 def complete_order(order: OrderConfig, dataset: Dataset) -> OrderConfig:
-    """Return an order's settings with the key that ``order.start`` means, and the name that says all of them."""
+    """Return the settings of an order with ``order.start`` as a key of the dataset, and with the order's full name."""
     if order.start is not None:
         order = replace(order, start=key_of(order.start, dataset.languages, "order.start"))
     return replace(order, name=order.name or name_of(order))
 
 
 def _nearest(
-    of: str, dataset: Dataset, unlike: Callable[[str, str], tuple[object, ...]], without: Sequence[str] = ()
+    start: str, dataset: Dataset, distance: Callable[[str, str], tuple[object, ...]], without: Sequence[str] = ()
 ) -> list[str]:
-    left = [key for key in dataset.languages if key != of and key not in without]
-    return sorted(left, key=lambda key: (*unlike(of, key), *_ranking(dataset)(key)))
+    rest = [key for key in dataset.languages if key != start and key not in without]
+    return sorted(rest, key=lambda key: (*distance(start, key), *_rank(dataset, key)))
 
 
-def _unlike_words(dataset: Dataset) -> Callable[[str, str], tuple[object, ...]]:
-    """Return how unlike the training words of two languages are: 1 − the Jaccard index of their trigrams."""
-    found = {key: _trigrams(dataset, key) for key in dataset.languages}
+def _vocabulary_distance(dataset: Dataset) -> Callable[[str, str], tuple[object, ...]]:
+    """Return the function (language, language) → 1 − the Jaccard index of the trigrams of their training words."""
+    trigrams = {key: _trigrams(dataset, key) for key in dataset.languages}
 
-    def unlike(one: str, other: str) -> tuple[Fraction]:
-        together, both = found[one] | found[other], found[one] & found[other]
-        return (1 - Fraction(len(both), max(1, len(together))),)
+    def distance(first: str, second: str) -> tuple[Fraction]:
+        union, both = trigrams[first] | trigrams[second], trigrams[first] & trigrams[second]
+        return (1 - Fraction(len(both), max(1, len(union))),)
 
-    return unlike
+    return distance
 
 
 def _trigrams(dataset: Dataset, key: str) -> set[str]:
-    """Return the distinct trigrams of characters in the words of a language's training sentences."""
     examples = dataset.split(key, "train")
     words = {word.lower() for e in examples for word in chain(e.tokens, e.tokens_b)}
     return {f" {word} "[i : i + 3] for word in words for i in range(len(word))}
 
 
-def _unlike(order: OrderConfig, dataset: Dataset) -> Callable[[str, str], tuple[object, ...]]:
-    """Return how unlike two languages are: the share of features in which they differ, then how little related."""
-    known = _completed(_known(order, dataset), order.features is None)
-    if lacking := [key for key, of in known.items() if not of.features]:
+def _typological_distance(order: OrderConfig, dataset: Dataset) -> Callable[[str, str], tuple[object, ...]]:
+    """Return the function (language, language) → (share of differing features, − degree of relation)."""
+    facts = _completed(_facts(order, dataset), order.features is None)
+    if lacking := [key for key, entry in facts.items() if not entry.features]:
         raise _unknown(order, "features", lacking)
 
-    def unlike(one: str, other: str) -> tuple[Fraction, int]:
-        a, b = known[one], known[other]
+    def compare(key: str, other: str) -> tuple[Fraction, int]:
+        a, b = facts[key], facts[other]
         first, second = a.features or {}, b.features or {}
         both = [name for name in first if name in second]
         differing = sum(first[name] != second[name] for name in both)
-        # Nothing in common that is known: as far as can be.
+        # Languages without a common feature have the largest distance.
         distance = Fraction(differing, len(both)) if both else Fraction(1)
         related = a.family == b.family != "" and (2 if a.branch == b.branch else 1)
         return distance, -int(related)
 
-    return unlike
+    return compare
 
 
-def _completed(known: Mapping[str, Known], of_table: bool) -> dict[str, Known]:
-    """Fill in the features that are not known of a language with those on which its branch agrees.
+def _completed(facts: Mapping[str, LanguageFacts], with_table: bool) -> dict[str, LanguageFacts]:
+    """Replace unknown features of a language by those on which its branch agrees.
 
-    The branch is that of the languages in ``known``, and where their features are the table's, of all in the table.
+    The branch consists of the languages in ``facts``, and with ``with_table`` of all languages in the table.
     """
     values: dict[tuple[str, str], dict[str, set[str]]] = {}
-    table = [Known(of.family, of.branch, of.features) for of in known_languages().values()] if of_table else []
-    for of in (*known.values(), *table):
-        for name, value in (of.features or {}).items() if of.family else ():
-            values.setdefault((of.family, of.branch), {}).setdefault(name, set()).add(value)
-    names = {name for of in known.values() for name in of.features or {}}
+    table = known_languages().values() if with_table else ()
+    for entry in (*facts.values(), *table):
+        for name, value in (entry.features or {}).items() if entry.family else ():
+            values.setdefault((entry.family, entry.branch), {}).setdefault(name, set()).add(value)
+    names = {name for entry in facts.values() for name in entry.features or {}}
 
-    def filled(of: Known) -> Known:
-        agreed = {k: next(iter(v)) for k, v in values.get((of.family, of.branch), {}).items() if len(v) == 1}
-        return replace(of, features={k: v for k, v in agreed.items() if k in names} | dict(of.features or {}))
+    def filled(entry: LanguageFacts) -> LanguageFacts:
+        agreed = {k: next(iter(v)) for k, v in values.get((entry.family, entry.branch), {}).items() if len(v) == 1}
+        return replace(entry, features={k: v for k, v in agreed.items() if k in names} | dict(entry.features or {}))
 
-    return {key: filled(of) for key, of in known.items()}
+    return {key: filled(entry) for key, entry in facts.items()}
 
 
-def _known(order: OrderConfig, dataset: Dataset) -> dict[str, Known]:
-    """Return key → what is known of its language: the table, and where ``order.features`` has a row, that."""
-    languages = {key: language_of(key) for key in dataset.languages}
-    if order.features is None:
-        return {key: (of and Known(of.family, of.branch, of.features)) or Known() for key, of in languages.items()}
-    # Features of two sources are not to be compared: the table's count for no language then.
-    rows, found = _rows(order.features), {}
-    for key, of in languages.items():
-        usual = Known() if of is None else Known(of.family, of.branch)
+def _facts(order: OrderConfig, dataset: Dataset) -> dict[str, LanguageFacts]:
+    """Return the facts of each key's language, from the table or from ``order.features``."""
+    # Features of two sources cannot be compared: with a file, those of the table are ignored.
+    rows, facts = {} if order.features is None else _rows(order.features), {}
+    for key in dataset.languages:
+        language = language_of(key)
+        features = language.features if language is not None and order.features is None else None
+        usual = LanguageFacts() if language is None else LanguageFacts(language.family, language.branch, features)
         names = [key] if key in rows else [name for name in rows if _same(key, name)]
         if len(names) > 1:
-            raise UsageError(f"order.features={order.features}: '{key}' could be {' or '.join(names)}; give it a row")
-        own = rows[names[0]] if names else usual
-        found[key] = own if own.family else replace(usual, features=own.features)
-    return found
+            raise UsageError(f"order.features={order.features}: '{key}' could be {' or '.join(names)}; add its row")
+        row = rows[names[0]] if names else usual
+        facts[key] = row if row.family else replace(usual, features=row.features)
+    return facts
 
 
 def _same(key: str, name: str) -> bool:
-    """Whether a key and a name in a file are of the same language, and of the same script where the name has one."""
-    one, other = language_of(key), language_of(name)
-    return bool(one and other and one.code == other.code and (not other.written or one.script == other.script))
+    """Whether a key and a name in a file denote the same language, and the same script if the name has one."""
+    first, second = language_of(key), language_of(name)
+    if first is None or second is None:
+        return False
+    return first.code == second.code and (not second.written or first.script == second.script)
 
 
-# What other programs write into a cell without a value.
-_NOT_KNOWN = frozenset({"nan", "na", "n/a", "null", "none", "?", "-", "--"})
+# What other programs write into empty cells.
+_EMPTY = frozenset({"nan", "na", "n/a", "null", "none", "?", "-", "--"})
 
 
-def _rows(path: str) -> dict[str, Known]:
-    """Return language → what the user's file says of it."""
-    given = f"order.features={path}"
+def _rows(path: str) -> dict[str, LanguageFacts]:
+    """Return language → its row in the user's file."""
+    subject = f"order.features={path}"
     try:
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -250,32 +242,32 @@ def _rows(path: str) -> dict[str, Known]:
             reader.fieldnames = columns
             rows = list(reader)
     except (OSError, ValueError, csv.Error) as error:
-        raise UsageError(f"{given}: cannot be read ({error})") from None
-    if twice := [column for column, count in Counter(columns).items() if count > 1]:
-        raise UsageError(f"{path}:1: column '{twice[0]}' is there twice")
-    found: dict[str, Known] = {}
+        raise UsageError(f"{subject}: cannot be read ({error})") from None
+    if repeated := [column for column, count in Counter(columns).items() if count > 1]:
+        raise UsageError(f"{path}:1: column '{repeated[0]}' is repeated")
+    facts: dict[str, LanguageFacts] = {}
     for number, row in enumerate(rows, start=2):
         name = (row.pop("language", None) or "").strip()
         if not name or None in row or None in row.values() or not row:
             raise UsageError(
-                f"{path}:{number}: a row has a value in each column: language, then features (and family, branch)"
+                f"{path}:{number}: a row needs a value in each column: language, then features (and family, branch)"
             )
-        if name in found:
-            raise UsageError(f"{path}:{number}: '{name}' is there twice")
+        if name in facts:
+            raise UsageError(f"{path}:{number}: '{name}' is repeated")
         values = {column: value.strip() for column, value in row.items()}
         for column, value in values.items():
-            if value.casefold() in _NOT_KNOWN:
-                raise UsageError(f"{path}:{number}: '{value}' is no value of '{column}'; leave empty what is not known")
+            if value.casefold() in _EMPTY:
+                raise UsageError(f"{path}:{number}: '{value}' is not a value of '{column}'; leave unknown cells empty")
         family, branch = values.pop("family", ""), values.pop("branch", "")
-        found[name] = Known(family, branch, {column: value for column, value in values.items() if value})
-    if not found:
-        raise UsageError(f"{given}: has no rows; its first line names columns: language, then features")
-    return found
+        facts[name] = LanguageFacts(family, branch, {column: value for column, value in values.items() if value})
+    if not facts:
+        raise UsageError(f"{subject}: has no rows; its first line must name the columns: language, then features")
+    return facts
 
 
-def _unknown(order: OrderConfig, what: str, keys: Sequence[str]) -> UsageError:
-    shown = ", ".join(keys[:8]) + (f", … ({len(keys)} in all)" if len(keys) > 8 else "")
+def _unknown(order: OrderConfig, fact: str, keys: Sequence[str]) -> UsageError:
+    listed = ", ".join(keys[:8]) + (f", … ({len(keys)} in all)" if len(keys) > 8 else "")
     return UsageError(
-        f"order={order.name}: no {what} of {shown} known; order.features=FILE.csv gives it "
-        "(columns: language, family, branch, and features), dataset.languages=[…] leaves languages out"
+        f"order={order.name}: unknown {fact} of {listed}; set order.features=FILE.csv "
+        "(columns: language, family, branch, and features), or remove languages with dataset.languages=[…]"
     )

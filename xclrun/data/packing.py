@@ -1,9 +1,9 @@
-"""Packed batches: sentences end to end in a few rows, in place of a row of padding each.
+"""Packed batches: several sentences share a row, instead of one padded row per sentence.
 
-A row is as wide as the longest sentence of the batch, or a small multiple of that; attention keeps to a sentence by a
-mask of blocks, and positions begin anew with each. Rows are chosen by first-fit, longest sentences first (Johnson 1973,
-"Near-optimal bin packing algorithms"), in the width at which the encoder has the least to multiply: wider rows are
-fuller, but attention looks at each row's positions in pairs.
+A row is as wide as the longest sentence of the batch, or a small multiple of that. A block-diagonal mask restricts
+attention to single sentences, and positions restart with each sentence. Sentences are assigned to rows by first-fit in
+decreasing length (Johnson 1973, "Near-optimal bin packing algorithms"), with the width that needs the fewest
+multiplications: wider rows have less padding, but the cost of attention is quadratic in the width.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Widths that are tried, as multiples of the longest sentence.
+# Candidate widths, as multiples of the longest sentence.
 WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the subwords of a batch of B sentences are in R rows of width C; a function of their lengths.
+    """The places of the subwords of B sentences in R rows of width C.
 
     Attributes:
-        source: (R, C) int64, the piece in the padded batch, counted through its rows, that is there; 0 where none.
-        positions: (R, C) int64, its number in its sentence, from 0; 0 where none.
-        sentences: (R, C) int64, its sentence, from 1; 0 if none is there.
-        first: (B,) int64, where each sentence's first piece stands, counted through the rows.
+        source: (R, C) int64, flat index of the subword in the padded batch; 0 on padding.
+        positions: (R, C) int64, position in the sentence, from 0; 0 on padding.
+        sentences: (R, C) int64, number of the sentence, from 1; 0 on padding.
+        first: (B,) int64, flat index of each sentence's first subword.
     """
 
     source: np.ndarray
@@ -39,13 +39,13 @@ class Packing:
         Args:
             lengths: (B,) subwords of each sentence, at least 1.
             padded: width of the padded batch.
-            linear: multiplications of a position in a layer's linear maps, over those of a pair of positions in its
-                attention: 2 · hidden size + intermediate size.
+            linear: multiplications per position in the linear maps of a layer, divided by those per pair of positions
+                in its attention: 2 · hidden size + intermediate size.
         """
         order = np.argsort(-lengths, kind="stable")
         sorted_ = lengths[order].tolist()
         fits = (_first_fit(sorted_, int(sorted_[0] * factor)) for factor in WIDTHS)
-        placed, used = min(fits, key=lambda found: len(found[1]) * max(found[1]) * (linear + max(found[1])))
+        placed, used = min(fits, key=lambda fit: len(fit[1]) * max(fit[1]) * (linear + max(fit[1])))
         count, width = len(used), max(used)
         first = np.empty_like(lengths)
         first[order] = [row * width + start for row, start in placed]
@@ -59,9 +59,9 @@ class Packing:
 
 
 def _first_fit(lengths: list[int], width: int) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return each sentence's row and where it starts there, and how much of each row is used; longest ones first.
+    """Return (row, start) of each sentence, and the used width of each row; ``lengths`` decrease.
 
-    In plain Python: a batch has too few sentences for arrays to be worth their calls.
+    Plain Python is faster than numpy for the few sentences of a batch.
     """
     placed, used = list[tuple[int, int]](), list[int]()
     for length in lengths:

@@ -1,21 +1,17 @@
-"""Statements: any dataset of classes or tags as one binary task, whether a statement about a text is true.
+"""Statements: convert any dataset with classes or tags to true/false statement verification.
 
 Lifelong language learning by degree of belief (LL, section 4): the input is a context c, the example's text, and a
-statement x about it; the model gives P(true | x, c). So many tasks become one, ``statement_truth``, whose label set is
-known beforehand, and no task id is given. True statements hold the example's own label or tags, false ones a wrong
-label, or tags that are partly wrong. `kinds` says how a kind of task is worded, ``dataset.statements`` how statements
-are made.
+statement x about it; the model computes P(true | x, c). Many tasks thus become one, ``statement_truth``, with a fixed
+label set and without a task id. True statements contain the example's label or tags, false statements a wrong label, or
+partly wrong tags. `kinds` contains the templates of each kind, and ``dataset.statements`` the settings.
 
-**Ids.** A statement of an example is ``EXAMPLE#k``: k = 0 is true, k = 1, 2, … are false. Where the dataset's own label
-says what a statement is (``truth: label``), the example has one statement, ``EXAMPLE#0`` if it is true and
-``EXAMPLE#1`` if it is false. What scores of statements need is in the prediction rows: the id, ``gold`` and
-``predicted`` (0 false, 1 true, as in `STATEMENT_TRUTH.classes`), and ``log2_gold``, from which P(true) follows.
-`xclrun.core.task.statement_of` takes an id apart. A choice among an example's statements is one only where a true and
-a false one are there: a random subset of statements (``max_train``) may have cut some off; ``dataset.stratified`` keeps
-them together.
+**Ids.** The statements of an example are ``EXAMPLE#k``: k = 0 is true, k = 1, 2, … are false. If the label says whether
+the statement is true (``truth: label``), the only statement is ``EXAMPLE#0`` or ``EXAMPLE#1``.
+`xclrun.core.task.statement_of` parses an id. A random subset (``max_train``) may contain only some statements of an
+example; ``dataset.stratified`` keeps them together.
 
-**Draws.** A statement is a function of (``dataset.subset_seed``, key, split, example id, k), and of the label set of
-its part: never of what was drawn before it. So all runs see the same ones, and a subset has those of the whole.
+**Random draws.** A statement depends only on (``dataset.subset_seed``, key, split, example id, k) and the label set of
+its part. All runs therefore use the same statements, also in subsets.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ from xclrun.core.task import STATEMENT_TRUTH
 from xclrun.data.example import Example
 from xclrun.data.parts import Part
 
-# What represents a context that is hidden (``dataset.statements.context=hidden``).
+# The text of a hidden context (``dataset.statements.context=hidden``).
 HIDDEN = ("_",)
 
 FALSE, TRUE = STATEMENT_TRUTH.classes
@@ -47,26 +43,23 @@ FALSE, TRUE = STATEMENT_TRUTH.classes
 
 @cache
 def kinds() -> Mapping[str, StatementKind]:
-    """Return the kinds of statements that the package knows, by name."""
+    """Return the built-in kinds of statements by name."""
     content = yaml.safe_load(Path(__file__).with_name("statements.yaml").read_text(encoding="utf-8"))
-    return {name: StatementKind(**{**of, "truth": Truth(of.get("truth", "made"))}) for name, of in content.items()}
+    return {
+        name: StatementKind(**{**kind, "truth": Truth(kind.get("truth", "made"))}) for name, kind in content.items()
+    }
 
 
 def stated(cfg: DatasetConfig, part: Part) -> Part:
-    """Return a part whose examples are statements about those of another.
-
-    Args:
-        cfg: the dataset: how statements are made, its seed of subsets, and the kind that the part asks for.
-        part: examples with labels or tags.
-    """
-    settings, own = cfg.statements, cfg.parts[part.name].statements if part.name else None
-    name, known = own or settings.kind, {**kinds(), **settings.kinds}
-    asked = own is not None or (part.name and settings.kind is None)
-    key = f"dataset.parts.{part.name}.statements" if asked else "dataset.statements.kind"
-    if name not in known:
-        what = f"{key} must be given" if name is None else f"{key}={name}: unknown"
-        raise UsageError(f"{what}; {did_you_mean(str(name), known)}")
-    maker = _Maker(f"{key}={name}", known[name], settings, part)
+    """Return a part with the examples of ``part``, which have labels or tags, converted to statements."""
+    settings, part_kind = cfg.statements, cfg.parts[part.name].statements if part.name else None
+    name, available = part_kind or settings.kind, {**kinds(), **settings.kinds}
+    in_part = part_kind is not None or (part.name and settings.kind is None)
+    key = f"dataset.parts.{part.name}.statements" if in_part else "dataset.statements.kind"
+    if name not in available:
+        problem = f"{key} must be given" if name is None else f"{key}={name}: unknown"
+        raise UsageError(f"{problem}; {did_you_mean(str(name), available)}")
+    maker = _Maker(f"{key}={name}", available[name], settings, part)
     splits = {
         (language, split): tuple(maker.statements(examples, split, (cfg.subset_seed, language, split)))
         for (language, split), examples in part.splits.items()
@@ -75,7 +68,7 @@ def stated(cfg: DatasetConfig, part: Part) -> Part:
 
 
 def fields_of(key: str, template: str) -> frozenset[str]:
-    """Return the fields of a template such as ``The topic is {label}.``; they are plain names."""
+    """Return the fields of a template such as ``The topic is {label}.``, which must be plain names."""
     try:
         runs = list(Formatter().parse(template))
     except ValueError as error:
@@ -87,75 +80,73 @@ def fields_of(key: str, template: str) -> frozenset[str]:
 
 
 class Draw:
-    """Numbers that look random, each a function of what it is drawn for (blake2b of a text)."""
+    """Pseudorandom numbers, each a function of its position and purpose (blake2b of a text)."""
 
     def __init__(self, *position: object) -> None:
         self.position = position
 
     def number(self, *purpose: object) -> int:
-        """Return a whole number of 64 bits."""
         text = "\0".join(map(str, (*self.position, *purpose)))
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
     def below(self, n: int, *purpose: object) -> int:
-        """Return a whole number from 0 to n − 1."""
         return self.number(*purpose) % n
 
     def ranked(self, names: Sequence[Any], *purpose: object) -> list[Any]:
-        """Return the names in an order that is drawn."""
+        """Return the names in a random order."""
         return sorted(names, key=lambda name: self.number(*purpose, name))
 
     def weighted(self, weights: Mapping[str, int], *purpose: object) -> str:
-        """Return a name, each as often as its weight says."""
+        """Return a name with a probability proportional to its weight."""
         ends = list(accumulate(weights.values()))
         return list(weights)[bisect_right(ends, self.below(ends[-1], *purpose))]
 
 
-# What a statement says of an example: (k, the fields of its template), k = 0 for the true one.
+# (k, fields of the template) of each statement about an example; k = 0 for the true statement.
 Claims = Iterator[tuple[int, dict[str, str]]]
 
 
 class _Maker:
-    """Makes the statements of one part."""
+    """Generates the statements of one part."""
 
     def __init__(self, key: str, kind: StatementKind, settings: StatementsConfig, part: Part) -> None:
         self.key, self.kind, self.settings, self.part = key, kind, settings, part
         self.claims: Callable[[Example, str, Draw], Claims]
         self.templates = kind.templates or []
         fields = frozenset().union(*(fields_of(key, template) for template in self.templates))
-        # What statements add to what is said of the example anyway, and what of it each of them must hold.
+        # Fields that statements define; templates must contain each of them, except the word.
         added: set[str] = set()
         if kind.truth is Truth.label:
-            self.claims, about = self._own, "label"
+            self.claims, about = self._from_label, "label"
         elif "label" in fields:
             self.claims, about, added = self._labels, "label", {"label"}
         elif "tags" not in fields:
-            raise UsageError(f"{key}: a template must hold {{label}} or {{tags}}, unless truth is label")
+            raise UsageError(f"{key}: a template must contain {{label}} or {{tags}}, unless truth is label")
         elif settings.tagging is Tagging.word:
             self.claims, about, added = self._word, "tags", {"word", "tag"}
             self.templates = kind.words or []
         else:
             self.claims, about, added = self._corrupted, "tags", {"tags"}
         if (part.task.label if about == "label" else part.task.tag) is None:
-            raise UsageError(f"{key}: is about {about}, and examples of {part.task.name} have none")
+            raise UsageError(f"{key}: needs {about}, but {part.task.name} has none; choose another kind")
         if not self.templates:
             raise UsageError(f"{key}: no template of statements about {'words' if 'word' in added else 'examples'}")
         self._check_fields(added)
         self.labels = {split: self._labels_of(split) for split in ("train", "dev", "test")}
         self.tags = Counter(tag for e in self._examples("train") for tag in e.tags or ())
         if kind.tags is not None and len(set(map(self._named, kind.tags))) < 2:
-            raise UsageError(f"{key}: tags={kind.tags}: needs two at least")
+            raise UsageError(f"{key}: tags={kind.tags}: must contain at least two different tags")
         if kind.wrong_from not in ("train", "split"):
-            raise UsageError(f"{key}: wrong_from={kind.wrong_from}: train or split")
-        # Wrong tags are those of training, whatever ``wrong_from`` says of labels.
-        of = {*map(self._named, self.tags)} if about == "tags" else set(self.labels["train"])
-        if len(of) < 2 and added and (about == "tags" or kind.wrong_from == "train"):
-            raise UsageError(f"{key}: nothing false can be said: training has {len(of)} {about.removesuffix('s')}")
+            raise UsageError(f"{key}: wrong_from={kind.wrong_from}: must be train or split")
+        # Wrong tags always come from training; ``wrong_from`` applies to labels.
+        names = {*map(self._named, self.tags)} if about == "tags" else set(self.labels["train"])
+        if len(names) < 2 and added and (about == "tags" or kind.wrong_from == "train"):
+            raise UsageError(f"{key}: no false statements: training has only {len(names)} {about.removesuffix('s')}")
 
     def statements(self, examples: Sequence[Example], split: str, seed: tuple[int, str, str]) -> Iterator[Example]:
-        """Yield the statements about some examples of one split, in their order, the true one of each first."""
+        """Yield the statements about examples of one split in order, true statements first."""
         for example in examples:
-            values = _said(example)
+            values = _fields(example)
             tokens, text = self._context(example, values)
             for k, claim in self.claims(example, split, Draw(*seed, example.id)):
                 template = self.templates[Draw(*seed, example.id, k).below(len(self.templates), "template")]
@@ -179,75 +170,75 @@ class _Maker:
         except KeyError as missing:
             raise UsageError(f"{self.key}: example '{example.id}' has no {missing}") from None
 
-    # The four ways to say something true and something false.
+    # The four ways to generate true and false statements.
 
-    def _own(self, example: Example, split: str, draw: Draw) -> Claims:
-        """The example's label says whether its statement is true."""
+    def _from_label(self, example: Example, split: str, draw: Draw) -> Claims:
+        """One statement, whose truth is the example's label."""
         if example.label not in (FALSE, TRUE):
             raise UsageError(f"{self.key}: example '{example.id}' has the label '{example.label}', not false or true")
         yield int(example.label == FALSE), {}
 
     def _labels(self, example: Example, split: str, draw: Draw) -> Claims:
-        """The label; then wrong ones, each once."""
+        """The label, then distinct wrong labels."""
         right = self._named(str(example.label))
         yield 0, {"label": right}
-        others = [name for name in self.labels[split if self.kind.wrong_from == "split" else "train"] if name != right]
-        for k, wrong in enumerate(draw.ranked(others, "label")[: self.settings.wrong], 1):
+        labels = self.labels[split if self.kind.wrong_from == "split" else "train"]
+        for k, wrong in enumerate(
+            draw.ranked([name for name in labels if name != right], "label")[: self.settings.wrong], 1
+        ):
             yield k, {"label": wrong}
 
     def _corrupted(self, example: Example, split: str, draw: Draw) -> Claims:
-        """The tags; then such of which some are wrong."""
+        """The tags, then partly wrong tags."""
         tags = example.tags or ()
         yield 0, {"tags": self._line(tags)}
         if self.settings.corrupt is Corruption.one:
             wrong = self._one_wrong(tags, draw)
         else:
             wrong = (self._half_drawn(tags, draw, k) for k in range(1, self.settings.wrong + 1))
-        for k, found in enumerate(wrong, 1):
-            yield k, {"tags": self._line(found)}
+        for k, corrupted in enumerate(wrong, 1):
+            yield k, {"tags": self._line(corrupted)}
 
     def _half_drawn(self, tags: Sequence[str], draw: Draw, k: int) -> list[str]:
-        """Draw ⌊n/2⌋ of n tags again (one of one), uniformly from all; again, where that says what it said before."""
+        """Redraw ⌊n/2⌋ (at least 1) of n tags uniformly, until the statement differs from the true one."""
         drawn_from = self.kind.tags or sorted(self.tags)
         places = draw.ranked(range(len(tags)), k, "places")[: max(1, len(tags) // 2)]
         attempt = 0
         while True:
-            found = list(tags)
+            redrawn = list(tags)
             for place in places:
-                found[place] = drawn_from[draw.below(len(drawn_from), k, "tag", attempt, place)]
-            if self._line(found) != self._line(tags):
-                return found
+                redrawn[place] = drawn_from[draw.below(len(drawn_from), k, "tag", attempt, place)]
+            if self._line(redrawn) != self._line(tags):
+                return redrawn
             attempt += 1
 
     def _one_wrong(self, tags: Sequence[str], draw: Draw) -> Iterator[list[str]]:
-        """Draw one tag again, another one, each as often as training has it; no two that say the same."""
-        said = [{tag} for tag in tags]
+        """Replace one tag by another, drawn by its frequency in training, so that all statements differ."""
+        used = [{tag} for tag in tags]
         for k in range(1, self.settings.wrong + 1):
             place = draw.below(len(tags), k, "place")
-            if not (others := self._others(said[place])):
-                left = [at for at, tags_there in enumerate(said) if self._others(tags_there)]
-                if not left:
+            if not (candidates := self._other_tags(used[place])):
+                places = [at for at, tags_used in enumerate(used) if self._other_tags(tags_used)]
+                if not places:
                     return
-                place = left[draw.below(len(left), k, "place left")]
-                others = self._others(said[place])
-            wrong = draw.weighted(others, k, "tag")
-            said[place].add(wrong)
+                place = places[draw.below(len(places), k, "place left")]
+                candidates = self._other_tags(used[place])
+            wrong = draw.weighted(candidates, k, "tag")
+            used[place].add(wrong)
             yield [*tags[:place], wrong, *tags[place + 1 :]]
 
     def _word(self, example: Example, split: str, draw: Draw) -> Claims:
-        """The tag of one word; then one that the word has nowhere in the sentence, as often as training has it."""
+        """The tag of one word, then a tag that the word never has in the sentence, by its frequency in training."""
         tags = example.tags or ()
         place = draw.below(len(tags), "word")
         word = example.tokens[place]
         yield 0, {"word": word, "tag": self._named(tags[place])}
         right = {tag for other, tag in zip(example.tokens, tags, strict=True) if other.casefold() == word.casefold()}
-        if others := self._others(right):
-            yield 1, {"word": word, "tag": self._named(draw.weighted(others, "tag"))}
+        if candidates := self._other_tags(right):
+            yield 1, {"word": word, "tag": self._named(draw.weighted(candidates, "tag"))}
 
-    # What they need.
-
-    def _others(self, right: set[str]) -> dict[str, int]:
-        """Return the tags of training, and how often they are there, that are not called as those given are."""
+    def _other_tags(self, right: set[str]) -> dict[str, int]:
+        """Return the training tags, and their frequencies, whose names differ from those of ``right``."""
         called = set(map(self._named, right))
         return {tag: n for tag, n in sorted(self.tags.items()) if self._named(tag) not in called}
 
@@ -258,30 +249,30 @@ class _Maker:
         return " ".join(map(self._named, tags))
 
     def _examples(self, split: str) -> Iterator[Example]:
-        return (e for (_, of), examples in self.part.splits.items() if of == split for e in examples)
+        return (e for (_, name), examples in self.part.splits.items() if name == split for e in examples)
 
     def _labels_of(self, split: str) -> list[str]:
         return sorted({self._named(e.label) for e in self._examples(split) if e.label is not None})
 
     def _check_fields(self, added: set[str]) -> None:
-        """Check templates against the first example, and that every statement holds what can be wrong."""
+        """Check templates against the first example, and that they contain the fields that statements define."""
         first = next((e for examples in self.part.splits.values() for e in examples), None)
-        known = added | (_said(first).keys() if first is not None else set())
+        available = added | (_fields(first).keys() if first is not None else set())
         for template in [*self.templates, *([self.kind.context] if self.kind.context is not None else [])]:
-            if missing := sorted(fields_of(self.key, template) - known):
+            if missing := sorted(fields_of(self.key, template) - available):
                 raise UsageError(
                     f"{self.key}: the examples of dataset.reader={self.part.cfg.reader} have no '{missing[0]}'; "
-                    f"{did_you_mean(missing[0], known)}"
+                    f"{did_you_mean(missing[0], available)}"
                 )
         for template in self.templates:
             for name in added - {"word"} - fields_of(self.key, template):
                 raise UsageError(f"{self.key}: the template {template!r} lacks {{{name}}}")
         for name, called in (self.kind.names or {}).items() if added else ():
             if not called.strip():
-                raise UsageError(f"{self.key}: names: '{name}' is called nothing")
+                raise UsageError(f"{self.key}: names: the name of '{name}' is blank")
 
 
-def _said(example: Example) -> dict[str, str]:
-    """Return what templates may hold of an example, but for its label and tags."""
-    found = {"text": example.text or " ".join(example.tokens), **(example.facts or {})}
-    return found if example.text_b is None else {**found, "text_b": example.text_b}
+def _fields(example: Example) -> dict[str, str]:
+    """Return the fields of templates that an example defines, without its label and tags."""
+    fields = {"text": example.text or " ".join(example.tokens), **(example.facts or {})}
+    return fields if example.text_b is None else {**fields, "text_b": example.text_b}

@@ -1,7 +1,4 @@
-"""Between the host and a device: one copy for many tensors, in pinned memory, so nothing waits while it is made.
-
-On a CPU nothing is copied.
-"""
+"""Copy many tensors between host and device at once, through pinned memory and without waiting; no copy on a CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-# Bytes at whose multiples each tensor begins: any type of number may then be read there.
+# Alignment of each tensor in bytes, enough for every dtype.
 ALIGNED = 16
 
 # Name → type, shape and first byte.
@@ -19,7 +16,7 @@ Places = dict[str, tuple["torch.dtype", tuple[int, ...], int]]
 
 
 def to_device(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -> dict[str, torch.Tensor]:
-    """Return tensors of the host on ``device``; work that is given to the device afterwards finds them there."""
+    """Return tensors of the host on ``device``; later work on the device sees the copies."""
     import torch
 
     kind = torch.device(device).type
@@ -27,18 +24,18 @@ def to_device(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -
         return dict(tensors)
     if kind != "cuda" or any(tensor.device.type != "cpu" for tensor in tensors.values()):
         return {name: tensor.to(device) for name, tensor in tensors.items()}
-    # The allocator keeps the pinned memory until the copy is done.
+    # The allocator reuses the pinned memory only after the copy.
     together, places = packed(tensors, pinned=True)
     return unpacked(together.to(device, non_blocking=True), places)
 
 
 def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> Callable[[], dict[str, torch.Tensor]]:
-    """Start copying tensors to the host; return a function that waits for the copy and returns them."""
+    """Start copying tensors to the host; return a function that waits for the copies and returns them."""
     import torch
 
     if not tensors or any(tensor.device.type != "cuda" for tensor in tensors.values()):
-        there = {name: tensor.cpu() for name, tensor in tensors.items()}
-        return lambda: there
+        copies = {name: tensor.cpu() for name, tensor in tensors.items()}
+        return lambda: copies
     together, places = packed(tensors)
     host = torch.empty(together.shape, dtype=torch.uint8, pin_memory=True)
     host.copy_(together, non_blocking=True)
@@ -53,11 +50,7 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> Callable[[], dict[str, 
 
 
 def packed(tensors: Mapping[str, torch.Tensor], pinned: bool = False) -> tuple[torch.Tensor, Places]:
-    """Return tensors as bytes, (n,) uint8 on their device, and where each of them lies.
-
-    Args:
-        pinned: of tensors on the CPU, for a GPU to read.
-    """
+    """Return tensors as bytes, (n,) uint8 on their device, and the place of each; ``pinned``: in pinned memory."""
     import torch
 
     places, size = Places(), 0
@@ -72,7 +65,7 @@ def packed(tensors: Mapping[str, torch.Tensor], pinned: bool = False) -> tuple[t
 
 
 def unpacked(together: torch.Tensor, places: Places) -> dict[str, torch.Tensor]:
-    """Return the tensors that `packed` put together, as views."""
+    """Undo `packed`; the tensors are views."""
     return dict(_views(together, places))
 
 

@@ -1,11 +1,11 @@
-"""Questions about texts as subwords: a question, and as much of the text as fits, in windows that overlap.
+"""Encode extractive question answering: a question and as much of the text as fits, in overlapping windows.
 
-The layout of BERT's SQuAD recipe (Devlin et al. 2019, section 4.2): [CLS] question [SEP] text [SEP]. A text that is too
-long goes into several windows, each beginning ``room − stride`` pieces after the one before, as a fast tokenizer does
-with ``truncation="only_second", stride=…, return_overflowing_tokens=True``. All windows of an example are rows of their
-own, one after the other; the answer is marked in those that have all of it, the others say [CLS].
+The layout is that of BERT's SQuAD recipe (Devlin et al. 2019, section 4.2): [CLS] question [SEP] text [SEP]. A long
+text is split into several windows, each ``room − stride`` subwords after the previous one, as a fast tokenizer does
+with ``truncation="only_second", stride=…, return_overflowing_tokens=True``. The windows of an example are consecutive
+rows. Windows with the whole answer have its place as gold answer, all others have [CLS].
 
-Every distinct text and question is tokenised once. Characters are Unicode code points, as in Python.
+Every distinct text and question is tokenized once. Characters are Unicode code points, as in Python.
 """
 
 from __future__ import annotations
@@ -26,25 +26,24 @@ from xclrun.data.example import Example
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# Texts that the tokenizer gets at a time: what it returns takes far more memory than what is kept of it.
+# Texts per call of the tokenizer, whose output takes far more memory than the result.
 CHUNK = 1024
-# The word that represents [CLS], and its characters.
+# The position of [CLS] in a row, and its characters.
 _CLS, _NONE = np.zeros(1, np.int32), np.zeros((1, 2), np.int32)
-# Most special pieces around a pair, of any known encoder: RoBERTa's family has four.
+# Largest number of special tokens around a pair: four in RoBERTa's family.
 SPECIAL = 4
 
 
 def check_windows(max_length: int, windows: WindowsConfig, special: int = SPECIAL) -> None:
-    """Check that windows have room for a question, for what they share, and for a piece more."""
+    """Check that a window has room for the question, the overlap and one more subword."""
     for name, least in (("question", 1), ("answer", 1), ("stride", 0)):
         if (value := getattr(windows, name)) < least:
             raise UsageError(f"model.windows.{name}={value}: must be at least {least}")
     needed = windows.question + windows.stride + special
     if max_length <= needed:
         raise UsageError(
-            f"model.max_length={max_length}: must be above {needed}, for windows with questions of "
-            f"model.windows.question={windows.question} pieces that share model.windows.stride={windows.stride}, and "
-            f"{special} special ones; BERT's recipe has model.max_length=384"
+            f"model.max_length={max_length}: must be above {needed} = model.windows.question={windows.question} + "
+            f"model.windows.stride={windows.stride} + {special} special tokens; BERT's recipe has model.max_length=384"
         )
 
 
@@ -56,7 +55,7 @@ def encode_task(
     tags: Sequence[str],
     model: ModelConfig,
 ) -> Encoded:
-    """Encode examples as their task has it: texts with answers in windows, all others whole (`encode`)."""
+    """Encode examples: in windows if the task has answers, otherwise whole (`encode`)."""
     if task.answers:
         return encode_windows(examples, tokenizer, model.max_length, model.windows)
     return encode(examples, tokenizer, labels, tags, model.max_length, model.label_on, task.words)
@@ -64,7 +63,7 @@ def encode_task(
 
 @dataclass(frozen=True)
 class _Text:
-    """The pieces of a text: their ids (m,), and first and last + 1 characters (m, 2), both int32."""
+    """The subwords of a text: their ids (m,), and their first and last + 1 characters (m, 2), both int32."""
 
     pieces: np.ndarray
     characters: np.ndarray
@@ -73,28 +72,23 @@ class _Text:
 def encode_windows(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, max_length: int, windows: WindowsConfig
 ) -> Encoded:
-    """Encode texts with answers for a model.
+    """Encode texts with answers, one row per window.
 
     Args:
-        examples: any languages; ``text_b`` is the question.
-        tokenizer: a fast tokenizer with a padding piece.
-        max_length: subwords of a window, special ones and the question included.
-        windows: longest question, of which the rest is cut, and what windows share.
-
-    Returns:
-        A row for each window, ``n`` in all.
+        examples: ``text_b`` is the question.
+        tokenizer: a fast tokenizer with a padding token.
+        max_length: subwords of a window, including special tokens and the question.
     """
     if tokenizer.pad_token_id is None:
-        raise UsageError("the tokenizer has no padding piece")
+        raise UsageError("the tokenizer has no padding token")
     frame = Frame.of(tokenizer, paired=True)
     check_windows(max_length, windows, frame.special)
     after = sum(len(ids) for text, ids, _ in frame.runs[-1:] if text is None)
     [kind] = next(types for text, _, types in frame.runs if text == 1)
-    told = list(dict.fromkeys(e.whole for e in examples))
-    texts = dict(zip(told, _tokenised(tokenizer, told), strict=True))
-    asked = list(dict.fromkeys(e.text_b or "" for e in examples))
-    questions = dict(zip(asked, (text.pieces.tolist() for text in _tokenised(tokenizer, asked)), strict=True))
-    # Arrays, since the windows of a large dataset are tens of millions of pieces.
+    texts = _tokenized(tokenizer, [e.whole for e in examples])
+    tokenized = _tokenized(tokenizer, [e.text_b or "" for e in examples])
+    questions = {question: tokens.pieces.tolist() for question, tokens in tokenized.items()}
+    # Arrays, since the windows of a large dataset have tens of millions of subwords.
     rows, types, positions, characters, facts = [], [], [], [], []
     for i, example in enumerate(examples):
         question, text = questions[example.text_b or ""], texts[example.whole]
@@ -110,26 +104,26 @@ def encode_windows(
             inside = gold is not None and first <= gold[0] and gold[1] < last
             marked = (gold[0] - first + 1, gold[1] - first + 1) if gold is not None and inside else (0, 0)
             facts.append((i, *marked, first, count, cut, 0 if gold is None else gold[1] - gold[0] + 1))
-    of = np.array(facts, np.int64).reshape(len(facts), 7)
-    own = [examples[i] for i in of[:, 0]]
+    table = np.array(facts, np.int64).reshape(len(facts), 7)
+    per_row = [examples[i] for i in table[:, 0]]
     pieces, words = _ragged(rows, 3), _ragged(positions, 2)
     return Encoded(
-        ids=np.array([e.id for e in own], object),
-        languages=np.array([e.language for e in own], object),
+        ids=np.array([e.id for e in per_row], object),
+        languages=np.array([e.language for e in per_row], object),
         pieces=pieces,
         types=_ragged(types, 3),
         word_pieces=words,
-        tags=Ragged(np.empty(0, np.int32), np.zeros(len(own) + 1, np.int64)),
-        labels=np.full(len(own), UNSEEN, np.int64),
-        words=np.array([len(e.tokens) for e in own], np.int64),
-        cut=of[:, 5].astype(bool),
+        tags=Ragged(np.empty(0, np.int32), np.zeros(len(per_row) + 1, np.int64)),
+        labels=np.full(len(per_row), UNSEEN, np.int64),
+        words=np.array([len(e.tokens) for e in per_row], np.int64),
+        cut=table[:, 5].astype(bool),
         pad=int(tokenizer.pad_token_id),
         windows=Windows(
-            examples=of[:, 0],
-            gold=of[:, 1:3].copy(),
-            first=of[:, 3],
-            pieces=of[:, 4],
-            answer=of[:, 6],
+            examples=table[:, 0],
+            gold=table[:, 1:3].copy(),
+            first=table[:, 3],
+            pieces=table[:, 4],
+            answer=table[:, 6],
             longest=windows.answer,
             characters=_ragged(characters, 2, _NONE[:0]),
         ),
@@ -137,7 +131,7 @@ def encode_windows(
 
 
 def window_bounds(count: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Yield the first piece, and the one after the last, of each window of a text with ``count`` pieces."""
+    """Yield the first and the last + 1 subword of each window of a text with ``count`` subwords."""
     for first in range(0, count, room - stride):
         yield first, min(first + room, count)
         if first + room >= count:
@@ -145,26 +139,25 @@ def window_bounds(count: int, room: int, stride: int) -> Iterator[tuple[int, int
 
 
 def answer_pieces(example: Example, characters: np.ndarray) -> tuple[int, int] | None:
-    """Return the first and the last piece of an example's first gold answer, among those of its text.
-
-    None where it has no answer, or one of which no piece is left.
+    """Return the first and the last subword of an example's first gold answer; None without an answer or its subwords.
 
     Args:
-        characters: (m, 2), of the pieces.
+        characters: (m, 2), of the subwords of the text.
     """
     if not example.answers:
         return None
     text, start = example.answers[0]
-    # Neither begins nor ends go down from piece to piece.
+    # Starts and ends do not decrease from subword to subword.
     first = int(np.searchsorted(characters[:, 1], start, side="right"))
     last = int(np.searchsorted(characters[:, 0], start + len(text), side="left")) - 1
     return (first, last) if first <= last else None
 
 
-def _tokenised(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Iterator[_Text]:
-    for begin in range(0, len(texts), CHUNK):
-        some = texts[begin : begin + CHUNK]
-        found = tokenizer(
+def _tokenized(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> dict[str, _Text]:
+    distinct, tokenized = list(dict.fromkeys(texts)), {}
+    for begin in range(0, len(distinct), CHUNK):
+        some = distinct[begin : begin + CHUNK]
+        encoding = tokenizer(
             some,
             add_special_tokens=False,
             return_attention_mask=False,
@@ -172,17 +165,18 @@ def _tokenised(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Iter
             return_offsets_mapping=True,
             verbose=False,
         )
-        for text, pieces, offsets in zip(some, found["input_ids"], found["offset_mapping"], strict=True):
+        for text, pieces, offsets in zip(some, encoding["input_ids"], encoding["offset_mapping"], strict=True):
             if not pieces:
-                # A zero-width space, say.
+                # For example, a zero-width space.
                 if tokenizer.unk_token_id is None:
-                    raise UsageError(f"the tokenizer has no piece for {text!r}, and no unknown piece")
+                    raise UsageError(f"the tokenizer has no subword for {text!r}, and no unknown token")
                 pieces, offsets = [tokenizer.unk_token_id], [(0, len(text))]
-            yield _Text(np.array(pieces, np.int32), _trimmed(text, np.array(offsets, np.int32)))
+            tokenized[text] = _Text(np.array(pieces, np.int32), _trimmed(text, np.array(offsets, np.int32)))
+    return tokenized
 
 
 def _trimmed(text: str, characters: np.ndarray) -> np.ndarray:
-    """Return first and last + 1 characters of pieces, without the white space that some tokenizers count to a piece."""
+    """Return the characters of subwords without leading white space, which some tokenizers include."""
     blank = np.array([c.isspace() for c in text] + [False])
     while (wide := blank[characters[:, 0]] & (characters[:, 0] < characters[:, 1])).any():
         characters[:, 0] += wide
@@ -190,6 +184,6 @@ def _trimmed(text: str, characters: np.ndarray) -> np.ndarray:
 
 
 def _ragged(parts: Sequence[np.ndarray], together: int, none: np.ndarray = _CLS[:0]) -> Ragged:
-    """Return rows that are each so many parts, one after the other; ``none``: an empty part."""
+    """Return rows that each consist of ``together`` consecutive parts; ``none``: an empty part."""
     lengths = np.fromiter(map(len, parts), np.int64, len(parts)).reshape(-1, together).sum(axis=1)
     return Ragged(np.concatenate([none, *parts]), offsets_of(lengths))

@@ -1,7 +1,7 @@
-"""The model: an encoder with heads. `build` makes it from a config, the same for the same seed.
+"""The model: an encoder with heads, which `build` creates from a config and a seed.
 
-Importing this package does not import torch; `build` does. Submodules: `source` (where an encoder comes from),
-`vocabulary` (tokenizers), `encoder`, `heads`, `network` (the module that is trained).
+Importing this package does not import torch. Submodules: `source` (where an encoder comes from), `vocabulary`
+(tokenizers), `encoder`, `heads`, `network` (the trained module).
 """
 
 from __future__ import annotations

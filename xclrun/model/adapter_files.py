@@ -1,7 +1,8 @@
-"""Pretrained language adapters: where one comes from, what identifies it, and how its values are read.
+"""Pretrained language adapters: locate, identify and read them.
 
-A local folder, or a name on the hub (``owner/name``), with ``adapter_config.json`` and ``adapter.safetensors``: what
-``model.save_adapter(DIR, NAME, use_safetensors=True)`` of the library `adapters` writes. Nothing else is read.
+An adapter is a local folder, or a name on the hub (``owner/name``), with ``adapter_config.json`` and
+``adapter.safetensors``, as ``model.save_adapter(DIR, NAME, use_safetensors=True)`` of the library `adapters` writes
+them.
 """
 
 from __future__ import annotations
@@ -24,29 +25,22 @@ if TYPE_CHECKING:
 
 FILES = ("adapter_config.json", "adapter.safetensors")
 
-# Settings in which adapters may differ: the initialisation of a trained adapter does not matter.
+# Settings in which adapters may differ: the initialization does not matter after training.
 _IGNORED = {"init_weights", "init_weights_seed"}
 
 
 def locate(key: str, name: str) -> Path:
-    """Return the local folder of an adapter; a name on the hub is downloaded.
-
-    Args:
-        key: the config key that gives the name, for messages.
-
-    Raises:
-        UsageError: there is no such adapter, or it is not stored as safetensors.
-    """
+    """Return the local folder of an adapter, downloaded if needed; ``key`` is the config key for messages."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
         if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
             raise UsageError(f"{key}={name}: neither a folder nor a name on the hub (owner/name)")
         folder = _from_hub(key, name)
     if not (folder / FILES[0]).is_file():
-        raise UsageError(f"{key}={name}: has no {FILES[0]}; it must hold an adapter that save_adapter wrote")
+        raise UsageError(f"{key}={name}: has no {FILES[0]}; use a folder that save_adapter wrote")
     if not (folder / FILES[1]).is_file():
         raise UsageError(
-            f"{key}={name}: has no {FILES[1]}; weights in other formats are pickles, never read: save the adapter with "
+            f"{key}={name}: has no {FILES[1]}, and pickles are never read; save the adapter with "
             "save_adapter(DIR, NAME, use_safetensors=True)"
         )
     refuse_code(folder, f"{key}={name}", FILES[:1])
@@ -58,7 +52,7 @@ def _from_hub(key: str, name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    remedy = "give a local folder that save_adapter(DIR, NAME, use_safetensors=True) wrote"
+    remedy = "use a local folder that save_adapter(DIR, NAME, use_safetensors=True) wrote"
     try:
         return Path(snapshot_download(name, allow_patterns=list(FILES)))
     except RepositoryNotFoundError as error:
@@ -73,33 +67,26 @@ def _identity(folder: Path) -> str:
 
 
 def adapter_identity(key: str, name: str) -> str:
-    """Return the hash of an adapter's content.
-
-    Raises:
-        UsageError: as `locate`; or its file is damaged.
-    """
+    """Return the hash of an adapter's content."""
     folder = locate(key, name).resolve()
     check_header(folder / FILES[1], f"{key}={name}")
     return _identity(folder)
 
 
 def read_adapter(encoder: Any, target: str, key: str, name: str) -> dict[str, Tensor]:
-    """Return a pretrained adapter's values, named like those of the encoder's adapter ``target``.
+    """Return the values of a pretrained adapter under the names of the encoder's adapter ``target``.
 
     The encoder does not change.
-
-    Raises:
-        UsageError: as `locate`; or the adapter is of another kind or for another encoder.
     """
     folder, guest = locate(key, name), f"{target}_read"
-    wanted = dict(encoder.adapters_config.get(target))
+    expected = dict(encoder.adapters_config.get(target))
     report: dict[str, Any] = {}
     try:
         with one_line(f"{key}={name}: does not fit this encoder"), quiet("adapters"):
             settings = read_object(folder / FILES[0], f"{key}={name}")["config"]
-            different = [k for k, v in wanted.items() if settings.get(k, v) != v and k not in _IGNORED]
+            different = [k for k, v in expected.items() if settings.get(k, v) != v and k not in _IGNORED]
             if different:
-                differs = ", ".join(f"{k}={settings.get(k)} in place of {wanted[k]}" for k in different)
+                differs = ", ".join(f"{k}={settings.get(k)} instead of {expected[k]}" for k in different)
                 raise UsageError(f"{key}={name}: is another kind of adapter ({differs})")
             encoder.load_adapter(str(folder), load_as=guest, use_safetensors=True, loading_info=report)
             marked = f".{guest}."
@@ -115,7 +102,7 @@ def read_adapter(encoder: Any, target: str, key: str, name: str) -> dict[str, Te
 
 @contextmanager
 def quiet(logger: str) -> Iterator[None]:
-    """Suppress warnings of a library about something that is checked here or fixed in the next line."""
+    """Suppress the warnings of a library."""
     library = logging.getLogger(logger)
     level = library.level
     library.setLevel(logging.ERROR)

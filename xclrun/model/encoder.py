@@ -1,6 +1,6 @@
-"""The encoder inside the model: with fresh weights, or read from pretrained files and cut to what is asked for.
+"""The encoder inside the model, with fresh or pretrained weights, and optionally with fewer layers or embeddings.
 
-The library's own code makes and reads it; no code of a folder is run. Of an encoder and decoder, the encoder alone.
+Only code of the library is run, never code in a folder. Of an encoder-decoder, only the encoder is used.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from xclrun.model.adapter_files import quiet
 from xclrun.model.families import FAMILIES, family
 from xclrun.model.folder import one_line
 from xclrun.model.shape import described
-from xclrun.model.source import DROPOUTS, check_layers, from_scratch, given_as, locate
+from xclrun.model.source import DROPOUTS, check_layers, from_scratch, locate, subject_of
 
 
 def shape_of(config: ModelConfig, vocabulary: int, pad: int) -> Any:
-    """Return transformers' config of an encoder of the config's family and shape."""
+    """Return transformers' config for the family and shape of a model config."""
     from transformers import AutoConfig
 
     sizes = described(config, vocabulary, pad)
@@ -36,30 +36,26 @@ def shape_of(config: ModelConfig, vocabulary: int, pad: int) -> Any:
 
 
 def fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
-    """Return an encoder of the config's shape with fresh weights.
-
-    Raises:
-        UsageError: transformers cannot build it.
-    """
+    """Return an encoder with fresh weights."""
     with one_line(f"model.family={config.family} model.settings={config.settings}: the encoder cannot be built"):
         return empty_encoder(shape_of(config, vocabulary, pad))
 
 
 def _adjust(shape: Any, config: ModelConfig) -> None:
-    """Set what does not depend on the pretrained weights."""
+    """Set the options that do not depend on pretrained weights."""
     for name in DROPOUTS:
         if hasattr(shape, name):
             setattr(shape, name, config.dropout)
-    # Compiling takes minutes and changes last bits.
+    # Compilation takes minutes and changes rounding.
     if hasattr(shape, "reference_compile"):
         shape.reference_compile = False
-    # Decoders return keys and values to continue a text, which nothing does here.
-    if family(shape.to_dict(), given_as(config)).causal:
+    # Texts are never continued, so no keys and values need to be returned.
+    if family(shape.to_dict(), subject_of(config)).causal:
         shape.use_cache = False
 
 
 def _library(shape: Any) -> Any:
-    """Return transformers' factory of encoders; for an encoder-decoder, that of the encoder alone."""
+    """Return transformers' factory of encoders."""
     from transformers import AutoModel, AutoModelForTextEncoding
     from transformers.utils.logging import disable_progress_bar
 
@@ -68,12 +64,12 @@ def _library(shape: Any) -> Any:
 
 
 def empty_encoder(shape: Any) -> Any:
-    """Return an encoder of a shape, with fresh weights."""
+    """Return an encoder of transformers' config ``shape``, with fresh weights."""
     return _untied(_library(shape).from_config(shape, trust_remote_code=False))
 
 
 def _untied(encoder: Any) -> Any:
-    """Register each table of embeddings once: T5's has two names, and would be stored and copied twice."""
+    """Register each embedding table once: T5's has two names, and would be stored and copied twice."""
     tables: dict[Tensor, nn.Embedding] = {}
     for parent in encoder.modules():
         for name, child in list(parent.named_children()):
@@ -81,31 +77,27 @@ def _untied(encoder: Any) -> Any:
                 continue
             if child.weight in tables:
                 delattr(parent, name)
-                # An attribute that is no submodule.
+                # A plain attribute, not a submodule.
                 vars(parent)[name] = tables[child.weight]
             tables.setdefault(child.weight, child)
     return encoder
 
 
-# The encoder that was read last: the runs of one process mostly start from the same one. Runs take copies.
+# The last pretrained encoder, since most runs of a process share it. Runs use copies.
 _last_read: dict[tuple[str, float, int | None], tuple[nn.Module, Sequence[str]]] = {}
 
 
 def read_ahead(config: ModelConfig) -> None:
-    """Read a pretrained encoder, so that runs of this process, and of processes forked from it, have it in memory.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """Read a pretrained encoder into memory for the runs of this process and of forked processes."""
     if not from_scratch(config):
         _read_once(config)
 
 
 def pretrained_encoder(config: ModelConfig, with_words: bool = True) -> nn.Module:
-    """Return a copy of the encoder of a local folder or of the hub; the pooler, where its files lack one, is drawn.
+    """Return a copy of a pretrained encoder; a pooler that its files lack is initialized.
 
     Args:
-        with_words: whether to copy the word embeddings, most of its memory; else they must be replaced at once.
+        with_words: copy the word embeddings, which need most memory; otherwise the caller must replace them.
     """
     original, missing = _read_once(config)
     words = original.get_input_embeddings().weight
@@ -148,13 +140,13 @@ def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, Sequenc
         output_loading_info=True,
         dtype=torch.float32,
     )
-    # Encoders are often saved without the pooler, which tasks that read it then train from fresh values.
+    # Encoders are often saved without the pooler, which is then trained from fresh values.
     wrong = [name for name in report["missing_keys"] if not name.startswith("pooler.")]
-    # From transformers 5 on, (name, shape in the file, shape wanted).
+    # In transformers 5: (name, shape in the file, expected shape).
     wrong += sorted(key if isinstance(key, str) else key[0] for key in report["mismatched_keys"])
     if wrong:
         raise UsageError(
-            f"model.path={folder}: the weights do not fit config.json; missing or of another shape: "
+            f"model.path={folder}: the weights do not match config.json; missing or of another shape: "
             + ", ".join(wrong[:3])
             + (", …" if len(wrong) > 3 else "")
         )
@@ -165,7 +157,7 @@ def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, Sequenc
 
 
 def pretrained_shape(config: ModelConfig, folder: Path) -> Any:
-    """Return transformers' config of a pretrained encoder, cut to the layers that are asked for."""
+    """Return transformers' config of a pretrained encoder, with at most ``model.layers`` layers."""
     from transformers import AutoConfig
 
     shape = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -177,20 +169,19 @@ def pretrained_shape(config: ModelConfig, folder: Path) -> Any:
     return shape
 
 
-def keep_rows(encoder: Any, kept: np.ndarray) -> None:
-    """Cut an encoder's word embeddings to the rows ``kept``, so that row ``kept[i]`` becomes row i.
+def keep_rows(encoder: Any, rows: np.ndarray) -> None:
+    """Keep only some rows of an encoder's word embeddings: row ``rows[i]`` becomes row i.
 
-    Exact: a row that no example uses has a gradient of zero, and Adam updates each row by its own gradients alone,
-    with weight decay too.
+    The result is exact: an unused row has a zero gradient, and Adam (also with weight decay) updates each row only by
+    its own gradients.
 
     Args:
-        kept: (m,) ids of pieces, ascending; where positions are counted from the padding's, it and all below it are
-            among them, so that theirs stay.
+        rows: (m,) ids of subwords, ascending; must contain all ids up to the padding's where positions start from it.
     """
     whole = encoder.get_input_embeddings()
-    # In place, since some families' table does more than look up (Gemma 3 scales).
-    whole.weight = nn.Parameter(whole.weight.detach()[torch.from_numpy(kept)].clone())
-    whole.num_embeddings = encoder.config.vocab_size = len(kept)
+    # In place, since the tables of some families do more than a lookup (Gemma 3 scales).
+    whole.weight = nn.Parameter(whole.weight.detach()[torch.from_numpy(rows)].clone())
+    whole.num_embeddings = encoder.config.vocab_size = len(rows)
     if whole.padding_idx is not None:
-        at = int(np.searchsorted(kept, whole.padding_idx))
-        whole.padding_idx = at if at < len(kept) and kept[at] == whole.padding_idx else None
+        at = int(np.searchsorted(rows, whole.padding_idx))
+        whole.padding_idx = at if at < len(rows) and rows[at] == whole.padding_idx else None

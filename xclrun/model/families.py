@@ -1,6 +1,6 @@
-"""Facts about families of encoders, by the ``model_type`` of their config.json; without torch.
+"""Families of encoders, by the ``model_type`` of their config.json; without torch.
 
-Every family here has been run with random weights (tests/model/test_families.py).
+Every family is tested with random weights (tests/model/test_families.py).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Family:
     """Facts about a family of encoders.
 
     Attributes:
-        title: its name for a person.
-        causal: whether its attention is causal. The state of a sentence or word is then that of its last piece.
-        from_padding: whether positions are counted from behind the padding's id, as in RoBERTa.
-        attends: whether its attention has queries and keys under BERT's names (``evaluate.attention``).
-        layers_apart: whether each layer has separate weights.
-        converted: whether transformers converts its old tokenizer files; else it needs a tokenizer.json.
-        with_decoder: whether transformers' plain model has a decoder too; only the encoder is used.
-        adapted: whether the library `adapters` supports it.
+        title: the names of its encoders.
+        causal: causal attention. The state of a sentence or word is then that of its last subword.
+        from_padding: positions start after the padding's id, as in RoBERTa.
+        attends: queries and keys have BERT's names (``evaluate.attention``).
+        layers_apart: each layer has separate weights.
+        converted: transformers converts its old tokenizer files; otherwise it needs a tokenizer.json.
+        with_decoder: transformers' plain model has a decoder too; only the encoder is used.
+        adapted: supported by the library `adapters`.
     """
 
     title: str
@@ -77,7 +77,7 @@ FAMILIES: Mapping[str, Family] = {
     "bloom": Family("BLOOM", causal=True),
 }
 
-# Families that transformers knows, and that cannot serve → why.
+# Families in transformers that cannot be used → the reason.
 UNFIT: Mapping[str, str] = {
     "canine": "hashes characters and has neither subwords nor a tokenizer.json",
     "perceiver": "reads bytes into a fixed number of states, so words have no states",
@@ -96,14 +96,14 @@ UNFIT: Mapping[str, str] = {
     ),
 }
 
-# What families call the same number in config.json.
+# Names of the same number in config.json.
 NAMES = {
     "width": ("hidden_size", "dim", "d_model", "emb_dim", "n_embd"),
     "layers": ("num_hidden_layers", "n_layers", "num_layers", "n_layer"),
     "heads": ("num_attention_heads", "n_heads", "num_heads", "n_head"),
     "positions": ("max_position_embeddings", "n_positions"),
 }
-# Families without a limit: what their config says of positions is of training alone.
+# Families without a limit; the positions in their config are those of pretraining.
 ENDLESS = ("t5", "mt5", "umt5", "bloom")
 
 
@@ -113,23 +113,19 @@ def family(settings: Mapping[str, Any], subject: str) -> Family:
     Args:
         settings: the content of its config.json.
         subject: the config key and its value, for messages.
-
-    Raises:
-        UsageError: it cannot be used, or has not been tried.
     """
     kind = settings.get("model_type")
     if not isinstance(kind, str):
-        raise UsageError(f"{subject}: config.json does not say which family of encoders it is of (model_type)")
+        raise UsageError(f"{subject}: config.json has no model_type, so the family is unknown")
     if kind in UNFIT:
-        raise UsageError(f"{subject}: encoders of the family {kind} cannot be used, which {UNFIT[kind]}")
+        raise UsageError(f"{subject}: the family {kind} cannot be used: it {UNFIT[kind]}")
     if kind not in FAMILIES:
-        meant = did_you_mean(kind, FAMILIES)
-        raise UsageError(f"{subject}: encoders of the family {kind} have not been tried with xclrun; {meant}")
+        raise UsageError(f"{subject}: the family {kind} is not tested with xclrun; {did_you_mean(kind, FAMILIES)}")
     facts = FAMILIES[kind]
     for key in ("is_decoder", "causal"):
         if settings.get(key) is True and not facts.causal:
-            raise UsageError(f"{subject}: config.json says {key}=true; {facts.title} is used as an encoder alone")
-    # Gemma 3 as an encoder of sentences.
+            raise UsageError(f"{subject}: config.json has {key}=true; {facts.title} can only be used as an encoder")
+    # Gemma 3 as a sentence encoder.
     if facts.causal and settings.get("use_bidirectional_attention"):
         return Family(facts.title, adapted=facts.adapted)
     return facts
@@ -142,7 +138,7 @@ def number(settings: Mapping[str, Any], size: str) -> int | None:
 
 
 def positions(settings: Mapping[str, Any]) -> int | None:
-    """Return how many pieces an encoder can read at once; None: any number, or its config does not say."""
+    """Return the largest number of subwords of an input; None if it is unlimited or unknown."""
     kind, rows = settings.get("model_type"), number(settings, "positions")
     if rows is None or kind in ENDLESS:
         return None
@@ -152,15 +148,7 @@ def positions(settings: Mapping[str, Any]) -> int | None:
 
 
 def check_length(config: ModelConfig, available: int | None, encoder: str) -> None:
-    """Check that an encoder has at least ``model.max_length`` positions.
-
-    Args:
-        available: see `positions`.
-        encoder: names the encoder in the message.
-
-    Raises:
-        UsageError: the encoder has fewer positions; the message says which length to set.
-    """
+    """Check that an encoder has at least ``model.max_length`` positions (``available``: see `positions`)."""
     if available is not None and config.max_length > available:
         raise UsageError(
             f"model.max_length={config.max_length}: the encoder {encoder} has {available} positions; "

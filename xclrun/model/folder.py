@@ -1,6 +1,6 @@
-"""Checks of a pretrained encoder's folder while planning: names, JSON and headers, without torch.
+"""Check the folder of a pretrained encoder while planning: names, JSON and headers, without torch.
 
-Code in a folder is never run, and pickles are never read: weights are safetensors alone.
+Code in a folder is never run, and pickles are never read: weights must be safetensors.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from xclrun.core.errors import UsageError
 from xclrun.model.families import check_length, family, positions
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# A tokenizer is saved whole, or as the vocabulary that it is made from.
+# A complete tokenizer, or the vocabulary to create it from.
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
-# JSON files in which transformers looks for the name of code.
+# JSON files that can name code for transformers.
 SETTINGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
-# Names a base model by its path or on the hub. transformers loads that model where the package peft is installed.
+# Names a base model, which transformers loads if the package peft is installed.
 REDIRECTION = "adapter_config.json"
 # Families whose tensors are those of BERT.
 BERTS = ("bert", "roberta", "xlm-roberta", "camembert")
@@ -32,10 +32,7 @@ BERTS = ("bert", "roberta", "xlm-roberta", "camembert")
 
 @contextmanager
 def one_line(problem: str) -> Iterator[None]:
-    """Raise an error of a library as a `UsageError`: the problem, and the library's message in brackets.
-
-    Libraries check few of the settings that they read, so any exception can come out of them.
-    """
+    """Raise any error of a library as a `UsageError`: the problem, and the library's message in brackets."""
     try:
         yield
     except UsageError:
@@ -50,10 +47,7 @@ def refuse_code(folder: Path, subject: str, settings: tuple[str, ...] = SETTINGS
 
     Args:
         subject: the config key and its value, for messages.
-        settings: names of the JSON files to read; missing files are skipped.
-
-    Raises:
-        UsageError: a file names code, or is no JSON object.
+        settings: JSON files to read; missing files are skipped.
     """
     for name in settings:
         if not (folder / name).is_file():
@@ -61,22 +55,16 @@ def refuse_code(folder: Path, subject: str, settings: tuple[str, ...] = SETTINGS
         content = read_object(folder / name, subject)
         if content.get("auto_map"):
             raise UsageError(
-                f"{subject}: its {name} names its own Python code (auto_map), which is never run here; only "
-                "encoders that transformers itself knows can be used"
+                f"{subject}: its {name} names Python code (auto_map), which is never run; use an encoder "
+                "that is part of transformers"
             )
         kernels = [content.get(key) for key in ("attn_implementation", "_attn_implementation")]
         if any(isinstance(kernel, str) and "/" in kernel for kernel in kernels):
-            raise UsageError(
-                f"{subject}: its {name} names code on the hub (attn_implementation), which is never run here"
-            )
+            raise UsageError(f"{subject}: its {name} names code on the hub (attn_implementation), which is never run")
 
 
 def read_object(path: Path, subject: str) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises:
-        UsageError: the file cannot be read, or holds something else.
-    """
+    """Return the object in a JSON file."""
     with one_line(f"{subject}: {path.name} cannot be read"):
         content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
@@ -85,21 +73,16 @@ def read_object(path: Path, subject: str) -> dict[str, Any]:
 
 
 def check_folder(folder: Path, subject: str, model: ModelConfig) -> None:
-    """Check what can be known of an encoder and its tokenizer without reading weights; reading them checks the rest.
+    """Check an encoder and its tokenizer as far as possible without reading weights.
 
     Args:
         subject: the config key and its value, for messages.
-        model: the longest text that the encoder will read.
-
-    Raises:
-        UsageError: a file or the tokenizer is missing, damaged, or does not fit ``config.json``; the encoder has too
-            few positions.
+        model: gives ``max_length``.
     """
     refuse_code(folder, subject)
     if (folder / REDIRECTION).exists():
         raise UsageError(
-            f"{subject}: holds {REDIRECTION}, by which transformers may load another encoder in its place; give a "
-            "folder of the encoder alone"
+            f"{subject}: contains {REDIRECTION}, with which transformers may load another encoder; remove the file"
         )
     settings = read_object(folder / "config.json", subject)
     for path in weight_files(folder, subject):
@@ -107,26 +90,22 @@ def check_folder(folder: Path, subject: str, model: ModelConfig) -> None:
     kind = family(settings, subject)
     check_length(model, positions(settings), f"of {subject}")
     if not kind.converted and not (folder / "tokenizer.json").is_file():
-        raise UsageError(f"{subject}: has no tokenizer.json, and transformers makes none of the files of {kind.title}")
+        raise UsageError(f"{subject}: has no tokenizer.json, which transformers cannot create for {kind.title}")
     _check_tokenizer(folder, subject, settings.get("vocab_size"))
 
 
 def weight_files(folder: Path, subject: str) -> list[Path]:
-    """Return the files of the weights: one, or those that the index lists.
-
-    Raises:
-        UsageError: a file is missing, or the index names one that is no safetensors file of the folder.
-    """
+    """Return the files of the weights: one, or those in the index."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
         raise UsageError(
-            f"{subject}: has no {WEIGHTS}; weights in other formats are pickles, never read: save the model and its "
-            "tokenizer in a folder with transformers' save_pretrained, and give model.path=DIR"
+            f"{subject}: has no {WEIGHTS}, and pickles are never read; save the model and its tokenizer in one folder "
+            "with transformers' save_pretrained, and set model.path=DIR"
         )
     listed = read_object(folder / INDEX, subject).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
-        raise UsageError(f"{subject}: {INDEX} has no weight_map of tensors and their files")
+        raise UsageError(f"{subject}: {INDEX} has no weight_map from tensors to files")
     names = sorted(set(listed.values()))
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors"):
@@ -137,32 +116,26 @@ def weight_files(folder: Path, subject: str) -> list[Path]:
 
 
 def check_header(path: Path, subject: str) -> None:
-    """Check that a safetensors file has the length that its header says.
-
-    Raises:
-        UsageError: the file is damaged or cut short.
-    """
+    """Check that a safetensors file has the length in its header."""
     with one_line(f"{subject}: {path.name} is damaged or cut short"), safe_open(path, framework="np"):
         pass
 
 
 def _check_tokenizer(folder: Path, subject: str, rows: object) -> None:
-    """Check that there is a tokenizer, and that the encoder has an embedding for each piece of its vocabulary."""
+    """Check that there is a tokenizer, and that the encoder has an embedding for each of its ids."""
     if not any(file.is_file() for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
-        raise UsageError(f"{subject}: has no tokenizer.json; save the tokenizer with its save_pretrained too")
+        raise UsageError(f"{subject}: has no tokenizer.json; save the tokenizer with save_pretrained as well")
     path = folder / "tokenizer.json"
     if path.is_file():
         with one_line(f"{subject}: its tokenizer cannot be read"):
             highest = _highest_id(path, path.stat().st_mtime_ns, path.stat().st_size)
         if type(rows) is int and highest >= rows:
-            raise UsageError(
-                f"{subject}: its tokenizer has pieces up to id {highest}, the encoder embeddings for {rows}"
-            )
+            raise UsageError(f"{subject}: its tokenizer has ids up to {highest}, but the encoder has {rows} embeddings")
 
 
 @lru_cache
 def _highest_id(path: Path, modified: int, size: int) -> int:
-    """Return the highest id of a vocabulary; the file is read once for all jobs, unless it is modified."""
+    """Return the highest id of a vocabulary, cached until the file is modified."""
     from tokenizers import Tokenizer
 
     return max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=False).values(), default=-1)

@@ -1,11 +1,10 @@
 """Heads: classes (linear, or cosines), tags (linear with a CRF for the joint task, linear for POS and NER), answers.
 
-CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Words are
-packed to the left, so the CRF's mask has no holes. Heads compute in fp32 whatever the encoder's precision, the CRF's
-likelihood in float64 (`xclrun.model.crf`).
-Without a CRF, words are independent given the encoder (FS; Devlin et al. 2019, section 5.3). A sentence's loss is the
-sum over its words in both cases; FS takes the mean over the words of a batch, which scales the gradient.
-Shapes: B sentences, W words, H hidden size, C classes, T tags.
+CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Heads compute
+in fp32 for any precision of the encoder, and the CRF's likelihood in float64 (`xclrun.model.crf`). Without a CRF, words
+are independent given the encoder (FS; Devlin et al. 2019, section 5.3). The loss of a sentence is the sum over its
+words in both cases; FS takes the mean over the words of a batch, which scales the gradient. Shapes: B sentences, W
+words (packed to the left), H hidden size, C classes, T tags.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from xclrun.model.crf import crf_log_likelihood
 
 
 def viterbi(crf: CRF, emissions: Tensor, mask: Tensor) -> Tensor:
-    """Return the best tag sequence of each sentence; equal to ``crf.decode``, for all sentences at once.
+    """Return the best tag sequence of each sentence, like ``crf.decode`` but vectorized.
 
     Args:
         emissions: (B, W, T) float32.
-        mask: (B, W) bool, True on words, packed to the left.
+        mask: (B, W) bool, True on words.
 
     Returns:
-        (B, W) int64; where the mask is False the value has no meaning.
+        (B, W) int64, arbitrary where the mask is False.
     """
     score = crf.start_transitions + emissions[:, 0]
     stay = torch.arange(emissions.shape[2], device=emissions.device)
@@ -47,15 +46,15 @@ class TagCRF(CRF):
     """The library's linear-chain CRF, whose forward pass is `crf_log_likelihood`."""
 
     def forward(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-        """Return ln p(tags) of each sentence, (B,): ``CRF.forward(…, reduction="none")``, but for rounding.
+        """Return ln p(tags) of each sentence, (B,), like ``CRF.forward(…, reduction="none")`` up to rounding.
 
-        Hooks on this forward pass give EWC's Fisher information.
+        EWC's Fisher information is computed by hooks on this forward pass.
         """
         return crf_log_likelihood(emissions, tags, mask, self.start_transitions, self.transitions, self.end_transitions)
 
 
 class Pooler(nn.Module):
-    """BERT's pooler, tanh(W x + b) of the first position (Devlin et al. 2019), for encoders that have none."""
+    """BERT's pooler, tanh(W x + b) of the first position (Devlin et al. 2019), for encoders without one."""
 
     def __init__(self, hidden: int, std: float) -> None:
         super().__init__()
@@ -72,8 +71,8 @@ class ClassHead(nn.Linear):
     """Logits of classes (B, C) of sentences (B, H): a linear layer, or cosines.
 
     Attributes:
-        scale: None: linear. Else the logits are ``scale`` · cos(w_c, x), with w_c the row of a class in ``weight``,
-            without ``bias``.
+        scale: None for a linear layer. Otherwise the logits are ``scale`` · cos(w_c, x), with the row w_c of
+            ``weight``, without ``bias``.
     """
 
     scale: float | None = None
@@ -85,7 +84,7 @@ class ClassHead(nn.Linear):
 
 
 class WordHead(nn.Module):
-    """Tags of words, each by itself: a linear layer gives emissions, whose softmax is the probability of a tag."""
+    """Independent tags of words: the softmax of linear emissions is the probability of a tag."""
 
     def __init__(self, hidden: int, tags: int) -> None:
         super().__init__()
@@ -97,8 +96,8 @@ class WordHead(nn.Module):
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         """Return ln p(tags) of each sentence, (B,) float32: the sum over its words."""
-        of_word = emissions.log_softmax(dim=2).gather(2, tags.unsqueeze(2)).squeeze(2)
-        return of_word.masked_fill(~mask, 0.0).sum(dim=1)
+        per_word = emissions.log_softmax(dim=2).gather(2, tags.unsqueeze(2)).squeeze(2)
+        return per_word.masked_fill(~mask, 0.0).sum(dim=1)
 
     def decode(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """Return the best tags (B, W)."""
@@ -106,7 +105,7 @@ class WordHead(nn.Module):
 
 
 class TagHead(WordHead):
-    """Tags of words: a linear-chain CRF over the emissions scores whole sequences (Lafferty et al. 2001)."""
+    """Tag sequences: a linear-chain CRF over the emissions (Lafferty et al. 2001)."""
 
     def __init__(self, hidden: int, tags: int) -> None:
         super().__init__(hidden, tags)
@@ -126,8 +125,8 @@ class TagHead(WordHead):
 class SpanHead(nn.Module):
     """Start and end of an answer: a linear layer, and a softmax over the words for each (Devlin et al. 2019, 4.2).
 
-    Words are [CLS], which means "no answer here", and the pieces of a window's text (`xclrun.data.batches.Windows`).
-    BERT's softmax is over the question's pieces and padding too.
+    Words are [CLS], which means "no answer here", and the subwords of a window's text (`xclrun.data.batches.Windows`).
+    BERT's softmax also includes the question's subwords and padding.
     """
 
     def __init__(self, hidden: int) -> None:
@@ -135,14 +134,14 @@ class SpanHead(nn.Module):
         self.linear = nn.Linear(hidden, 2)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Return emissions (B, W, 2), of start and end, of words (B, W, H)."""
+        """Return emissions (B, W, 2) of start and end for words (B, W, H)."""
         return self.linear(words)
 
     def log_likelihood(self, emissions: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
         """Return ln p(start) + ln p(end) of each window's answer, (B,) float32.
 
         Args:
-            gold: (B, 2) int64, words at which it starts and ends.
+            gold: (B, 2) int64, first and last word of the answer.
             mask: (B, W) bool, True on words.
         """
         lowest = torch.finfo(emissions.dtype).min
@@ -151,5 +150,5 @@ class SpanHead(nn.Module):
 
 
 def tag_head(task: Task) -> type[WordHead]:
-    """Return the head of a task's tags."""
+    """Return the class of a task's tag head."""
     return TagHead if task.crf else WordHead

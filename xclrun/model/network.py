@@ -1,7 +1,7 @@
-"""The module that is trained: an encoder, and the heads of the task (`xclrun.core.task`).
+"""The trained module: an encoder with the heads of the task (`xclrun.core.task`).
 
-Where the task reads the class through BERT's pooler (`Task.pooled`), the pooler is a part of the class head: with its
-pretrained values, or fresh where the encoder has none. Elsewhere it stays in the encoder, unused.
+If the class is read through BERT's pooler (`Task.pooled`), the pooler is part of the class head, with its pretrained
+values, or fresh values if the encoder has none. Otherwise it stays in the encoder, unused.
 
 Shapes: B sentences, L subwords, W words, H hidden size, C classes, T tags.
 """
@@ -33,7 +33,7 @@ from xclrun.model.families import family
 from xclrun.model.folder import BERTS
 from xclrun.model.heads import ClassHead, Pooler, SpanHead, WordHead, tag_head
 from xclrun.model.shape import HeadSizes
-from xclrun.model.source import check_layers, from_scratch, given_as, locate
+from xclrun.model.source import check_layers, from_scratch, locate, subject_of
 
 Result = TypeVar("Result")
 
@@ -43,8 +43,8 @@ class Features:
     """States of the encoder that heads read.
 
     Attributes:
-        cls: (B, H) at [CLS]; at the last piece for causal encoders.
-        words: (B, W, H) at each word's labelled piece, or None where no head reads words.
+        cls: (B, H) at [CLS], or at the last subword for causal encoders.
+        words: (B, W, H) at each word's labelled subword; None if no head reads words.
     """
 
     cls: Tensor
@@ -56,8 +56,8 @@ class Output:
     """The result of one forward pass.
 
     Attributes:
-        cls: (B, H) the encoder's state at [CLS].
-        logits: (B, C) float32, or None where the task has no labels.
+        cls: (B, H), see `Features`.
+        logits: (B, C) float32; None if the task has no labels.
         emissions: float32, (B, W, T) for tags or (B, W, 2) for the start and end of an answer; or None.
     """
 
@@ -68,13 +68,13 @@ class Output:
 
 @dataclass
 class Prediction:
-    """Predictions of one batch, on the model's device; None for what the task does not have.
+    """Predictions of one batch, on the model's device; columns that the task does not have are None.
 
     Attributes:
         label: (B,) predicted class ids.
-        log2_label: (B,) log2 p(gold class); NaN where the gold class is not in the training data.
+        log2_label: (B,) log2 p(gold class); NaN for an unseen class.
         tags: (B, W) predicted tag ids.
-        log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN if one is not in the training data.
+        log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN if one of them is unseen.
         answers: (B, W, 2) float32 emissions of start and end, which `xclrun.train.answers` decodes.
     """
 
@@ -90,7 +90,7 @@ class Heads(nn.Module):
 
     Attributes:
         intent: class head on [CLS] itself, or None.
-        pooler, classifier: class head that reads [CLS] through BERT's pooler, or None both.
+        pooler, classifier: class head that reads [CLS] through BERT's pooler, or both None.
         tagger: tag head, or None.
         span: head of answers, or None.
     """
@@ -113,14 +113,14 @@ class Heads(nn.Module):
         return self.tagger is not None or self.span is not None
 
     def answer(self, features: Features) -> Output:
-        """Apply the heads in fp32, whatever the encoder's precision."""
+        """Apply the heads in fp32, for any precision of the encoder."""
         logits = emissions = None
         with torch.autocast(features.cls.device.type, enabled=False):
             cls = features.cls.float()
             if self.intent is not None:
                 logits = self.intent(self.dropout(cls))
             elif self.pooler is not None and self.classifier is not None:
-                # BERT's pooler takes the first of the positions that it is given.
+                # BERT's pooler reads the first position.
                 logits = self.classifier(self.dropout(self.pooler(cls.unsqueeze(1))))
             head = self.tagger if self.span is None else self.span
             if head is not None and features.words is not None:
@@ -128,7 +128,7 @@ class Heads(nn.Module):
         return Output(features.cls, logits, emissions)
 
     def loss_of(self, batch: Batch, output: Output) -> Tensor:
-        """Return class cross-entropy + negative log-likelihood of tags or answer, means over the sentences, in nats."""
+        """Return the cross-entropy of classes + negative log-likelihood of tags or answers, averaged over sentences."""
         losses = []
         if output.logits is not None:
             losses.append(functional.cross_entropy(output.logits, batch.labels))
@@ -139,7 +139,7 @@ class Heads(nn.Module):
         return losses[0] + losses[1] if len(losses) == 2 else losses[0]
 
     def prediction_of(self, batch: Batch, output: Output) -> Prediction:
-        """Return predictions and the log-probabilities of the gold labels; gold ids of −1 are allowed here."""
+        """Return predictions and log-probabilities of the gold labels; gold ids can be −1."""
         label = log2_label = tags = log2_tags = answers = None
         if output.logits is not None:
             label = output.logits.argmax(dim=1)
@@ -148,23 +148,22 @@ class Heads(nn.Module):
         if self.tagger is not None and output.emissions is not None:
             tags = self.tagger.decode(output.emissions, batch.word_mask)
             likelihood = self.tagger.log_likelihood(output.emissions, batch.tags.clamp(min=0), batch.word_mask)
-            unknown = ((batch.tags < 0) & batch.word_mask).any(dim=1)
-            log2_tags = (likelihood / math.log(2)).masked_fill(unknown, math.nan)
+            unseen = ((batch.tags < 0) & batch.word_mask).any(dim=1)
+            log2_tags = (likelihood / math.log(2)).masked_fill(unseen, math.nan)
         if self.span is not None and output.emissions is not None:
             answers = output.emissions
         return Prediction(label, log2_label, tags, log2_tags, answers)
 
 
 class Model(Heads):
-    """An encoder with the heads of one task, which are then attributes of the model, or of several.
+    """An encoder with the heads of one task (as attributes of the model) or of several tasks.
 
     Attributes:
         vocabulary: rows of the encoder's word embeddings before trimming; None: unknown.
-        still: whether the encoder stays in eval mode while heads are trained.
-        packs: whether the encoder gets sentences end to end in training mode (`xclrun.data.packing`). In eval mode
-            batches are always padded.
-        last: whether a sentence's state is that of its last piece, instead of its first.
-        typed: whether the encoder reads the types of pieces.
+        still: keep the encoder in eval mode while heads are trained.
+        packs: pack sentences in training mode (`xclrun.data.packing`); batches are always padded in eval mode.
+        last: the state of a sentence is that of its last subword, not its first.
+        typed: the encoder reads token types.
         tasks: name (`Task.head`) → heads, if there are several tasks; empty otherwise.
     """
 
@@ -184,30 +183,30 @@ class Model(Heads):
         self.last, self.typed = last, _reads_types(encoder)
         hidden: int = encoder.config.hidden_size  # type: ignore[union-attr,assignment]
         self.encoder = encoder
-        own = HeadSizes(task, classes, tags)
-        pooled = any(sizes.task.pooled for sizes in several or (own,))
+        single = HeadSizes(task, classes, tags)
+        pooled = any(sizes.task.pooled for sizes in several or (single,))
         pooler = _taken_pooler(encoder) if pooled else None
         if several:
             self.dropout = nn.Dropout(dropout)
             self.intent = self.pooler = self.classifier = self.tagger = self.span = None
         else:
-            self._make(hidden, own, dropout, pooler)
-        # Each task that reads through the pooler trains one of its own.
+            self._make(hidden, single, dropout, pooler)
+        # Tasks that read through the pooler train separate copies.
         self.tasks = nn.ModuleDict(
             {sizes.task.head: Heads(hidden, sizes, dropout, copy.deepcopy(pooler)) for sizes in several}
         )
 
     def heads_of(self, task: str) -> Heads:
-        """Return the heads that answer the batches of a task (`Batch.task`)."""
+        """Return the heads of a task (`Batch.task`)."""
         heads = self.tasks[task] if self.tasks else self
         assert isinstance(heads, Heads)
         return heads
 
     def train(self, mode: bool = True) -> Model:
-        """Set training or eval mode; a still encoder is always in eval mode."""
+        """Set training or eval mode; a still encoder stays in eval mode."""
         if not self.still:
             return super().train(mode)
-        # Skip the encoder's hundreds of modules: steps that train heads take milliseconds.
+        # Skip the hundreds of modules of the encoder: training steps of heads take milliseconds.
         self.training = mode
         for name, part in self.named_children():
             if name != "encoder":
@@ -221,7 +220,7 @@ class Model(Heads):
         return self.heads_of(batch.task).answer(self.encode(batch))
 
     def encode(self, batch: Batch) -> Features:
-        """Return the features of a batch, from the encoder unless the batch has them."""
+        """Return the features of a batch; run the encoder unless the batch contains them."""
         if batch.cls is not None:
             return Features(batch.cls, batch.word_states)
         if self.packs and self.training:
@@ -240,8 +239,8 @@ class Model(Heads):
     def _states(self, batch: Batch) -> Tensor:
         """Return the encoder's last states, (B, L, H).
 
-        BERT's forward pass waits for the device to report padding, and applies an unused pooler. So its parts are
-        called here, with the mask that it would compute.
+        BERT's forward pass waits for the device to check for padding, and applies an unused pooler. Its parts are
+        therefore called directly, with the same mask.
         """
         encoder: Any = self.encoder
         types = {"token_type_ids": batch.token_type_ids} if self.typed else {}
@@ -255,10 +254,7 @@ class Model(Heads):
         return states
 
     def _encode_packed(self, batch: Batch) -> Features:
-        """Return the features of sentences that go through the encoder end to end.
-
-        Equal to those of padded batches but for rounding and dropout.
-        """
+        """Return the features of packed sentences, equal to those of padded batches up to rounding and dropout."""
         assert batch.lengths is not None
         shape: Any = self.encoder.config
         packing = Packing.of(batch.lengths, batch.input_ids.shape[1], 2 * shape.hidden_size + shape.intermediate_size)
@@ -268,7 +264,7 @@ class Model(Heads):
             {"rows": torch.from_numpy(np.stack(numbers)), "first": torch.from_numpy(packing.first)}, device
         )
         (source, positions, sentences), first = arrays["rows"], arrays["first"]
-        # Padding attends to padding: softmax needs a finite score in each row.
+        # Padding attends to padding, since softmax needs a finite score in each row.
         blocks = sentences.unsqueeze(2) == sentences.unsqueeze(1)
         inputs = {
             "input_ids": batch.input_ids.take(source),
@@ -298,10 +294,7 @@ class Model(Heads):
 
 
 def takes_masks(encoder: Any) -> bool:
-    """Whether an encoder's parts can be called with an additive mask: BERT's families with torch's attention.
-
-    Adapters need a call of the whole encoder, which prepares prefixes and shared weights.
-    """
+    """Whether the parts of an encoder accept an additive mask: BERT's families with torch's attention, no adapters."""
     config = encoder.config
     return (
         getattr(config, "model_type", None) in BERTS
@@ -313,30 +306,27 @@ def takes_masks(encoder: Any) -> bool:
 
 
 def _additive(mask: Tensor, embedded: Tensor) -> Tensor:
-    """Return a mask that is added to attention scores: 0 or the lowest float32.
+    """Return an additive attention mask, 0 or the lowest float32: (B, L) → (B, 1, 1, L), (B, L, L) → (B, 1, L, L).
 
-    (B, L) → (B, 1, 1, L); (B, L, L), true where a piece attends to another → (B, 1, L, L).
-
-    It has the dtype in which attention computes, and rows padded in memory to multiples of 8, as GPUs read them:
-    otherwise every layer would convert it.
+    It has the dtype of the attention, and rows padded in memory to multiples of 8; otherwise every layer converts it.
     """
     length, device = mask.shape[1], mask.device.type
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embedded.dtype
     wide = functional.pad(mask, (0, -length % 8)) if length % 8 else mask
-    nothing = torch.finfo(torch.float32).min
-    added = torch.where(wide.bool(), 0.0, nothing).to(kind)[..., :length]
+    lowest = torch.finfo(torch.float32).min
+    added = torch.where(wide.bool(), 0.0, lowest).to(kind)[..., :length]
     return added[:, None, None] if mask.dim() == 2 else added[:, None]
 
 
 def _reads_types(encoder: nn.Module) -> bool:
-    """Whether an encoder takes types of pieces and has a table for them; XLM and GPT-2 would use that of pieces."""
+    """Whether an encoder has a table for token types; XLM and GPT-2 would use that of subwords."""
     argument = signature(encoder.forward).parameters.get("token_type_ids")
     kinds = getattr(encoder.config, "type_vocab_size", None)
     return argument is not None and (argument.default is Parameter.empty if kinds is None else kinds > 0)
 
 
 def _taken_pooler(encoder: Any) -> nn.Module:
-    """Take the pooler out of an encoder; make one where it has none like BERT's."""
+    """Remove the pooler from an encoder and return it; create one if there is none like BERT's."""
     pooler: nn.Module | None = getattr(encoder, "pooler", None)
     if not isinstance(getattr(pooler, "dense", None), nn.Linear):
         return Pooler(encoder.config.hidden_size, getattr(encoder.config, "initializer_range", 0.02))
@@ -346,7 +336,7 @@ def _taken_pooler(encoder: Any) -> nn.Module:
 
 
 def _first_position(encoder: Any) -> int:
-    """Return the row of the first position: RoBERTa's family counts from behind the padding's."""
+    """Return the row of the first position, which follows the padding's in RoBERTa's family."""
     padding: int | None = encoder.embeddings.position_embeddings.padding_idx
     return 0 if padding is None else padding + 1
 
@@ -359,20 +349,17 @@ def skeleton(
     task: Task = INTENT_SLOTS,
     several: Sequence[HeadSizes] = (),
 ) -> Model:
-    """Return the model on torch's meta device, for counting. Its shape is that of ``path``, else the config's.
+    """Return the model on torch's meta device, for counting parameters.
 
     Args:
-        vocabulary: rows of the word embeddings, if they are trimmed or learned from the data; default: the shape's.
+        vocabulary: rows of trimmed or learned word embeddings; default: those of the shape.
         several: see `build`.
-
-    Raises:
-        UsageError: the shape is not known.
     """
     if config.path is not None:
         shape = pretrained_shape(config, locate(config))
         shape.vocab_size = vocabulary or shape.vocab_size
         if isinstance(shape.pad_token_id, int):
-            # A trimmed vocabulary may have fewer rows than the padding's id.
+            # The padding's id may exceed a trimmed vocabulary.
             shape.pad_token_id = min(shape.pad_token_id, shape.vocab_size - 1)
     check_layers(config)
     with torch.device("meta"):
@@ -389,19 +376,17 @@ def build(
     classes: int,
     tags: int,
     seed: int,
-    kept: np.ndarray | None = None,
+    rows: np.ndarray | None = None,
     task: Task = INTENT_SLOTS,
     several: Sequence[HeadSizes] = (),
 ) -> Model:
-    """Return the untrained model (hop 0): the encoder as pretrained or freshly initialised, and fresh heads.
+    """Return the untrained model (hop 0): a pretrained or fresh encoder, and fresh heads.
 
     Args:
-        tokenizer: the encoder's tokenizer.
-        classes: number of classes; not used where the task has no labels.
+        classes: number of classes; ignored if the task has no labels.
         tags: number of tags; 0 for a dataset without tags.
         seed: the run's seed. The global random state does not change.
-        kept: rows of the word embeddings to keep (see `keep_rows`), or None for all; the other weights are equal.
-        task: decides on the heads.
+        rows: rows of the word embeddings to keep (see `keep_rows`); None: all.
         several: the heads of a model of several tasks; classes, tags and task are then ignored.
     """
     with torch.random.fork_rng(devices=[]):
@@ -409,20 +394,17 @@ def build(
         if from_scratch(config):
             encoder: Any = fresh_encoder(config, len(tokenizer), tokenizer.pad_token_id)
         else:
-            encoder = pretrained_encoder(config, with_words=kept is None)
-        rows = encoder.get_input_embeddings().num_embeddings
-        if kept is not None:
-            keep_rows(encoder, kept)
+            encoder = pretrained_encoder(config, with_words=rows is None)
+        vocabulary = encoder.get_input_embeddings().num_embeddings
+        if rows is not None:
+            keep_rows(encoder, rows)
         torch.default_generator.manual_seed(derive(seed, "heads"))
-        return Model(encoder, classes, tags, config.dropout, rows, task, several, _ends(encoder, config, tokenizer))
+        last = _reads_last(encoder, config, tokenizer)
+        return Model(encoder, classes, tags, config.dropout, vocabulary, task, several, last)
 
 
 def redrawn_heads(model: Model, seed: int) -> dict[str, Tensor]:
-    """Return name → fresh values of the model's heads without poolers; the model does not change.
-
-    Args:
-        seed: equal seeds give equal values. The global random state does not change.
-    """
+    """Return name → fresh values of the model's heads without poolers; neither the model nor global state changes."""
     drawn: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -436,11 +418,11 @@ def redrawn_heads(model: Model, seed: int) -> dict[str, Tensor]:
     return drawn
 
 
-def _ends(encoder: Any, config: ModelConfig, tokenizer: Any) -> bool:
-    """Whether a sentence's state is that of its last piece: in causal encoders, and in those of T5 and the like, whose
-    tokenizers add a special piece only at the end.
+def _reads_last(encoder: Any, config: ModelConfig, tokenizer: Any) -> bool:
+    """Whether the last subword represents a sentence: in causal encoders, and where the tokenizer of an encoder-decoder
+    adds a special token only at the end.
     """
-    kind = family(encoder.config.to_dict(), given_as(config))
+    kind = family(encoder.config.to_dict(), subject_of(config))
     if not kind.with_decoder:
         return kind.causal
     runs = Frame.of(tokenizer, paired=False).runs

@@ -1,6 +1,6 @@
-"""An encoder's shape from its config alone, and the parameters that BERT's and RoBERTa's families have with it.
+"""Compute an encoder's shape, and the parameters of BERT's and RoBERTa's families, from the config; without torch.
 
-Counting them needs no torch. That the model as it is built has these parameters is tested (tests/model/test_shape.py).
+tests/model/test_shape.py compares the result with the built model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xclrun.model.families import FAMILIES, check_length, positions
 from xclrun.model.folder import BERTS
 from xclrun.model.source import check_layers, family_of, settings_of
 
-# Sizes in config.json on which the parameters of BERT's families depend.
+# Sizes in config.json that determine the parameters of BERT's families.
 BERT_SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size",
 )  # fmt: skip
@@ -25,13 +25,7 @@ BERT_SIZES = (
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """The numbers of labels and tags of one task.
-
-    Attributes:
-        task: decides on the heads.
-        classes: number of classes; not used where the task has no labels.
-        tags: number of tags; 0 if there are none.
-    """
+    """The numbers of classes (ignored if the task has no labels) and tags (or 0) of one task."""
 
     task: Task
     classes: int
@@ -39,21 +33,10 @@ class HeadSizes:
 
 
 def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
-    """Return the encoder's sizes from its config, under the names of all families.
-
-    Args:
-        vocabulary: number of subwords.
-        pad: id of the padding.
-
-    Raises:
-        UsageError: a size is missing, the width is no multiple of the number of attention heads, or the encoder has
-            fewer positions than ``model.max_length``.
-    """
+    """Return the encoder's sizes from its config, under the names of all families; ``pad``: id of the padding token."""
     keys = ("vocab_size", "hidden_size", "hidden_layers", "attention_heads", "intermediate_size")
     if missing := [key for key in keys if getattr(config, key) is None]:
-        raise UsageError(
-            f"model={config.name}: no source of weights is given, and the shape lacks {', '.join(missing)}"
-        )
+        raise UsageError(f"model={config.name}: set a source of weights, or the missing sizes {', '.join(missing)}")
     width: int = config.hidden_size  # type: ignore[assignment]
     heads: int = config.attention_heads  # type: ignore[assignment]
     if width % heads:
@@ -76,17 +59,13 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
 
 
 def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]] | None:
-    """Return the sizes of a model's parameters before a strategy has prepared it: name → [numbers, 1: may be trained].
+    """Return name → [number of parameters, 1 (trainable)] of a model, before a strategy changes it.
 
-    None for encoders of other families or of an odd shape, which only the model itself can count
-    (`xclrun.model.network.skeleton`).
+    None for encoders of other families or of unusual shape; use `xclrun.model.network.skeleton` to count these.
 
     Args:
         heads: one for each task of the model.
-        vocabulary: rows of the word embeddings, if they are trimmed or learned from the data; default: the shape's.
-
-    Raises:
-        UsageError: there is no such encoder, or a size is missing.
+        vocabulary: rows of trimmed or learned word embeddings; default: those of the shape.
     """
     check_layers(config)
     if config.path is not None:
@@ -103,7 +82,7 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
         return None
     shapes: dict[str, Any] = {f"encoder.{name}": shape for name, shape in _bert_shapes(settings)}
     width = settings["hidden_size"]
-    # Tasks that read the class through the pooler have it among their heads.
+    # The pooler is part of the heads of tasks that use it.
     if not any(head.task.pooled for head in heads):
         shapes |= _linear("encoder.pooler.dense", width, width)
     for head in heads:
@@ -113,11 +92,7 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
 
 
 def _bert_shapes(settings: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the parameters of a BERT encoder without its pooler, and their shapes.
-
-    Args:
-        settings: by the names of config.json.
-    """
+    """Yield the parameters of a BERT encoder with a config.json, without its pooler, and their shapes."""
     width, inner = settings["hidden_size"], settings["intermediate_size"]
     for table, rows in (("word", "vocab_size"), ("position", "max_position_embeddings"),
                         ("token_type", "type_vocab_size")):  # fmt: skip

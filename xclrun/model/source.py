@@ -1,4 +1,4 @@
-"""Where an encoder comes from, and what identifies it: a local folder, a package, the hub, or training from scratch."""
+"""Locate and identify an encoder: a local folder, a package, the hub, or training from scratch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xclrun.model.families import Family, check_length, family, number
 from xclrun.model.folder import BERTS, check_folder, read_object, refuse_code, weight_files
 from xclrun.store.files import sha256
 
-# What is fetched from the hub: weights as safetensors alone, since pickle is never read.
+# Files to download from the hub; weights only as safetensors, since pickles are never read.
 HUB_FILES = (
     "config.json",
     "model.safetensors",
@@ -32,12 +32,12 @@ HUB_FILES = (
     "added_tokens.json",
     "special_tokens_map.json",
 )
-# Files whose content decides what an encoder computes.
+# Files whose content determines an encoder.
 IDENTITY_FILES = ("config.json", "*.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.*", "*.model")
-# Those too where the tokenizer is not wholly in its two newer files, as transformers before 4.34 saved it.
+# Additional files of tokenizers that transformers before 4.34 saved.
 OLD_IDENTITY_FILES = ("merges.txt", "special_tokens_map.json", "added_tokens.json")
 
-# What families call the probability of dropout, wherever it is inside the encoder.
+# Names of dropout probabilities inside encoders.
 DROPOUTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -54,12 +54,12 @@ DROPOUTS = (
 
 
 def from_scratch(model: ModelConfig) -> bool:
-    """Whether the encoder is trained from scratch: neither a path nor a package nor a name on the hub is given."""
+    """Whether the encoder is trained from scratch."""
     return model.path is None and model.package is None and model.hub is None
 
 
-def given_as(model: ModelConfig) -> str:
-    """Return the key and value that choose a pretrained encoder, for messages."""
+def subject_of(model: ModelConfig) -> str:
+    """Return the config key and value of a pretrained encoder, for messages."""
     return f"model={model.name}" if model.path is None else f"model.path={model.path}"
 
 
@@ -69,13 +69,10 @@ def packaged(model: ModelConfig) -> bool:
 
 
 def locate(model: ModelConfig, warn: Callable[[str], None] = note) -> Path:
-    """Return the local folder of a pretrained encoder; a package's is converted first, the hub's downloaded.
+    """Return the local folder of a pretrained encoder; packages are converted, hub models downloaded.
 
     Args:
         warn: called with a line about a damaged converted folder, which is converted again.
-
-    Raises:
-        UsageError: the folder does not hold an encoder, the package is missing, or the hub cannot be reached.
     """
     if packaged(model):
         return e5.folder(warn)
@@ -85,12 +82,12 @@ def locate(model: ModelConfig, warn: Callable[[str], None] = note) -> Path:
     folder = Path(model.path).expanduser()
     if not (folder / "config.json").is_file():
         raise UsageError(
-            f"{given_as(model)}: "
-            + ("has no config.json" if folder.is_dir() else "is no folder")
-            + "; it must hold an encoder in the transformers layout (config.json, model.safetensors, tokenizer.json)"
+            f"{subject_of(model)}: "
+            + ("has no config.json" if folder.is_dir() else "is not a folder")
+            + "; use a folder in the transformers layout (config.json, model.safetensors, tokenizer.json)"
         )
-    weight_files(folder, given_as(model))
-    refuse_code(folder, given_as(model))
+    weight_files(folder, subject_of(model))
+    refuse_code(folder, subject_of(model))
     return folder
 
 
@@ -99,13 +96,11 @@ def _from_hub(name: str, revision: str, choice: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    remedy = (
-        f"give a local folder with model.path=DIR (transformers layout, as `save_pretrained` of '{name}' writes it)"
-    )
+    remedy = f"set model.path=DIR to a local folder (transformers layout, as `save_pretrained` of '{name}' writes it)"
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(HUB_FILES)))
     except HFValidationError:
-        raise UsageError(f"model.hub={name}: is no name on the hub (owner/name, or name); {remedy}") from None
+        raise UsageError(f"model.hub={name}: is not a name on the hub (owner/name, or name); {remedy}") from None
     except RepositoryNotFoundError as error:
         raise UsageError(f"model={choice}: the hub has no '{name}'; {remedy}") from error
     except OSError as error:
@@ -125,13 +120,10 @@ def _folder_identity(folder: Path) -> str:
 
 
 def source_identity(model: ModelConfig, dataset: Dataset) -> str:
-    """Return the hash of what the encoder comes from.
+    """Return a hash of the encoder's source.
 
     Pretrained: the content of its files, which are checked first (see `check_folder`). From scratch: the training
-    splits that its vocabulary is learned from (its shape is in the config, its initial weights follow from the seed).
-
-    Raises:
-        UsageError: there is no such encoder, or its files cannot work.
+    splits, from which the vocabulary is learned (config and seed determine the rest).
     """
     if from_scratch(model):
         origin = dataset.origin
@@ -140,25 +132,21 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
         return identity
     if packaged(model):
         e5.packaged_file()
-        check_length(model, e5.POSITIONS, f"of {given_as(model)}")
+        check_length(model, e5.POSITIONS, f"of {subject_of(model)}")
         return digest([e5.SHA256, e5.VERSION])
     folder = locate(model).resolve()
-    check_folder(folder, given_as(model), model)
+    check_folder(folder, subject_of(model), model)
     return _folder_identity(folder)
 
 
 def shape_identity(model: ModelConfig) -> str:
-    """Return the hash of what the shape depends on in addition to the config: the config.json of a local folder.
-
-    Raises:
-        UsageError: there is no such encoder.
-    """
+    """Return a hash of the config.json of a local folder; empty for other sources."""
     return "" if model.path is None else sha256(locate(model) / "config.json")
 
 
-# The first pieces of a vocabulary that is learned from the data.
+# The first tokens of a learned vocabulary.
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Identity of training splits, and whether second texts count → their characters.
+# (identity of training splits, `pairs`) → their characters.
 _alphabets: dict[tuple[str, bool | tuple[str, ...]], frozenset[str]] = {}
 
 
@@ -178,7 +166,7 @@ def pairs(dataset: Dataset) -> bool | tuple[str, ...]:
 
 
 def learned_from(dataset: Dataset) -> Iterator[str]:
-    """Yield the texts of all training splits, from which a vocabulary is learned."""
+    """Yield the texts of all training splits, for learning a vocabulary."""
     origin = dataset.origin
     for language in sorted(origin.languages):
         for example in origin.split(language, "train"):
@@ -194,26 +182,16 @@ def alphabet(texts: Iterable[str]) -> frozenset[str]:
 
 
 def check_vocabulary(size: int, characters: Collection[str]) -> None:
-    """Check that a vocabulary has room for each character as a word's first piece and inside a word.
-
-    Raises:
-        UsageError: it is too small.
-    """
+    """Check that a vocabulary has room for each character at the beginning of a word and inside."""
     if size < (least := len(SPECIAL) + 2 * len(characters) + 1):
         raise UsageError(
             f"model.vocab_size={size}: {len(characters)} characters need at least {least}; "
-            "set that, or take fewer languages (dataset.languages=[…])"
+            "set this value, or use fewer languages (dataset.languages=[…])"
         )
 
 
 def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
-    """Return the hash of the encoder before fine-tuning.
-
-    All splits decide which embeddings a trimmed encoder keeps, so runs on other splits share nothing with it.
-
-    Raises:
-        UsageError: there is no such encoder, or it has fewer layers than are asked for.
-    """
+    """Return a hash of the encoder before fine-tuning; with a trimmed vocabulary it depends on all splits."""
     check_layers(model)
     identity = source_identity(model, dataset)
     if not model.trim_vocabulary:
@@ -222,35 +200,28 @@ def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
 
 
 def check_layers(model: ModelConfig) -> None:
-    """Check that the encoder has the layers that are asked for.
-
-    Raises:
-        UsageError: it has fewer.
-    """
+    """Check that the encoder has at least ``model.layers`` layers."""
     if model.layers is not None and (layers := _depth(model)) is not None and model.layers > layers:
         raise UsageError(f"model.layers={model.layers}: the encoder has {layers} layers")
 
 
 def check_masks(model: ModelConfig, key: str) -> None:
-    """Check that the encoder takes positions and masks, which packed sentences and recorded steps need.
+    """Check that the encoder accepts positions and masks, which packing and CUDA graphs need.
 
     Args:
         key: the config key that needs them, for messages.
-
-    Raises:
-        UsageError: it is of another family than BERT's and RoBERTa's, or has no table of positions.
     """
     config = settings_of(model)
     kind, positions = config.get("model_type"), config.get("position_embedding_type", "absolute")
-    possible = f"is for encoders of BERT's and RoBERTa's families ({', '.join(BERTS)}) with absolute positions"
+    needed = f"needs an encoder of BERT's or RoBERTa's family ({', '.join(BERTS)}) with absolute positions"
     if kind not in BERTS:
-        raise UsageError(f"{key}=true {given_as(model)}: {possible}; this is '{kind}'")
+        raise UsageError(f"{key}=true {subject_of(model)}: {needed}, not '{kind}'")
     if positions != "absolute":
-        raise UsageError(f"{key}=true {given_as(model)}: {possible}; these are '{positions}'")
+        raise UsageError(f"{key}=true {subject_of(model)}: {needed}, not '{positions}'")
 
 
 def depth(model: ModelConfig) -> int | None:
-    """Return the number of layers that are used; None where the encoder's files do not say."""
+    """Return the number of layers in use; None if the encoder's files do not contain it."""
     return model.layers or _depth(model)
 
 
@@ -262,28 +233,20 @@ def _depth(model: ModelConfig) -> int | None:
 
 
 def settings_of(model: ModelConfig) -> dict[str, Any]:
-    """Return an encoder's config.json; from scratch, or before a package is converted, what the config says of it.
-
-    Raises:
-        UsageError: there is no such encoder.
-    """
+    """Return an encoder's config.json; from scratch, or for a package, the equivalent from the config."""
     if packaged(model):
         return {"model_type": "bert", "hidden_size": model.hidden_size}
     if not from_scratch(model):
-        return read_object(locate(model) / "config.json", given_as(model))
+        return read_object(locate(model) / "config.json", subject_of(model))
     return {"model_type": model.family, "hidden_size": model.hidden_size, **model.settings}
 
 
 def family_of(model: ModelConfig) -> Family:
-    """Return the family of an encoder.
-
-    Raises:
-        UsageError: it cannot be used.
-    """
-    return family(settings_of(model), f"model.family={model.family}" if from_scratch(model) else given_as(model))
+    """Return the family of an encoder."""
+    return family(settings_of(model), f"model.family={model.family}" if from_scratch(model) else subject_of(model))
 
 
-# Settings that transformers' configs do not list: its code asks for them by name.
+# Settings that transformers reads, but its configs do not list.
 UNLISTED: Mapping[str, tuple[str, ...]] = {
     "deberta": ("embedding_size", "talking_head"),
     "deberta-v2": (
@@ -296,11 +259,7 @@ UNLISTED: Mapping[str, tuple[str, ...]] = {
 
 
 def check_settings(model: ModelConfig) -> None:
-    """Check that transformers can build the encoder with ``model.settings``; its configs accept settings of any name.
-
-    Raises:
-        UsageError: a setting is unknown or set elsewhere, or no encoder can be built with it.
-    """
+    """Check that transformers can build the encoder with ``model.settings``, since its configs accept any name."""
     if not from_scratch(model) or not model.settings:
         return
     import torch
@@ -312,7 +271,7 @@ def check_settings(model: ModelConfig) -> None:
     listed = {*library.to_dict(), *library.attribute_map, *UNLISTED.get(model.family, ())}
     for key in model.settings:
         if key in DROPOUTS:
-            raise UsageError(f"model.settings.{key}: is set from model.dropout={model.dropout}; give that")
+            raise UsageError(f"model.settings.{key}: set model.dropout={model.dropout} instead")
         if key not in listed:
             suggestion = did_you_mean(key, listed - PretrainedConfig().to_dict().keys())
             raise UsageError(f"model.settings.{key}: {model.family} has no such setting; {suggestion}")

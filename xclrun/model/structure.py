@@ -1,17 +1,16 @@
-"""What a parameter of the encoder is a part of: its name in `xclrun.model.network.Model` says so, in all families.
+"""Find the layer of a parameter of the encoder from its name in `xclrun.model.network.Model`, for all families.
 
-Names alone are known wherever parameters are counted, also of models that are not built. That they say what the
-modules are is tested with every family (tests/model/test_families.py).
+Names are also known for models that are not built. tests/model/test_families.py checks them for every family.
 """
 
 from __future__ import annotations
 
 import re
 
-# Layers are in lists, and no list stands outside of them: of one (BERT: encoder.layer.3.…) or of several (XLM:
-# attentions.3.…, ffns.3.…), the first number of a name is the layer's.
+# Layers are in one list (BERT: encoder.layer.3.…) or in several (XLM: attentions.3.…, ffns.3.…), and there are no lists
+# outside of layers: the first number in a name is that of the layer.
 LAYER = re.compile(r"encoder\.(?:[A-Za-z]\w*\.)+?(\d+)\.")
-# The tables of pieces, positions and types, and their norm: in their own module, or next to the layers.
+# The tables of subwords, positions and types, and their norm: in a separate module, or next to the layers.
 EMBEDDING = re.compile(
     r"encoder\.(?:embeddings|position_embeddings|lang_embeddings|layer_norm_emb|embed_tokens|shared|wte|wpe|"
     r"word_embeddings|word_embeddings_layernorm)\."
@@ -19,9 +18,9 @@ EMBEDDING = re.compile(
 
 
 def layer(parameter: str) -> int | None:
-    """Return the number of a parameter's layer, from 1; None for one outside of layers."""
-    found = LAYER.match(parameter)
-    return None if found is None else int(found[1]) + 1
+    """Return the number of a parameter's layer, from 1; None outside of layers."""
+    match = LAYER.match(parameter)
+    return None if match is None else int(match[1]) + 1
 
 
 def is_embedding(parameter: str) -> bool:

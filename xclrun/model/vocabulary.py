@@ -1,7 +1,7 @@
-"""Tokenizers: the encoder's own, or a WordPiece vocabulary learned from the training splits.
+"""Tokenizers: that of the encoder, or a WordPiece vocabulary learned from the training splits.
 
-The WordPiece trainer of `tokenizers` is not deterministic, its BPE trainer is. So pieces are learned by BPE on words
-that start with a marker: ``▁wa`` becomes ``wa``, a word's first piece, and ``ke`` becomes ``##ke``.
+The WordPiece trainer of `tokenizers` is not deterministic, but its BPE trainer is. Subwords are therefore learned by
+BPE on words that start with a marker: ``▁wa`` becomes ``wa`` at the beginning of a word, and ``ke`` becomes ``##ke``.
 """
 
 from __future__ import annotations
@@ -39,12 +39,9 @@ MARKER = "▁"
 
 
 def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
-    """Return a WordPiece vocabulary of at most ``size`` pieces, special ones first; equal on every machine.
+    """Return a WordPiece vocabulary of at most ``size`` tokens, special tokens first; equal on every machine.
 
-    It has every character of the sentences, as a word's first piece and inside a word.
-
-    Raises:
-        UsageError: ``size`` is too small for that.
+    It contains every character of the sentences, at the beginning of a word and inside.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -56,7 +53,7 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
     sentences = list(sentences)
     characters = alphabet(sentences)
     check_vocabulary(size, characters)
-    # BPE counts the marker and each character once; WordPiece has each character twice.
+    # BPE contains the marker and each character once; WordPiece contains each character twice.
     budget = size - len(SPECIAL) - len(characters)
     trainer = trainers.BpeTrainer(vocab_size=budget, show_progress=False)
     tokenizer.train_from_iterator(sentences, trainer)
@@ -68,10 +65,10 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
 
 
 def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast, from_padding: bool = True) -> np.ndarray:
-    """Return the ids (m,) int64, ascending, of the pieces that a trimmed vocabulary keeps: used and special ones.
+    """Return the ids (m,) int64, ascending, of a trimmed vocabulary: used subwords and special tokens.
 
     Args:
-        from_padding: keep the padding's id by keeping all pieces below it: RoBERTa's family counts positions from it.
+        from_padding: keep all ids up to the padding's, since RoBERTa's family counts positions from it.
     """
     pad = tokenizer.pad_token_id
     assert isinstance(pad, int)
@@ -80,54 +77,53 @@ def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast, f
 
 
 def learned_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note) -> Path:
-    """Return the cached file of a vocabulary that is learned from the data, a piece a line.
+    """Return the cached file of a vocabulary learned from the data, one token per line.
 
     Args:
-        warn: called with a line on a damaged file, which is written again.
+        warn: called with a line about a damaged file, which is written again.
     """
     key = digest([source_identity(model, dataset), model.vocab_size, pairs(dataset)])
-    kept = CachedFile(cache, f"vocabulary-{key[:16]}", ".txt", warn)
-    if (path := kept.find()) is not None:
+    cached = CachedFile(cache, f"vocabulary-{key[:16]}", ".txt", warn)
+    if (path := cached.find()) is not None:
         return path
     assert model.vocab_size is not None
     pieces = learn_wordpieces(learned_from(dataset), model.vocab_size)
-    return kept.write("".join(f"{piece}\n" for piece in pieces).encode())
+    return cached.write("".join(f"{piece}\n" for piece in pieces).encode())
+
+
+def wordpiece_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    """Return BERT's tokenizer, cased, with the vocabulary of a file."""
+    from transformers import BertTokenizerFast
+
+    vocabulary: dict[str, Any] = {"vocab_file": str(path)}
+    if "vocab" in signature(BertTokenizerFast).parameters:
+        # transformers 5 ignores vocab_file.
+        pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        vocabulary = {"vocab": {piece: i for i, piece in enumerate(pieces)}}
+    return BertTokenizerFast(**vocabulary, do_lower_case=False, strip_accents=False)
 
 
 def load_tokenizer(
     model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note
 ) -> PreTrainedTokenizerFast:
-    """Return the encoder's tokenizer; a vocabulary learned from the data is cached in ``cache``.
-
-    Args:
-        warn: called with a line on a damaged file, which is written again.
-
-    Raises:
-        UsageError: the folder of a pretrained encoder has no fast tokenizer.
-    """
-    from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
+    """Return the encoder's tokenizer; a vocabulary learned from the data is cached in ``cache``."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if from_scratch(model):
-        path = learned_vocabulary(model, dataset, cache, warn)
-        vocabulary: dict[str, Any] = {"vocab_file": str(path)}
-        if "vocab" in signature(BertTokenizerFast).parameters:
-            # From transformers 5 on.
-            pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-            vocabulary = {"vocab": {piece: i for i, piece in enumerate(pieces)}}
-        return BertTokenizerFast(**vocabulary, do_lower_case=False, strip_accents=False)
+        return wordpiece_tokenizer(learned_vocabulary(model, dataset, cache, warn))
     folder = locate(model, warn)
     if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
-        raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with its save_pretrained too")
-    # The library warns of Mistral's tokenizers wherever another version saved the folder, unless the option is given.
+        raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with save_pretrained as well")
+    # fix_mistral_regex suppresses a warning about folders that another version of the library saved.
     options = {"use_fast": True, "local_files_only": True, "trust_remote_code": False, "fix_mistral_regex": False}
     with one_line(f"model.path={folder}: its tokenizer cannot be read"):
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UsageError(f"model.path={folder}: has no fast tokenizer; it needs a tokenizer.json")
     if tokenizer.pad_token_id is None:
-        # Padding is masked, so any piece serves. Decoders have none for it.
+        # Decoders have no padding token. Padding is masked, so any token can be used.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.bos_token
     if hasattr(tokenizer, "add_prefix_space"):
-        # GPT-2's class refuses single words without it; `xclrun.data.encode` adds the spaces.
+        # GPT-2's class needs it to accept single words; `xclrun.data.encode` adds the spaces.
         tokenizer.add_prefix_space = True
     return tokenizer

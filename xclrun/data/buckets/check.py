@@ -1,14 +1,14 @@
-"""Do buckets have the properties that they are drawn for? What breaks which one, a line each.
+"""Check that buckets have the properties of their sampler.
 
-- examples: a bucket has some; nothing else is asked of one that has none.
-- counts: N-way: every class exactly K times. Minimum-Including: every tag at least K times, or as often as there is.
-- minimality (Minimum-Including): dropping any sentence breaks the counts.
+- examples: a bucket is not empty; an empty bucket is not checked further.
+- counts: N-way: every class exactly K times. Minimum-Including: every tag K times, or as often as it occurs.
+- minimality (Minimum-Including): removing any sentence breaks the counts.
 - disjointness (N-way): no sentence is in two buckets of the same K.
 - duplicates: no sentence is in a bucket twice.
-- overlap: no sentence is in the dev or test split that it is scored with.
+- overlap: no sentence is in the dev or test split that is evaluated.
 
-Sentences are the same where their words are, but for case. Without a dataset at hand, the classes and tags are those
-that any bucket of the same task and language has, and overlap is not checked.
+Sentences are compared by their words, ignoring case. Without a dataset, the classes and tags are those of all buckets
+of the same task and language, and overlap is not checked.
 """
 
 from __future__ import annotations
@@ -22,20 +22,14 @@ from xclrun.data.buckets.layout import Bucket
 from xclrun.data.buckets.sample import needed, spared, tag_counts
 from xclrun.data.example import Dataset, same_sentence
 
-# A bucket, one of `PROPERTIES`, and what breaks it.
+# A bucket, the broken property (one of `PROPERTIES`), and the reason.
 Broken = tuple[Bucket, str, str]
 PROPERTIES = ("examples", "counts", "minimality", "disjointness", "duplicates", "overlap")
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One bucket breaks one property.
-
-    Attributes:
-        language, shots, bucket: which.
-        broken: one of `PROPERTIES`.
-        why: what breaks it, for a person.
-    """
+    """A broken property (``broken``, one of `PROPERTIES`) of one bucket, and the reason."""
 
     language: str
     shots: int
@@ -44,19 +38,18 @@ class Violation:
     why: str
 
     def line(self) -> str:
-        """Return the violation as a line."""
         return f"{self.shots}-shots/{self.language}/{self.bucket}-th: {self.broken}: {self.why}"
 
 
 def violations(buckets: Sequence[Bucket], whole: Dataset | None = None, counts: str = "words") -> list[Violation]:
-    """Return what is wrong with buckets of one task.
+    """Return the violations of buckets of one task.
 
     Args:
-        buckets: of any languages and K. Those whose examples have a label are N-way, unless they say otherwise.
+        buckets: of any languages and K. Buckets of examples with labels are N-way, unless they record another sampler.
         whole: the dataset that they were drawn from, or are used with.
-        counts: what K counts for Minimum-Including, where a bucket does not say: see `tag_counts`.
+        counts: what K counts for Minimum-Including if a bucket does not record it (see `tag_counts`).
     """
-    found = [(b, "examples", "the file holds none") for b in buckets if not b.examples]
+    broken = [(b, "examples", "the file has none") for b in buckets if not b.examples]
     groups: dict[str, list[Bucket]] = {}
     for bucket in buckets:
         if bucket.examples:
@@ -65,54 +58,54 @@ def violations(buckets: Sequence[Bucket], whole: Dataset | None = None, counts: 
         for nway in (True, False):
             same = [bucket for bucket in group if is_nway(bucket) is nway]
             if same:
-                found += _of_counts(same, _there(same, language, whole, counts), counts)
-        found += _of_sentences(group, _scored(group, language, whole))
-    listed = [Violation(b.language, b.shots, b.number, broken, why) for b, broken, why in found]
+                broken += _check_counts(same, _available(same, language, whole, counts), counts)
+        broken += _check_sentences(group, _evaluated(group, language, whole))
+    listed = [Violation(b.language, b.shots, b.number, name, why) for b, name, why in broken]
     return sorted(listed, key=lambda v: (v.language, v.shots, v.bucket, PROPERTIES.index(v.broken)))
 
 
 def is_nway(bucket: Bucket) -> bool:
-    """Whether a bucket has to hold K examples of each class."""
+    """Whether a bucket must have K examples of each class."""
     sampler = bucket.drawn.get("sampler")
     return sampler == "nway" if sampler else bucket.examples[0].label is not None
 
 
 def _counts(bucket: Bucket, counts: str) -> list[Counter[str]]:
-    """Return for each example of a bucket how often it counts for which class or tag."""
+    """Return the counts of classes or tags of each example."""
     if is_nway(bucket):
         return [Counter([str(e.label)]) for e in bucket.examples]
     return [tag_counts(e, bucket.drawn.get("counts", counts)) for e in bucket.examples]
 
 
-def _there(same: Sequence[Bucket], language: str, whole: Dataset | None, counts: str) -> Counter[str]:
-    """Return how often each class or tag could be in buckets of one sampler."""
+def _available(same: Sequence[Bucket], language: str, whole: Dataset | None, counts: str) -> Counter[str]:
+    """Return how often each class or tag can be drawn into buckets of one sampler."""
     if whole is None:
-        # Each is taken to be there often enough for all buckets.
+        # Assume that each occurs often enough for all buckets.
         names = {name for bucket in same for row in _counts(bucket, counts) for name in row}
         return Counter(dict.fromkeys(names, max(bucket.shots for bucket in same)))
     pool = pool_of(whole, language, same[0].drawn.get("from", "train"))
     return sum(_counts(replace(same[0], examples=pool), counts), Counter())
 
 
-def _of_counts(same: Iterable[Bucket], there: Mapping[str, int], counts: str) -> Iterator[Broken]:
+def _check_counts(same: Iterable[Bucket], available: Mapping[str, int], counts: str) -> Iterator[Broken]:
     for b in same:
-        held, need = _counts(b, counts), needed(there, b.shots)
-        total = sum(held, Counter[str]())
+        rows, need = _counts(b, counts), needed(available, b.shots)
+        total = sum(rows, Counter[str]())
         if is_nway(b):
             wrong = {name: total[name] for name in sorted({*need, *total}) if total[name] != b.shots}
         else:
             wrong = {name: total[name] for name in sorted(need) if total[name] < need[name]}
         if wrong:
             listed = ", ".join(f"'{name}' {n}" for name, n in wrong.items())
-            wanted = f"K = {b.shots}" if is_nway(b) else f"at least {b.shots}"
-            yield b, "counts", f"{listed} times instead of {wanted}"
-        if not is_nway(b) and (spare := spared(held, need)):
+            target = f"K = {b.shots}" if is_nway(b) else f"at least {b.shots}"
+            yield b, "counts", f"{listed} times instead of {target}"
+        if not is_nway(b) and (spare := spared(rows, need)):
             ids = ", ".join(f"'{b.examples[i].id}'" for i in spare)
-            yield b, "minimality", f"{ids} can be dropped" + (", each by itself" if len(spare) > 1 else "")
+            yield b, "minimality", f"{ids} can be removed" + (", each alone" if len(spare) > 1 else "")
 
 
-def _scored(group: Sequence[Bucket], language: str, whole: Dataset | None) -> dict[tuple[str, ...], str]:
-    """Return sentence → the split that is scored and has it: dev (unless the buckets are drawn from it) or test."""
+def _evaluated(group: Sequence[Bucket], language: str, whole: Dataset | None) -> dict[tuple[str, ...], str]:
+    """Return sentence → the evaluated split that contains it: test, or dev unless the buckets are drawn from dev."""
     if whole is None:
         return {}
     from_dev = any(b.drawn.get("from") == "dev" for b in group)
@@ -120,18 +113,18 @@ def _scored(group: Sequence[Bucket], language: str, whole: Dataset | None) -> di
     return {same_sentence(e): split for split in splits for e in whole.split(language, split)}
 
 
-def _of_sentences(group: Iterable[Bucket], scored: Mapping[tuple[str, ...], str]) -> Iterator[Broken]:
+def _check_sentences(group: Iterable[Bucket], evaluated: Mapping[tuple[str, ...], str]) -> Iterator[Broken]:
     elsewhere: dict[tuple[int, tuple[str, ...]], tuple[int, str]] = {}
     for b in sorted(group, key=lambda b: (b.shots, b.number)):
-        here: dict[tuple[str, ...], str] = {}
+        seen: dict[tuple[str, ...], str] = {}
         for e in b.examples:
             sentence = same_sentence(e)
-            if sentence in here:
-                yield b, "duplicates", f"'{e.id}' is the same sentence as '{here[sentence]}'"
+            if sentence in seen:
+                yield b, "duplicates", f"'{e.id}' is the same sentence as '{seen[sentence]}'"
                 continue
-            here[sentence] = e.id
-            if split := scored.get(sentence):
-                yield b, "overlap", f"'{e.id}' is in {split} too"
+            seen[sentence] = e.id
+            if split := evaluated.get(sentence):
+                yield b, "overlap", f"'{e.id}' is also in {split}"
             other = elsewhere.setdefault((b.shots, sentence), (b.number, e.id))
             if is_nway(b) and other[0] != b.number:
-                yield b, "disjointness", f"'{e.id}' is in {other[0]}-th too, as '{other[1]}'"
+                yield b, "disjointness", f"'{e.id}' is also in {other[0]}-th, as '{other[1]}'"

@@ -1,4 +1,4 @@
-"""Put buckets in place of training splits, as the config asks."""
+"""Replace training splits by buckets."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from xclrun.data.readers.files import Splits
 
 
 def with_buckets(cfg: DatasetConfig, whole: Dataset, shots: int, bucket: int, languages: Collection[str]) -> Splits:
-    """Return the splits of a dataset in which a bucket is the training split of some languages.
+    """Return the splits of a dataset with a bucket as the training split of some languages.
 
-    With ``dataset.buckets.draw_from=dev`` their dev splits are what none of the buckets of this K holds.
+    With ``dataset.buckets.draw_from=dev``, the examples of all buckets of this K are removed from dev.
     """
     splits = dict(whole.splits)
     for language in languages:
         if language not in whole.languages:
             raise UsageError(f"the dataset has no language '{language}'; {did_you_mean(language, whole.languages)}")
-        found = bucket_of(cfg, whole, language, shots, bucket)
-        _check_names(found, whole)
-        splits[language, "train"] = found.examples
+        drawn = bucket_of(cfg, whole, language, shots, bucket)
+        _check_names(drawn, whole)
+        splits[language, "train"] = drawn.examples
         if cfg.buckets.draw_from is BucketSource.dev:
-            splits[language, "dev"] = _left(cfg, whole, language, shots)
+            splits[language, "dev"] = _rest_of_dev(cfg, whole, language, shots)
     return splits
 
 
 def bucket_of(cfg: DatasetConfig, whole: Dataset, language: str, shots: int, bucket: int) -> Bucket:
-    """Return one bucket, drawn, or read where ``dataset.buckets.sampler=files``."""
+    """Return one bucket: drawn, or read if ``dataset.buckets.sampler=files``."""
     b = cfg.buckets
     if b.sampler is Sampler.files:
-        folder = find(_root(cfg), cfg.name, language, shots, bucket)
-        return load(folder, language, shots, bucket)
+        if b.root is None:
+            raise UsageError("dataset.buckets.root is needed: the folder with the buckets for sampler=files")
+        return load(find(Path(b.root).expanduser(), cfg.name, language, shots, bucket), language, shots, bucket)
     source = b.draw_from.value
     pool = pool_of(whole, language, source)
     if not pool:
-        raise UsageError(f"{language}/{source}: every sentence is in dev or test too; there is nothing to draw from")
+        raise UsageError(f"{language}/{source}: every sentence is also in dev or test, so there are none to draw")
     try:
         if b.sampler is Sampler.nway:
             examples = nway(pool, shots, bucket, derive(cfg.subset_seed, "bucket", language, source, shots))
@@ -61,56 +62,47 @@ _pools: dict[tuple[str, ...], tuple[Example, ...]] = {}
 
 
 def pool_of(whole: Dataset, language: str, source: str) -> tuple[Example, ...]:
-    """Return what the buckets of a language are drawn from: each sentence of the split once, none that dev or test has.
+    """Return the candidates for the buckets of a language: distinct sentences of a split that are not evaluated.
 
-    A bucket from dev may not hold what the test split holds; dev itself then loses what its buckets hold.
+    Candidates from train are not in dev or test, and candidates from dev are not in test.
     """
     held_out = ("dev", "test") if source == "train" else ("test",)
     key = tuple(whole.fingerprints[language, split] for split in (source, *held_out))
     if key not in _pools:
-        others = (example for split in held_out for example in whole.split(language, split))
-        _pools[key] = candidates(whole.split(language, source), others)
+        evaluated = (example for split in held_out for example in whole.split(language, split))
+        _pools[key] = candidates(whole.split(language, source), evaluated)
     return _pools[key]
 
 
-def _left(cfg: DatasetConfig, whole: Dataset, language: str, shots: int) -> tuple[Example, ...]:
-    """Return the dev split without what any bucket of this K holds.
-
-    Files of buckets that hold other sentences are refused: what would have to be left out of dev is not known then.
-    """
+def _rest_of_dev(cfg: DatasetConfig, whole: Dataset, language: str, shots: int) -> tuple[Example, ...]:
+    """Return the dev split without the examples of any bucket of this K; all of these must come from dev."""
     dev = whole.split(language, "dev")
-    there, held = {same_sentence(e) for e in dev}, set()
+    in_dev, in_buckets = {same_sentence(e) for e in dev}, set()
     for number in range(cfg.buckets.number):
         bucket = bucket_of(cfg, whole, language, shots, number)
         for e in bucket.examples:
-            if (sentence := same_sentence(e)) not in there:
+            if (sentence := same_sentence(e)) not in in_dev:
                 raise UsageError(
-                    f"{bucket.shown}: '{e.id}' is not in {language}/dev, which dataset.buckets.draw_from=dev takes "
-                    "buckets out of; are they of another release?"
+                    f"{bucket.file}: '{e.id}' is not in {language}/dev, as dataset.buckets.draw_from=dev requires; use "
+                    "buckets of the same release"
                 )
-            held.add(sentence)
-    left = tuple(e for e in dev if same_sentence(e) not in held)
-    if not left:
+            in_buckets.add(sentence)
+    rest = tuple(e for e in dev if same_sentence(e) not in in_buckets)
+    if not rest:
         raise UsageError(
-            f"{language}/dev: {cfg.buckets.number} buckets of shots={shots} leave no example to select a model by; "
-            "fewer dataset.buckets.number, or dataset.buckets.draw_from=train"
+            f"{language}/dev: {cfg.buckets.number} buckets of shots={shots} leave no example for model selection; "
+            "lower dataset.buckets.number, or set dataset.buckets.draw_from=train"
         )
-    return left
-
-
-def _root(cfg: DatasetConfig) -> Path:
-    if cfg.buckets.root is None:
-        raise UsageError("dataset.buckets.root is needed: the folder with the files of dataset.buckets.sampler=files")
-    return Path(cfg.buckets.root).expanduser()
+    return rest
 
 
 def _check_names(bucket: Bucket, whole: Dataset) -> None:
-    """Refuse what has no id: label sets come from the whole training splits, so they are equal in all buckets."""
+    """Refuse labels and tags that the whole training splits, which define the label sets, do not contain."""
     for e in bucket.examples:
-        for what, names, known in (("label", (e.label,), whole.labels), ("tag", e.tags or (), whole.tags)):
-            new = next((name for name in names if name is not None and name not in known), None)
+        for kind, names, available in (("label", (e.label,), whole.labels), ("tag", e.tags or (), whole.tags)):
+            new = next((name for name in names if name is not None and name not in available), None)
             if new is not None:
                 raise UsageError(
-                    f"{bucket.shown}: '{e.id}' has the {what} '{new}', which no training split of {whole.name} has; "
-                    f"it has {', '.join(known)}"
+                    f"{bucket.file}: '{e.id}' has the {kind} '{new}', which no training split of {whole.name} has; "
+                    f"known: {', '.join(available)}"
                 )

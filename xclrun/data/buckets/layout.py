@@ -1,13 +1,13 @@
-"""The published layout of buckets: one folder per (K, language, bucket id), written and read.
+"""Read and write buckets in the published layout: one folder per (K, language, bucket number).
 
-``{task}/{K}-shots/{language}/{b}-th/sampled.json`` holds examples with labels: a dict label → list of examples with
-``uid``, ``text_a``, ``text_b`` and ``label``; ``…/train.tsv`` holds sentences with tags: ``word TAB tag``, blank line
-between sentences. ``task`` is the dataset's name, or is left out; languages go by their key (``de``) or their English
-name (``german``).
+``{task}/{K}-shots/{language}/{b}-th/sampled.json`` contains examples with labels: a dict label → list of examples with
+``uid``, ``text_a``, ``text_b`` and ``label``; ``…/train.tsv`` contains sentences with tags: ``word TAB tag``, and a
+blank line between sentences. ``task`` is the dataset's name, and optional; languages are named by their key (``de``) or
+in English (``german``).
 
-What we write has a file ``bucket.json`` in the same folder: a fingerprint of the examples, which is checked when they
-are read, how they were drawn, and the ids and texts that ``train.tsv`` cannot hold. In ``sampled.json`` an example has
-``tokens`` and ``tags`` too, where ``text_a`` does not say them.
+xclrun adds ``bucket.json`` to the folder: a fingerprint of the examples, which is checked on reading, how they were
+drawn, and the ids and texts that ``train.tsv`` cannot contain. In ``sampled.json`` it adds ``tokens`` and ``tags``
+where they do not follow from ``text_a``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.task import task_of
 from xclrun.data.example import Example, fingerprint
 from xclrun.data.readers.files import BadRow, Place, Source, SplitFile, blocks, check_tags, json_file, read_source
-from xclrun.data.readers.rows import own_text, strings, strings_of, tagged
+from xclrun.data.readers.rows import field, own_text, tagged
 from xclrun.store.files import atomic_write, write_json
 
 CLASSES, TAGS, OURS = "sampled.json", "train.tsv", "bucket.json"
@@ -38,15 +38,13 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Bucket:
-    """The examples of one bucket and what they were drawn as.
+    """One bucket.
 
     Attributes:
-        language: key of the dataset's part.
+        language: the key of its language.
         shots: K.
-        number: the bucket's id.
-        examples: what it holds, in order.
-        drawn: how it was drawn, as ``bucket.json`` says it; empty where others wrote it.
-        shown: its file, for error lines; empty where it was drawn just now.
+        drawn: how it was drawn, as in ``bucket.json``; empty for published buckets.
+        file: its file, for errors; empty for a bucket that was not read.
     """
 
     language: str
@@ -54,40 +52,36 @@ class Bucket:
     number: int
     examples: tuple[Example, ...]
     drawn: dict[str, Any]
-    shown: str = ""
+    file: str = ""
 
     @property
     def name(self) -> str:
-        """The place in the layout below the task: ``4-shots/de/7-th``."""
+        """Its folder below the task: ``4-shots/de/7-th``."""
         return f"{self.shots}-shots/{self.language}/{self.number}-th"
 
 
 def write(root: Path, bucket: Bucket) -> bool:
-    """Write a bucket below ``root`` (the task's folder); return whether it was not there yet."""
+    """Write a bucket below ``root`` (the task's folder); return False if it exists already."""
     folder = root / bucket.name
     with_labels = bucket.examples[0].label is not None
     content = _json(bucket.examples) if with_labels else _tsv(bucket.examples)
     path = folder / (CLASSES if with_labels else TAGS)
-    mark = fingerprint(bucket.examples)
+    checksum = fingerprint(bucket.examples)
     if path.is_file():
-        if path.read_bytes() == content.encode() and _ours(folder).get("fingerprint") == mark:
+        if path.read_bytes() == content.encode() and _ours(folder).get("fingerprint") == checksum:
             return False
-        raise UsageError(f"{path}: another bucket is there; remove it, or write to another folder")
-    ours: dict[str, Any] = {"fingerprint": mark, "shots": bucket.shots, "bucket": bucket.number, **bucket.drawn}
+        raise UsageError(f"{path}: is another bucket; remove it, or write to another folder")
+    ours: dict[str, Any] = {"fingerprint": checksum, "shots": bucket.shots, "bucket": bucket.number, **bucket.drawn}
     if not with_labels:
         ours |= {"ids": [e.id for e in bucket.examples], "texts": [e.text for e in bucket.examples]}
-    # The mark comes last: without it the bucket would be taken for one that others wrote.
+    # bucket.json comes last: a bucket without it counts as published.
     atomic_write(path, content)
     write_json(folder / OURS, ours)
     return True
 
 
 def find(root: Path, task: str, language: str, shots: int, number: int) -> Path:
-    """Return the folder of one bucket.
-
-    Args:
-        root: holds the folder ``task``, or what would be in it.
-    """
+    """Return the folder of one bucket, below ``root/task`` or ``root``."""
     names = (language, NAMES[language]) if language in NAMES else (language,)
     below = [f"{shots}-shots/{name}/{number}-th" for name in names]
     for base in (root / task, root):
@@ -95,51 +89,51 @@ def find(root: Path, task: str, language: str, shots: int, number: int) -> Path:
             if (base / name).is_dir():
                 return base / name
     if not root.is_dir():
-        raise UsageError(f"dataset.buckets.root={root}: is no folder")
-    having = sorted({task for task, *_ in walk(root)})
-    there = f"it holds buckets of {', '.join(having)}" if having else "it holds no bucket"
-    raise UsageError(f"dataset.buckets.root={root}: no {' or '.join(below)} in it or in its folder {task}; {there}")
+        raise UsageError(f"dataset.buckets.root={root}: is not a folder")
+    tasks = sorted({task for task, *_ in walk(root)})
+    content = f"it has buckets of {', '.join(tasks)}" if tasks else "it has no buckets"
+    raise UsageError(f"dataset.buckets.root={root}: no {' or '.join(below)} in it or in its folder {task}; {content}")
 
 
 def walk(root: Path) -> Iterator[tuple[str, str, int, int, Path]]:
-    """Yield (task, language, K, bucket id, folder) of every bucket below ``root``; the task's folder may be left out.
+    """Yield (task, language, K, number, folder) of every bucket below ``root``.
 
-    ``task`` is the path to the folder that holds ``{K}-shots``, relative to ``root``; ``.`` for ``root`` itself.
+    ``task`` is the relative path of the folder with ``{K}-shots``; ``.`` for ``root`` itself.
     """
     keys = {name: key for key, name in NAMES.items()}
-    found = []
-    # Thousands of folders: those of buckets themselves are not looked into, as a glob of "**" would.
+    buckets = []
+    # Unlike a glob of "**", this does not list the thousands of folders of single buckets.
     for base, folders, _ in os.walk(root):
         k = re.fullmatch(r"([1-9]\d*)-shots", os.path.basename(base))
         if k is None or Path(base) == root:
             continue
         task = Path(base).parent.relative_to(root).as_posix()
         for name in folders:
-            found += [
+            buckets += [
                 (task, keys.get(name, name), int(k[1]), int(b[1]), Path(entry.path))
                 for entry in os.scandir(os.path.join(base, name))
                 if (b := re.fullmatch(r"(0|[1-9]\d*)-th", entry.name)) and entry.is_dir()
             ]
         folders.clear()
-    yield from sorted(found)
+    yield from sorted(buckets)
 
 
 def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool = False) -> Bucket:
     """Read the bucket in a folder.
 
     Args:
-        allow_empty: return a bucket without examples where the file holds none, as some published ones do.
+        allow_empty: accept a file without examples, as some published buckets have.
     """
     path = next((folder / name for name in (CLASSES, TAGS) if os.path.exists(folder / name)), None)
     if path is None:
-        raise UsageError(f"{folder}: holds neither {CLASSES} nor {TAGS}")
-    ours, shown = _ours(folder), str(path)
+        raise UsageError(f"{folder}: has neither {CLASSES} nor {TAGS}")
+    ours, file = _ours(folder), str(path)
     labelled = path.name == CLASSES
-    rows = list(_labelled_rows(path) if labelled else blocks(SplitFile(language, "train", path, shown)))
+    rows = list(_labelled_rows(path) if labelled else blocks(SplitFile(language, "train", path, file)))
     examples: tuple[Example, ...] = ()
     if any(rows) or not allow_empty:
-        source = Source(language, "train", shown, rows, "example" if labelled else "")
-        # Tags may be of any task: only that there is one for each word is checked.
+        source = Source(language, "train", file, rows, "example" if labelled else "")
+        # Tags may be of any task, so only their number is checked.
         examples = read_source(source, _labelled if labelled else _tagged, task_of("token_tags", "words"), {})
     if path.name == TAGS:
         ids = ours.get("ids", [f"{shots}-shots-{number}-{i}" for i in range(1, len(examples) + 1)])
@@ -151,59 +145,59 @@ def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool
             for e, id, text in zip(examples, ids, texts, strict=True)
         )
     if ours and fingerprint(examples) != ours["fingerprint"]:
-        raise UsageError(f"{path}: is not what {OURS} in the same folder says; make the bucket again, or remove {OURS}")
+        raise UsageError(f"{path}: differs from the fingerprint in {OURS}; make the bucket again, or remove {OURS}")
     drawn = {key: value for key, value in ours.items() if key not in ("fingerprint", "ids", "texts")}
-    return Bucket(language, shots, number, examples, drawn, shown)
+    return Bucket(language, shots, number, examples, drawn, file)
 
 
 def _ours(folder: Path) -> dict[str, Any]:
-    """Return what ``bucket.json`` says; empty if there is none."""
+    """Return the content of ``bucket.json``; empty without the file."""
     path = folder / OURS
     if not path.exists():
         return {}
-    found = json_file(path, str(path))
-    if not isinstance(found.get("fingerprint"), str):
-        raise UsageError(f"{path}: has no fingerprint; it is not a file that xclrun wrote")
-    return found
+    content = json_file(path, str(path))
+    if not isinstance(content.get("fingerprint"), str):
+        raise UsageError(f"{path}: has no fingerprint, so xclrun did not write it; remove it")
+    return content
 
 
 def _json(examples: Sequence[Example]) -> str:
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_label: dict[str, list[dict[str, Any]]] = {}
     for e in examples:
         row: dict[str, Any] = {"uid": e.id, "text_a": e.whole, "text_b": e.text_b, "label": e.label}
         if tuple(e.whole.split()) != e.tokens:
             row["tokens"] = list(e.tokens)
         if e.tags is not None:
             row["tags"] = list(e.tags)
-        found.setdefault(str(e.label), []).append(row)
-    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+        by_label.setdefault(str(e.label), []).append(row)
+    return json.dumps(by_label, ensure_ascii=False, indent=1) + "\n"
 
 
 def _labelled_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    for label, rows in json_file(path, str(path), "; a bucket is an object label → list of examples").items():
+    for label, rows in json_file(path, str(path), "; a bucket must be an object label → list of examples").items():
         if not isinstance(rows, list):
             raise UsageError(f"{path}: label '{label}' has no list of examples")
         yield from ((label, row) for row in rows)
 
 
 def _labelled(row: tuple[str, Any], place: Place) -> Example:
-    """Return the example of a row below its label."""
-    label, found = row
-    if not isinstance(found, dict):
-        raise BadRow(f"is not an object, below the label '{label}'")
-    uid, text = strings(found, "uid", "text_a")
-    place.id = uid
-    if not isinstance(found.get("label"), str | int) or str(found["label"]) != label:
-        raise BadRow(f"its own label is {found.get('label')!r}, not '{label}'")
-    if found.get("text_b") is not None:
-        strings(found, "text_b")
-    tokens, tags = strings_of(found, "tokens"), strings_of(found, "tags")
-    words = tuple(text.split()) if tokens is None else tokens
+    """Return the example of (label, row below it)."""
+    label, content = row
+    if not isinstance(content, dict):
+        raise BadRow(f"must be an object below the label '{label}', not {type(content).__name__}")
+    place.id, text = field(content, "string", "uid"), field(content, "string", "text_a")
+    if str(field(content, "name", "label")) != label:
+        raise BadRow(f"'label' is {content['label']!r} below the label '{label}'")
+    text_b = field(content, "string", "text_b", optional=True)
+    tokens = field(content, "strings", "tokens", optional=True)
+    words = tuple(text.split() if tokens is None else tokens)
     if not words:
         raise BadRow("the text is blank")
+    tags = field(content, "strings", "tags", optional=True)
     if tags is not None:
         check_tags(tags, words, place.task)
-    return Example(uid, place.language, words, label, tags, own_text(text, words), found.get("text_b") or None)
+        tags = tuple(tags)
+    return Example(place.id, place.language, words, label, tags, own_text(text, words), text_b or None)
 
 
 def _tsv(examples: Sequence[Example]) -> str:
@@ -212,7 +206,7 @@ def _tsv(examples: Sequence[Example]) -> str:
         assert e.tags is not None
         for text in (*e.tokens, *e.tags):
             if not text.strip() or set(text) & {"\t", "\n", "\r"}:
-                raise UsageError(f"'{e.id}' in {e.language}: {TAGS} cannot hold {text!r}")
+                raise UsageError(f"'{e.id}' in {e.language}: {TAGS} cannot contain {text!r}")
         sentences.append("".join(f"{word}\t{tag}\n" for word, tag in zip(e.tokens, e.tags, strict=True)))
     return "\n".join(sentences)
 

@@ -1,14 +1,14 @@
 """Draw a bucket: N-way K-shot for classes, Minimum-Including for tags.
 
-N-way K-shot: K examples of every class; the buckets of one K are disjoint. Bucket b holds the places b·K … (b+1)·K − 1
-of each class in one random order of its examples, so any number of buckets can be drawn, each by itself.
+N-way K-shot: K examples of every class; the buckets of one K are disjoint. Bucket b has the examples b·K … (b+1)·K − 1
+of each class in a random order, so that each bucket can be drawn without the others.
 
-Minimum-Including (Hou et al. 2020, algorithm 1): every tag at least K times, and dropping any sentence breaks that.
-Sentences are added for the rarest tag that still lacks some, then those that can be spared are dropped. Buckets are
-drawn with replacement between them. A tag that all sentences together hold n < K times has to be there n times.
+Minimum-Including (Hou et al. 2020, algorithm 1): every tag at least K times, and removing any sentence breaks that.
+Sentences are added for the rarest tag that occurs too rarely, then superfluous sentences are removed. A tag with n < K
+occurrences in all sentences must occur n times. Buckets are independent of each other, and can overlap.
 
-Random orders are hashes of (seed, example id), so that an example more in the file changes few buckets. Both return
-examples in a fixed order: by class, and within a class, or without classes, in that of the file.
+Random orders are hashes of (seed, example id), so that an additional example in the file changes few buckets. Both
+samplers return examples by class, and within a class in file order.
 """
 
 from __future__ import annotations
@@ -22,35 +22,34 @@ from xclrun.data.example import OUTSIDE, Example, same_sentence
 
 
 def candidates(examples: Iterable[Example], held_out: Iterable[Example] = ()) -> tuple[Example, ...]:
-    """Return what may enter a bucket: each sentence once, its first example, and none that ``held_out`` has too."""
+    """Return the first example of each distinct sentence that is not in ``held_out``."""
     seen = {same_sentence(example) for example in held_out}
-    found = []
+    distinct = []
     for example in examples:
         sentence = same_sentence(example)
         if sentence not in seen:
             seen.add(sentence)
-            found.append(example)
-    return tuple(found)
+            distinct.append(example)
+    return tuple(distinct)
 
 
 def by_class(examples: Iterable[Example]) -> dict[str, list[Example]]:
-    """Return class → its examples, classes by name."""
-    found: dict[str, list[Example]] = {}
+    """Return class → its examples, sorted by class."""
+    classes: dict[str, list[Example]] = {}
     for example in examples:
         if example.label is None:
-            raise UsageError(f"sampler=nway draws examples of each class; '{example.id}' has none (tags: minimum)")
-        found.setdefault(example.label, []).append(example)
-    return dict(sorted(found.items()))
+            raise UsageError(f"sampler=nway needs classes; '{example.id}' has none; use minimum for tags")
+        classes.setdefault(example.label, []).append(example)
+    return dict(sorted(classes.items()))
 
 
 def nway(examples: Sequence[Example], shots: int, bucket: int, seed: int) -> tuple[Example, ...]:
-    """Return the bucket of N-way K-shot.
+    """Return one bucket of N-way K-shot.
 
     Args:
-        examples: what is drawn from; see `candidates`.
-        shots: K.
-        bucket: its id, from 0.
-        seed: the same for all buckets that have to be disjoint.
+        examples: see `candidates`.
+        bucket: number of the bucket, from 0.
+        seed: equal for all buckets that must be disjoint.
     """
     place = {example.id: i for i, example in enumerate(examples)}
     drawn: list[Example] = []
@@ -58,7 +57,7 @@ def nway(examples: Sequence[Example], shots: int, bucket: int, seed: int) -> tup
         if len(members) < (bucket + 1) * shots:
             raise UsageError(
                 f"bucket={bucket}: '{label}' has {len(members)} sentences to draw from: {len(members) // shots} "
-                f"disjoint buckets of shots={shots}, from 0"
+                f"disjoint buckets of shots={shots}, numbered from 0"
             )
         chosen = _shuffled(members, seed)[bucket * shots : (bucket + 1) * shots]
         drawn += sorted(chosen, key=lambda example: place[example.id])
@@ -66,69 +65,66 @@ def nway(examples: Sequence[Example], shots: int, bucket: int, seed: int) -> tup
 
 
 def tag_counts(example: Example, counts: str) -> Counter[str]:
-    """Return how often a sentence has each tag but ``O``, which marks what has none.
+    """Return how often a sentence has each tag except ``O``.
 
     Args:
-        example: a sentence with tags.
-        counts: ``words``: words with the tag; ``sentences``: 1 where any word has it.
+        counts: ``words``: number of words with the tag; ``sentences``: 1 if any word has the tag.
     """
     if example.tags is None:
-        raise UsageError(f"sampler=minimum draws sentences by their tags; '{example.id}' has none (classes: nway)")
-    found = Counter(tag for tag in example.tags if tag != OUTSIDE)
-    return Counter(dict.fromkeys(found, 1)) if counts == "sentences" else found
+        raise UsageError(f"sampler=minimum needs tags; '{example.id}' has none; use nway for classes")
+    words = Counter(tag for tag in example.tags if tag != OUTSIDE)
+    return Counter(dict.fromkeys(words, 1)) if counts == "sentences" else words
 
 
 def needed(total: Mapping[str, int], shots: int) -> dict[str, int]:
-    """Return tag → how often a bucket must have it: K times, or as often as there is, ``total``."""
-    return {tag: min(shots, there) for tag, there in total.items()}
+    """Return tag → the required count: K, or its count in all sentences (``total``)."""
+    return {tag: min(shots, count) for tag, count in total.items()}
 
 
-def spared(held: Sequence[Mapping[str, int]], need: Mapping[str, int]) -> list[int]:
-    """Return the positions of the sentences without any one of which every tag is still there often enough.
+def spared(rows: Sequence[Mapping[str, int]], need: Mapping[str, int]) -> list[int]:
+    """Return the positions of the sentences that can each be removed without breaking a required count.
 
     Args:
-        held: tag counts of the bucket's sentences.
-        need: tag → how often it must be there; one that is there less often already is nobody's to spare.
+        rows: tag counts of the bucket's sentences.
+        need: tag → required count.
     """
     total: Counter[str] = Counter()
-    for counts in held:
+    for counts in rows:
         total.update(counts)
-    return [i for i, counts in enumerate(held) if all(total[t] - n >= need.get(t, 0) for t, n in counts.items())]
+    return [i for i, counts in enumerate(rows) if all(total[t] - n >= need.get(t, 0) for t, n in counts.items())]
 
 
 def minimum(examples: Sequence[Example], shots: int, seed: int, counts: str = "words") -> tuple[Example, ...]:
-    """Return a bucket of Minimum-Including.
+    """Return one bucket of Minimum-Including.
 
     Args:
-        examples: what is drawn from; see `candidates`.
-        shots: K.
-        seed: that of the bucket.
+        examples: see `candidates`.
         counts: see `tag_counts`.
     """
     place = {example.id: i for i, example in enumerate(examples)}
     order = [place[example.id] for example in _shuffled(examples, seed)]
-    held = [tag_counts(example, counts) for example in examples]
+    rows = [tag_counts(example, counts) for example in examples]
     total: Counter[str] = Counter()
-    having: dict[str, list[int]] = {}
+    members: dict[str, list[int]] = {}
     for i in order:
-        total.update(held[i])
-        for tag in held[i]:
-            having.setdefault(tag, []).append(i)
+        total.update(rows[i])
+        for tag in rows[i]:
+            members.setdefault(tag, []).append(i)
     need = needed(total, shots)
     chosen: dict[int, None] = {}
     got: Counter[str] = Counter()
     for tag in sorted(need, key=lambda tag: (total[tag], tag)):
-        for i in having[tag]:
+        for i in members[tag]:
             if got[tag] >= need[tag]:
                 break
             if i not in chosen:
                 chosen[i] = None
-                got.update(held[i])
-    # One pass is enough: what cannot be spared now can be spared no more when others are gone.
+                got.update(rows[i])
+    # One pass is enough: a sentence that is needed now stays necessary when others are removed.
     for i in list(chosen):
-        if all(got[tag] - n >= need[tag] for tag, n in held[i].items()):
+        if all(got[tag] - n >= need[tag] for tag, n in rows[i].items()):
             del chosen[i]
-            got.subtract(held[i])
+            got.subtract(rows[i])
     return tuple(examples[i] for i in sorted(chosen))
 
 

@@ -1,7 +1,7 @@
 """Readers: one file for each layout of data. `READERS` is the registry: ``dataset.reader`` → `Reader`.
 
-To add one, write a file in this folder with a function under `row_reader` (or `reader`, where the data are no files of
-rows), and a YAML in ``conf/dataset`` that names it. Files of this folder are imported with it.
+To add one, write a file in this folder with a function under `row_reader` (or `reader`, if the data are not files of
+rows), and a YAML in ``conf/dataset`` that names it. Files of this folder are imported automatically.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from xclrun.data.example import Example
 from xclrun.data.readers.files import (
     SPLIT_NAMES,
     Notes,
+    Parse,
     Place,
     SplitFile,
     Splits,
@@ -31,26 +32,27 @@ from xclrun.data.readers.files import (
     read_files,
 )
 
-COLUMNS = frozenset(("label", "tags", "answers"))
-# What a reader gives that does not say.
+_CONTENT = {"label": "a label of each text", "tags": "tags of words", "answers": "questions with answers"}
+COLUMNS = frozenset(_CONTENT)
+# The columns of a reader that does not list any.
 USUAL = frozenset(("label", "tags"))
-_HELD = {"label": "a label of each text", "tags": "tags of words", "answers": "questions about texts, with answers"}
+Read = Callable[[DatasetConfig], tuple[Splits, Notes]]
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How the data of one layout are read.
+    """A reader of one layout.
 
     Attributes:
-        read: the config's dataset group → the examples of every wanted language and split, languages in order, and
-            counts for the manifest. Raises `UsageError` for what it cannot read.
-        layout: file names that it looks for under ``dataset.root`` (see `xclrun.data.readers.files`); empty: none.
-        gives: what it can know of an example, of `COLUMNS`; a task that needs more is refused.
-        languages: how languages are ordered where the config names none; others follow, by name.
-        config: values of the choice ``dataset=`` of a plug-in's reader, which has no YAML, such as its task.
+        read: config of the dataset → the examples of every selected language and split, languages in order, and counts
+            for the manifest.
+        layout: file names under ``dataset.root`` (see `xclrun.data.readers.files`); may be empty.
+        gives: the columns that the files can contain, of `COLUMNS`; a task that needs more is refused.
+        languages: the order of languages where the config lists none; other languages follow by name.
+        config: values of ``dataset=NAME`` for a plug-in's reader, which has no YAML, such as its task.
     """
 
-    read: Callable[[DatasetConfig], tuple[Splits, Notes]]
+    read: Read
     layout: tuple[str, ...] = ()
     gives: frozenset[str] = USUAL
     languages: tuple[str, ...] = ()
@@ -61,16 +63,12 @@ READERS: dict[str, Reader] = {}
 
 
 def register(name: str, reader: Reader) -> None:
-    """Make a reader known as ``dataset.reader=name``.
-
-    Raises:
-        UsageError: the name is taken, or the reader gives nothing that a task could predict.
-    """
+    """Make a reader available as ``dataset.reader=name``."""
     if name in READERS:
-        raise UsageError(f"dataset reader '{name}': there is one of this name already")
+        raise UsageError(f"dataset reader '{name}': this name is already registered; choose another")
     if not reader.gives or not reader.gives <= COLUMNS:
-        told = ", ".join(map(str, reader.gives)) or "nothing"
-        raise UsageError(f"dataset reader '{name}': gives some of {', '.join(sorted(COLUMNS))}, not {told}")
+        columns = ", ".join(map(str, reader.gives)) or "nothing"
+        raise UsageError(f"dataset reader '{name}': gives={columns}; list some of {', '.join(sorted(COLUMNS))}")
     READERS[name] = reader
     function: Any = reader.read
     while isinstance(function, partial):
@@ -84,10 +82,10 @@ def reader(
     gives: Collection[str] = USUAL,
     languages: Iterable[str] = (),
     **config: Any,
-) -> Callable[[Callable[[DatasetConfig], tuple[Splits, Notes]]], Callable[[DatasetConfig], tuple[Splits, Notes]]]:
-    """Register a function that reads a dataset whole; see `Reader`."""
+) -> Callable[[Read], Read]:
+    """Register a function that reads a whole dataset (see `Reader`)."""
 
-    def decorate(read: Callable[[DatasetConfig], tuple[Splits, Notes]]) -> Any:
+    def decorate(read: Read) -> Any:
         register(name, Reader(read, tuple(layout), frozenset(gives), tuple(languages), config))
         return read
 
@@ -107,28 +105,26 @@ def row_reader(
     unit: str = "",
     **config: Any,
 ) -> Callable[[Callable[[Any, Place], Example | None]], Callable[[Any, Place], Example | None]]:
-    """Register a function that makes an example of one row of a file.
+    """Register a function (row, `Place`) → example that parses one row of a file.
 
-    The function takes the row and its `Place`; it returns None for a header, and raises `BadRow` for what it cannot
-    read.
+    The function returns None for a header, and raises `BadRow` for a row that it cannot read.
 
     Args:
-        rows: a file's rows: `lines`, or `blocks` of lines between blank ones.
-        split_names: split → what represents it in file names.
-        language_names: what represents a language in file names → its key; others are keys themselves.
-        may_lack: splits that a language need not have; they are empty then.
-        files: of data in one language (the first of ``languages``), in place of the layout: split → names of its file;
-            the first that is there counts, and other splits are empty.
-        unit: what errors call a row that is not a line.
+        rows: the rows of a file: `lines`, or `blocks` of lines between blank lines.
+        split_names: split → its names in file names.
+        language_names: name in file names → language key; other names are keys themselves.
+        may_lack: splits that a language need not have; they are empty.
+        files: for data in one language (the first of ``languages``), instead of the layout: split → possible names
+            of its file, the first that exists counts; other splits are empty.
+        unit: what a row is called in errors if it is not a line.
         config: see `Reader`.
     """
-
     try:
         check_layout(layout)
     except UsageError as error:
         raise UsageError(f"dataset reader '{name}': {error}") from None
     if not callable(rows):
-        raise UsageError(f"dataset reader '{name}': rows={rows!r}: a function such as lines or blocks, not its name")
+        raise UsageError(f"dataset reader '{name}': rows={rows!r} must be a function such as lines or blocks")
     keys = tuple(languages)
     find: Callable[[DatasetConfig], list[SplitFile]] = partial(
         find_files, layout=layout, split_names=split_names, languages=language_names, may_lack=may_lack
@@ -136,7 +132,7 @@ def row_reader(
     if files is not None:
         find = partial(named_files, language=keys[0], files=files)
 
-    def decorate(parse: Callable[[Any, Place], Example | None]) -> Any:
+    def decorate(parse: Parse) -> Any:
         read = partial(_read_rows, find=find, parse=parse, rows=rows, unit=unit)
         register(name, Reader(read, tuple(layout), frozenset(gives), keys, config))
         return parse
@@ -144,34 +140,24 @@ def row_reader(
     return decorate
 
 
-def _read_rows(
-    cfg: DatasetConfig,
-    find: Callable[[DatasetConfig], list[SplitFile]],
-    parse: Callable[[Any, Place], Example | None],
-    rows: Callable[[SplitFile], Iterable[Any]],
-    unit: str,
-) -> tuple[Splits, Notes]:
-    return read_files(cfg, find(cfg), parse, rows, unit)
+def _read_rows(cfg: DatasetConfig, find: Callable[[DatasetConfig], list[SplitFile]], **how: Any) -> Any:
+    return read_files(cfg, find(cfg), **how)
 
 
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read all examples of the languages that a config wants.
-
-    Raises:
-        UsageError: the reader or the task is unknown; the reader does not give what the task needs; or see `Reader`.
-    """
+    """Read all examples of the selected languages."""
     if cfg.reader not in READERS:
-        what = "must be given" if cfg.reader is None else "unknown"
-        raise UsageError(f"dataset.reader={cfg.reader}: {what}; {did_you_mean(str(cfg.reader), READERS)}")
+        problem = "must be given" if cfg.reader is None else "unknown"
+        raise UsageError(f"dataset.reader={cfg.reader}: {problem}; {did_you_mean(str(cfg.reader), READERS)}")
     assert cfg.reader is not None
-    found, task = READERS[cfg.reader], task_of(cfg.task, cfg.tags_are.value)
-    needs = {column for column, of in (("label", task.label), ("tags", task.tag), ("answers", task.answers)) if of}
-    if not needs <= found.gives:
-        held = f"{' and '.join(_HELD[column] for column in _HELD if column in found.gives)} alone"
-        raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} hold {held}")
-    splits, notes = found.read(cfg)
-    if cfg.languages is None and found.languages:
-        rank = {language: i for i, language in enumerate(found.languages)}
+    reader, task = READERS[cfg.reader], task_of(cfg.task, cfg.tags_are.value)
+    needs = {name for name, needed in (("label", task.label), ("tags", task.tag), ("answers", task.answers)) if needed}
+    if not needs <= reader.gives:
+        content = " and ".join(_CONTENT[column] for column in _CONTENT if column in reader.gives)
+        raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} contain only {content}")
+    splits, notes = reader.read(cfg)
+    if cfg.languages is None and reader.languages:
+        rank = {language: i for i, language in enumerate(reader.languages)}
         splits = dict(sorted(splits.items(), key=lambda item: (rank.get(item[0][0], len(rank)), item[0][0])))
     return splits, notes
 

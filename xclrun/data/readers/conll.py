@@ -1,10 +1,10 @@
 """Tagged words in columns, one word a line: CoNLL's layout, for a user's own data.
 
-Columns are separated by tabs, or by blanks in a line without a tab; ``dataset.word_column`` and ``dataset.tag_column``
-choose two of them. Sentences are separated by blank lines. A file's words have as many columns as most of its lines;
-another number is an error. A line before a sentence's first word that begins with ``#`` is a comment if it reads
-``# key = value`` or has another number of columns, so that ``#`` and ``#hashtag`` can be words. ``sent_id`` and
-``text`` are read from comments as in CoNLL-U. ``-DOCSTART-`` lines are skipped.
+Columns are separated by tabs, or by spaces in a line without a tab; ``dataset.word_column`` and ``dataset.tag_column``
+select two of them. Sentences are separated by blank lines. Every word must have as many columns as most lines of the
+file. A line that begins with ``#`` before the first word of a sentence is a comment if it reads ``# key = value`` or
+has another number of columns, so that ``#`` and ``#hashtag`` can be words. ``sent_id`` and ``text`` are read from
+comments as in CoNLL-U. ``-DOCSTART-`` lines are skipped.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _DOCUMENT = "-DOCSTART-"
 
 @reader("conll", LAYOUT, gives=["tags"])
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted language from ``dataset.root``."""
+    """Read every selected language from ``dataset.root``."""
     columns = cfg.word_column, cfg.tag_column
     for key, column in zip(("word_column", "tag_column"), columns, strict=True):
         if not column:
-            raise UsageError(f"dataset.{key}=0: columns count from 1; negative numbers count from the last, -1")
+            raise UsageError(f"dataset.{key}=0: columns are numbered from 1, or from the last with -1, -2, …")
     if cfg.word_column == cfg.tag_column:
-        raise UsageError(f"dataset.word_column={cfg.word_column}: is dataset.tag_column too; set two different columns")
+        raise UsageError(f"dataset.word_column={cfg.word_column}: equals dataset.tag_column; set two different columns")
     return read_files(cfg, find_files(cfg, LAYOUT, _NAMES), partial(parse, columns=columns), rows)
 
 
 def rows(file: SplitFile) -> Iterator[tuple[list[bytes], int] | tuple[()]]:
-    """Yield the blocks of a file as `blocks` does, each with the number of columns that most lines of the file have."""
+    """Yield the blocks of a file, each with the number of columns of most of its lines."""
     sentences = list(blocks(file))
     widths = Counter(len(_fields(line.decode("latin-1"))) for block in sentences for line in block)
     for block in sentences:
@@ -60,11 +60,10 @@ def rows(file: SplitFile) -> Iterator[tuple[list[bytes], int] | tuple[()]]:
 
 
 def parse(row: tuple[list[str], int], place: Place, columns: tuple[int, int]) -> Example | None:
-    """Return the example of one block of lines; None for the beginning of a document.
+    """Return the example of a block (lines, number of columns of a word); None for the beginning of a document.
 
     Args:
-        row: the lines, and the number of columns that words have.
-        columns: those of word and tag, from 1; negative: from the last.
+        columns: of word and tag, from 1, or negative from the last.
     """
     block, width = row
     facts: dict[str, str] = {}
@@ -92,20 +91,19 @@ def parse(row: tuple[list[str], int], place: Place, columns: tuple[int, int]) ->
 
 
 def _fields(line: str) -> list[str]:
-    """Return the columns of a line; characters such as a no-break space may be part of a word."""
+    """Return the columns of a line; a no-break space can be part of a word."""
     line = line.rstrip("\t ")
     return [field.strip(" ") for field in line.split("\t")] if "\t" in line else re.split(" +", line.lstrip(" "))
 
 
 def _word(row: list[str], width: int, columns: tuple[int, int]) -> tuple[str, str]:
-    """Return the word and the tag of a line."""
     count = f"{len(row)} column{'' if len(row) == 1 else 's'}"
     places = [column - 1 if column > 0 else len(row) + column for column in columns]
     for key, column, place in zip(("word", "tag"), columns, places, strict=True):
         if not 0 <= place < len(row):
-            raise BadRow(f"{count}, so there is none for dataset.{key}_column={column}")
+            raise BadRow(f"{count}; dataset.{key}_column={column} does not exist")
     if places[0] == places[1]:
-        raise BadRow(f"{count}; a word and its tag are needed, separated by a tab or blanks")
+        raise BadRow(f"{count}; a word and its tag are needed, separated by a tab or spaces")
     if len(row) != width:
         raise BadRow(f"{count} where most lines of the file have {width}")
     return row[places[0]], row[places[1]]

@@ -1,6 +1,6 @@
-"""English datasets of lifelong learning's streams, from local files as they are released.
+"""English datasets for streams of tasks, from local files as released.
 
-| reader | files | an example, and what is reported next to it | label |
+| reader | files | text of an example; ``facts`` | label |
 |---|---|---|---|
 | ``boolq`` (Clark et al. 2019) | ``train.jsonl``, ``val.jsonl`` or ``dev.jsonl`` | passage, question | true, false |
 | ``wic`` (Pilehvar & Camacho-Collados 2019) | ``train.jsonl``, ``val.jsonl`` | two sentences; ``word``, \
@@ -10,14 +10,14 @@
 sentence; ``head``, ``tail`` | relation |
 | ``mnli`` (Williams et al. 2018) | ``multinli_1.0_train.jsonl``, ``multinli_1.0_dev_matched.jsonl`` | premise, \
 hypothesis; ``genre`` | entailment, neutral, contradiction |
-| ``snli`` (Bowman et al. 2015) | ``snli_1.0_train.jsonl``, ``snli_1.0_test.jsonl`` | premise, hypothesis | as of \
+| ``snli`` (Bowman et al. 2015) | ``snli_1.0_train.jsonl``, ``snli_1.0_test.jsonl`` | premise, hypothesis | as in \
 ``mnli`` |
 | ``yelp``, ``amazon``, ``agnews``, ``dbpedia``, ``yahoo`` (Zhang et al. 2015) | ``train.csv``, ``test.csv`` | the \
 texts of a line | stars 1 to 5, or the class's name |
 
-BoolQ, WiC and WSC are as in SuperGLUE (Wang et al. 2019). Tests of most are not released with labels, so the validation
-files are the test splits here, as LL has it, and dev splits are empty: such data are trained with
-``trainer.selection=last``. The only language is ``en``.
+BoolQ, WiC and WSC are in SuperGLUE's format (Wang et al. 2019). Most test splits are released without labels. As in LL,
+the validation files are therefore the test splits, and dev splits are empty: train with ``trainer.selection=last``. The
+only language is ``en``.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.readers import row_reader
 from xclrun.data.readers.files import BadRow, Place, SplitFile, json_file
-from xclrun.data.readers.rows import json_row, one_of, text_example
+from xclrun.data.readers.rows import field, json_row, one_of, text_example
 
 NLI = ("contradiction", "entailment", "neutral")
-# The classes of released CSV files, by their number from 1; of reviews the number of stars is the name.
+# The classes of released CSV files, by their number from 1; the classes of reviews are numbers of stars.
 CLASSES = {
     "yelp": ("1", "2", "3", "4", "5"),
     "amazon": ("1", "2", "3", "4", "5"),
@@ -50,7 +50,7 @@ CLASSES = {
         "Sports", "Business & Finance", "Entertainment & Music", "Family & Relationships", "Politics & Government",
     ),
 }  # fmt: skip
-# Columns after the class, and those whose text is read: LL leaves out the titles of news and of articles.
+# Columns after the class, and the columns that are read: LL ignores the titles of news and of articles.
 COLUMNS = {
     "yelp": (("text",), ("text",)),
     "amazon": (("title", "text"), ("title", "text")),
@@ -64,19 +64,13 @@ _english = partial(row_reader, gives=["label"], languages=["en"])
 _PAIR = {"train": ("train.jsonl",), "test": ("val.jsonl", "dev.jsonl")}
 
 
-def _string(row: dict[str, Any], *keys: str) -> str:
-    """Return the text under the first key that is there."""
-    value = next((row[key] for key in keys if key in row), None)
-    if not isinstance(value, str) or not value.strip():
-        raise BadRow(f"'{keys[0]}' must be a text, not {value!r}")
-    return value.strip()
+def _string(row: dict[str, Any], key: str) -> str:
+    text: str = field(row, "text", key)
+    return text.strip()
 
 
 def _truth(row: dict[str, Any], *keys: str) -> str:
-    value = next((row[key] for key in keys if key in row), None)
-    if not isinstance(value, bool):
-        raise BadRow(f"'{keys[0]}' must be true or false, not {value!r}")
-    return str(value).lower()
+    return str(field(row, "boolean", *keys)).lower()
 
 
 @_english("boolq", ("{split}.jsonl",), files=_PAIR)
@@ -89,21 +83,19 @@ def parse_boolq(line: str, place: Place) -> Example:
 
 @_english("wic", ("{split}.jsonl",), files=_PAIR)
 def parse_wic(line: str, place: Place) -> Example:
-    """Whether a word has one sense in two sentences."""
+    """Whether a word has the same sense in two sentences."""
     row = json_row(line)
     facts = {key: _string(row, key) for key in ("word", "sentence1", "sentence2")}
-    # Without statements the word is the end of the second text.
+    # The second text ends with the word, which statements name themselves.
     second = f"{facts['sentence2']} {facts['word']}"
     return text_example(place, row.get("idx"), facts["sentence1"], _truth(row, "label"), second, facts)
 
 
 @_english("wsc", ("{split}.jsonl",), files=_PAIR)
 def parse_wsc(line: str, place: Place) -> Example:
-    """Whether a pronoun means a noun."""
+    """Whether a pronoun refers to a noun."""
     row = json_row(line)
-    target = row.get("target")
-    if not isinstance(target, dict):
-        raise BadRow(f"'target' must be an object, not {target!r}")
+    target = field(row, "object", "target")
     facts = {"noun": _string(target, "span1_text"), "pronoun": _string(target, "span2_text")}
     second = f"{facts['noun']} {facts['pronoun']}"
     return text_example(place, row.get("idx"), _string(row, "text"), _truth(row, "label"), second, facts)
@@ -113,7 +105,7 @@ def _inference(line: str, place: Place, genre: bool) -> Example | None:
     row = json_row(line)
     label = one_of(_string(row, "gold_label"), (*NLI, "-"))
     if label == "-":
-        # Annotators did not agree.
+        # The annotators disagreed.
         place.odd["disputed"] += 1
         return None
     facts = {"genre": _string(row, "genre")} if genre else None
@@ -127,7 +119,7 @@ def _inference(line: str, place: Place, genre: bool) -> Example | None:
     files={"train": ("multinli_1.0_train.jsonl",), "test": ("multinli_1.0_dev_matched.jsonl",)},
 )
 def parse_mnli(line: str, place: Place) -> Example | None:
-    """Inference in ten genres, which parts can be made of."""
+    """Inference in ten genres; parts can select them."""
     return _inference(line, place, genre=True)
 
 
@@ -142,16 +134,16 @@ def parse_snli(line: str, place: Place) -> Example | None:
 def _relations(file: SplitFile) -> Iterator[tuple[str, str, int, Any]]:
     """Yield (code of a relation, its name, number, example) of FewRel's file, which is one JSON object.
 
-    A name that several codes have says which one is meant: ``part of (P361)``.
+    A name that several codes share is followed by the code: ``part of (P361)``.
     """
-    names = file.path.with_name("pid2name.json")
-    named = json_file(names, f"{Path(file.shown).parent}/{names.name}") if names.is_file() else {}
-    of = {code: name[0] for code, name in named.items() if isinstance(name, list) and name and isinstance(name[0], str)}
-    times = Counter(of.values())
-    for code, examples in json_file(file.path, file.shown).items():
+    path = file.path.with_name("pid2name.json")
+    listed = json_file(path, f"{Path(file.name).parent}/{path.name}") if path.is_file() else {}
+    names = {code: row[0] for code, row in listed.items() if isinstance(row, list) and row and isinstance(row[0], str)}
+    times = Counter(names.values())
+    for code, examples in json_file(file.path, file.name).items():
         if not isinstance(examples, list):
-            raise UsageError(f"{file.shown}: the relation '{code}' must be a list of examples")
-        name = of.get(code, code)
+            raise UsageError(f"{file.name}: the relation '{code}' must be a list of examples")
+        name = names.get(code, code)
         name = f"{name} ({code})" if times[name] > 1 else name
         for number, example in enumerate(examples, 1):
             yield code, name, number, example
@@ -165,16 +157,15 @@ def _relations(file: SplitFile) -> Iterator[tuple[str, str, int, Any]]:
 )
 def parse_fewrel(row: tuple[str, str, int, Any], place: Place) -> Example:
     """The relation between two names in a sentence."""
-    code, relation, number, found = row
-    where = f"example {number} of the relation '{code}'"
+    code, relation, number, example = row
     try:
-        tokens, head, tail = found["tokens"], found["h"][0], found["t"][0]
+        parts = {"tokens": example["tokens"], "h": example["h"][0], "t": example["t"][0]}
     except (KeyError, TypeError, IndexError):
-        raise BadRow(f"{where} needs tokens, h and t") from None
-    if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) and t.strip() for t in tokens):
-        raise BadRow(f"{where}: tokens must be a list of words")
-    if not all(isinstance(name, str) and name.strip() for name in (head, tail)):
-        raise BadRow(f"{where}: h and t must begin with a name")
+        raise BadRow(f"example {number} of the relation '{code}' needs tokens, h and t") from None
+    try:
+        tokens, head, tail = field(parts, "words", "tokens"), field(parts, "text", "h"), field(parts, "text", "t")
+    except BadRow as bad:
+        raise BadRow(f"example {number} of the relation '{code}': {bad}") from None
     facts = {"head": head, "tail": tail}
     return Example(f"{code}-{number}", place.language, tuple(tokens), relation, None, None, f"{head} {tail}", facts)
 
@@ -191,8 +182,9 @@ def _parse_csv(line: str, place: Place, name: str) -> Example:
     if number not in map(str, range(1, len(classes) + 1)):
         raise BadRow(f"the class must be a number from 1 to {len(classes)}, not {number!r}")
     # Line breaks of the texts are written as \\n.
-    of = {column: " ".join(text.replace("\\n", " ").split()) for column, text in zip(columns, fields[1:], strict=True)}
-    return text_example(place, None, " ".join(of[column] for column in read if of[column]), classes[int(number) - 1])
+    texts = {name: " ".join(text.replace("\\n", " ").split()) for name, text in zip(columns, fields[1:], strict=True)}
+    text = " ".join(texts[column] for column in read if texts[column])
+    return text_example(place, None, text, classes[int(number) - 1])
 
 
 for _name in CLASSES:

@@ -5,11 +5,11 @@ One row per example::
     {"id": "7", "language": "de", "split": "train", "tokens": ["wie", "warm", "wird", "es"],
      "tags": ["O", "O", "O", "O"], "text": "wie warm wird es", "text_b": null, "label": "weather"}
 
-``facts``, where given, is an object of further strings, by which a dataset can be cut into parts (``dataset.parts``);
-``label`` is needed where the task has labels, ``tags`` if it is one of tags, and ``tokens`` or ``text`` (then the
-tokens are its words between spaces); files also need ``id``. What the task does not predict is not read. ``language``
-and ``split``, where given, must be those of the file. A hub dataset has one config per language, or a column
-``language``; columns beyond these are not read, and ``dataset.hub_columns`` tells those that have other names.
+``tokens`` or ``text`` is required (tokens are then the words between spaces), ``label`` where the task has labels, and
+``tags`` where it has tags; files also need ``id``. ``facts`` is an object of further strings, by which a dataset can be
+cut into parts (``dataset.parts``). Columns that the task does not predict are ignored. ``language`` and ``split`` must
+be those of the file. A hub dataset has one config per language, or a column ``language``; its other columns are
+ignored, and ``dataset.hub_columns`` maps columns that have other names.
 """
 
 from __future__ import annotations
@@ -24,125 +24,81 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.task import INTENT_SLOTS, TOKEN_TAGS, Task
 from xclrun.data.example import SPLITS, Example
-from xclrun.data.readers import reader
-from xclrun.data.readers.files import (
-    SPLIT_NAMES,
-    BadRow,
-    Notes,
-    Place,
-    Source,
-    SplitFile,
-    Splits,
-    check_tags,
-    choose_languages,
-    collect,
-    find_files,
-    lines,
-    parse_json,
-    read_files,
-)
-from xclrun.data.readers.rows import own_text, strings_of
+from xclrun.data.readers import files, reader
+from xclrun.data.readers.files import SPLIT_NAMES, BadRow, Notes, Place, Source, Splits, choose_languages
+from xclrun.data.readers.rows import field, own_text
 
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.jsonl{packed}" for packed in ("", ".gz") for separator in (".", "/", "-", "_")
 )
 KEYS = ("id", "language", "split", "tokens", "tags", "text", "text_b", "label", "facts")
+Rows = dict[str, list[dict[str, Any]]]
 
 
 @reader("jsonl", LAYOUT)
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted language from ``dataset.root`` or ``dataset.hub``."""
+    """Read every selected language from ``dataset.root`` or ``dataset.hub``."""
     if cfg.hub is None:
-        return read_files(cfg, find_files(cfg, LAYOUT), _parse_line, _lines)
+        # `datasets` would not name the line of a bad row, and takes a second to import.
+        return files.read_files(
+            cfg, files.find_files(cfg, LAYOUT), _parse_line, lambda file: map(bytes.strip, files.lines(file))
+        )
     if cfg.root is not None:
-        raise UsageError(f"dataset.root={cfg.root} and dataset.hub={cfg.hub}: give one of them, and null for the other")
-    return collect(cfg, _hub_sources(cfg), _parse_hub_row)
+        raise UsageError(f"dataset.root={cfg.root} and dataset.hub={cfg.hub}: set one of them, and the other to null")
+    return files.collect(cfg, _hub_sources(cfg), _parse_hub_row)
 
 
 def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) -> Example:
-    """Return the example that a row describes."""
+    """Return the example of a row."""
     if not isinstance(row, dict):
-        raise BadRow(f"a row is an object with the keys {', '.join(KEYS)}, not {type(row).__name__}")
+        raise BadRow(f"a row must be an object with the keys {', '.join(KEYS)}, not {type(row).__name__}")
     for key in row:
         if key not in KEYS:
             raise BadRow(f"unknown key '{key}'; {did_you_mean(key, KEYS)}")
-    if row.get("language") not in (None, language):
-        raise BadRow(f"language {row['language']!r} in the file of '{language}'")
-    if row.get("split") not in (None, *SPLIT_NAMES[split]):
-        raise BadRow(f"split {row['split']!r} in the file of {split}")
-    text, text_b = _text(row, "text"), _text(row, "text_b")
-    tokens = strings_of(row, "tokens")
-    if tokens is None:
-        if text is None:
-            raise BadRow("neither 'tokens' nor 'text' is given")
-        tokens = tuple(text.split())
-    if not tokens:
-        raise BadRow("empty sentence: no tokens")
-    if not all(token.strip() for token in tokens):
-        raise BadRow("a token is blank")
-    tags = None if task.tag is None else strings_of(row, "tags")
+    for key, values in (("language", (language,)), ("split", SPLIT_NAMES[split])):
+        if row.get(key) not in (None, *values):
+            raise BadRow(f"{key} {row[key]!r} in the file of '{values[0]}'")
+    text, text_b = field(row, "text", "text", optional=True), field(row, "text", "text_b", optional=True)
+    listed = field(row, "words", "tokens", optional=True)
+    if listed is None and text is None:
+        raise BadRow("neither 'tokens' nor 'text' is given")
+    tokens = tuple(text.split() if listed is None else listed)
+    tags = None if task.tag is None else field(row, "strings", "tags", optional=not task.tags_needed)
     if tags is not None:
-        check_tags(tags, tokens, task)
-    elif task.tags_needed:
-        raise BadRow("'tags' is missing")
+        files.check_tags(tags, tokens, task)
     if task.label is not None and row.get("label") is None:
         hint = f"; for tags alone set dataset.task={TOKEN_TAGS.name}" if tags is not None else ""
         raise BadRow(f"'label' is missing, which dataset.task={task.name} predicts{hint}")
-    label = None if task.label is None else _name(row, "label")
-    facts = row.get("facts")
-    if facts is not None and not (isinstance(facts, dict) and all(isinstance(item, str) for item in facts.values())):
-        raise BadRow(f"'facts' must be an object of strings, not {facts!r}")
-    return Example(_name(row, "id"), language, tokens, label, tags, own_text(text, tokens), text_b, facts)
-
-
-def _name(row: dict[str, Any], key: str) -> str:
-    """Return an id or a label; whole numbers are names too."""
-    value = row.get(key)
-    if value is None:
-        raise BadRow(f"'{key}' is missing")
-    if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
-        raise BadRow(f"'{key}' must be a string that is not blank, or a whole number, not {value!r}")
-    return str(value)
-
-
-def _text(row: dict[str, Any], key: str) -> str | None:
-    value = row.get(key)
-    if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise BadRow(f"'{key}' must be a string that is not blank, not {value!r}")
-    return value
+    label = None if task.label is None else str(field(row, "name", "label"))
+    facts = field(row, "facts", "facts", optional=True)
+    tags = None if tags is None else tuple(tags)
+    return Example(str(field(row, "name", "id")), language, tokens, label, tags, own_text(text, tokens), text_b, facts)
 
 
 def _parse_line(line: str, place: Place) -> Example:
-    return _noted(parse_row(parse_json(line, "the line"), place.language, place.split, place.task), place)
+    return _compared(parse_row(files.parse_json(line, "the line"), place.language, place.split, place.task), place)
 
 
 def _parse_hub_row(row: dict[str, Any], place: Place) -> Example:
-    known = {key: value for key, value in row.items() if key in KEYS and key not in ("language", "split")}
-    return _noted(parse_row({"id": place.name, **known}, place.language, place.split, place.task), place)
+    read = {key: value for key, value in row.items() if key in KEYS and key not in ("language", "split")}
+    return _compared(parse_row({"id": place.name, **read}, place.language, place.split, place.task), place)
 
 
-def _noted(example: Example, place: Place) -> Example:
-    """Return the example; counts it where tokens and text differ in more than blanks."""
+def _compared(example: Example, place: Place) -> Example:
+    """Return the example, and count it if its tokens and its text differ in more than white space."""
     words, text = ("".join(normalize("NFKC", part).split()) for part in ("".join(example.tokens), example.whole))
     if words != text:
         place.odd["text_differs"] += 1
     return example
 
 
-def _lines(file: SplitFile) -> Iterator[bytes]:
-    """Return the lines of a file. ``datasets`` would not name the line of a bad row, and takes a second to import."""
-    return map(bytes.strip, lines(file))
-
-
-def _hub_sources(cfg: DatasetConfig) -> Iterator[Source[dict[str, Any]]]:
+def _hub_sources(cfg: DatasetConfig) -> Iterator[Source]:
     """Yield the splits of a hub dataset: one config per language, or one config with a column ``language``."""
     with _quiet():
         configs = [cfg.hub_config] if cfg.hub_config else _hub(cfg, "get_dataset_config_names")
         if len(configs) > 1:
-            per_language = {
-                language: _hub_splits(cfg, language)
-                for language in choose_languages(cfg.languages, configs, f"the configs of {cfg.hub}")
-            }
+            chosen = choose_languages(cfg.languages, configs, f"the configs of {cfg.hub}")
+            per_language = {language: _hub_splits(cfg, language) for language in chosen}
         else:
             per_language = _by_language(cfg, _hub_splits(cfg, configs[0]))
     for language, splits in per_language.items():
@@ -150,32 +106,32 @@ def _hub_sources(cfg: DatasetConfig) -> Iterator[Source[dict[str, Any]]]:
             yield Source(language, split, f"dataset.hub={cfg.hub} {language} {split}", rows)
 
 
-def _hub_splits(cfg: DatasetConfig, config: str) -> dict[str, list[dict[str, Any]]]:
+def _hub_splits(cfg: DatasetConfig, config: str) -> Rows:
     """Return split → rows of one config."""
     published = _hub(cfg, "load_dataset", config)
-    renamed = {theirs: ours for ours, theirs in (cfg.hub_columns or {}).items()}
-    for ours in renamed.values():
-        if ours not in KEYS:
-            raise UsageError(f"dataset.hub_columns: unknown key '{ours}'; {did_you_mean(ours, KEYS)}")
+    for key in cfg.hub_columns or {}:
+        if key not in KEYS:
+            raise UsageError(f"dataset.hub_columns: unknown key '{key}'; {did_you_mean(key, KEYS)}")
     splits = {}
     for split in SPLITS:
         name = next((name for name in SPLIT_NAMES[split] if name in published), None)
         if name is None:
             raise UsageError(f"dataset.hub={cfg.hub} {config}: no {split} split; it has {', '.join(published)}")
         table = published[name]
-        for theirs, ours in renamed.items():
-            if theirs not in table.column_names:
-                known = did_you_mean(theirs, table.column_names)
-                raise UsageError(f"dataset.hub_columns: {cfg.hub} {config} has no column '{theirs}'; {known}")
-            # What had our name gives way to the column that is asked for.
-            table = table.remove_columns([ours]) if ours in table.column_names and ours != theirs else table
-            table = table.rename_column(theirs, ours) if ours != theirs else table
+        for key, column in (cfg.hub_columns or {}).items():
+            if column not in table.column_names:
+                names = did_you_mean(column, table.column_names)
+                raise UsageError(f"dataset.hub_columns: {cfg.hub} {config} has no column '{column}'; {names}")
+            if key != column:
+                # The mapped column replaces one that already has this name.
+                table = table.remove_columns([key]) if key in table.column_names else table
+                table = table.rename_column(column, key)
         splits[split] = _rows(table)
     return splits
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a split, ids of classes and tags as the names that the hub gives them; −1 is no label."""
+    """Return the rows of a split, with the names of classes and tags in place of their ids; −1 means no label."""
     rows = list(table)
     if names := getattr(table.features.get("label"), "names", None):
         for row in rows:
@@ -187,19 +143,15 @@ def _rows(table: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _by_language(
-    cfg: DatasetConfig, splits: dict[str, list[dict[str, Any]]]
-) -> dict[str, dict[str, list[dict[str, Any]]]]:
+def _by_language(cfg: DatasetConfig, splits: Rows) -> dict[str, Rows]:
     """Return language → split → rows, by the rows' column ``language``."""
-    known = {row.get("language") for rows in splits.values() for row in rows}
-    if not all(isinstance(language, str) for language in known):
+    languages = {row.get("language") for rows in splits.values() for row in rows}
+    if not all(isinstance(language, str) for language in languages):
         raise UsageError(
             f"dataset.hub={cfg.hub}: needs one config per language, or a column 'language' with a key in every row; "
-            "or give a local path with dataset.root=…"
+            "or set dataset.root to a local folder"
         )
-    chosen = choose_languages(
-        cfg.languages, {str(language) for language in known}, f"the column 'language' of {cfg.hub}"
-    )
+    chosen = choose_languages(cfg.languages, set(map(str, languages)), f"the column 'language' of {cfg.hub}")
     return {
         language: {split: [row for row in rows if row["language"] == language] for split, rows in splits.items()}
         for language in chosen
@@ -207,11 +159,11 @@ def _by_language(
 
 
 def _hub(cfg: DatasetConfig, function: str, *arguments: str) -> Any:
-    """Call a function of ``datasets`` on the hub's dataset, with errors for people."""
+    """Call a function of ``datasets`` on the hub dataset; its errors become one line."""
     import datasets
     from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
-    local = "give a local path with dataset.root=…"
+    local = "set dataset.root to a local folder"
     try:
         return getattr(datasets, function)(cfg.hub, *arguments)
     except DatasetNotFoundError:
@@ -224,7 +176,7 @@ def _hub(cfg: DatasetConfig, function: str, *arguments: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the library's progress bars and retry notices off the terminal, and leave its settings as they were."""
+    """Suppress the library's progress bars and retry notices, and restore its settings afterwards."""
     import datasets
 
     had_bars = not datasets.are_progress_bars_disabled()

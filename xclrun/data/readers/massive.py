@@ -2,18 +2,16 @@
 
 ``LOCALE.jsonl`` holds all splits of a locale, each line with ``id``, ``partition`` (train, dev, test), ``scenario``,
 ``intent``, ``utt`` and ``annot_utt``, in which slots are in brackets: ``weck mich [date : diese woche] auf``. Keys
-are the release's locales, such as ``de-DE`` and ``zh-TW``; an id is the same sentence in every language.
+are the release's locales, such as ``de-DE`` and ``zh-TW``; sentences with the same id are translations of each other.
 
-Words are what stands between spaces. Japanese and Chinese are written without, so there a run of characters is cut
-into single ones, unless all of it is ASCII, as the authors' own code does. A slot that begins or ends inside a word has
-all of the word.
+Words are separated by spaces. Japanese and Chinese have no spaces: a run of characters is split into single characters,
+unless it is ASCII, as in the authors' code. A slot that begins or ends inside a word is extended to the whole word.
 """
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from xclrun.config.schema import DatasetConfig
@@ -24,8 +22,8 @@ from xclrun.data.readers.files import (
     BadRow,
     Notes,
     Place,
+    Root,
     Source,
-    SplitFile,
     Splits,
     choose_languages,
     collect,
@@ -33,9 +31,9 @@ from xclrun.data.readers.files import (
     parse_utf8,
     root_of,
 )
-from xclrun.data.readers.rows import json_row, own_text, strings
+from xclrun.data.readers.rows import field, json_row, own_text
 
-# Where the release's folders may begin below the root; the first that has files counts.
+# Possible locations of the files below the root; the first that has files counts.
 FOLDERS = ("", "data/", "1.1/data/", "1.0/data/")
 LAYOUT = tuple(f"{folder}{{language}}.jsonl" for folder in reversed(FOLDERS))
 UNSPACED = ("ja-JP", "zh-CN", "zh-TW")
@@ -44,59 +42,56 @@ _SLOT = re.compile(r"\[\s*([^\[\]:\s]+)\s*:([^\[\]]*)\]")
 
 @reader("massive", LAYOUT)
 def read_massive(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted locale under ``dataset.root``; a locale without train or dev lines has an empty split."""
-    root, shown = root_of(cfg, LAYOUT)
-    folder = next((folder for folder in FOLDERS if any((root / folder).glob("*.jsonl"))), None)
+    """Read every selected locale under ``dataset.root``; a locale without train or dev lines has an empty split."""
+    root = root_of(cfg, LAYOUT)
+    folder = next((folder for folder in FOLDERS if any((root.path / folder).glob("*.jsonl"))), None)
     if folder is None:
-        looked_for = LAYOUT[-1].format(language="<language>")
-        raise UsageError(f"dataset.root={shown}: no data found; looked for {looked_for}")
-    known = [path.stem for path in (root / folder).glob("*.jsonl")]
-    languages = choose_languages(cfg.languages, known, shown)
-    names = {language: f"{folder}{language}.jsonl" for language in languages}
-    # One file after the other: the lines of all would need gigabytes.
-    sources = (s for language, name in names.items() for s in _sources(language, root / name, f"{shown}/{name}"))
-    return collect(cfg, sources, parse)
+        raise root.error(f"no data found; looked for {LAYOUT[-1].format(language='<language>')}")
+    available = [path.stem for path in (root.path / folder).glob("*.jsonl")]
+    languages = choose_languages(cfg.languages, available, root.name)
+    # One file after another: the lines of all files would need gigabytes.
+    return collect(cfg, (source for language in languages for source in _sources(root, folder, language)), parse)
 
 
-def _sources(language: str, path: Path, shown: str) -> list[Source[Any]]:
-    """Return the lines of each split of a file, in their places; a line that cannot be read is the test split's."""
+def _sources(root: Root, folder: str, language: str) -> list[Source]:
+    """Return the lines of each split of a file, None in place of other lines; unreadable lines belong to test."""
+    file = root.file(language, "", f"{folder}{language}.jsonl")
     rows: dict[str, list[Any]] = {split: [] for split in SPLITS}
-    for line in lines(SplitFile(language, "", path, shown)):
+    for line in lines(file):
         row: Any = line.strip()
-        # A bad line is parsed again as a row, which says what is wrong and where.
+        # A bad line is parsed again as a row, which reports the reason and the place.
         with suppress(BadRow):
             row = json_row(parse_utf8(line))
-        split = row.get("partition") if isinstance(row, dict) else None
-        for name, of in rows.items():
-            of.append(row if name == (split if split in SPLITS else "test") else None)
-    found = [Source(language, split, shown, of) for split, of in rows.items() if any(of)]
-    if not any(source.split == "test" for source in found):
-        raise UsageError(f"{shown}: no line whose partition is test")
-    return found
+        partition = row.get("partition") if isinstance(row, dict) else None
+        for split, split_rows in rows.items():
+            split_rows.append(row if split == (partition if partition in SPLITS else "test") else None)
+    if not any(rows["test"]):
+        raise UsageError(f"{file.name}: no line whose partition is test")
+    return [Source(language, split, file.name, split_rows) for split, split_rows in rows.items() if any(split_rows)]
 
 
 def parse(row: Any, place: Place) -> Example:
-    """Return the example of one line: an object, or the text of a line that is none.
+    """Return the example of one line: an object, or the text of a line that is not a JSON object.
 
-    Counts ``slots_inside_words``, and ``annotated_otherwise`` where ``annot_utt`` has other words than ``utt``.
+    Counts ``slots_inside_words``, and ``annotated_otherwise`` where the words of ``annot_utt`` and ``utt`` differ.
     """
     row = json_row(row) if isinstance(row, str) else row
     if row.get("partition") not in SPLITS:
         raise BadRow(f"'partition' must be one of {', '.join(SPLITS)}, not {row.get('partition')!r}")
     if row.get("locale", place.language) != place.language:
         raise BadRow(f"'locale' is {row['locale']!r} in the file of {place.language}")
-    name, intent, utterance, annotated = strings(row, "id", "intent", "utt", "annot_utt")
+    name, intent, utterance, annotated = (field(row, "string", key) for key in ("id", "intent", "utt", "annot_utt"))
     text, slots = plain(annotated)
     tokens, starts = _words(text, place.language in UNSPACED)
     if not tokens:
-        raise BadRow("empty sentence: 'annot_utt' has no words")
+        raise BadRow("'annot_utt' has no words")
     tags = [OUTSIDE] * len(tokens)
     for start, end, slot in slots:
         inside = [i for i, (s, t) in enumerate(zip(starts, tokens, strict=True)) if s < end and start < s + len(t)]
         first, last = inside[0], inside[-1]
         if starts[first] < start or starts[last] + len(tokens[last]) > end:
             place.odd["slots_inside_words"] += 1
-        # A word that two slots reach is the earlier one's.
+        # A word that two slots overlap belongs to the earlier slot.
         free = [i for i in inside if tags[i] == OUTSIDE]
         for i in free:
             tags[i] = f"{'B' if i == free[0] else 'I'}-{slot}"
@@ -108,7 +103,7 @@ def parse(row: Any, place: Place) -> Example:
 
 
 def plain(annotated: str) -> tuple[str, list[tuple[int, int, str]]]:
-    """Return a text without its brackets, and its slots as (start, end, name), which count the text's characters.
+    """Return a text without its brackets, and its slots as (start, end, name) in characters of that text.
 
     >>> plain("wake me [time : at five]")
     ('wake me at five', [(8, 15, 'time')])
@@ -123,7 +118,7 @@ def plain(annotated: str) -> tuple[str, list[tuple[int, int, str]]]:
         text, last = text + value, match.end()
     text += annotated[last:]
     if (bracket := re.search(r"[\[\]]", text)) is not None:
-        raise BadRow(f"'annot_utt': a {bracket[0]!r} that is none of a slot [name : text]")
+        raise BadRow(f"'annot_utt': a {bracket[0]!r} outside of a slot [name : text]")
     return text, slots
 
 

@@ -9,15 +9,14 @@
 CCAT, ECAT, GCAT, MCAT |
 | ``marc`` (Keung et al. 2020) | ``SPLIT/dataset_LANGUAGE_SPLIT.json``, one object per line | 1 to 5 stars |
 | ``sib200`` (Adelani et al. 2024) | ``data/annotated/LANGUAGE/{train,dev,test}.tsv``; the root is ``annotated``; \
-quoted as in CSV where the text has quotes | seven topics |
+quoted as in CSV if the text has quotes | seven topics |
 | ``taxi1500`` (Ma et al. 2023) | ``eng_data/eng_train.tsv``, or ``train/LANGUAGE.tsv`` as the authors' scripts write; \
 without quoting | six topics |
 
-Texts are kept unchanged between tabs; their words are what stands between spaces. Languages are ISO 639-1 keys,
-but ``eng_Latn`` with the script in SIB-200 and ISO 639-3 codes in Taxi1500, where an id is the same sentence in every
-language. A language of XNLI without a training file has an empty training split: it is evaluated, and may get a bucket;
-so has one of SIB-200 and Taxi1500, where the dev file may lack too. MARC's second text is the title and the product's
-category, as FS has them.
+Words are separated by spaces. Languages are ISO 639-1 keys, but ``eng_Latn`` with the script in SIB-200 and ISO 639-3
+codes in Taxi1500, where sentences with the same id are translations. A language of XNLI, SIB-200 or Taxi1500 without a
+training file has an empty training split: it is evaluated, and may get a bucket; the latter two may also lack the dev
+file. MARC's second text is the title and the product's category, as in FS.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from __future__ import annotations
 import ast
 import csv
 import re
-from pathlib import Path
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
@@ -40,13 +38,12 @@ from xclrun.data.readers.files import (
     Splits,
     choose_languages,
     collect,
-    first_file,
     lines,
     root_of,
 )
-from xclrun.data.readers.rows import columns, json_row, one_of, strings, text_example
+from xclrun.data.readers.rows import columns, field, json_row, one_of, text_example
 
-_SHOWN = re.compile(r"b(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
+_BYTES = re.compile(r"b(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
 
 ISO = {"english": "en", "german": "de", "spanish": "es", "french": "fr", "italian": "it", "japanese": "ja",
        "russian": "ru", "chinese": "zh"}  # fmt: skip
@@ -62,10 +59,10 @@ TAXI = ("Description", "Faith", "Grace", "Recommendation", "Sin", "Violence")
 )
 def parse_pawsx(line: str, place: Place) -> Example | None:
     """Return the example of one line; None for the header."""
-    name, one, two, label = columns(line.split("\t"), ("id", "sentence1", "sentence2", "label"))
+    name, first, second, label = columns(line.split("\t"), ("id", "sentence1", "sentence2", "label"))
     if (name, label) == ("id", "label"):
         return None
-    return text_example(place, name or None, one, one_of(label, ("0", "1")), two)
+    return text_example(place, name or None, first, one_of(label, ("0", "1")), second)
 
 
 @row_reader(
@@ -78,16 +75,16 @@ def parse_mldoc(line: str, place: Place) -> Example:
     """Return the example of one line."""
     label, tab, text = line.partition("\t")
     if not tab:
-        raise BadRow("a label and a text are needed, between them a tab")
+        raise BadRow("a label and a text are needed, separated by a tab")
     if text[:2] in ("b'", 'b"'):
-        # What the released script writes under Python 3: bytes as Python shows them. Nothing else is given to Python's
-        # parser, which deep nesting overflows.
+        # The released script writes the repr of bytes under Python 3. Only that may reach Python's parser, which deep
+        # nesting overflows.
         try:
-            if not _SHOWN.fullmatch(text.rstrip()):
+            if not _BYTES.fullmatch(text.rstrip()):
                 raise ValueError
             text = ast.literal_eval(text).decode()
         except (ValueError, SyntaxError):
-            raise BadRow("the text looks like Python's bytes, and is none") from None
+            raise BadRow("the text looks like bytes in Python, but is not valid") from None
     return text_example(place, None, text.strip(), one_of(label.strip(), ("CCAT", "ECAT", "GCAT", "MCAT")))
 
 
@@ -96,7 +93,7 @@ def parse_marc(line: str, place: Place) -> Example:
     """Return the example of one line: a review, and its title and category."""
     row = json_row(line)
     keys = ("review_id", "review_body", "review_title", "product_category")
-    name, body, title, category = (value.strip() for value in strings(row, *keys))
+    name, body, title, category = (field(row, "string", key).strip() for key in keys)
     stars = one_of(str(row.get("stars")), tuple("12345"))
     return text_example(place, name or None, body, stars, f"{title} . {category}")
 
@@ -131,7 +128,7 @@ def parse_taxi1500(line: str, place: Place) -> Example | None:
     return text_example(place, name, text, one_of(label, TAXI))
 
 
-# XNLI: one file of all languages for dev and for test, one of each language for training.
+# XNLI: one file of all languages for dev and for test, one file per language for training.
 
 XNLI_LABELS = ("contradiction", "entailment", "neutral")
 EVALUATED = ("XNLI-1.0/xnli.{split}.tsv", "xnli.{split}.tsv")
@@ -144,61 +141,54 @@ TRAINED = (
 
 @reader("xnli", (EVALUATED[0], TRAINED[0]), gives=["label"])
 def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted language of XNLI under ``dataset.root``."""
-    root, shown = root_of(cfg, TRAINED[:1])
+    """Read every selected language of XNLI under ``dataset.root``."""
+    root = root_of(cfg, TRAINED[:1])
     rows = {}
     for split in ("dev", "test"):
-        name = first_file(root, [name.format(split=split) for name in EVALUATED])
-        if name is None:
-            raise UsageError(f"dataset.root={shown}: no {split} split; looked for {EVALUATED[0].format(split=split)}")
-        rows[split] = f"{shown}/{name}", _by_language(*_table(root / name, f"{shown}/{name}"))
+        file = root.required("", split, [name.format(split=split) for name in EVALUATED])
+        rows[split] = file.name, _by_language(file)
     evaluated = rows["dev"][0]
-    known = rows["dev"][1].keys() & rows["test"][1].keys()
-    if not known:
-        raise UsageError(f"{evaluated}: no column 'language', or no language that the test split has too")
+    available = rows["dev"][1].keys() & rows["test"][1].keys()
+    if not available:
+        raise UsageError(f"{evaluated}: no column 'language', or no language that is also in the test split")
     sources = []
-    for language in choose_languages(cfg.languages, known, evaluated):
-        name = first_file(root, [name.format(language=language) for name in TRAINED])
-        if name is not None:
-            header, below = _table(root / name, f"{shown}/{name}")
-            trained = [None, *((header, line) if line.strip() else None for line in below)]
-            sources.append(Source(language, "train", f"{shown}/{name}", trained))
-        sources += [Source(language, split, file, of[language]) for split, (file, of) in rows.items()]
+    for language in choose_languages(cfg.languages, available, evaluated):
+        train = root.first(language, "train", [name.format(language=language) for name in TRAINED])
+        if train is not None:
+            header, *below = lines(train)
+            pairs = [None, *((header, line) if line.strip() else None for line in below)]
+            sources.append(Source(language, "train", train.name, pairs))
+        sources += [Source(language, split, name, by_language[language]) for split, (name, by_language) in rows.items()]
     return collect(cfg, sources, parse_xnli)
 
 
-def _table(path: Path, shown: str) -> tuple[bytes, list[bytes]]:
-    """Return the header of a file and the lines below it."""
-    header, *below = lines(SplitFile("", "", path, shown))
-    return header, below
-
-
-def _by_language(header: bytes, below: list[bytes]) -> dict[str, list[tuple[bytes, bytes] | None]]:
-    """Return the value of the column ``language`` → (header, line) of the lines that have it, None for all others."""
+def _by_language(file: SplitFile) -> dict[str, list[tuple[bytes, bytes] | None]]:
+    """Return language → (header, line) of the lines with this value of the column ``language``, None for others."""
+    header, *below = lines(file)
     names = header.split(b"\t")
-    found: dict[str, list[tuple[bytes, bytes] | None]] = {}
+    rows: dict[str, list[tuple[bytes, bytes] | None]] = {}
     if b"language" not in names:
         return {}
     at = names.index(b"language")
     for number, line in enumerate(below, 1):
         fields = line.split(b"\t") if line.strip() else []
         if at < len(fields):
-            rows = found.setdefault(fields[at].decode(errors="replace"), [None] * (len(below) + 1))
-            rows[number] = header, line
-    return found
+            language = fields[at].decode(errors="replace")
+            rows.setdefault(language, [None] * (len(below) + 1))[number] = header, line
+    return rows
 
 
 def parse_xnli(row: tuple[str, str], place: Place) -> Example:
-    """Return the example of a line, after the header of its file."""
+    """Return the example of (header of the file, line)."""
     names, fields = (line.split("\t") for line in row)
     if len(fields) != len(names):
-        raise BadRow(f"{len(fields)} columns between tabs instead of {len(names)}")
-    of = dict(zip(names, fields, strict=True))
-    found = []
+        raise BadRow(f"{len(fields)} tab-separated columns instead of {len(names)}")
+    by_name = dict(zip(names, fields, strict=True))
+    values = []
     for keys in (("sentence1", "premise"), ("sentence2", "hypo"), ("gold_label", "label")):
-        if not of.keys() & set(keys):
+        if not by_name.keys() & set(keys):
             raise BadRow(f"the header has no column {' or '.join(keys)}")
-        found.append(next(of[key] for key in keys if key in of).strip())
-    one, two, label = found
+        values.append(next(by_name[key] for key in keys if key in by_name).strip())
+    first, second, label = values
     label = one_of("contradiction" if label == "contradictory" else label, XNLI_LABELS)
-    return text_example(place, of.get("pairID") or None, one, label, two)
+    return text_example(place, by_name.get("pairID") or None, first, label, second)

@@ -1,4 +1,4 @@
-"""What parsers of rows share: objects in JSON, columns between tabs, texts, and sentences of tagged words."""
+"""Building blocks for parsers of rows: typed fields, columns, texts, and sentences of tagged words."""
 
 from __future__ import annotations
 
@@ -7,72 +7,91 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from xclrun.data.example import Answer, Example
-from xclrun.data.readers.files import BadRow, Place, check_tag, parse_json
+from xclrun.data.readers.files import BadRow, Place, check_tag, parse_json, shortened
 
 # A comment of CoNLL-U: ``# sent_id = 7``.
 COMMENT = re.compile(r"#([^=]*)=?(.*)")
 
+# Type of a field → its description for errors, and the check of a value.
+TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "string": ("a string", lambda v: isinstance(v, str)),
+    "text": ("a string that is not blank", lambda v: isinstance(v, str) and bool(v.strip())),
+    "name": ("a string that is not blank, or an integer", lambda v: type(v) in (str, int) and bool(str(v).strip())),
+    "boolean": ("true or false", lambda v: isinstance(v, bool)),
+    "integer": ("an integer", lambda v: type(v) is int),
+    "object": ("an object", lambda v: isinstance(v, dict)),
+    "strings": ("a list of strings", lambda v: isinstance(v, list) and all(isinstance(item, str) for item in v)),
+    "words": (
+        "a list of strings that are not blank",
+        lambda v: isinstance(v, list) and bool(v) and all(isinstance(item, str) and item.strip() for item in v),
+    ),
+    "objects": ("a list of objects", lambda v: isinstance(v, list) and all(isinstance(item, dict) for item in v)),
+    "facts": (
+        "an object of strings",
+        lambda v: isinstance(v, dict) and all(isinstance(item, str) for item in v.values()),
+    ),
+}
+
+
+def field(row: Mapping[str, Any], kind: str, *keys: str, optional: bool = False) -> Any:
+    """Return the value under the first of ``keys`` in a row; None for an optional value that is missing or null.
+
+    Args:
+        kind: the type of the value (`TYPES`); a missing value or one of another type is a `BadRow`.
+    """
+    value = next((row[key] for key in keys if key in row), None)
+    if value is None:
+        if optional:
+            return None
+        raise BadRow(f"'{keys[0]}' is missing")
+    description, valid = TYPES[kind]
+    if not valid(value):
+        raise BadRow(f"'{keys[0]}' must be {description}, not {shortened(repr(value))}")
+    return value
+
 
 def json_row(line: str) -> dict[str, Any]:
-    """Return the object that a line of JSON says."""
+    """Return the JSON object in a line."""
     row = parse_json(line, "the line")
     if not isinstance(row, dict):
-        raise BadRow(f"an example is an object, not {type(row).__name__}")
+        raise BadRow(f"a row must be an object, not {type(row).__name__}")
     return row
 
 
-def strings(row: Mapping[str, Any], *keys: str) -> list[str]:
-    """Return the values of keys that must be strings; they may be blank."""
-    for key in keys:
-        if not isinstance(row.get(key), str):
-            raise BadRow(f"'{key}' must be a string, not {row.get(key)!r}")
-    return [row[key] for key in keys]
-
-
-def strings_of(row: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-    """Return the list of strings under a key of a row, or None without the key; anything else is a `BadRow`."""
-    value = row.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise BadRow(f"'{key}' must be a list of strings")
-    return tuple(value)
-
-
 def columns(fields: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the columns of a line without blanks around them; ``names`` says which are needed."""
+    """Return the columns of a line, stripped; their number must be that of ``names``."""
     if len(fields) != len(names):
-        raise BadRow(f"{len(fields)} columns between tabs instead of {', '.join(names)}")
+        raise BadRow(f"{len(fields)} tab-separated columns instead of {len(names)}: {', '.join(names)}")
     return [field.strip() for field in fields]
 
 
 def one_of(label: str, labels: Collection[str]) -> str:
-    """Return a label of a fixed set."""
+    """Return a label if it is in a fixed set."""
     if label not in labels:
-        raise BadRow(f"label {label!r} is none of {', '.join(labels)}")
+        raise BadRow(f"unknown label {label!r}; use {', '.join(labels)}")
     return label
 
 
 def own_text(text: str | None, words: Sequence[str]) -> str | None:
-    """Return `Example.text`: a text, or None if it is just the words joined by spaces."""
+    """Return `Example.text`: the text, or None if it equals the words joined by spaces."""
     return None if not text or text == " ".join(words) else text
 
 
 def text_example(
     place: Place,
-    name: object,
+    id: object,
     text: str,
     label: str | None = None,
     text_b: str | None = None,
     facts: Mapping[str, str] | None = None,
     answers: tuple[Answer, ...] | None = None,
 ) -> Example:
-    """Return the example of a text or a pair, whose words are what stands between spaces; None: no id in the data."""
+    """Return the example of a text or a pair, split into words at spaces; without an id it is named by its place."""
     words = tuple(text.split())
     if not words or (text_b is not None and not text_b.strip()):
         raise BadRow("the text is blank")
-    own = place.name if name is None else str(name)
-    return Example(own, place.language, words, label, None, own_text(text, words), text_b, facts, answers)
+    name = place.name if id is None else str(id)
+    return Example(name, place.language, words, label, None, own_text(text, words), text_b, facts, answers)
 
 
 def tagged(
@@ -82,15 +101,12 @@ def tagged(
     comment: re.Pattern[str] | None = None,
     facts: dict[str, str] | None = None,
 ) -> Example:
-    """Return the example of a block of lines with a word and its tag in each.
+    """Return the example of a block of lines with one word and its tag per line.
 
     Args:
-        word: line → word and tag, or None for a line silently.
-        comment: of a line that begins with ``#``: a fact's name and value; None: such lines are words too.
-        facts: facts that ``word`` reads. The id is ``sent_id``, if any, and the text is ``text``.
-
-    Raises:
-        BadRow: a word is blank; the tags are not BIO if they are spans; the sentence has no words.
+        word: line → word and tag, or None to skip the line.
+        comment: matches the name and value of a fact in lines that begin with ``#``; None: such lines are words too.
+        facts: receives the facts. The example's id is ``sent_id``, if present, and its text is ``text``.
     """
     facts = {} if facts is None else facts
     words: list[str] = []
@@ -99,8 +115,8 @@ def tagged(
         if comment is not None and line.startswith("#"):
             if (match := comment.match(line)) is not None:
                 facts.setdefault(match[1].strip(), match[2].strip())
-        elif (found := word(line)) is not None:
-            form, tag = found
+        elif (pair := word(line)) is not None:
+            form, tag = pair
             if not form.strip():
                 raise BadRow("the word is blank")
             check_tag(tag, place.task)

@@ -7,9 +7,9 @@ BIO tags, intent; a header first |
 | ``xsid`` (van der Goot et al. 2021) | ``en.train.conll``, ``de.projectedTrain.conll``, ``de.valid.conll``, \
 ``de.test.conll``, … | of a block: number, word, intent, BIO tag; comments ``# id``, ``# text`` |
 
-A language without training or dev file has an empty split: xSID has training sentences of English alone, and machine
-translations of others. Ids begin with the split, since the releases number each split from the start; they are the same
-sentence in every language, but for xSID's training sentences, which are named by their line.
+A language without a training or dev file has an empty split: xSID has training sentences in English, and machine
+translations in other languages. Ids begin with the split, since the releases number each split from the start.
+Sentences with the same id are translations, except xSID's training sentences, whose ids are their line numbers.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def parse_multiatis(line: str, place: Place) -> Example | None:
     if tuple(fields) == HEADER:
         return None
     name, utterance, tags, intent = fields
-    words, of_words = tuple(utterance.split()), tuple(tags.split())
+    words, word_tags = tuple(utterance.split()), tuple(tags.split())
     if not words:
         raise BadRow("the utterance is blank")
-    check_tags(of_words, words, place.task)
-    return Example(f"{place.split}-{name}", place.language, words, intent, of_words)
+    check_tags(word_tags, words, place.task)
+    return Example(f"{place.split}-{name}", place.language, words, intent, word_tags)
 
 
 @row_reader(
@@ -62,7 +62,7 @@ def parse_xsid(block: list[str], place: Place) -> Example:
     def word(line: str) -> tuple[str, str]:
         number, form, intent, tag = columns(line.split("\t"), ("number", "word", "intent", "tag"))
         if number != str(len(intents) + 1):
-            raise BadRow(f"word number {number} where {len(intents) + 1} is due; is a blank line missing?")
+            raise BadRow(f"word number {number} instead of {len(intents) + 1}; is a blank line missing?")
         intents.append(intent)
         if intent != intents[0]:
             raise BadRow(f"intent {intent!r} after {intents[0]!r} in one sentence")

@@ -2,8 +2,8 @@
 
 | reader | files | a line |
 |---|---|---|
-| ``conllu`` (Universal Dependencies) | ``LANGUAGE_TREEBANK-ud-SPLIT.conllu`` | ten columns between tabs, of which \
-number, FORM (2) and UPOS (4) are read; comments ``# sent_id``, ``# text`` |
+| ``conllu`` (Universal Dependencies) | ``LANGUAGE_TREEBANK-ud-SPLIT.conllu`` | ten tab-separated columns, \
+including number, FORM (2) and UPOS (4); comments ``# sent_id``, ``# text`` |
 | ``masakhaner`` (Adelani et al. 2022) | ``data/LANGUAGE/{train,dev,test}.txt``; the root is ``data`` | word and tag, \
 between them a space |
 | ``uner`` (Mayhew et al. 2024) | ``UNER_English-EWT/en_ewt-ud-{train,dev,test}.iob2``, or all in one folder | number, \
@@ -11,19 +11,18 @@ word, tag and, where one was set, ``-`` and the annotator; comments as in CoNLL-
 | ``panx`` (WikiANN: Pan et al. 2017; splits of Rahimi et al. 2019) | ``LANGUAGE/SPLIT``; XTREME's copy: \
 ``SPLIT-LANGUAGE.tsv`` | word and tag, between them a tab; of more columns, the first and the last |
 
-Sentences stand between blank lines. The id is ``sent_id`` if there is one, else the split and the number of the
-sentence's first line; ``text`` is kept if it is not just the words joined by spaces.
+Sentences are separated by blank lines. The id is ``sent_id``, or the split and the number of the sentence's first line.
 
-CoNLL-U and UNER: multi-word tokens (``1-2``) and empty nodes (``1.1``) are left out: tags stand on syntactic words. In
-CoNLL-U words are numbered from 1 without gaps; a number that does not grow is an error, since two sentences have run
-together there, while gaps and tags beyond the 17 of UPOS are counted (https://universaldependencies.org/format.html).
+CoNLL-U and UNER: multi-word tokens (``1-2``) and empty nodes (``1.1``) are skipped, since syntactic words have the
+tags. In CoNLL-U, words are numbered from 1 without gaps. A number that does not increase is an error, since a blank
+line is missing; gaps and tags outside of the 17 of UPOS are counted (https://universaldependencies.org/format.html).
 
-UNER: keys are language and treebank, ``en_ewt``, since some languages have several; a treebank without training or dev
-file has an empty split. Its annotators could also set ``B-O``, which is ``O``, and ``OTH`` for other entities, which
-the published tag set does not have: they are read as ``O`` and counted.
+UNER: keys are language and treebank, ``en_ewt``, since some languages have several; a treebank without a training or
+dev file has an empty split. Annotators could also set ``B-O``, which is ``O``, and ``OTH`` for other entities, which
+the published tag set does not contain: these are read as ``O`` and counted.
 
-WikiANN: in the release words have the language before them (``de:Mainz``). A file has language prefixes if more than
-half of its lines begin with one; then each line must have the prefix of the file's language.
+WikiANN: in the release, words have a language prefix (``de:Mainz``). A file has prefixes if more than half of its lines
+begin with one; each line must then have the prefix of the file's language.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ UPOS = frozenset(
     ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
      "SYM", "VERB", "X")
 )  # fmt: skip
-# Universal NER's tag of entities that its published tag set leaves out.
+# Universal NER's tag of entities that its published tag set does not contain.
 OTHER = "OTH"
 # Prefixes of WikiANN, which are Wikipedia's codes: ``de``, ``zh-min-nan``, ``simple``.
 _PREFIX = re.compile(rb"[ \t]*(?:simple|[a-z]{2,3}(?:-[a-z]+)*):")
@@ -53,7 +52,7 @@ _PREFIX = re.compile(rb"[ \t]*(?:simple|[a-z]{2,3}(?:-[a-z]+)*):")
 
 @row_reader(
     "conllu",
-    # The first name that fits counts: a release's names, then one file per language and split.
+    # The names of the release, then one file per language and split.
     (
         "{language}_{any}-ud-{split}.conllu",
         "{any}/{language}_{any}-ud-{split}.conllu",
@@ -71,12 +70,12 @@ def parse_conllu(block: list[str], place: Place) -> Example:
         nonlocal last
         fields = line.split("\t")
         if len(fields) != 10:
-            raise BadRow(f"{len(fields)} columns between tabs instead of 10")
+            raise BadRow(f"{len(fields)} tab-separated columns instead of 10")
         number, form, _, tag = fields[:4]
         if _NO_WORD.fullmatch(number):
             return None
         if not _NUMBER.fullmatch(number):
-            raise BadRow(f"the first column must be the word's number, not {number!r}")
+            raise BadRow(f"the first column must be the number of the word, not {number!r}")
         if form.strip() and (not tag.strip() or (tag == "_" and form != "_")):
             raise BadRow(f"'{form}' has no UPOS tag")
         if int(number) <= last:
@@ -98,7 +97,7 @@ def parse_masakhaner(block: list[str], place: Place) -> Example:
     def word(line: str) -> tuple[str, str]:
         form, _, tag = line.strip().rpartition(" ")
         if not form:
-            raise BadRow("a word and its tag are needed, between them a space")
+            raise BadRow("a word and its tag are needed, separated by a space")
         return form.strip(), tag
 
     return tagged(block, place, word)
@@ -117,12 +116,12 @@ def parse_uner(block: list[str], place: Place) -> Example:
     def word(line: str) -> tuple[str, str] | None:
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) < 3:
-            raise BadRow(f"{len(fields)} columns between tabs; number, word and tag are needed")
+            raise BadRow(f"{len(fields)} tab-separated columns; number, word and tag are needed")
         number, form, tag = fields[:3]
         if _NO_WORD.fullmatch(number):
             return None
         if not number.isdecimal():
-            raise BadRow(f"the first column must be the word's number, not {number!r}")
+            raise BadRow(f"the first column must be the number of the word, not {number!r}")
         if tag == f"B-{OTHER}":
             place.odd["other_entities"] += 1
         return form, OUTSIDE if tag[:2] in ("B-", "I-") and tag[2:] in (OTHER, OUTSIDE) else tag
@@ -131,7 +130,7 @@ def parse_uner(block: list[str], place: Place) -> Example:
 
 
 def _prefixed(file: SplitFile) -> Iterator[tuple[list[bytes], bool] | tuple[()]]:
-    """Yield the blocks of a file as `blocks` does, each with whether the words of the file have language prefixes."""
+    """Yield the blocks of a file, each with whether the words of the file have language prefixes."""
     sentences = list(blocks(file))
     prefixed = sum((1 if _PREFIX.match(line) else -1) for block in sentences for line in block) > 0
     for block in sentences:
@@ -155,10 +154,10 @@ def parse_panx(row: tuple[list[str], bool], place: Place) -> Example:
     block, prefixed = row
 
     def word(line: str) -> tuple[str, str]:
-        form, *others = (field.strip() for field in line.split("\t"))
-        if not others:
-            raise BadRow("a word and its tag are needed, between them a tab")
-        return _bare(form, place.language) if prefixed and form else form, others[-1]
+        form, *rest = (field.strip() for field in line.split("\t"))
+        if not rest:
+            raise BadRow("a word and its tag are needed, separated by a tab")
+        return _bare(form, place.language) if prefixed and form else form, rest[-1]
 
     return tagged(block, place, word)
 
@@ -173,7 +172,7 @@ def _bare(word: str, language: str) -> str:
 
 
 @cache
-def _same_language(one: str, other: str) -> bool:
+def _same_language(code: str, other: str) -> bool:
     """Check whether two codes name the same language, such as ``de`` and ``deu``."""
-    first, second = language_of(one), language_of(other)
+    first, second = language_of(code), language_of(other)
     return first is not None and second is not None and first.code == second.code

@@ -1,9 +1,9 @@
-"""`mini`, the embedded corpus: intents and slots in six languages, generated from templates that were written for it.
+"""`mini`, the embedded corpus: intents and slots in six languages, generated from templates.
 
-Each language has a YAML file of templates per intent and lists of values; ``{slot:list}`` in a template represents a
-value of the list, tagged as the slot. Sentences are drawn by hashes of their place, so that the corpus is the same on
-every machine. Train sizes fall in the proportions of MTOP (Li et al. 2021, Table 1), so that high-to-low resource
-orders mean the same.
+Each language has a YAML file of templates per intent and lists of values; ``{slot:list}`` in a template is replaced by
+a value of the list, tagged as the slot. Sentences are drawn by hashes of their position, so that the corpus is equal on
+every machine. Training sizes are proportional to those of MTOP (Li et al. 2021, Table 1), so that high-to-low resource
+orders are the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DOMAINS = {
     "find_recipe": "recipes",
     "get_news": "news",
 }
-# Intents are asked for unequally often, mildly: parts of the whole, the same in every language.
+# Relative frequencies of the intents, equal in every language.
 WEIGHTS = dict(zip(DOMAINS, (9, 5, 5, 7, 4, 8, 5, 9, 4, 9, 5, 7, 5, 7, 7, 6, 6, 6), strict=True))
 
 _SLOT = re.compile(r"\{(\w+):(\w+)\}")
@@ -62,18 +62,18 @@ def read(languages: Sequence[str] | None = None) -> Splits:
 
 @reader("mini", languages=LANGUAGES)
 def _read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    # It is the default: who gives a place alone wants other data, and would get results on these.
+    # mini is the default dataset: a user who sets only a location expects other data.
     for key in ("root", "hub"):
         if (place := getattr(cfg, key)) is not None:
             raise UsageError(
-                f"dataset.{key}={place}: the embedded dataset=mini reads no files; say which dataset is there, for "
-                "example dataset=jsonl"
+                f"dataset.{key}={place}: the embedded dataset=mini reads no files; set the dataset as well, "
+                "for example dataset=jsonl"
             )
     return read(cfg.languages), {}
 
 
 def _draw(bound: int, *place: object) -> int:
-    """Return a number from 0 up to below ``bound`` that depends on the place alone."""
+    """Return a pseudorandom number below ``bound`` that depends only on the place."""
     key = "/".join(map(str, place)).encode()
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") % bound
 
@@ -96,22 +96,22 @@ def _splits(language: str) -> dict[str, tuple[Example, ...]]:
 
 
 def _corpus(source: dict[str, dict[str, list[str]]], language: str, total: int) -> list[tuple[str, _Sentence]]:
-    """Return ``total`` different sentences in a mixed order, each intent with its share."""
+    """Return ``total`` distinct sentences in a random order, with the share of each intent."""
     counts = _shares(total)
     rows = []
     taken: set[tuple[str, ...]] = set()
     for intent, count in counts.items():
-        found = 0
+        drawn = 0
         for sentence in _sentences(source, intent, language):
             key = tuple(token.casefold() for token in sentence[0])
             if key not in taken:
                 taken.add(key)
                 rows.append((intent, sentence))
-                found += 1
-            if found == count:
+                drawn += 1
+            if drawn == count:
                 break
         else:
-            raise ValueError(f"{language}.yaml: {intent} gives {found} different sentences, {count} are needed")
+            raise ValueError(f"{language}.yaml: {intent} gives {drawn} distinct sentences, {count} are needed")
     return sorted(rows, key=lambda row: _draw(1 << 60, language, "mix", row[0], *row[1][0]))
 
 
@@ -126,7 +126,7 @@ def _shares(total: int) -> dict[str, int]:
 
 
 def _sentences(source: dict[str, dict[str, list[str]]], intent: str, language: str) -> Iterator[_Sentence]:
-    """Yield sentences of an intent, template after template in turn, many times over; some come twice."""
+    """Yield sentences of an intent, from each template in turn; some are repeated."""
     templates = source["intents"][intent]
     for turn in range(400):
         for number, template in enumerate(templates):
