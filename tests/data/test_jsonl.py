@@ -1,4 +1,4 @@
-"""The reader of JSON Lines: layouts, every kind of bad row, files that are awkward to read, and hub datasets."""
+"""The reader of JSON Lines: layouts, unreadable files, and hub datasets."""
 
 import gzip
 import json
@@ -68,18 +68,12 @@ def parse(**changes: Any) -> Example:
     return jsonl.parse_row(row, "de", "train")
 
 
-def test_a_row_with_everything() -> None:
+def test_optional_columns() -> None:
     row = parse(language="de", split="train", text="Wie warm?", text_b="Sehr warm.", id=3, label=0)
     assert row == Example("3", "de", ("wie", "warm"), "0", ("O", "B-x"), "Wie warm?", "Sehr warm.")
-
-
-def test_text_stands_in_for_tokens() -> None:
     assert parse(tokens=None, text=" Wie  warm? ").tokens == ("Wie", "warm?")
     assert parse(tokens=None, text=" Wie  warm? ").text == " Wie  warm? "
-    assert parse(text="wie warm").text is None, "words joined by spaces need no text of their own"
-
-
-def test_tags_are_optional() -> None:
+    assert parse(text="wie warm").text is None, "words joined by spaces need no text"
     assert parse(tags=None).tags is None
     assert jsonl.parse_row({**GOOD, "tags": None, "text_b": None}, "de", "train").tags is None
 
@@ -100,25 +94,18 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path, config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "content", "reason"),
-    [
-        ("{language}.{split}.jsonl", b"", "no examples"),
-        ("{language}.{split}.jsonl", b"\n\n", "no examples"),
-        ("{language}.{split}.jsonl.gz", b"", "no examples"),
-    ],
+    ("layout", "content"),
+    [("{language}.{split}.jsonl", b""), ("{language}.{split}.jsonl", b"\n\n"), ("{language}.{split}.jsonl.gz", b"")],
 )
-def test_a_split_without_examples(tmp_path: Path, config: Config, layout: str, content: bytes, reason: str) -> None:
+def test_a_split_without_examples(tmp_path: Path, config: Config, layout: str, content: bytes) -> None:
     write(tmp_path, layout, dev=content)
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(UsageError, match=rf"^{tmp_path}/de\.dev\.jsonl(\.gz)?: no examples$"):
         jsonl.read(config("jsonl"))
-    assert str(error.value) == f"{tmp_path}/{layout.format(language='de', split='dev')}: {reason}"
 
 
 def test_a_split_of_bad_lines_only(tmp_path: Path, config: Config) -> None:
     write(tmp_path, dev=b"x\ny\n")
-    with pytest.raises(
-        UsageError, match=r"no examples; every line was skipped, the first because .*dev.jsonl:1: the line"
-    ):
+    with pytest.raises(UsageError, match=r"no examples; every line was skipped, the first because .*dev.jsonl:1: "):
         jsonl.read(config("jsonl", on_bad_line=OnBadLine.skip))
 
 
@@ -130,23 +117,18 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, config: Config, monkeypatch
         jsonl.read(config("jsonl"))
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"a" * 1000, mtime=0)[:20], b"not compressed"])
-def test_a_broken_archive(tmp_path: Path, config: Config, content: bytes) -> None:
+@pytest.mark.parametrize("content", [gzip.compress(b"a" * 1000, mtime=0)[:20], b"not compressed", None])
+def test_an_unreadable_file(tmp_path: Path, config: Config, content: bytes | None) -> None:
     write(tmp_path, "{language}.{split}.jsonl.gz")
-    (tmp_path / "de.dev.jsonl.gz").write_bytes(content)
+    path = tmp_path / "de.dev.jsonl.gz"
+    path.unlink()
+    path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(UsageError, match=r"de\.dev\.jsonl\.gz: cannot be read"):
         jsonl.read(config("jsonl"))
 
 
-def test_a_folder_with_the_name_of_a_file(tmp_path: Path, config: Config) -> None:
-    (write(tmp_path) / "de.dev.jsonl").unlink()
-    (tmp_path / "de.dev.jsonl").mkdir()
-    with pytest.raises(UsageError, match=r"de\.dev\.jsonl: cannot be read \(Is a directory\)"):
-        jsonl.read(config("jsonl"))
-
-
 def hub(folder: Path, configs: dict[str, dict[str, bytes]]) -> str:
-    """Make a dataset as the hub keeps it, in a folder, which the library reads by the same road; return its name."""
+    """Write a hub dataset to a folder, which the library reads like the hub; return its name."""
     card: list[dict[str, Any]] = []
     for name, splits in configs.items():
         for split, content in splits.items():
@@ -164,7 +146,7 @@ def rows(*rows: dict[str, Any]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("bars", [True, False])
-def test_the_hub_is_read_without_a_word_and_leaves_settings_as_they_were(
+def test_the_hub_is_read_silently_and_settings_are_restored(
     tmp_path: Path,
     config: Config,
     capfd: pytest.CaptureFixture[str],
@@ -219,10 +201,14 @@ def test_hub_lacks_a_split_or_has_a_bad_row(tmp_path: Path, config: Config) -> N
         jsonl.read(config("jsonl", root=None, hub=name, languages=["en"]))
 
 
-def test_hub_classes_are_read_by_name() -> None:
-    features = datasets.Features({"label": datasets.ClassLabel(names=["cold", "warm"])})
-    table = datasets.Dataset.from_dict({"label": [1, 0, -1]}, features=features)
+def test_hub_ids_of_classes_and_tags_become_names() -> None:
+    labels = datasets.ClassLabel(names=["cold", "warm"])
+    tags = datasets.Sequence(datasets.ClassLabel(names=["O", "B-LOC"]))
+    table = datasets.Dataset.from_dict(
+        {"label": [1, 0, -1], "tags": [[0, 1], [], [1]]}, features=datasets.Features({"label": labels, "tags": tags})
+    )
     assert [row["label"] for row in jsonl._rows(table)] == ["warm", "cold", None]
+    assert [row["tags"] for row in jsonl._rows(table)] == [["O", "B-LOC"], [], ["B-LOC"]]
 
 
 def test_hub_unreachable(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,32 +228,22 @@ def test_root_or_hub_but_not_both(config: Config) -> None:
 
 
 def test_hub_columns_of_other_names(tmp_path: Path, config: Config) -> None:
-    """Pairs and tags under the names that a hub dataset gives them; ids of tags and classes become names."""
+    """Pairs in columns with other names."""
     row = {"premise": "wie warm", "hypothesis": "es ist kalt", "label": "no", "text": "not this"}
     name = hub(tmp_path, {"de": rows(row), "en": rows(row)})
     named = {"text": "premise", "text_b": "hypothesis"}
-    asked = {"root": None, "hub": name, "task": "sequence_class"}
-    splits, _ = jsonl.read(config("jsonl", **asked, hub_columns=named))
+    options = {"root": None, "hub": name, "task": "sequence_class"}
+    splits, _ = jsonl.read(config("jsonl", **options, hub_columns=named))
     assert splits["de", "dev"] == (Example("dev-1", "de", ("wie", "warm"), "no", text_b="es ist kalt"),)
     for columns, message in [
         ({"txt": "premise"}, r"unknown key 'txt'; did you mean 'text'\?"),
         ({"text": "premis"}, r"has no column 'premis'; did you mean 'premise'\?"),
     ]:
         with pytest.raises(UsageError, match=f"dataset.hub_columns: .*{message}"):
-            jsonl.read(config("jsonl", **asked, hub_columns=columns))
-
-
-def test_ids_of_tags_are_named_as_the_hub_names_them() -> None:
-    import datasets
-
-    kind = datasets.Sequence(datasets.ClassLabel(names=["O", "B-LOC"]))
-    features = datasets.Features({"tokens": datasets.Sequence(datasets.Value("string")), "tags": kind})
-    table = datasets.Dataset.from_dict({"tokens": [["in", "Mainz"]], "tags": [[0, 1]]}, features=features)
-    assert jsonl._rows(table) == [{"tokens": ["in", "Mainz"], "tags": ["O", "B-LOC"]}]
+            jsonl.read(config("jsonl", **options, hub_columns=columns))
 
 
 def test_rows_of_other_tasks() -> None:
-    """What the task does not predict is not read; what it does predict is needed."""
     row = {**GOOD, "tags": ["NOUN", "ADJ"]}
     words = jsonl.parse_row(
         {k: v for k, v in row.items() if k != "label"}, "de", "train", task_of("token_tags", "words")
@@ -275,12 +251,12 @@ def test_rows_of_other_tasks() -> None:
     assert (words.label, words.tags) == (None, ("NOUN", "ADJ"))
     text = jsonl.parse_row({**row, "label": "a"}, "de", "train", task_of("sequence_class"))
     assert (text.label, text.tags) == ("a", None)
-    for given, task, reason in [
+    for content, task, reason in [
         ({**row, "tags": None}, task_of("token_tags", "words"), "'tags' is missing"),
-        (row, task_of("token_tags"), "tag 'NOUN' is not O, B-name or I-name; .* set dataset.tags_are=words"),
+        (row, task_of("token_tags"), "tag 'NOUN' .* set dataset.tags_are=words"),
         ({**row, "tags": ["X", " "]}, task_of("token_tags", "words"), "a tag is blank"),
         ({**row, "tags": ["X"]}, task_of("token_tags", "words"), "1 tags for 2 tokens"),
         ({**row, "label": None}, task_of("sequence_class"), "'label' is missing"),
     ]:
         with pytest.raises(BadRow, match=reason):
-            jsonl.parse_row(given, "de", "train", task)
+            jsonl.parse_row(content, "de", "train", task)

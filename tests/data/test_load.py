@@ -25,7 +25,6 @@ from .conftest import mtop_line
 
 Config = Callable[..., DatasetConfig]
 
-
 Root = Callable[..., Path]
 
 
@@ -39,11 +38,10 @@ def test_mini_is_loaded_by_language(config: Config) -> None:
     assert set(load_dataset(config("mini", root=None)).languages) == {"en", "de", "fr", "hi", "es", "th"}
 
 
-def test_a_place_without_its_dataset_is_not_passed_over(xclrun: Callable[..., tuple[int, str]]) -> None:
-    """The default dataset reads no files."""
-    code, said = xclrun("plan", "dataset.root=mine")
+def test_a_location_without_its_dataset_is_refused(xclrun: Callable[..., tuple[int, str]]) -> None:
+    code, output = xclrun("plan", "dataset.root=mine")
     assert code == 2
-    assert said.startswith("xclrun: dataset.root=mine: the embedded dataset=mini reads no files")
+    assert output.startswith("xclrun: dataset.root=mine: the embedded dataset=mini reads no files")
 
 
 def test_a_dataset_keeps_the_order_of_the_config(config: Config, mtop_root: Root) -> None:
@@ -92,7 +90,7 @@ def test_subsets_depend_on_seed_language_and_split_alone(examples: tuple[Example
     drawn = [subset(examples, 20, seed) for seed in seeds]
     assert len(set(drawn)) == 4
     assert drawn == [subset(examples, 20, seed) for seed in seeds]
-    # The same on every machine and in every version: published numbers hang on it.
+    # Published numbers depend on these draws.
     assert [e.id for e in subset(examples, 5, (0, "de", "train"))] == ["124", "140", "148", "160", "177"]
 
 
@@ -112,7 +110,7 @@ def test_every_example_is_drawn_about_as_often(examples: tuple[Example, ...]) ->
 
 
 @pytest.mark.parametrize(
-    ("limits", "wanted"),
+    ("limits", "sizes"),
     [
         ({"max_train": 4, "max_eval": 3}, (4, 3, 3)),
         ({"max_train": 4, "max_dev": 3, "max_test": 5}, (4, 3, 5)),
@@ -121,15 +119,15 @@ def test_every_example_is_drawn_about_as_often(examples: tuple[Example, ...]) ->
     ],
 )
 def test_dev_and_test_have_separate_limits(
-    limits: dict[str, int], wanted: tuple[int, int, int], config: Config, mtop_root: Root
+    limits: dict[str, int], sizes: tuple[int, int, int], config: Config, mtop_root: Root
 ) -> None:
     mtop_root("de", sizes=(9, 8, 7))
     dataset = load_dataset(config(**limits))
-    assert tuple(dataset.sizes(split)["de"] for split in SPLITS) == wanted
+    assert tuple(dataset.sizes(split)["de"] for split in SPLITS) == sizes
 
 
 def refusal(cfg: DatasetConfig) -> str:
-    """Return the one line with which a config is refused."""
+    """Return the error line of a config."""
     with pytest.raises(UsageError) as error:
         load_dataset(cfg)
     assert "\n" not in str(error.value)
@@ -176,25 +174,21 @@ def test_mistakes_in_the_config(
 
 
 def test_mistakes_in_the_folder(config: Config, mtop_root: Root, tmp_path: Path) -> None:
-    assert refusal(config()) == f"dataset.root={tmp_path}: the folder is empty"
+    at = f"dataset.root={tmp_path}: "
+    assert refusal(config()) == at + "the folder is empty"
     (tmp_path / "readme.txt").touch()
-    assert refusal(config()) == (
-        f"dataset.root={tmp_path}: no data found; looked for <language>/train.txt or <language>/train.tsv"
-    )
+    assert refusal(config()) == at + "no data found; looked for <language>/train.txt or <language>/train.tsv"
     dev = mtop_root("de", "en") / "de" / "eval.txt"
     dev.rename(dev.with_name("dev.text"))
     assert refusal(config()) == (
-        f"dataset.root={tmp_path}: 'de' has no dev split; looked for de/dev.txt, de/dev.tsv, de/eval.txt, de/eval.tsv, "
+        f"{at}'de' has no dev split; looked for de/dev.txt, de/dev.tsv, de/eval.txt, de/eval.tsv, "
         "de/validation.txt or de/validation.tsv"
     )
-    assert load_dataset(config(languages=["en"])).languages == ("en",), "what is not asked for may lack splits"
+    assert load_dataset(config(languages=["en"])).languages == ("en",), "other languages may lack splits"
     dev.touch()
     assert refusal(config()) == f"{dev}: no examples"
     dev.with_name("dev.txt").touch()
-    assert (
-        refusal(config())
-        == f"dataset.root={tmp_path}: 'de' has two files for dev: de/dev.txt and de/eval.txt; remove one"
-    )
+    assert refusal(config()) == f"{at}'de' has two files for dev: de/dev.txt and de/eval.txt; remove one"
 
 
 @pytest.mark.parametrize(("name", "wrong"), [("-rf", "looks like an option"), ("a\tb", "cannot be printed")])
@@ -235,7 +229,7 @@ def test_roots_are_relative_to_the_current_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load("..").fingerprints == load("~").fingerprints == load(str(tmp_path)).fingerprints
     (tmp_path / "de" / "test.txt").write_text("bad\n", encoding="utf-8")
-    assert refusal(config(root="..")).startswith("../de/test.txt:1: "), "paths are shown as they were given"
+    assert refusal(config(root="..")).startswith("../de/test.txt:1: "), "paths are shown as the user wrote them"
     assert refusal(config(root="~/")).startswith("~/de/test.txt:1: ")
 
 
@@ -261,10 +255,9 @@ def test_loading_files_imports_neither_torch_nor_datasets(config: Config, mtop_r
         ("mldoc", "english.{split}", "CCAT\tone {word}"),
     ],
 )
-def test_a_word_of_a_megabyte_and_what_is_no_file_are_refused(
+def test_too_long_words_and_special_files_are_refused(
     reader: str, name: str, line: str, config: Callable[..., DatasetConfig], tmp_path: Path
 ) -> None:
-    """Either would keep a run busy, or waiting, for ever."""
     tagged = {"task": "token_tags", "tags_are": TagsAre.words} if reader in ("conllu", "panx") else {}
     cfg = config(reader, **({"task": "sequence_class"} | tagged))
 
@@ -297,10 +290,10 @@ def dataset(name: str, *train: str) -> Dataset:
     return Dataset(name, SEQUENCE_CLASS, ("de",), splits, {"skipped": {"de/dev": 3}})
 
 
-def test_of_the_buckets_of_a_dataset_the_worst_is_told() -> None:
-    one, two, three = dataset("x", "a b"), dataset("x", "a b", "C"), dataset("x", "d")
-    assert [count_notes(d).get("test_in_train") for d in (one, two, three)] == [{"de": 2}, {"de": 3}, None]
+def test_notes_on_buckets_report_the_largest_count() -> None:
+    first, second, third = dataset("x", "a b"), dataset("x", "a b", "C"), dataset("x", "d")
+    assert [count_notes(d).get("test_in_train") for d in (first, second, third)] == [{"de": 2}, {"de": 3}, None]
     skipped = "3 lines with an error: skipped (de/dev: 3)"
-    found = "3 test sentences that the language's training split contains too (de: 3)"
-    assert note_lines([one, two, three]) == [skipped, found]
-    assert note_lines([two, dataset("y", "d")]) == [f"x: {skipped}", f"x: {found}", f"y: {skipped}"]
+    overlap = "3 test sentences that the language's training split contains too (de: 3)"
+    assert note_lines([first, second, third]) == [skipped, overlap]
+    assert note_lines([second, dataset("y", "d")]) == [f"x: {skipped}", f"x: {overlap}", f"y: {skipped}"]

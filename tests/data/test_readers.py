@@ -1,4 +1,4 @@
-"""The registry of readers: each has what it needs, and one more is one function and one YAML."""
+"""The registry of readers, and adding a reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ Config = Callable[..., DatasetConfig]
 
 
 def test_every_file_of_the_folder_has_a_reader_and_every_reader_a_dataset() -> None:
-    """A file that registers none, or one that no YAML names, is unreachable."""
     paths = (packaged("conf") / "dataset").glob("*.yaml")
     values = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths]
     assert {v["reader"] for v in values if "reader" in v} == set(READERS)
@@ -56,7 +55,6 @@ def home(function: Callable[..., object]) -> str:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_serves_the_task_of_its_dataset(name: str, compose: Callable[..., Any]) -> None:
-    """Each gets as far as its files, and names the first that it looks for."""
     reader = READERS[name]
     cfg = compose(f"dataset={'udpos' if name == 'conllu' else name}").config.dataset
     if reader.layout:
@@ -111,7 +109,7 @@ def test_one_more_reader_is_one_function(config: Config, tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("numbers")
-def test_a_reader_that_cannot_be_is_refused() -> None:
+def test_an_invalid_reader_is_refused() -> None:
     for name, gives, message in [
         ("numbers", {"label"}, "^dataset reader 'numbers': this name is already registered"),
         ("other", set(), "^dataset reader 'other': gives=.*; list some of answers, label, tags"),

@@ -1,4 +1,4 @@
-"""Readers of tagged words: CoNLL-U, PAN-X and CoNLL, with what files hold that they should not."""
+"""Readers of tagged words: CoNLL-U, PAN-X and CoNLL."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def test_conllu_sentences_with_the_id_of_another(tmp_path: Path, pos: Config) ->
         read(pos())
 
 
-def test_conllu_counts_what_is_odd_and_refuses_two_sentences_that_run_together(tmp_path: Path, pos: Config) -> None:
+def test_conllu_counts_oddities_and_refuses_missing_blank_lines(tmp_path: Path, pos: Config) -> None:
     gaps = [word("2", "a", "DET"), word("4", "b", "NN"), "", word("1", "c", "X"), word("2", "_", "_")]
     write(tmp_path, "{language}-{split}.conllu", "\n".join(gaps))
     splits, notes = read(pos())
     assert [e.tags for e in splits["de", "test"]] == [("DET", "NN"), ("X", "_")]
-    assert {what: counts["de/test"] for what, counts in notes.items()} == {"missing_words": 1, "unknown_upos": 2}
+    assert {note: counts["de/test"] for note, counts in notes.items()} == {"missing_words": 1, "unknown_upos": 2}
     write(tmp_path, "{language}-{split}.conllu", GOOD + "\n" + word("1", "Ja", "INTJ"))
     with pytest.raises(UsageError, match=r"de-train.conllu:9: word 1 after word 4; is a blank line missing"):
         read(pos())
@@ -89,11 +89,11 @@ def test_conllu_counts_what_is_odd_and_refuses_two_sentences_that_run_together(t
 
 def test_panx_as_released_and_as_xtreme_has_it(tmp_path: Path, ner: Config) -> None:
     rows = ("Erzstift\tB-LOC", "Mainz\tI-LOC", ":\tO")
-    wanted = Example("train-1", "de", ("Erzstift", "Mainz", ":"), None, ("B-LOC", "I-LOC", "O"))
+    expected = Example("train-1", "de", ("Erzstift", "Mainz", ":"), None, ("B-LOC", "I-LOC", "O"))
     write(tmp_path / "a", "{language}/{split}", "\n".join(f"de:{row}" for row in rows) + "\n\n")
     write(tmp_path / "b", "{split}-{language}.tsv", "\n".join(rows))
     for folder in ("a", "b"):
-        assert read(ner(root=str(tmp_path / folder)))[0]["de", "train"] == (wanted,)
+        assert read(ner(root=str(tmp_path / folder)))[0]["de", "train"] == (expected,)
     assert load_dataset(ner(root=str(tmp_path / "b"))).tags == ("O", "B-LOC", "I-LOC")
 
 
@@ -114,7 +114,7 @@ def test_panx_rejects_a_file_of_another_language(tmp_path: Path, ner: Config, co
         ("de", ("de:de:Mainz", "de::", "de:12:30", "de:"), ("de:Mainz", ":", "12:30", "de:")),
         ("zh-min-nan", ("zh-min-nan:Tâi-oân", "zh-min-nan:en:x"), ("Tâi-oân", "en:x")),
         ("deu", ("de:Mainz",), ("Mainz",)),
-        # Bare words of XTREME's copy: a link to another Wikipedia is no prefix of the file.
+        # Words of XTREME's copy have no prefix, except links to another Wikipedia.
         ("de", ("en:Mainz", "ist", "12:30"), ("en:Mainz", "ist", "12:30")),
     ],
 )
@@ -149,22 +149,19 @@ ban   NN I-NP  O
 @pytest.mark.parametrize("cut", [0, 1])
 def test_conll_reads_columns(tmp_path: Path, columns: Config, end: str, tabs: bool, cut: int) -> None:
     """Columns between tabs or blanks, both line ends, with and without a line end at the file's end."""
-    lines = CONLL.replace("   ", " ").replace("  ", " ").splitlines() if tabs else CONLL.splitlines()
-    lines = (
-        [line if line.startswith("# ") and "=" in line else line.replace(" ", "\t") for line in lines]
-        if tabs
-        else lines
-    )
+    lines = CONLL.splitlines()
+    if tabs:
+        lines = [line if "=" in line else "\t".join(line.split()) for line in lines]
     text = "\ufeff" + end.join(lines) + ("" if cut else end)
     write(tmp_path, "{language}/{split}.conll", text)
     first, second = read(columns())[0]["de", "test"]
     assert first == Example("a", "de", ("EU", "'s", "ban"), None, ("B-ORG", "O", "O"), "EU's ban")
-    # '#' and '#ban' have as many columns as all words: they are no comments.
+    # '#' and '#ban' have as many columns as words, so they are not comments.
     assert second == Example("test-9", "de", ("#", "#ban"), None, ("O", "B-MISC"))
     for chosen in ({"tag_column": 2}, {"tag_column": -3}, {"word_column": -4, "tag_column": 2}):
-        found = read(columns(tags_are=TagsAre.words, **chosen))[0]["de", "test"]
-        assert [e.tags for e in found] == [("NNP", "POS", "NN"), ("VB", "NN")]
-        assert [e.tokens for e in found] == [first.tokens, second.tokens]
+        examples = read(columns(tags_are=TagsAre.words, **chosen))[0]["de", "test"]
+        assert [e.tags for e in examples] == [("NNP", "POS", "NN"), ("VB", "NN")]
+        assert [e.tokens for e in examples] == [first.tokens, second.tokens]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +200,7 @@ def test_conll_layouts_and_words_with_blanks_and_signs(tmp_path: Path, columns: 
         ("a O\rb O\r", {}, r"train\.conll:1: .*carriage return"),
     ],
 )
-def test_conll_refuses_what_has_no_words_and_tags(
+def test_conll_refuses_bad_columns(
     tmp_path: Path, columns: Config, content: str, chosen: dict[str, int], reason: str
 ) -> None:
     write(tmp_path, "{language}/{split}.conll", content)
@@ -220,8 +217,8 @@ def test_a_nul_in_a_word_and_a_tag_with_a_zero_width_space_are_counted(tmp_path:
 
 
 def test_columns_are_settings_of_conll_alone(xclrun: Callable[..., tuple[int, str]]) -> None:
-    code, told = xclrun("plan", "dataset.tag_column=2")
-    assert (code, "needs dataset.reader=conll" in told) == (2, True)
+    code, output = xclrun("plan", "dataset.tag_column=2")
+    assert (code, "needs dataset.reader=conll" in output) == (2, True)
 
 
 @pytest.mark.full
@@ -239,12 +236,12 @@ def test_pud(shared_data: Path, pos: Config) -> None:
 @pytest.mark.full
 @pytest.mark.shared
 def test_conll_reads_of_pud_what_conllu_reads(shared_data: Path, pos: Config, columns: Config, tmp_path: Path) -> None:
-    """The same treebanks as words and tags in columns: without the lines that stand for no syntactic word."""
-    given = read(pos(root=str(shared_data / "pud")))[0]
+    """The same treebanks in columns, without the lines of multi-word tokens and empty nodes."""
+    expected = read(pos(root=str(shared_data / "pud")))[0]
     for path in (shared_data / "pud").glob("*.conllu"):
         lines = path.read_text(encoding="utf-8").split("\n")
-        kept = [line for line in lines if not line or line.startswith("#") or line.split("\t")[0].isdecimal()]
-        (tmp_path / f"{path.stem}.conll").write_text("\n".join(kept), encoding="utf-8")
-    found = read(columns(tags_are=TagsAre.words, word_column=2, tag_column=4))[0]
-    assert len(found) == 24
-    assert found == given
+        rows = [line for line in lines if not line or line.startswith("#") or line.split("\t")[0].isdecimal()]
+        (tmp_path / f"{path.stem}.conll").write_text("\n".join(rows), encoding="utf-8")
+    splits = read(columns(tags_are=TagsAre.words, word_column=2, tag_column=4))[0]
+    assert len(splits) == 24
+    assert splits == expected

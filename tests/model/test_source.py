@@ -50,23 +50,21 @@ def test_folders_that_hold_no_encoder_are_refused(folder: Path) -> None:
         locate(at(folder))
 
 
+GONE = RepositoryNotFoundError(
+    "gone", response=httpx.Response(404, request=httpx.Request("GET", "https://example.org"))
+)
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (
-            LocalEntryNotFoundError("offline"),
-            "the hub cannot be reached for 'some/name'; set model.path=DIR",
-        ),
+        (LocalEntryNotFoundError("offline"), "the hub cannot be reached for 'some/name'; set model.path=DIR"),
         (OSError("no route"), "the hub cannot be reached for 'some/name'; set model.path=DIR"),
-        (None, "the hub has no 'some/name'; set model.path=DIR"),
+        (GONE, "the hub has no 'some/name'; set model.path=DIR"),
         (HFValidationError("bad"), "model.hub=some/name: is not a name on the hub"),
     ],
 )
-def test_a_hub_that_does_not_serve(error: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if error is None:
-        request = httpx.Request("GET", "https://example.org")
-        error = RepositoryNotFoundError("gone", response=httpx.Response(404, request=request))
-
+def test_hub_errors_are_one_line(error: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise error
 
@@ -79,12 +77,12 @@ def test_a_hub_that_does_not_serve(error: Any, message: str, monkeypatch: pytest
 
 
 def test_no_pickle_is_fetched_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {}
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **given: asked.update(given) or str(folder))
+    options: dict[str, Any] = {}
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **more: options.update(more) or str(folder))
     source._from_hub.cache_clear()
     assert locate(ModelConfig(name="mbert", hub="some/name", revision="abc")) == folder
-    assert asked["revision"] == "abc"
-    assert not any("bin" in pattern or pattern.startswith("*") for pattern in asked["allow_patterns"])
+    assert options["revision"] == "abc"
+    assert not any("bin" in pattern or pattern.startswith("*") for pattern in options["allow_patterns"])
     source._from_hub.cache_clear()
 
 

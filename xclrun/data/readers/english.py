@@ -1,19 +1,8 @@
 """English datasets for streams of tasks, from local files as released.
 
-| reader | files | text of an example; ``facts`` | label |
-|---|---|---|---|
-| ``boolq`` (Clark et al. 2019) | ``train.jsonl``, ``val.jsonl`` or ``dev.jsonl`` | passage, question | true, false |
-| ``wic`` (Pilehvar & Camacho-Collados 2019) | ``train.jsonl``, ``val.jsonl`` | two sentences; ``word``, \
-``sentence1``, ``sentence2`` | true, false |
-| ``wsc`` (Levesque et al. 2012) | ``train.jsonl``, ``val.jsonl`` | text; ``noun``, ``pronoun`` | true, false |
-| ``fewrel`` (Han et al. 2018) | ``train_wiki.json``, ``val_wiki.json``, ``pid2name.json`` for names of relations | \
-sentence; ``head``, ``tail`` | relation |
-| ``mnli`` (Williams et al. 2018) | ``multinli_1.0_train.jsonl``, ``multinli_1.0_dev_matched.jsonl`` | premise, \
-hypothesis; ``genre`` | entailment, neutral, contradiction |
-| ``snli`` (Bowman et al. 2015) | ``snli_1.0_train.jsonl``, ``snli_1.0_test.jsonl`` | premise, hypothesis | as in \
-``mnli`` |
-| ``yelp``, ``amazon``, ``agnews``, ``dbpedia``, ``yahoo`` (Zhang et al. 2015) | ``train.csv``, ``test.csv`` | the \
-texts of a line | stars 1 to 5, or the class's name |
+``boolq`` (Clark et al. 2019), ``wic`` (Pilehvar & Camacho-Collados 2019), ``wsc`` (Levesque et al. 2012), ``fewrel``
+(Han et al. 2018), ``mnli`` (Williams et al. 2018), ``snli`` (Bowman et al. 2015), and ``yelp``, ``amazon``, ``agnews``,
+``dbpedia``, ``yahoo`` (Zhang et al. 2015). docs/data.md lists their files.
 
 BoolQ, WiC and WSC are in SuperGLUE's format (Wang et al. 2019). Most test splits are released without labels. As in LL,
 the validation files are therefore the test splits, and dev splits are empty: train with ``trainer.selection=last``. The

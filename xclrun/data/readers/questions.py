@@ -1,19 +1,10 @@
 """Extractive question answering: questions whose answers are spans of a text, from local files as released.
 
-| reader | files | languages |
-|---|---|---|
-| ``questions`` (your own, in SQuAD's layout) | ``LANGUAGE/SPLIT.json`` or ``LANGUAGE.SPLIT.json`` | by files |
-| ``squad`` (Rajpurkar et al. 2016, 1.1; 2.0) | ``train-v1.1.json``, ``dev-v1.1.json`` | en |
-| ``triviaqa`` (Joshi et al. 2017) | ``web-train.json``, ``verified-web-dev.json``, as the authors' \
-``convert_to_squad_format`` writes them: answers in lower case | en |
-| ``quac`` (Choi et al. 2018, 0.2) | ``train_v0.2.json``, ``val_v0.2.json`` | en |
-| ``qa_srl`` (FitzGerald et al. 2018, QA-SRL Bank 2.0) | ``orig/SPLIT.jsonl.gz`` | en |
-| ``qa_zre`` (Levy et al. 2017) | ``train.0``, ``dev.0``, ``test.0`` | en |
-| ``mlqa`` (Lewis et al. 2020, 1.0) | ``SPLIT/SPLIT-context-LANGUAGE-question-LANGUAGE.json``; for training, SQuAD's \
-for en, ``LANGUAGE_squad-translate-train-train-v1.1.json`` for other languages | ar de en es hi vi zh |
-| ``xquad`` (Artetxe et al. 2020) | ``xquad.LANGUAGE.json``; for training, SQuAD's for en | by files |
-| ``tydiqa`` (Clark et al. 2020, GoldP) | ``tydiqa-goldp-v1.1-{train,dev}.json``, all in one file | ar bn en fi \
-id ko ru sw te |
+``questions`` (the user's data in SQuAD's layout), ``squad`` (Rajpurkar et al. 2016; 1.1 or 2.0), ``triviaqa`` (Joshi et
+al. 2017, as the authors' ``convert_to_squad_format`` writes it), ``quac`` (Choi et al. 2018, 0.2), ``qa_srl``
+(FitzGerald et al. 2018, QA-SRL Bank 2.0), ``qa_zre`` (Levy et al. 2017), ``mlqa`` (Lewis et al. 2020), ``xquad``
+(Artetxe et al. 2020) and ``tydiqa`` (Clark et al. 2020, GoldP). docs/data.md lists their files. English MLQA and XQuAD
+are trained on SQuAD, other languages of MLQA on its translation.
 
 SQuAD's layout is ``data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}``. Texts are not
 changed, so that character offsets stay valid. The answer must be in the text at its offset; without an offset (QA-ZRE)

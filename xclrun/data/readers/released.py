@@ -1,17 +1,8 @@
 """Datasets of one class per text or pair of texts, from local files as they are released.
 
-| reader | released as | label |
-|---|---|---|
-| ``xnli`` (Conneau et al. 2018) | ``XNLI-1.0/xnli.{dev,test}.tsv``, all languages in one, and \
-``XNLI-MT-1.0/multinli/multinli.train.LANGUAGE.tsv`` | entailment, neutral, contradiction |
-| ``pawsx`` (Yang et al. 2019) | ``LANGUAGE/{train,translated_train}.tsv``, ``dev_2k.tsv``, ``test_2k.tsv`` | 0, 1 |
-| ``mldoc`` (Schwenk & Li 2018) | ``NAME.train.SIZE``, ``NAME.dev``, ``NAME.test``, of a language's English name | \
-CCAT, ECAT, GCAT, MCAT |
-| ``marc`` (Keung et al. 2020) | ``SPLIT/dataset_LANGUAGE_SPLIT.json``, one object per line | 1 to 5 stars |
-| ``sib200`` (Adelani et al. 2024) | ``data/annotated/LANGUAGE/{train,dev,test}.tsv``; the root is ``annotated``; \
-quoted as in CSV if the text has quotes | seven topics |
-| ``taxi1500`` (Ma et al. 2023) | ``eng_data/eng_train.tsv``, or ``train/LANGUAGE.tsv`` as the authors' scripts write; \
-without quoting | six topics |
+``xnli`` (Conneau et al. 2018), ``pawsx`` (Yang et al. 2019), ``mldoc`` (Schwenk & Li 2018), ``marc`` (Keung et al.
+2020), ``sib200`` (Adelani et al. 2024; quoted as in CSV if the text has quotes) and ``taxi1500`` (Ma et al. 2023;
+without quotes, also as the authors' scripts write it). docs/data.md lists their files.
 
 Words are separated by spaces. Languages are ISO 639-1 keys, but ``eng_Latn`` with the script in SIB-200 and ISO 639-3
 codes in Taxi1500, where sentences with the same id are translations. A language of XNLI, SIB-200 or Taxi1500 without a

@@ -1,11 +1,8 @@
 """Intents and slots of utterances, released in columns: MultiATIS++ and xSID.
 
-| reader | files | a line |
-|---|---|---|
-| ``multiatis`` (Xu et al. 2020, LDC2021T04) | ``train_EN.tsv``, ``dev_EN.tsv``, ``test_EN.tsv``, … | id, words, their \
-BIO tags, intent; a header first |
-| ``xsid`` (van der Goot et al. 2021) | ``en.train.conll``, ``de.projectedTrain.conll``, ``de.valid.conll``, \
-``de.test.conll``, … | of a block: number, word, intent, BIO tag; comments ``# id``, ``# text`` |
+``multiatis`` (Xu et al. 2020, LDC2021T04): id, words, their BIO tags, intent, after a header. ``xsid`` (van der Goot et
+al. 2021): blocks of number, word, intent, BIO tag, with comments ``# id`` and ``# text``. docs/data.md lists their
+files.
 
 A language without a training or dev file has an empty split: xSID has training sentences in English, and machine
 translations in other languages. Ids begin with the split, since the releases number each split from the start.

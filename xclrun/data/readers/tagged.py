@@ -1,15 +1,9 @@
 """Tagged words of sentences, as released: CoNLL-U, MasakhaNER 2, Universal NER and WikiANN.
 
-| reader | files | a line |
-|---|---|---|
-| ``conllu`` (Universal Dependencies) | ``LANGUAGE_TREEBANK-ud-SPLIT.conllu`` | ten tab-separated columns, \
-including number, FORM (2) and UPOS (4); comments ``# sent_id``, ``# text`` |
-| ``masakhaner`` (Adelani et al. 2022) | ``data/LANGUAGE/{train,dev,test}.txt``; the root is ``data`` | word and tag, \
-between them a space |
-| ``uner`` (Mayhew et al. 2024) | ``UNER_English-EWT/en_ewt-ud-{train,dev,test}.iob2``, or all in one folder | number, \
-word, tag and, where one was set, ``-`` and the annotator; comments as in CoNLL-U |
-| ``panx`` (WikiANN: Pan et al. 2017; splits of Rahimi et al. 2019) | ``LANGUAGE/SPLIT``; XTREME's copy: \
-``SPLIT-LANGUAGE.tsv`` | word and tag, between them a tab; of more columns, the first and the last |
+``conllu`` (Universal Dependencies): ten tab-separated columns, including number, FORM (2) and UPOS (4). ``masakhaner``
+(Adelani et al. 2022): word and tag, separated by a space. ``uner`` (Mayhew et al. 2024): number, word, tag and, where
+one was set, ``-`` and the annotator. ``panx`` (WikiANN: Pan et al. 2017; splits of Rahimi et al. 2019; also XTREME's
+copy): word and tag, separated by a tab, or the first and the last of more columns. docs/data.md lists their files.
 
 Sentences are separated by blank lines. The id is ``sent_id``, or the split and the number of the sentence's first line.
 
