@@ -82,9 +82,8 @@ def tukey_found(values: np.ndarray) -> np.ndarray:
 
 def family_table(count: int) -> Iterator[str]:
     """Yield the lines of the table of family-wise errors: shares of studies with any false mark, by test."""
-    columns = [f"{spread}× {noisy}" if spread > 1 else "equal" for spread, noisy in _spreads()]
-    yield "| strategies | orders | test |" + "".join(f" {column} |" for column in columns)
-    yield "|--:|--:|---|" + "--:|" * len(columns)
+    yield "| strategies | orders | primary comparisons | Tukey, one measure |"
+    yield "|--:|--:|---|---|"
     for strategies, orders in itertools.product(STRATEGIES, ORDERS):
         rng = np.random.default_rng([strategies, orders])
         found: dict[str, list[float]] = {"primary comparisons": [], "Tukey, one measure": []}
@@ -92,14 +91,14 @@ def family_table(count: int) -> Iterator[str]:
             values = studies(round(MORE * count), strategies, orders, spread, noisy, rng)
             found["primary comparisons"].append(float((primary_p(values) < ALPHA).any(axis=(1, 2)).mean()))
             found["Tukey, one measure"].append(float(tukey_found(values[:, :1]).any(axis=(1, 2)).mean()))
-        for test, shares in found.items():
-            yield f"| {strategies} | {orders} | {test} |" + "".join(f" {_share(share)} |" for share in shares)
+        cells = (" ".join(map(_share, shares)) for shares in found.values())
+        yield f"| {strategies} | {orders} | {' | '.join(cells)} |"
 
 
 def power_table(count: int) -> Iterator[str]:
     """Yield the lines of the table of power: shares of studies that find the one true difference from the baseline."""
-    yield "| strategies | orders | test | equal |" + "".join(f" {spread}× another |" for spread in SPREADS[1:])
-    yield "|--:|--:|---|" + "--:|" * len(SPREADS)
+    yield "| strategies | orders | primary comparisons | Tukey, one measure |"
+    yield "|--:|--:|---|---|"
     for strategies, orders in itertools.product(STRATEGIES[1:], ORDERS):
         rng = np.random.default_rng([strategies, orders, 1])
         found: dict[str, list[float]] = {"primary comparisons": [], "Tukey, one measure": []}
@@ -107,8 +106,8 @@ def power_table(count: int) -> Iterator[str]:
             values = studies(round(MORE * count), strategies, orders, spread, "another", rng, EFFECT)
             found["primary comparisons"].append(float((primary_p(values)[:, 0, 0] < ALPHA).mean()))
             found["Tukey, one measure"].append(float(tukey_found(values[:, :1])[:, 0, 0].mean()))
-        for test, shares in found.items():
-            yield f"| {strategies} | {orders} | {test} |" + "".join(f" {share:.2f} |" for share in shares)
+        cells = (" ".join(f"{share:.2f}" for share in shares) for shares in found.values())
+        yield f"| {strategies} | {orders} | {' | '.join(cells)} |"
 
 
 def shared_coverage(
@@ -133,17 +132,18 @@ def shared_coverage(
 
 def shared_table(count: int) -> Iterator[str]:
     """Yield the lines of the table of `shared_coverage`."""
-    yield "| orders | seeds | strategy × order | interval |" + "".join(f" {shared:g}× |" for shared in (0.0, *SHARED))
-    yield "|--:|--:|--:|---|" + "--:|" * (1 + len(SHARED))
+    yield "| orders | seeds | strategy × order | orders as samples | crossed |"
+    yield "|--:|--:|--:|---|---|"
     for orders, seeds, interaction in itertools.product(ORDERS, SEEDS, INTERACTIONS):
         rng = np.random.default_rng([orders, seeds, round(interaction)])
         found = [
             shared_coverage(round(MORE * count), orders, seeds, shared, interaction, rng) for shared in (0.0, *SHARED)
         ]
-        for name, label in (("orders", "orders as samples"), ("crossed", "**crossed**")):
-            if name in found[0]:
-                shares = "".join(f" {of[name]:.3f} |".replace(" 0.", " .") for of in found)
-                yield f"| {orders} | {seeds} | {interaction:g} | {label} |{shares}"
+        cells = [
+            " ".join(_share(by_interval[name]) for by_interval in found) if name in found[0] else "–"
+            for name in ("orders", "crossed")
+        ]
+        yield f"| {orders} | {seeds} | {interaction:g} | {' | '.join(cells)} |"
 
 
 def _spreads() -> Iterator[tuple[int, str]]:

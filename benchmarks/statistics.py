@@ -40,6 +40,8 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "statistics.md"
 COMMON = 0.7
 KINDS = tuple(INTERVALS)
 NOT_BCA = tuple(kind for kind in KINDS if kind != "bca")
+# The kinds in the table of coverages: `paper` is not an interval for the score.
+SHORT = tuple(kind for kind in KINDS if kind != "paper")
 
 
 # Coverage of intervals.
@@ -308,12 +310,14 @@ def simulated(studies: int) -> Simulated:
 def worst(found: Simulated, measure: str, kind: str) -> tuple[float, float, str]:
     """Return the lowest coverage of a kind of interval, how often it excludes the value, and the setting of the former.
 
-    Settings without forgetting do not count.
+    Ignores the settings without forgetting.
     """
     own = {key: by[measure] for key, by in found.items() if key[0] in SETTINGS and kind in by[measure]}
     key = min(own, key=lambda key: own[key][kind])
     excludes = max(of[f"excludes {kind}"] for of in own.values())
-    return own[key][kind], excludes, ", ".join(_described(*key))
+    setting, sentences, size = key
+    design = f"{setting.languages} × {setting.orders}, {setting.level:g}, {setting.forgetting}"
+    return own[key][kind], excludes, f"{design}, {size or sentences:,} of {sentences:,}"
 
 
 def choose_kind(found: Simulated, measure: str) -> str:
@@ -325,7 +329,7 @@ def choose_kind(found: Simulated, measure: str) -> str:
 def choice_table(studies: int) -> Iterator[str]:
     """Yield the lines of the table of worst coverages, from which the default of each measure follows."""
     found = simulated(studies)
-    yield "| measure | interval | lowest coverage | in | excludes | default |"
+    yield "| measure | interval | lowest coverage | setting | excludes | default |"
     yield "|---|---|--:|---|--:|---|"
     for measure in ("F", "T", "T0", "FP"):
         chosen = choose_kind(found, measure)
@@ -337,23 +341,22 @@ def choice_table(studies: int) -> Iterator[str]:
 
 
 def coverage_table(studies: int) -> Iterator[str]:
-    """Yield the lines of the table of all coverages."""
-    yield "| forgetting | languages | orders | scores near | test set | resamples of | F | T | T0 | FP |"
-    yield "|---|--:|--:|--:|--:|--:|" + "---|" * 4
-    for (setting, sentences, size), of in simulated(studies).items():
-        # What is not forgotten concerns F alone.
-        measures = ("F",) if setting in UNFORGETTING else ("F", "T", "T0", "FP")
-        shares = [" ".join(_decimals(of[name][k]) if k in of[name] else "–" for k in KINDS) for name in measures]
-        design = f"{setting.forgetting} | {setting.languages} | {setting.orders} | {setting.level:g}"
-        cells = " | ".join([*shares, *["–"] * (4 - len(shares))])
-        yield f"| {design} | {sentences:,} | {size or sentences:,} | {cells} |"
+    """Yield the lines of the table of the lowest coverages over numbers of languages and orders."""
+    yield "| forgetting | scores near | test set | resamples of | F | T | T0 | FP |"
+    yield "|---|--:|--:|--:|" + "---|" * 4
+    groups: dict[tuple[str, float, int, int], list[dict[str, dict[str, float]]]] = {}
+    for (setting, sentences, size), shares in simulated(studies).items():
+        groups.setdefault((setting.forgetting, setting.level, sentences, size or sentences), []).append(shares)
+    for (forgetting, level, sentences, size), group in groups.items():
+        # Without forgetting, only the coverage of F is of interest.
+        measures = ("F",) if forgetting == "none" else ("F", "T", "T0", "FP")
+        cells = [" ".join(_lowest(group, name, kind) for kind in SHORT) for name in measures]
+        row = [forgetting, f"{level:g}", f"{sentences:,}", f"{size:,}", *cells, *["–"] * (4 - len(cells))]
+        yield f"| {' | '.join(row)} |"
 
 
-def _described(setting: Setting, sentences: int, size: int | None) -> list[str]:
-    return [
-        f"{setting.languages} languages", f"{setting.orders} orders", f"scores near {setting.level:g}",
-        f"{setting.forgetting} forgetting", f"resamples of {size or sentences:,} of {sentences:,} sentences",
-    ]  # fmt: skip
+def _lowest(group: Sequence[dict[str, dict[str, float]]], measure: str, kind: str) -> str:
+    return _decimals(min(shares[measure][kind] for shares in group)) if kind in group[0][measure] else "–"
 
 
 def _decimals(share: float) -> str:

@@ -273,15 +273,15 @@ def test_a_study_says_what_it_holds(study: Study, outputs: Path) -> None:
 
 def test_runs_of_an_empty_choice_and_wrong_names_are_one_line(study: Study, outputs: Path) -> None:
     for ask, said in (
-        (lambda: xclrun.load(outputs / "no"), "there is no such folder"),
+        (lambda: xclrun.load(outputs / "no"), "directory not found"),
         (lambda: study.matrix("xyz"), "no run is called 'xyz'"),
         (lambda: study.matrix("jsonl-naive"), "2 runs are called so: jsonl-naive"),
         (lambda: study.matrix("jsonl-er", "slot"), "did you mean 'slot_f1'"),
-        (lambda: study.runs(strategy="ere"), "strategy 'ere' is not there; did you mean 'er'"),
+        (lambda: study.runs(strategy="ere"), "unknown strategy 'ere'; did you mean 'er'"),
         (lambda: study.where(stratgy="er"), "stratgy=er: unknown key; did you mean 'strategy'"),
-        (lambda: study.predictions("jsonl-er", hop=4), "hop '4' is not there"),
-        (lambda: study.predictions("jsonl-er", split="dev"), "split 'dev' is not there"),
-        (lambda: study.sweep("demo"), "no sweep was started here"),
+        (lambda: study.predictions("jsonl-er", hop=4), "unknown hop '4'"),
+        (lambda: study.predictions("jsonl-er", split="dev"), "unknown split 'dev'"),
+        (lambda: study.sweep("demo"), "no sweeps"),
     ):
         with pytest.raises(UsageError, match=said):
             ask()

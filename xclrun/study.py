@@ -4,7 +4,7 @@
     study = xclrun.load("outputs")
     study.measures(measure="F", order="mean")
 
-Every number is what ``xclrun report --from runs`` computes, by the same functions. Scores and measures are fractions.
+All values equal those of ``xclrun report --from runs``. Scores and measures are fractions.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ if TYPE_CHECKING:
 
 
 class Study:
-    """The runs under an outputs folder.
+    """The runs under an outputs directory.
 
-    Keyword arguments are filters: a column keeps the rows with that value, or with one of a list of values. Any other
-    keyword is a config key and keeps the runs with that value, as ``report --filter`` does. Keys with dots are passed
-    as ``**{"trainer.epochs": 5}``.
+    Keyword arguments of its methods are filters: ``column=value``, or ``column=[values]``. Any other keyword is a
+    config key and selects runs, like ``report --filter``. Pass keys with dots as ``**{"trainer.epochs": 5}``.
 
     Attributes:
-        outputs: the folder that ``paths.outputs`` names.
-        records: the runs, of any status; only finished runs enter measures and figures.
+        outputs: the directory set by ``paths.outputs``.
+        records: runs of any status; measures and figures use finished runs only.
     """
 
     def __init__(self, outputs: Path, records: Sequence[RunRecord]) -> None:
@@ -54,13 +53,13 @@ class Study:
 
     @classmethod
     def read(cls, outputs: str | Path | None = None) -> Study:
-        """Read all runs under an outputs folder: see `xclrun.load`."""
+        """Read all runs under an outputs directory: see `xclrun.load`."""
         folder = Path(outputs or default_outputs()).expanduser()
         if not folder.is_dir():
-            raise UsageError(f"{folder}: there is no such folder; xclrun.load takes the one that paths.outputs named")
+            raise UsageError(f"{folder}: directory not found; pass the directory set by paths.outputs")
         records = read_records(folder, _warn)
         if not records:
-            raise UsageError(f"{folder}: no run in it can be read; make some, for example: xclrun strategy=naive,er -m")
+            raise UsageError(f"{folder}: no readable runs; create some, for example: xclrun strategy=naive,er -m")
         return cls(folder, records)
 
     def __len__(self) -> int:
@@ -69,16 +68,16 @@ class Study:
     def __repr__(self) -> str:
         finished = sum(record.finished for record in self.records)
         lines = [f"Study of {self.outputs}: {len(self)} runs, {finished} finished"]
-        for what in ("dataset", "model", "strategy", "order", "seed"):
-            values = list(dict.fromkeys(str(getattr(record, what)) for record in self.records))
+        for name in ("dataset", "model", "strategy", "order", "seed"):
+            values = list(dict.fromkeys(str(getattr(record, name)) for record in self.records))
             more = f", … ({len(values)} in all)" if len(values) > 8 else ""
-            lines.append(f"  {what + ':':<10}{', '.join(values[:8])}{more}")
+            lines.append(f"  {name + ':':<10}{', '.join(values[:8])}{more}")
         return "\n".join(lines)
 
     def where(self, **filters: Any) -> Study:
         """Return the runs with these values of config keys, and the reference runs that they need for transfer.
 
-        ``strategy``, ``order``, ``dataset`` and ``model`` represent their names.
+        ``strategy``, ``order``, ``dataset`` and ``model`` are names.
 
         Raises:
             UsageError: no run has the key, or any of the values.
@@ -89,21 +88,21 @@ class Study:
         return filtered(self.records, {key: set(_texts(value)) for key, value in filters.items()}, "")
 
     def sweep(self, name: str | None = None) -> Study:
-        """Return the runs of a sweep, by default the most recent one, and the reference runs that they need.
+        """Return the runs of a sweep, by default the most recent sweep, and the reference runs that they need.
 
         Raises:
-            UsageError: there is no such sweep.
+            UsageError: the sweep does not exist.
         """
-        known = {sweep["name"]: set(sweep["runs"]) for sweep in sweeps(self.outputs, _warn)}
-        if not known:
-            raise UsageError(f"{self.outputs}: no sweep was started here")
-        if name is not None and name not in known:
-            raise UsageError(f"no sweep is called '{name}' in {self.outputs}; {did_you_mean(name, known)}")
-        run_ids = known[name or list(known)[-1]]
+        runs = {sweep["name"]: set(sweep["runs"]) for sweep in sweeps(self.outputs, _warn)}
+        if not runs:
+            raise UsageError(f"{self.outputs}: no sweeps; start one with xclrun … -m")
+        if name is not None and name not in runs:
+            raise UsageError(f"{self.outputs}: unknown sweep '{name}'; {did_you_mean(name, runs)}")
+        run_ids = runs[name or list(runs)[-1]]
         return self._with_references([record for record in self.records if record.run_id in run_ids])
 
     def _with_references(self, records: list[RunRecord]) -> Study:
-        return Study(self.outputs, records + References(self.records).of(records))
+        return Study(self.outputs, records + References(self.records).needed_by(records))
 
     def runs(self, **filters: Any) -> pd.DataFrame:
         """Return a row for each run, indexed by run ID: its settings, status and costs (`COSTS`)."""
@@ -123,9 +122,9 @@ class Study:
         return self._where(pd.DataFrame(rows, columns=None if rows else ["run"]), filters).set_index("run")
 
     def scores(self, **filters: Any) -> pd.DataFrame:
-        """Return the score matrices in long form: a row for each measured run, metric, hop and language.
+        """Return the score matrices in long form: a row for each run, metric, hop and language that was measured.
 
-        ``learnt`` is what the hop trained on: a language, ``all``, or empty before fine-tuning.
+        ``learnt``: training data of the hop: a language, ``all``, or empty before fine-tuning.
         """
         import pandas as pd
 
@@ -149,36 +148,36 @@ class Study:
         """Return the score matrix R of a run: a row for each hop, from 0, and a column for each language.
 
         Args:
-            run: its ID, or a unique part of it.
-            metric: its name or short name; None: the first metric of the run.
+            run: run ID, or a unique part of it.
+            metric: name or short name; None: the first metric of the run.
 
         Raises:
-            UsageError: there is no such run or metric.
+            UsageError: unknown run or metric.
         """
         import pandas as pd
 
         record = self._record(run)
         name = BY_SHORT[metric].name if metric in BY_SHORT else metric or next(iter(record.scores))
         if name not in record.scores:
-            raise UsageError(f"{record.run_id}: no scores of '{metric}'; {did_you_mean(name, record.scores)}")
+            raise UsageError(f"{record.run_id}: no scores for '{metric}'; {did_you_mean(name, record.scores)}")
         hops = pd.RangeIndex(record.hops + 1, name="hop")
         return pd.DataFrame(record.scores[name], index=hops, columns=pd.Index(record.languages, name="language"))
 
     def measures(self, unpaired: bool = False, **filters: Any) -> pd.DataFrame:
-        """Return the measures of all strategies in long form, as a report's summary.csv.
+        """Return the measures of all strategies in long form, like a report's summary.csv.
 
-        ``strategy`` is the label in tables. Few-shot runs have no measures: see `few_shot`.
+        ``strategy`` is the label in tables. For few-shot runs, see `few_shot`.
 
         Args:
-            unpaired: average all runs of each strategy, not only those that every strategy has finished.
-            filters: see `Study`; runs are filtered before averaging, and reference runs are kept.
+            unpaired: average all runs of each strategy, rather than the combinations that all strategies have finished.
+            filters: see `Study`; runs are filtered before averaging, except reference runs.
         """
         rows = {key: value for key, value in filters.items() if key in COLUMNS}
         runs = self.where(**{key: value for key, value in filters.items() if key not in COLUMNS})
         return _rows(summarise([record for record in runs.records if not is_few_shot(record)], unpaired), rows)
 
     def few_shot(self, **filters: Any) -> pd.DataFrame:
-        """Return the scores of the few-shot runs in long form, as a report's few_shot.csv."""
+        """Return the scores of the few-shot runs in long form, like a report's few_shot.csv."""
         return self._where(few_shot_scores(self.records), filters)
 
     def predictions(
@@ -191,17 +190,17 @@ class Study:
     ) -> pd.DataFrame:
         """Return a run's predictions: a row for each hop, language and example, with the names of labels and tags.
 
-        Columns are those of `xclrun.store.predictions`. A gold label that training never had is missing (a tag: None).
+        Columns: see `xclrun.store.predictions`. Gold labels and tags that do not occur in training are None.
 
         Args:
-            run: its ID, or a unique part of it.
+            run: run ID, or a unique part of it.
             hop, language: None: all.
-            split: ``test`` or, where dev was predicted too, ``dev``; None: all.
-            text: add columns ``text`` (the words, joined; with answers, the original text) and, for pairs, ``text_b``.
-                This reads the dataset again.
+            split: ``test``, or ``dev`` if it was predicted; None: all.
+            text: add columns ``text`` (the words, joined; with answers, the original text) and, for pairs, ``text_b``,
+                which reads the dataset.
 
         Raises:
-            UsageError: there is no such run, hop, language or split, or the dataset cannot be read.
+            UsageError: unknown run, hop, language or split, or the dataset cannot be read.
             RunError: a file is damaged, or the dataset has changed.
         """
         import pandas as pd
@@ -215,7 +214,7 @@ class Study:
             frames = [directory.table(path).to_pandas() for path in chosen.values()]
             labels, tags = manifest["labels"], manifest["tags"]
         except UNREADABLE as error:
-            raise RunError(f"{directory.path}: its predictions cannot be read ({error})") from error
+            raise RunError(f"{directory.path}: cannot read the predictions ({error})") from error
         frame = pd.concat(frames, ignore_index=True).drop(columns="run_id", errors="ignore")
         for column, value in (("language", language), ("split", split)):
             _check(column, value, frame[column].unique())
@@ -229,30 +228,30 @@ class Study:
         return _with_text(frame, directory) if text else frame
 
     def figures(self) -> list[str]:
-        """Return the names of the figures in a report of these runs, for `figure`."""
+        """Return the names of the figures of these runs, for `figure`."""
         return list(self._plots)
 
     def figure(self, name: str) -> Figure:
         """Draw a figure of the report.
 
         Args:
-            name: as `figures` lists it, or a unique part of it.
+            name: one of `figures`, or a unique part of it.
 
         Raises:
-            UsageError: there is no such figure, or it has nothing to show.
+            UsageError: unknown figure, or a figure without data.
         """
         from matplotlib import rc_context
 
-        # As in a report: names are plain text, so "$" starts no formula.
+        # As in a report, "$" in names does not start a formula.
         with rc_context({"axes.titley": 1.0, "text.parse_math": False}):
             figure = self._plots[matching(name, self._plots, "figure")].draw()
         if figure is None:
-            raise UsageError(f"figure '{name}': there is nothing to show")
+            raise UsageError(f"figure '{name}' has no data")
         return figure
 
     @cached_property
     def _plots(self) -> dict[str, Plot]:
-        import xclrun.report.parts  # noqa: F401  What a section is made of.
+        import xclrun.report.parts  # noqa: F401  Registers the parts of sections.
         from xclrun.analysis.aggregate import comparisons
         from xclrun.report.fewshot import few_shot_sections
         from xclrun.report.fewshot.read import read_few_shot
@@ -287,13 +286,12 @@ class Study:
 
 
 def _run_columns(record: RunRecord) -> dict[str, Any]:
-    """Return the columns that identify the run of a row."""
     names = ("dataset", "model", "strategy", "order", "seed", "shots", "bucket")
     return {"run": record.run_id, **{name: getattr(record, name) for name in names}}
 
 
 def _name(names: Sequence[str], number: Any) -> str | None:
-    """Return the name of a class or tag; None for a missing or negative number: training never had the name."""
+    """Return the name of a class or tag; None for a missing or negative id."""
     return names[int(number)] if number is not None and number >= 0 else None
 
 
@@ -314,8 +312,8 @@ def _with_text(frame: pd.DataFrame, directory: RunDirectory) -> pd.DataFrame:
 
 def _rows(frame: pd.DataFrame, filters: Mapping[str, Any]) -> pd.DataFrame:
     for key, value in filters.items():
-        for one in _several(value):
-            _check(key, one, frame[key].unique())
+        for item in _several(value):
+            _check(key, item, frame[key].unique())
         frame = frame[frame[key].isin(_several(value))]
     return frame.reset_index(drop=True)
 
@@ -325,15 +323,15 @@ def _several(value: Any) -> list[Any]:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return values as `filtered` compares them: as text, null for None."""
-    return [one if isinstance(one, str) else json.dumps(one) for one in _several(value)]
+    """Return values as text, for `filtered`."""
+    return [item if isinstance(item, str) else json.dumps(item) for item in _several(value)]
 
 
-def _check(what: str, value: Any, known: Iterable[Any]) -> None:
-    """Raise a UsageError for an unknown value; None is no value."""
-    known = list(known)
-    if value is not None and value not in known:
-        raise UsageError(f"{what} '{value}' is not there; {did_you_mean(str(value), map(str, known))}")
+def _check(name: str, value: Any, available: Iterable[Any]) -> None:
+    """Raise a UsageError for an unknown value; None selects all values."""
+    available = list(available)
+    if value is not None and value not in available:
+        raise UsageError(f"unknown {name} '{value}'; {did_you_mean(str(value), map(str, available))}")
 
 
 def _warn(text: str) -> None:

@@ -10,7 +10,7 @@ from xclrun.analysis.codelength import BlockCode, codes, of_block, online_codele
 
 
 def blocks(classes: int, sizes: list[int], log2_gold: list[np.ndarray]) -> list[BlockCode]:
-    return [BlockCode.of(of, np.full(n, math.log2(classes))) for n, of in zip(sizes, log2_gold, strict=True)]
+    return [BlockCode.total(of, np.full(n, math.log2(classes))) for n, of in zip(sizes, log2_gold, strict=True)]
 
 
 def test_worked_by_hand() -> None:
@@ -21,7 +21,7 @@ def test_worked_by_hand() -> None:
     # A start that knows the head codes the first block.
     assert online_codelength(blocks(8, [2, 1], [np.full(2, -0.25), np.array([-1.0])]), start_knows=True).bits == 1.5
     # A log-probability that rounding made positive costs nothing.
-    assert BlockCode.of([1e-6, -1.0], [1.0, 1.0]).bits == 1.0
+    assert BlockCode.total([1e-6, -1.0], [1.0, 1.0]).bits == 1.0
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_laplaces_predictor_costs_what_its_mixture_does(sequence: list[int]) -> 
     found, ones = [], 0
     for seen, symbol in enumerate(sequence):
         p = (ones + 1) / (seen + 2)
-        found.append(BlockCode.of([math.log2(p if symbol else 1 - p)], [1.0]))
+        found.append(BlockCode.total([math.log2(p if symbol else 1 - p)], [1.0]))
         ones += symbol
     n, k = len(sequence), sum(sequence)
     expected = math.log2((n + 1) * math.comb(n, k))
@@ -87,4 +87,4 @@ def test_switching_to_the_best_model_pays_for_saying_which() -> None:
 def test_what_has_no_code_is_refused() -> None:
     for log2_gold in ([], [0.1], [-np.inf], [np.nan]):
         with pytest.raises(ValueError, match=r"codelength needs|must be finite"):
-            BlockCode.of(log2_gold, np.ones(len(log2_gold)))
+            BlockCode.total(log2_gold, np.ones(len(log2_gold)))

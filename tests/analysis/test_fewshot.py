@@ -132,7 +132,9 @@ def test_gains_are_set_against_every_factor() -> None:
     gains = with_mean({1: {"de": 0.1, "hi": 0.3, "th": 0.5}, 4: {"de": 0.3, "hi": 0.5}})
     assert gains[ALL] == pytest.approx({"de": 0.2, "hi": 0.4})
     assert with_mean({}) == {ALL: {}}
-    found = {(a.factor, a.gains, a.overlap): a.found for a in associations(gains, {1: {"de": 9, "hi": 5, "th": 1}}, {})}
+    found = {
+        (a.factor, a.gains, a.overlap): a.correlation for a in associations(gains, {1: {"de": 9, "hi": 5, "th": 1}}, {})
+    }
     assert found["lexical_overlap", 1, 1].spearman == pytest.approx(-1)
     assert found["lexical_overlap", 4, 1].n == 2
     assert found["wals_features", 1, None].n == 0

@@ -100,6 +100,7 @@ def test_labels_name_what_differs(runs: Sequence[Any], expected: list[str]) -> N
         {"dataset": {"root": "/data"}},
         {"trainer": {"checkpoint_minutes": 1.0}},
         {"evaluate": {"attention": True}},
+        {"evaluate": {"every_examples": 50}},
     ],
 )
 def test_what_cannot_change_a_result_gives_no_label(config: dict[str, Any]) -> None:

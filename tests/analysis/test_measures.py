@@ -91,7 +91,7 @@ def test_a_measure_that_is_added_is_in_the_summary_tests_tables_page_and_mlflow(
 
 
 def test_names_are_unique_and_streams_known(best: Measure) -> None:
-    with pytest.raises(UsageError, match="there is a measure FP_max already"):
+    with pytest.raises(UsageError, match="FP_max: already registered"):
         register(best)
     with pytest.raises(UsageError, match="measure FP2: unknown stream sequences; known: sequence"):
         register(replace(best, name="FP2", streams=("sequences",)))
@@ -103,19 +103,19 @@ def test_names_are_unique_and_streams_known(best: Measure) -> None:
     [
         ({"example": 0.86}, r"example=0.86: its formula gives 0.85 for EXAMPLE"),
         ({"example": "0.85"}, r"example=0.85: its formula gives 0.85"),
-        ({"needs": lambda n: np.ones((n, n), dtype=bool)}, r"needs\(1\) is a mask, bool \(2, 1\), not bool \(1, 1\)"),
-        ({"needs": lambda n: np.ones((n + 1, n))}, r"needs\(1\) is a mask, bool \(2, 1\), not float64 \(2, 1\)"),
-        ({"needs": lambda n: [[True]]}, r"needs\(1\) is a mask, bool \(2, 1\), not list"),
+        ({"needs": lambda n: np.ones((n, n), dtype=bool)}, r"needs\(1\) .* not bool \(1, 1\)"),
+        ({"needs": lambda n: np.ones((n + 1, n))}, r"needs\(1\) .* not float64 \(2, 1\)"),
+        ({"needs": lambda n: [[True]]}, r"needs\(1\) .* not list"),
         # What the formula reads and the mask lacks, and the other way round.
-        ({"needs": lambda n: np.zeros((n + 1, n), dtype=bool)}, r"R\[3, 0\] does not enter; .* the formula gives nan"),
-        ({"needs": lambda n: np.ones((n + 1, n), dtype=bool)}, r"R\[0, 0\] enters; .* the formula gives 0.85"),
-        ({"reference": True}, r"M\[0\] enters; where it is NaN the formula gives 0.85"),
-        ({"formula": lambda s: s.final.max(axis=-1) + 0 * s.M[..., 1]}, r"M\[1\] does not enter; .* gives nan"),
+        ({"needs": lambda n: np.zeros((n + 1, n), dtype=bool)}, r"R\[3, 0\] does not enter, .* the formula gives nan"),
+        ({"needs": lambda n: np.ones((n + 1, n), dtype=bool)}, r"R\[0, 0\] enters, .* the formula gives 0.85"),
+        ({"reference": True}, r"M\[0\] enters, .* the formula gives 0.85"),
+        ({"formula": lambda s: s.final.max(axis=-1) + 0 * s.M[..., 1]}, r"M\[1\] does not enter, .* gives nan"),
         ({"by_language": lambda s: s.final[..., :2]}, r"by_language gives \(2,\) values for 3 languages"),
         ({"formula": lambda s: s.final}, r"gives \(3,\) values for one matrix"),
         # Right for one matrix, and silently one number for all resamples.
-        ({"formula": lambda s: s.final.max()}, r"of stacked matrices, here 0.85 and 0.45; it gives 0.85"),
-        ({"formula": lambda s: s.record.config["seed"]}, r"fails for EXAMPLE \(KeyError: 'seed'\); give example=None"),
+        ({"formula": lambda s: s.final.max()}, r"expected 0.85 and 0.45, got 0.85"),
+        ({"formula": lambda s: s.record.config["seed"]}, r"fails for EXAMPLE \(KeyError: 'seed'\); set example=None"),
     ],
 )
 def test_an_entry_that_contradicts_itself_is_refused(best: Measure, wrong: dict[str, Any], message: str) -> None:

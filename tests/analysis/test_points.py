@@ -120,7 +120,7 @@ def test_selected_and_oracle_scores_by_hand() -> None:
     # One pair a hop. With dev of the training language: hop 1 both rise (1, 1); hop 2 dev is level: a half each.
     np.testing.assert_allclose(found.source, [0.75, 0.75])
     # With their own: de falls while test rises (0), then level (0.5); en rises with test (1), then against it (0).
-    np.testing.assert_allclose(found.own, [0.25, 0.5])
+    np.testing.assert_allclose(found.target, [0.25, 0.5])
 
 
 def test_spread_is_over_seeds_of_the_same_order() -> None:
@@ -137,7 +137,7 @@ def test_selection_counts_each_order_the_same_however_many_seeds_it_has() -> Non
     often = selection([run(1), run(2), run(3), other], "intent_accuracy", ("en", "de"))
     assert often is not None
     assert once.selected != pytest.approx(selection([run(1)], "intent_accuracy", ("en", "de")).selected)  # type: ignore[union-attr]
-    for name in ("selected", "oracle", "source", "own"):
+    for name in ("selected", "oracle", "source", "target"):
         np.testing.assert_allclose(getattr(often, name), getattr(once, name))
 
 
@@ -145,18 +145,3 @@ def test_the_training_languages_of_a_hop_are_those_that_selected_its_epochs() ->
     curve = ({"hop": 2, "epoch": 1, "step": 1, "examples": 1, "loss": 1.0, "dev": {"de": {}, "en": {}}},)
     assert [p.sources for p in hop_points(run(), "intent_accuracy")] == [(0,), (1,)]
     assert [p.sources for p in hop_points(run(curve=curve), "intent_accuracy")] == [(0,), (0, 1)]
-
-
-def test_records_keep_their_points() -> None:
-    one = run()
-    assert RunRecord.from_json(one.to_json()).points == one.points
-    old = {k: v for k, v in one.to_json().items() if k != "points"}
-    assert RunRecord.from_json(old).points == ()
-    with pytest.raises(ValueError, match="must be objects"):
-        RunRecord.from_json(one.to_json() | {"points": [1]})
-
-
-def test_runs_with_and_without_points_are_one_strategy() -> None:
-    with_points = run(1, config={"evaluate": {"every_examples": 50}})
-    frame = summarise([with_points, dataclasses.replace(run(2), config={**run(2).config, "evaluate": {}})])
-    assert set(frame["strategy"]) == {"naive"}

@@ -224,8 +224,8 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
     assert (taken[4][0], len(taken[4][1])) == ("all", 11)
     wrong = {
         "trainer.lrr=1": "--filter trainer.lrr=1: unknown key; did you mean 'trainer.lr'? Known: ",
-        "seed=7": "--filter seed=7: no run has it; there is 1, 2",
-        "seed": "--filter seed: needs KEY=VALUE, as in --filter trainer.epochs=5",
+        "seed=7": "--filter seed=7: no run has this value; available: 1, 2",
+        "seed": "--filter seed: expected KEY=VALUE, for example --filter trainer.epochs=5",
     }
     for given, line in wrong.items():
         told = report("mine", "--filter", given)

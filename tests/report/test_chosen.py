@@ -38,9 +38,9 @@ def test_a_report_shows_what_was_chosen_on_what_and_only_its_test_scores(tmp_pat
     choice = choose(runs, ("strategy.memory",))
     report = write_report(choice.runs, tmp_path, "chosen", pool=runs, options=Options(choice=choice))
     caption = (
-        "settings chosen on dev: of each strategy's strategy.memory the one with the highest dev score right after "
-        "learning (mean over orders and seeds, 2 runs a setting), the same for all its orders and seeds: er: "
-        "strategy.memory=10 (of 3; equal on dev: strategy.memory=30)"
+        "settings selected on dev: for each strategy, the value of strategy.memory with the highest dev score right "
+        "after learning (mean over orders and seeds, 2 runs per setting), used for all orders and seeds: er: "
+        "strategy.memory=10 (of 3; tied with strategy.memory=30)"
     )
     tables = {path.stem: path for path in (tmp_path / "tables").glob("*.md")}
     [means] = [path for name, path in tables.items() if name.endswith("mean_over_orders_and_seeds")]

@@ -17,7 +17,7 @@ ENGLISH = {"udpos": 29_606, "panx": 33_717}
 
 
 def rounded(one: object) -> tuple[float, float]:
-    return round(one.found.spearman, 2), round(one.found.pearson, 2)  # type: ignore[attr-defined]
+    return round(one.correlation.spearman, 2), round(one.correlation.pearson, 2)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in Path(fsxlt.__file__).parent.glob("*.csv")))

@@ -323,7 +323,7 @@ def test_what_is_not_said_of_all_tests_names_those_that_it_is_said_of() -> None:
         "intent FP, slots FP: replicates: 2 orders; 3 strategies",
     ]
     assert [note for note in notes if "Wilcoxon" in note] == [
-        "Wilcoxon with 2 pairs cannot go below p = 0.5: it can never reach 0.05"
+        "Wilcoxon's test with 2 pairs cannot reach p = 0.05: its smallest p is 0.5"
     ]
 
 

@@ -243,9 +243,7 @@ def test_tables_say_whose_curves_are_of_the_unadapted_model() -> None:
         parts = (inside_hops.inside_hops, lifelong.ll_table, lifelong.seeds, checkpoints.checkpoints)
         return [make_block(one, section).tables[0] for one in parts]
 
-    begin = (
-        "mbpa: points inside hops, so AULTC, curves, F_m_curve and I_m_curve too, are of the model as it was trained"
-    )
+    begin = "mbpa: points inside hops (AULTC, curves, F_m_curve, I_m_curve) evaluate the model without adaptation"
     for table in tables(adapt_points=False):
         assert any(note.startswith(begin) for note in table.notes), table.title
     for more in ({"adapt_points": True}, {"adapt_points": False, "neighbours": 0}):

@@ -1,7 +1,7 @@
-"""Many runs → one table in long form: meta-metrics per order, and averaged over orders and seeds.
+"""Average the measures of runs, per order and over orders, into one table in long form.
 
-A value is the mean over orders of the means over the runs of each order; where one of the runs does not have it, it is
-``n/a`` with the reason, never the mean of the others. docs/metrics.md, "From the score matrix".
+A value is the mean over orders of the mean over the runs of each order. If a run lacks the measure, the value is
+``n/a`` with the reason. docs/metrics.md, "Means over runs".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_control, is_reference
 from xclrun.analysis.replicates import TIE, crossed, given_references
 from xclrun.analysis.significance import crossed_error
-from xclrun.core.task import BY_NAME, METRICS, short_name
+from xclrun.core.task import BY_NAME, short_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,13 +34,13 @@ COLUMNS = (
 MEAN = "mean"
 CONFIDENCE = 0.95
 
-# Prefix of the status of unequal numbers of runs (after the status of an interim mean).
+# Prefix of the status of unequal numbers of runs.
 UNBALANCED = "unbalanced: "
 
 NOTHING_SHARED = "n/a: needs an (order, seed, bucket) that all strategies have finished"
 
 # Measures of supplementary metrics.
-BESIDE = ("FP",)
+SUPPLEMENTARY = ("FP",)
 
 # Default baseline, first in tables.
 BASELINE = "naive"
@@ -48,7 +48,7 @@ BASELINE = "naive"
 
 @dataclass(frozen=True)
 class Comparison:
-    """The finished runs of one dataset and model by the label of their strategy: the content of one table."""
+    """The finished runs of one dataset and model, grouped by strategy label: the content of one table."""
 
     dataset: str
     model: str
@@ -56,29 +56,27 @@ class Comparison:
 
     @property
     def runs(self) -> list[RunRecord]:
-        """All runs, strategy after strategy."""
         return [run for runs in self.strategies.values() for run in runs]
 
     @cached_property
     def orders(self) -> list[str]:
-        """Names of the orders, in natural order."""
         return sorted({run.order for run in self.runs}, key=natural)
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Names of the metrics with separate tables, in the order of tables."""
+        """The metrics with separate tables, in the order of tables."""
         scored = {metric for run in self.runs for metric in run.metrics}
-        return [metric.name for metric in METRICS if metric.name in scored]
+        return [name for name in BY_NAME if name in scored]
 
     @cached_property
     def headlines(self) -> list[Measure]:
-        """The measures of its tables: those that exist for a stream of its runs."""
-        return [one for one in headlines() if any(run.stream in one.streams for run in self.runs)]
+        """The headline measures that exist for a stream of the runs."""
+        return [measure for measure in headlines() if any(run.stream in measure.streams for run in self.runs)]
 
     @cached_property
-    def beside(self) -> list[str]:
-        """Names of the supplementary metrics, without separate tables."""
-        # Where keys have several tasks, a metric exists for some keys only, so it has no mean over all.
+    def supplementary(self) -> list[str]:
+        """The metrics without separate tables."""
+        # With keys of several tasks, a metric exists for some keys only and has no mean over all.
         scored = {metric for run in self.runs for metric in run.scores if not run.metric_of}
         return [name for name in BY_NAME if name in scored and name not in self.metrics]
 
@@ -90,7 +88,7 @@ class Comparison:
 
 
 def comparisons(records: Iterable[RunRecord]) -> list[Comparison]:
-    """Return the finished runs, each run id once, by dataset, model and strategy label; all sorted."""
+    """Group the finished runs by dataset, model and strategy label; each run ID counts once."""
     finished = {r.run_id: r for r in records if r.finished}
     runs = sorted(finished.values(), key=lambda r: (natural(r.order), r.seed, r.bucket or 0, r.run_id))
     labels = strategy_labels(runs)
@@ -102,26 +100,25 @@ def comparisons(records: Iterable[RunRecord]) -> list[Comparison]:
 
 
 def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFrame:
-    """Average the meta-metrics of finished runs; values are fractions.
+    """Average the measures of finished runs; values are fractions.
 
-    For each dataset, model, strategy label, order (first ``mean``, over orders and seeds), metric and measure: one row
-    with an empty ``language`` for the aggregate, then one per language for F, T, T0 and FP; only FP for supplementary
-    metrics. A run ID counts once. In ``mean``, runs of one seed with the same languages in two orders of different
-    names count once, and so do those of a strategy that does not depend on the order (``lang_spec_ft``,
-    ``multilingual``).
+    Each (dataset, model, strategy label, order, metric, measure) has a row with an empty ``language`` for the
+    aggregate, then a row per language if the measure has values per language. The order ``mean`` averages over orders
+    and seeds; repeated measurements of a combination (see `combinations`) count once. Supplementary metrics have FP
+    only.
+
+    Args:
+        unpaired: average all runs of each strategy, rather than the combinations that all strategies have finished.
 
     Returns:
         Columns `COLUMNS`.
-        ``value``: mean over ``n`` runs, within each order first, so that every order counts the same; for a language,
-        over the orders in which it is defined (transfer not for the first, forgetting not for the last).
-        ``std``: sample standard deviation over runs (n − 1), weighted likewise.
-        ``ci_low``, ``ci_high``: 95 % t interval with the means of orders as samples (for a single order, its runs); NaN
-        for a single sample, or equal ones.
-        ``status``: ``ok``; ``unbalanced: …`` where orders have unequal numbers of runs; ``n/a: …`` with the reason; or
-        ``interim: 3 of 6 runs`` (and ``; unbalanced: …``) where only some (order, seed, bucket) combinations have been
-        finished by all strategies: the value is over those, so that strategies stay comparable. With ``unpaired`` it is
-        over all runs of the strategy.
-        ``task``: the short name of ``metric``, the former name of this column, until the next version.
+        ``value``: mean over ``n`` runs, within each order first. For a language, over the orders that define it.
+        ``std``: sample standard deviation over runs (n − 1), weighted by order likewise.
+        ``ci_low``, ``ci_high``: 95 % t interval with orders as samples (with a single order, its runs); NaN for fewer
+        than two different samples.
+        ``status``: ``ok``, ``unbalanced: …``, ``n/a: …`` or ``interim: 3 of 6 runs``, if only some combinations have
+        been finished by all strategies.
+        ``task``: the short name of ``metric``.
     """
     import pandas as pd
 
@@ -129,10 +126,10 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
     references = References(records)
     rows: list[tuple[Any, ...]] = []
     for comparison in comparisons(records):
-        for metric in (*comparison.metrics, *comparison.beside):
-            beside = metric in comparison.beside
-            names = BESIDE if beside else MEASURES.keys()
-            runs = [run for run in comparison.runs if metric in (run.scores if beside else run.metrics)]
+        for metric in (*comparison.metrics, *comparison.supplementary):
+            supplementary = metric in comparison.supplementary
+            names = SUPPLEMENTARY if supplementary else MEASURES.keys()
+            runs = [run for run in comparison.runs if metric in (run.scores if supplementary else run.metrics)]
             measured = {run.run_id: measure(run, metric, references.scores(run, metric), names) for run in runs}
             rows += _metric_rows(comparison, metric, measured, unpaired, names)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -140,7 +137,7 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
 
 
 def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any, ...], RunRecord]:
-    """Return (seed, bucket, languages) → run for the distinct measurements of a strategy.
+    """Return (seed, bucket, languages) → run, one run of a strategy for each combination.
 
     The languages are empty within one order, and for streams that do not depend on the order.
     """
@@ -152,10 +149,10 @@ def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any
 
 
 def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str, list[tuple[Any, ...]]]:
-    """Return label → `combinations` that other strategies have and this one lacks.
+    """Return label → the `combinations` that another strategy has and this one lacks.
 
-    A strategy that depends on the order is compared with the others that do; one that does not, with their seeds and
-    buckets. An order that a strategy never ran is missing only in ``mean``.
+    A strategy that does not depend on the order needs only the seeds and buckets of the others. An order that a
+    strategy never ran is missing only in ``mean``.
     """
     have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
     ordered = {key for label, keys in have.items() if _is_ordered(comparison, label) for key in keys}
@@ -165,7 +162,6 @@ def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str,
         if _is_ordered(comparison, label):
             missing[label] = ordered - keys.keys()
         else:
-            # Runs from several sources count as one here.
             missing[label] = {(*key[:2], ()) for key in every} - {(*key[:2], ()) for key in keys}
     return {label: sorted(lacking, key=str) for label, lacking in missing.items() if have[label]}
 
@@ -176,12 +172,12 @@ def mean_over_orders(runs: Sequence[RunRecord], values: ArrayLike) -> np.ndarray
 
 
 def orders_of(runs: Iterable[RunRecord]) -> list[tuple[str, ...]]:
-    """Return the order of each run as languages; empty where a strategy does not depend on it."""
+    """Return the order of each run as languages; empty if the strategy does not depend on it."""
     return [run.path for run in runs]
 
 
 def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:
-    """Return weights with the same sum for each order; None where all are equal."""
+    """Return weights with the same sum for each order; None if all are equal."""
     counts = Counter(orders)
     return None if len(set(counts.values())) < 2 else np.array([1 / (len(counts) * counts[order]) for order in orders])
 
@@ -189,11 +185,11 @@ def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:
 def compared(
     comparison: Comparison, order: str = MEAN, unpaired: bool = False
 ) -> dict[str, tuple[list[RunRecord], int]]:
-    """Return label → the runs that enter its mean, and their number were every combination finished.
+    """Return label → the runs that enter its mean, and the number of runs once every combination has finished.
 
     A combination (order, seed, bucket) enters if every strategy with runs in this order has finished it. Strategies
-    that do not depend on the order (``lang_spec_ft``, ``multilingual``) follow the others: they enter with the seeds
-    and buckets of these, exclude none, and always count as complete.
+    that do not depend on the order (``lang_spec_ft``, ``multilingual``) enter with the seeds and buckets of the others;
+    they never exclude a combination and always count as complete.
     """
     have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
     have = {label: runs for label, runs in have.items() if runs}
@@ -221,11 +217,10 @@ def _metric_rows(
             if label not in entering[order]:
                 continue
             chosen, whole = entering[order][label]
-            nothing_shared = not chosen
             scored = [r for r in chosen or combinations(runs, order).values() if r.run_id in measured]
             for name, language in _keys(scored, comparison.languages, names):
                 head = (comparison.dataset, comparison.model, label, order, metric, name, language)
-                if nothing_shared:
+                if not chosen:
                     yield (*head, *([math.nan] * 4), 0, NOTHING_SHARED, short_name(metric), "")
                     continue
                 values = [measured[run.run_id].get((name, language)) for run in scored]
@@ -234,7 +229,6 @@ def _metric_rows(
 
 
 def _keys(runs: Sequence[RunRecord], languages: Sequence[str], names: Collection[str]) -> Iterable[tuple[str, str]]:
-    """Yield (measure, language) of the rows of some runs."""
     if not runs:
         return
     tested = [language for language in languages if any(language in run.languages for run in runs)]
@@ -247,7 +241,7 @@ def _keys(runs: Sequence[RunRecord], languages: Sequence[str], names: Collection
 
 
 def _average(
-    one: Measure, values: Sequence[float | Absent | None], runs: Sequence[RunRecord], lacking: int
+    definition: Measure, values: Sequence[float | Absent | None], runs: Sequence[RunRecord], lacking: int
 ) -> tuple[float, float, float, float, int, str, str]:
     """Return value, std, ci_low, ci_high, n, status and ci_given of one row, from the values of its runs."""
     nan = math.nan
@@ -256,21 +250,25 @@ def _average(
     absents = [v for v, _ in defined if isinstance(v, Absent)]
     if absents:
         return nan, nan, nan, nan, 0, f"n/a: {explain(absents)}", ""
-    numbers, of = np.array([v for v, _ in defined], dtype=float), orders_of(run for _, run in defined)
-    weights, n = _weights(of), len(numbers)
+    numbers, orders = np.array([v for v, _ in defined], dtype=float), orders_of(run for _, run in defined)
+    weights, n = _weights(orders), len(numbers)
     mean = float(np.average(numbers, weights=weights))
-    status = _status(f"interim: {len(values)} of {len(values) + lacking} runs" if lacking else "", of, weights)
+    notes = [f"interim: {len(values)} of {len(values) + lacking} runs"] if lacking else []
+    if weights is not None:
+        counts = " and ".join(map(str, Counter(orders).values()))
+        notes.append(f"{UNBALANCED}orders have {counts} runs and count the same")
+    status = "; ".join(notes) or "ok"
     if n < 2:
         return mean, nan, nan, nan, n, status, ""
     share = 1 / n if weights is None else (weights**2).sum()
     std = math.sqrt(float(np.average((numbers - mean) ** 2, weights=weights)) / (1 - share))
     samples = numbers
-    if len(set(of)) > 1:
-        samples = np.array([numbers[[o == order for o in of]].mean() for order in dict.fromkeys(of)])
-    # Equal samples have no interval, rather than one of width 0.
+    if len(set(orders)) > 1:
+        samples = np.array([numbers[[o == order for o in orders]].mean() for order in dict.fromkeys(orders)])
+    # Equal samples have no interval, rather than an interval of width 0.
     equal = np.ptp(samples) <= TIE * max(1.0, float(np.abs(samples).max()))
     blocks = [(" ".join(run.path), run.seed, run.bucket) for _, run in defined]
-    cells = crossed(blocks) if one.shared else None
+    cells = crossed(blocks) if definition.shared else None
     if cells is not None and np.ptp(numbers) > TIE:
         error, df = map(float, crossed_error(numbers[cells]))
     elif equal:
@@ -278,21 +276,13 @@ def _average(
     else:
         error, df = float(samples.std(ddof=1)) / math.sqrt(len(samples)), len(samples) - 1
     low, high = mean - (half := _t_quantile(df) * error), mean + half
-    if one.unit == "%":
+    if definition.unit == "%":
         low, high = max(0.0, low), min(1.0, high)
-    return mean, std, low, high, n, status, given_references(blocks) if one.shared else ""
-
-
-def _status(interim: str, orders: Sequence[tuple[str, ...]], weights: np.ndarray | None) -> str:
-    if weights is None:
-        return interim or "ok"
-    runs = " and ".join(map(str, Counter(orders).values()))
-    return "; ".join(filter(None, (interim, f"{UNBALANCED}orders have {runs} runs and count the same")))
+    return mean, std, low, high, n, status, given_references(blocks) if definition.shared else ""
 
 
 @lru_cache(maxsize=1024)
 def _t_quantile(df: float) -> float:
-    """Return the two-sided quantile of Student's t."""
     from scipy.special import stdtrit
 
     return float(stdtrit(df, 0.5 + CONFIDENCE / 2))
@@ -303,7 +293,7 @@ def _is_ordered(comparison: Comparison, label: str) -> bool:
 
 
 def _strategy_rank(item: tuple[str, list[RunRecord]]) -> tuple[int, bool, list[tuple[bool, int, str]]]:
-    """Sort key of tables: the baseline first, then reference models, last controls that never saw the texts."""
+    """Sort key of tables: the baseline first, then strategies, reference models, and controls."""
     first = item[1][0]
     name = first.strategy.partition("+")[0]
     last = 1 + REFERENCE_MODELS.index(name) if is_reference(first) else 0

@@ -1,8 +1,7 @@
-"""One-way ANOVA and Tukey's HSD over strategies with orders as samples, as in CCL, and with replicates as blocks.
+"""One-way ANOVA over strategies with orders as samples (CCL), two-way ANOVA with blocks, and Tukey's HSD.
 
-Sums of squares are computed here: η², Tukey's error and the treatment of rounding errors need them, and scipy's
-`f_oneway` and statsmodels' `AnovaRM` return only F and p. Distributions are scipy's. The rate of false rejections is
-simulated by ``python -m benchmarks.statistics`` and printed in docs/statistics.md.
+Computes the sums of squares, because scipy's `f_oneway` and statsmodels' `AnovaRM` return only F and p, without the
+mean square error for η² and Tukey's HSD. Error rates: docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ from xclrun.analysis.significance import ALPHA, EQUAL, FEW, Pair, untested
 
 @dataclass(frozen=True)
 class Anova:
-    """An analysis of variance: F, its degrees of freedom, p and η² (partial with blocks).
-
-    ``reason`` says why there is none; otherwise it is empty.
-    """
+    """An analysis of variance; η² is partial if there are blocks; ``reason``: why F is NaN, otherwise empty."""
 
     f: float
     df: tuple[int, int]
@@ -33,7 +29,7 @@ class Anova:
 
 
 def anova(data: Replicates) -> Anova:
-    """Compare strategies by a one-way ANOVA with blocks as independent samples (CCL, with `Replicates.by_order`)."""
+    """Compare strategies by a one-way ANOVA with blocks as independent samples (CCL: `Replicates.by_order`)."""
     values = data.values
     k, n = values.shape
     between = n * ((values.mean(axis=1) - values.mean()) ** 2).sum()
@@ -56,8 +52,8 @@ def _anova(between: float, error: float, df_between: int, df_error: int, toleran
     from scipy.stats import f as f_distribution
 
     # Sums of squares that are rounding errors count as 0.
-    none = max(df_between, df_error, 1) * tolerance**2
-    between, error = (0.0 if ss <= none else float(ss) for ss in (between, error))
+    rounding = max(df_between, df_error, 1) * tolerance**2
+    between, error = (0.0 if ss <= rounding else float(ss) for ss in (between, error))
     eta = between / (between + error) if between + error else math.nan
     if df_between < 1 or df_error < 1 or not error:
         reason = FEW if df_error < 1 else EQUAL
@@ -68,10 +64,7 @@ def _anova(between: float, error: float, df_between: int, df_error: int, toleran
 
 
 def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
-    """Test all pairs by Tukey's honestly significant difference with the error of ``fitted`` (one-way or blocked).
-
-    p-values and intervals hold for all pairs together.
-    """
+    """Test all pairs by Tukey's honestly significant difference with the error of an ANOVA; p is family-wise."""
     from scipy.stats import studentized_range
 
     if fitted.reason:
@@ -81,18 +74,18 @@ def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
     pairs = [(a, b, float(d.mean())) for a, b, d in data.differences()]
     ranges = np.abs([d for *_, d in pairs]) / math.sqrt(fitted.mean_square_error / n)
     p = np.atleast_1d(studentized_range.sf(ranges, k, fitted.df[1]))
-    return [Pair(a, b, d, d - half, d + half, float(min(1, own))) for (a, b, d), own in zip(pairs, p, strict=True)]
+    return [Pair(a, b, d, d - half, d + half, min(1.0, float(p_ab))) for (a, b, d), p_ab in zip(pairs, p, strict=True)]
 
 
 def honest_difference(fitted: Anova, strategies: int, replicates: int, alpha: float = ALPHA) -> float:
-    """Return the least difference of two means for which Tukey's p is below ``alpha``; NaN without an error."""
+    """Return Tukey's HSD: the smallest difference of two means with p below ``alpha``; NaN without an error."""
     scale = math.sqrt(fitted.mean_square_error / replicates)
     return math.nan if fitted.reason else range_quantile(1 - alpha, strategies, fitted.df[1]) * scale
 
 
 @lru_cache(maxsize=64)
 def range_quantile(confidence: float, groups: int, df: float) -> float:
-    """Return a quantile of the studentized range; cached, since it takes long and serves all measures."""
+    """Return a quantile of the studentized range; cached, since computing it is slow."""
     from scipy.stats import studentized_range
 
     return float(studentized_range.ppf(confidence, groups, df))

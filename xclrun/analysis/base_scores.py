@@ -1,10 +1,7 @@
-"""Base scores: predictions → counts of each sentence → scores in [0, 1]. docs/metrics.md, "Base scores".
-
-All scoring happens here: the scores that select an epoch, the score matrices of a run, and the counts that the
-bootstrap resamples.
+"""Compute base scores: predictions → counts per sentence → scores in [0, 1]. docs/metrics.md, "Base scores".
 
 A score is a ratio of two sums over sentences: accuracy is Σ right / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP + FN). Macro
-F1 over single tags (``tag_macro``, as the public CCL code scores slots) is a mean of ratios, one for each tag.
+F1 over single tags (``tag_macro``, as in the public CCL code) is the mean of the tags' ratios.
 """
 
 from __future__ import annotations
@@ -23,15 +20,15 @@ from xclrun.core.task import BY_NAME, STATEMENT_ACCURACY, Metric, MetricsOfKeys,
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Columns of prediction rows (`xclrun.store.predictions`) that all metrics need, and those that some need:
+# Columns of prediction rows (`xclrun.store.predictions`) that all metrics need, and columns for some metrics:
 COLUMNS = ("split", "language", "example_id", "gold", "predicted", "tp", "fp", "fn")
-TAG_COLUMNS = ("gold_tags", "predicted_tags")  # ``tag_macro``
-BELIEF_COLUMNS = ("log2_gold",)  # the choice between an example's statements
-ANSWER_COLUMNS = ("answer", "gold_answers")  # metrics of answers
-TEXT_COLUMN = "text"  # resamples of questions and pairs: the number of the text that each is about
+TAG_COLUMNS = ("gold_tags", "predicted_tags")  # for ``tag_macro``
+BELIEF_COLUMNS = ("log2_gold",)  # for the choice between an example's statements
+ANSWER_COLUMNS = ("answer", "gold_answers")  # for metrics of answers
+TEXT_COLUMN = "text"  # for resamples of questions and pairs: the number of the text
 # Similarity measures of answers, in the order of `Sentences.answers`.
 LIKENESS = {"f1": answers.f1, "exact": answers.exact}
-# Log-odds (in bits) are clipped here: beyond, log2_gold cannot represent both a probability and its complement.
+# Log-odds (in bits) are clipped at ±SURE: beyond it, log2_gold cannot represent a probability and its complement.
 SURE = 16.0
 
 # Name of all tags that training never had.
@@ -42,21 +39,21 @@ Scores = dict[str, dict[str, float]]
 
 
 def ratio(hits: ArrayLike, totals: ArrayLike) -> np.ndarray:
-    """Return hits / totals, element by element; 0 if there is nothing to find and nothing found."""
+    """Divide element-wise; 0 / 0 is 0."""
     above, below = np.asarray(hits, dtype=float), np.asarray(totals, dtype=float)
     return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below != 0)
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What the scores of cells (one model on one language's test sentences) are ratios of, sentence by sentence.
+    """Numerators and denominators of scores, per sentence. A cell is one model on one language's test sentences.
 
     Attributes:
-        hits: shape (sentences, cells), for example 1 where the class is right, or 2 TP. Small integers, whose sums are
-            exact in float32; or fractions, such as F1 of an answer.
+        hits: shape (sentences, cells): 1 for a correct class, 2 TP for micro F1. Small integers, whose sums are exact
+            in float32, or fractions, such as F1 of an answer.
         totals: of the same shape, for example 2 TP + FP + FN; None: 1 everywhere, as for accuracy.
-        starts: for macro scores, the first column of each cell, shape (cells,): ``hits`` and ``totals`` then have a
-            column for each tag of each cell, and a cell's score is the mean over its tags whose total is above 0.
+        starts: for macro scores, the first column of each cell, shape (cells,). ``hits`` and ``totals`` then have a
+            column for each tag of each cell; a cell's score is the mean over its tags with a total above 0.
     """
 
     hits: np.ndarray
@@ -65,29 +62,26 @@ class Counts:
 
     @classmethod
     def of_accuracy(cls, right: ArrayLike) -> Counts:
-        """Counts of accuracy from ``right`` (0 or 1), shape (sentences, cells)."""
         return cls(_float(right))
 
     @classmethod
     def of_f1(cls, tp: ArrayLike, fp: ArrayLike, fn: ArrayLike) -> Counts:
-        """Counts of micro F1 from span counts, each of shape (sentences, cells)."""
         hits = 2 * _float(tp)
         return cls(hits, hits + _float(fp) + _float(fn))
 
     @classmethod
     def side_by_side(cls, parts: Sequence[Counts]) -> Counts:
-        """Join the cells of counts of the same sentences; all have totals, or none; likewise ``starts``."""
-        totals = [of.totals for of in parts if of.totals is not None]
-        before = np.cumsum([0, *(of.hits.shape[1] for of in parts)])
-        starts = [of.starts + at for of, at in zip(parts, before, strict=False) if of.starts is not None]
+        """Concatenate the cells of counts of the same sentences; ``totals`` and ``starts`` are set in all or none."""
+        totals = [part.totals for part in parts if part.totals is not None]
+        offsets = np.cumsum([0, *(part.hits.shape[1] for part in parts)])
+        starts = [part.starts + at for part, at in zip(parts, offsets, strict=False) if part.starts is not None]
         return cls(
-            np.concatenate([of.hits for of in parts], axis=1),
+            np.concatenate([part.hits for part in parts], axis=1),
             np.concatenate(totals, axis=1) if totals else None,
             np.concatenate(starts) if starts else None,
         )
 
     def cell(self, k: int) -> Counts:
-        """Return the counts of one cell."""
         if self.starts is None:
             columns, starts = slice(k, k + 1), None
         else:
@@ -96,19 +90,19 @@ class Counts:
         return Counts(self.hits[:, columns], None if self.totals is None else self.totals[:, columns], starts)
 
     def scores(self) -> np.ndarray:
-        """Scores on all sentences, shape (cells,)."""
+        """Return the scores on all sentences, shape (cells,)."""
         hits = self.hits.sum(axis=0, dtype=float)
         return hits / len(self.hits) if self.totals is None else self._ratio(hits, self.totals.sum(axis=0, dtype=float))
 
     def resampled(self, drawn: np.ndarray) -> np.ndarray:
-        """Scores of samples that have each sentence ``drawn`` (samples, sentences) times: shape (samples, cells)."""
+        """Return the scores of resamples, shape (samples, cells); ``drawn``: frequencies, (samples, sentences)."""
         hits = drawn @ self.hits
         if self.totals is None:
             return hits / drawn.sum(axis=1, keepdims=True, dtype=float)
         return self._ratio(hits, drawn @ self.totals)
 
     def _ratio(self, hits: np.ndarray, totals: np.ndarray) -> np.ndarray:
-        """Return the scores of cells, shape (..., cells), given sums over sentences, shape (..., columns)."""
+        """Return the scores of cells, shape (..., cells), from sums over sentences, shape (..., columns)."""
         ratios = ratio(hits, totals)
         if self.starts is None:
             return ratios
@@ -117,24 +111,20 @@ class Counts:
         )
 
     def together(self, units: ArrayLike) -> Counts:
-        """Return the counts of units of several sentences each, which are drawn as one: shape (units, cells).
-
-        Args:
-            units: number of each sentence's unit, from 0 on, shape (sentences,).
-        """
-        of = np.asarray(units)
+        """Add up the counts of each resampling unit, shape (units, cells); ``units``: index per sentence."""
+        index = np.asarray(units)
         totals = np.ones_like(self.hits) if self.totals is None else self.totals
-        sums = [np.zeros((int(of.max()) + 1, self.hits.shape[1]), np.float32) for _ in range(2)]
+        sums = [np.zeros((int(index.max()) + 1, self.hits.shape[1]), np.float32) for _ in range(2)]
         for total, counts in zip(sums, (self.hits, totals), strict=True):
-            np.add.at(total, of, counts)
+            np.add.at(total, index, counts)
         return Counts(sums[0], sums[1], self.starts)
 
     def jackknife(self) -> np.ndarray:
-        """Scores with one sentence left out, shape (sentences, cells)."""
-        left = self.hits.sum(axis=0, dtype=float) - self.hits
+        """Return the scores without each of the sentences, shape (sentences, cells)."""
+        hits = self.hits.sum(axis=0, dtype=float) - self.hits
         if self.totals is None:
-            return left / (len(self.hits) - 1)
-        return self._ratio(left, self.totals.sum(axis=0, dtype=float) - self.totals)
+            return hits / (len(self.hits) - 1)
+        return self._ratio(hits, self.totals.sum(axis=0, dtype=float) - self.totals)
 
 
 def _float(counts: ArrayLike) -> np.ndarray:
@@ -143,20 +133,20 @@ def _float(counts: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sentences:
-    """Predictions for the S test sentences of one language by the models of several cells (the hops of a run).
+    """Predictions for the S test sentences of one language by several cells (the hops of a run).
 
     Attributes:
-        ids: of the sentences, shape (S,).
-        gold: class ids, shape (S,); −1: training never had the class.
+        ids: sentence IDs, shape (S,).
+        gold: class ids, shape (S,); −1: the class does not occur in training.
         predicted: class ids, shape (S, cells).
-        spans: TP, FP and FN, each of shape (S, cells) (of words where tags are no spans); None without tags.
-        tags: of all words, sentence after sentence: the gold tag, then the predicted tag of each cell, numbered by name
-            (`_Rows`), shape (words, 1 + cells); only where span F1 is ``tag_macro``.
-        log2_gold: log2 p(gold class), shape (S, cells); None where it was not read.
-        answers: F1 and exact match of the predicted answers, shape (2, S, cells); None without answers.
-        texts: number of the text that each question or pair is about, shape (S,); None without texts.
+        spans: TP, FP and FN, each of shape (S, cells), over spans or words; None without tags.
+        tags: for ``tag_macro``, the gold tag and the predicted tag of each cell for all words (ids as in `_Rows`),
+            shape (words, 1 + cells).
+        log2_gold: log2 p(gold class), shape (S, cells).
+        answers: F1 and exact match of the predicted answers, shape (2, S, cells).
+        texts: number of the text of each question or pair, shape (S,).
         lengths: words of each sentence in ``tags``, shape (S,).
-        own: the metrics of the key's task, where keys have several tasks; empty: the key has all metrics.
+        metrics: metrics of the key's task, if keys have several tasks; empty: all metrics apply.
     """
 
     ids: np.ndarray
@@ -168,26 +158,25 @@ class Sentences:
     answers: np.ndarray | None = None
     texts: np.ndarray | None = None
     lengths: np.ndarray | None = None
-    own: tuple[Metric, ...] = ()
+    metrics: tuple[Metric, ...] = ()
 
     @property
     def right(self) -> np.ndarray:
-        """Whether the class is right, shape (S, cells)."""
         gold = self.gold[:, np.newaxis]
         return (self.predicted == gold) & (gold >= 0)
 
     def counts(self, metric: Metric) -> Counts:
-        """Return the counts of a metric sentence by sentence.
+        """Return the counts of a metric per sentence.
 
         Raises:
-            ValueError: there are none, or they need a plug-in that is not loaded.
+            ValueError: the metric has no counts for these sentences, or its plug-in is not loaded.
         """
-        if metric.of is Scored.keys and self.own:
-            return self.counts(self.own[0])
+        if metric.of is Scored.keys and self.metrics:
+            return self.counts(self.metrics[0])
         if metric.mean_of:
-            raise ValueError(f"{metric.title} is no ratio of sums over sentences")
-        if self.own and metric not in self.own:
-            raise ValueError(f"there is no {metric.title} of the key's task")
+            raise ValueError(f"{metric.title} cannot be written as a ratio of sums over sentences")
+        if self.metrics and metric not in self.metrics:
+            raise ValueError(f"the key's task has no {metric.title}")
         if metric.count is not None:
             hits, totals = metric.count(self)
             return Counts(self._of_cells(hits), None if totals is None else self._of_cells(totals))
@@ -196,14 +185,14 @@ class Sentences:
         if metric.span_f1 and self.tags is not None:
             return self._tag_counts(self.tags)
         if self.spans is None:
-            raise ValueError("there are no span counts")
+            raise ValueError("the predictions have no span counts")
         return Counts.of_f1(*self.spans)
 
     def scores(self, metric: Metric) -> np.ndarray:
-        """Return the scores of the cells, shape (cells,); NaN for metrics of other keys' tasks."""
-        if metric.of is Scored.keys and self.own:
-            return self.scores(self.own[0])
-        if self.own and metric not in self.own:
+        """Return the scores of the cells, shape (cells,); NaN if the key's task lacks the metric."""
+        if metric.of is Scored.keys and self.metrics:
+            return self.scores(self.metrics[0])
+        if self.metrics and metric not in self.metrics:
             return np.full(self.predicted.shape[1], np.nan)
         if metric.span_f1 and self.tags is not None:
             return np.array([_macro_f1(self.tags[:, 0], predicted) for predicted in self.tags[:, 1:].T])
@@ -215,7 +204,6 @@ class Sentences:
         return np.where(counts.totals.any(axis=0), counts.scores(), np.nan)
 
     def _tag_counts(self, tags: np.ndarray) -> Counts:
-        """Return counts with a column for each cell and each tag that occurs in gold or any cell."""
         assert self.lengths is not None
         names, words = np.unique(tags, return_inverse=True)
         gold, *predicted = words.reshape(tags.shape).T
@@ -234,20 +222,19 @@ class Sentences:
         return np.broadcast_to(_float(counts), self.predicted.shape)
 
     def answered(self, likeness: str) -> tuple[np.ndarray, None]:
-        """Return the similarity of each answer to a gold answer, ``f1`` or ``exact``, in [0, 1]: shape (S, cells)."""
+        """Return F1 (``f1``) or exact match (``exact``) of each answer, shape (S, cells)."""
         if self.answers is None:
-            raise ValueError("there are no answers")
+            raise ValueError("the predictions have no answers")
         return self.answers[list(LIKENESS).index(likeness)], None
 
     def units(self, metric: Metric) -> np.ndarray | None:
-        """Return the resampling unit of each sentence, the number of its text, shape (S,); None: the sentence itself.
+        """Return the resampling unit of each sentence, shape (S,): the index of its text; None: the sentence itself.
 
-        Statements about one text are right or wrong together, since a constant answer is right about the same share of
-        each text. A text that is hard to read is hard for all questions and hypotheses about it. So test data are
-        drawn by texts.
+        Predictions about one text are dependent: a constant answer is right about the same share of its statements,
+        and a difficult text is difficult for all questions and hypotheses about it.
         """
-        if metric.of is Scored.keys and self.own:
-            return self.units(self.own[0])
+        if metric.of is Scored.keys and self.metrics:
+            return self.units(self.metrics[0])
         if metric.name == STATEMENT_ACCURACY.name:
             return np.unique([statement_of(name)[0] for name in self.ids.tolist()], return_inverse=True)[1]
         if self.texts is None:
@@ -256,19 +243,18 @@ class Sentences:
         return units if len(numbers) < len(units) else None
 
     def choices(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each of S statements whether it was chosen, and whether it counts: each shape (S, cells).
+        """Return hits and totals of the choice accuracy over S statements, each of shape (S, cells).
 
-        The statements of an example have its id before the last ``#``; class 1 is true. Among the statements of an
-        example with exactly one true statement and others, the true one counts: 1 where no other has a higher P(true);
-        1/k where k have the same.
+        Statements share their example's ID up to the last ``#``; class 1 is true. In an example with one true and
+        further statements, the true statement counts: a hit of 1 if no other has a higher P(true), 1/k if k are equal.
         """
         if self.log2_gold is None:
-            raise ValueError("choices between statements need probabilities")
+            raise ValueError("the predictions have no probabilities")
         gold = self.gold == 1
         _, group = np.unique([name.rpartition("#")[0] for name in self.ids.tolist()], return_inverse=True)
         size, true = np.bincount(group), np.bincount(group, weights=gold)
         with np.errstate(divide="ignore"):
-            # log2 p / (1 − p), which keeps small differences of probabilities near 0 and 1.
+            # log2 p / (1 − p) preserves small differences of probabilities near 0 and 1.
             odds = self.log2_gold - np.log2(-np.expm1(np.log(2) * np.asarray(self.log2_gold, dtype=float)))
         belief = np.clip(np.where(gold[:, np.newaxis], odds, -odds), -SURE, SURE)
         best = np.full((len(size), belief.shape[1]), -np.inf)
@@ -282,24 +268,23 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The names of a run's classes, and language → predictions for all its test sentences; a cell is a hop."""
+    """Class names of a run, and language → predictions for its test sentences; a cell is a hop."""
 
     labels: tuple[str, ...]
     sentences: Mapping[str, Sentences]
 
     def matrix(self, metric: Metric, languages: Sequence[str]) -> np.ndarray:
-        """Return the score matrix R, shape (hops + 1, N), column j being ``languages[j]``.
+        """Return the score matrix R, shape (hops + 1, N); column j is ``languages[j]``.
 
         Raises:
             ValueError: a language was not tested, or has no counts for the metric.
         """
-        missing = [language for language in languages if language not in self.sentences]
-        if missing:
-            raise ValueError(f"there are no predictions on {missing[0]}")
+        if missing := [language for language in languages if language not in self.sentences]:
+            raise ValueError(f"no predictions for language '{missing[0]}'")
         return np.stack([self.sentences[language].scores(metric) for language in languages], axis=-1)
 
     def confusion(self, hop: int, language: str | None = None) -> np.ndarray:
-        """Return the confusion matrix of one language, or of all, after a hop (see `confusion`)."""
+        """Return the confusion matrix of one language, or of all, after a hop."""
         matrix = np.zeros((len(self.labels), len(self.labels)), dtype=int)
         for key, sentences in self.sentences.items():
             if language in (None, key):
@@ -308,35 +293,30 @@ class Predictions:
 
 
 def confusion(gold: np.ndarray, predicted: np.ndarray, labels: int) -> np.ndarray:
-    """Count the predicted labels (columns) of each gold label (rows), shape (labels, labels).
-
-    Gold labels that training never had, −1, are left out.
-    """
+    """Count the predicted labels (columns) of each gold label (rows), shape (labels, labels); excludes gold −1."""
     matrix = np.zeros((labels, labels), dtype=int)
-    known = gold >= 0
-    np.add.at(matrix, (gold[known], predicted[known]), 1)
+    np.add.at(matrix, (gold[gold >= 0], predicted[gold >= 0]), 1)
     return matrix
 
 
 class Alignment:
-    """The rows of one split by language, sorted by id; computed once for all tables with the same sentences."""
+    """Cache of the test rows per language, sorted by ID, shared by all tables with the same sentences."""
 
-    def __init__(self, split: str = "test") -> None:
-        self.split = split
+    def __init__(self) -> None:
         self._columns: list[pa.ChunkedArray] | None = None
         self._rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def rows(self, table: pa.Table) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return language → (ids, rows), each of shape (sentences,); for the same sentences the same arrays."""
+        """Return language → (IDs, rows), each of shape (sentences,); equal sentences share the arrays."""
         columns = [table[name].cast("string") for name in COLUMNS[:3]]
         if self._columns is None or not all(a.equals(b) for a, b in zip(columns, self._columns, strict=True)):
             split, languages, ids = (column.to_numpy().astype(str) for column in columns)
             self._columns, self._rows = columns, {}
-            for language in np.unique(languages[split == self.split]):
-                rows = np.flatnonzero((languages == language) & (split == self.split))
+            for language in np.unique(languages[split == "test"]):
+                rows = np.flatnonzero((languages == language) & (split == "test"))
                 rows = rows[np.argsort(ids[rows])]
                 if (ids[rows][1:] == ids[rows][:-1]).any():
-                    raise ValueError(f"an example of {language} is there twice")
+                    raise ValueError(f"language '{language}' has an example twice")
                 self._rows[str(language)] = ids[rows], rows
         return self._rows
 
@@ -347,12 +327,12 @@ def of_hops(
     tags: Sequence[str] | None = None,
     reader: str = "",
 ) -> dict[str, Sentences]:
-    """Return language → its sentences, sorted by id, from the prediction rows of each hop.
+    """Return language → its sentences, sorted by ID, from the prediction rows of each hop.
 
     Args:
         alignment: shared by runs on the same sentences.
-        tags: names of the tag ids, where span F1 is ``tag_macro``.
-        reader: `MetricsOfKeys.reader`.
+        tags: names of the tag ids for ``tag_macro``; None: micro F1 over spans.
+        reader: see `MetricsOfKeys`.
 
     Raises:
         ValueError: an example occurs twice, or hops were tested on different sentences.
@@ -376,25 +356,22 @@ def of_hops(
             tags=_joined([first.tags, *(None if c.tags is None else c.tags[:, 1:] for c in cells[1:])]),
             log2_gold=_joined([c.log2_gold for c in cells]),
             answers=_joined([c.answers for c in cells]),
-            # A hop that an earlier version evaluated may lack the texts.
-            texts=next((c.texts for c in cells if c.texts is not None), None),
         )
     return sentences
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Join the arrays of several cells along the last axis; None where a cell lacks them."""
     return None if any(part is None for part in parts) else np.concatenate(parts, axis=-1)
 
 
-def with_own(sentences: Mapping[str, Sentences], metrics: MetricsOfKeys) -> dict[str, Sentences]:
-    """Set the metrics of each key's task, where keys have several tasks."""
-    return {key: replace(of_key, own=metrics.own.get(key, ())) for key, of_key in sentences.items()}
+def with_metrics(sentences: Mapping[str, Sentences], metrics: MetricsOfKeys) -> dict[str, Sentences]:
+    """Set the metrics of each key's task, if keys have several tasks."""
+    return {key: replace(of_key, metrics=metrics.own.get(key, ())) for key, of_key in sentences.items()}
 
 
 def of_hop(table: pa.Table, metrics: MetricsOfKeys, tags: Sequence[str] | None = None) -> Scores:
     """Return language → metric → score of one hop's prediction rows on the test split; ``tags`` as in `of_hops`."""
-    sentences = with_own(of_hops([table], tags=tags, reader=metrics.reader), metrics)
+    sentences = with_metrics(of_hops([table], tags=tags, reader=metrics.reader), metrics)
     return {key: _by_metric(of_key, metrics.of(key)) for key, of_key in sentences.items()}
 
 
@@ -410,7 +387,7 @@ def of_points(
             inside = (steps == step) & (splits == split)
             for language in map(str, np.unique(languages[inside])):
                 chosen = np.flatnonzero(inside & (languages == language))
-                cell = replace(rows.cell(ids[chosen], chosen), own=metrics.own.get(language, ()))
+                cell = replace(rows.cell(ids[chosen], chosen), metrics=metrics.own.get(language, ()))
                 by_language = scores.setdefault(int(step), {}).setdefault(str(split), {})
                 by_language[language] = _by_metric(cell, metrics.of(language))
     return scores
@@ -422,10 +399,11 @@ def of_split(
     tags: Sequence[str] | None = None,
     reader: str = "",
 ) -> dict[str, float]:
-    """Return metric → score of the prediction columns of one split of one language; arguments as in `of_hops`.
+    """Return metric → score of the prediction columns of one split of one language.
 
     Args:
-        metrics: those of the language; a first metric of all keys is followed by those of the key's own task.
+        metrics: metrics of the language; if the first is `KEY_SCORE`, the others are those of the key's task.
+        tags, reader: see `of_hops`.
     """
     import pyarrow as pa
 
@@ -435,12 +413,11 @@ def of_split(
     ids = np.asarray(columns["example_id"])
     sentences = _Rows.of_table(table, tags, reader).cell(ids, np.arange(len(ids)))
     if metrics[0].of is Scored.keys:
-        sentences = replace(sentences, own=tuple(metrics[1:]))
+        sentences = replace(sentences, metrics=tuple(metrics[1:]))
     return _by_metric(sentences, metrics)
 
 
 def _by_metric(sentences: Sentences, metrics: Iterable[Metric]) -> dict[str, float]:
-    """Return metric → score of the first cell."""
     return {metric.name: float(sentences.scores(metric)[0]) for metric in metrics}
 
 
@@ -448,9 +425,8 @@ def _by_metric(sentences: Sentences, metrics: Iterable[Metric]) -> dict[str, flo
 class _Rows:
     """Prediction rows as arrays.
 
-    ``tags``: the gold and predicted tags of words, sentence after sentence; ``ends``: the last word of each sentence
-    plus 1. A tag's number is its rank by name among ``names``, which fixes the order of macro F1's sum, and so its last
-    digit; all tags that training never had share the number of `UNSEEN`.
+    ``tags``: gold and predicted tag of each word; ``ends``: index after the last word of each sentence. A tag id is the
+    rank of its name, which fixes the order of summation in macro F1; all unseen tags share the id of `UNSEEN`.
     """
 
     gold: np.ndarray
@@ -467,7 +443,7 @@ class _Rows:
         import pyarrow.compute as pc
 
         def filled(name: str, missing: float = -1) -> np.ndarray:
-            # Examples without labels count as wrong, as those with a label that training never had.
+            # Examples without labels count as wrong, like examples with an unseen label.
             column = table[name]
             return np.asarray((pc.fill_null(column, missing) if column.null_count else column).to_numpy())
 
@@ -487,31 +463,30 @@ class _Rows:
         tags = rank[np.stack([gold, predicted], axis=1)].astype(np.int16)
         return replace(rows, tags=tags, ends=np.cumsum(pc.list_value_length(table["gold_tags"]).to_numpy()))
 
-    def cell(self, ids: np.ndarray, own: np.ndarray) -> Sentences:
-        """Return the rows with these numbers as the sentences of one cell."""
+    def cell(self, ids: np.ndarray, rows: np.ndarray) -> Sentences:
+        """Return the rows with these indices as the sentences of one cell."""
         # Keys without questions or pairs have no texts.
-        texts = None if self.texts is None or (self.texts[own] < 0).all() else self.texts[own]
+        texts = None if self.texts is None or (self.texts[rows] < 0).all() else self.texts[rows]
+        tags = lengths = None
+        if self.tags is not None and self.ends is not None:
+            lengths = np.diff(self.ends, prepend=0)[rows]
+            words = np.repeat(self.ends[rows] - np.cumsum(lengths), lengths) + np.arange(lengths.sum())
+            tags = self.tags[words]
         return Sentences(
             ids,
-            self.gold[own],
-            self.predicted[own, np.newaxis],
-            None if self.spans is None else tuple(column[own, np.newaxis] for column in self.spans),
-            None if self.tags is None else self.tags[self._words(own)],
-            None if self.log2_gold is None else self.log2_gold[own, np.newaxis],
-            None if self.answers is None else self.answers[:, own, np.newaxis],
+            self.gold[rows],
+            self.predicted[rows, np.newaxis],
+            None if self.spans is None else tuple(column[rows, np.newaxis] for column in self.spans),
+            tags,
+            None if self.log2_gold is None else self.log2_gold[rows, np.newaxis],
+            None if self.answers is None else self.answers[:, rows, np.newaxis],
             texts,
-            None if self.ends is None else np.diff(self.ends, prepend=0)[own],
+            lengths,
         )
-
-    def _words(self, own: np.ndarray) -> np.ndarray:
-        """Return the positions of some rows' words among all words, row after row."""
-        assert self.ends is not None
-        lengths = np.diff(self.ends, prepend=0)[own]
-        return np.repeat(self.ends[own] - np.cumsum(lengths), lengths) + np.arange(lengths.sum())
 
 
 def _likeness(table: pa.Table, reader: str) -> np.ndarray:
-    """Return F1 and exact match of each row, shape (2, rows) float32; NaN where a row has no answer."""
+    """Return F1 and exact match of each row, shape (2, rows) float32; NaN without an answer."""
     rules: dict[str, str] = {}
     scores = []
     for key, answer, gold in zip(*(table[name].to_pylist() for name in ("language", *ANSWER_COLUMNS)), strict=True):
@@ -524,9 +499,8 @@ def _likeness(table: pa.Table, reader: str) -> np.ndarray:
 
 
 def _macro_f1(gold: np.ndarray, predicted: np.ndarray) -> float:
-    """Return the mean F1 of single tags (``O``, ``B-x`` and ``I-x`` are three) that occur in either; 0 without any."""
+    """Return the mean F1 over the tag strings that occur in gold or predicted (``B-x`` and ``I-x`` are two)."""
     size = 1 + max(gold.max(initial=0), predicted.max(initial=0))
-    hits, wanted, found = (np.bincount(tags, minlength=size) for tags in (gold[gold == predicted], gold, predicted))
-    occurs = wanted + found > 0
-    scores = ratio(2 * hits, wanted + found)[occurs]
+    hits, expected, output = (np.bincount(tags, minlength=size) for tags in (gold[gold == predicted], gold, predicted))
+    scores = ratio(2 * hits, expected + output)[expected + output > 0]
     return float(scores.mean()) if scores.size else 0.0

@@ -1,9 +1,8 @@
-"""Bootstrap of scores and meta-metrics by sums over per-sentence counts. CCL App. C.3; docs/metrics.md, "Bootstrap".
+"""Bootstrap of scores and measures over per-sentence counts. CCL App. C.3; docs/metrics.md, "Bootstrap".
 
-A resample draws each sentence some number of times, and a base score is a ratio of two sums over sentences
-(`xclrun.analysis.base_scores`); so all scores of a language in all resamples are two matrix products, (B, sentences) ·
-(sentences, cells), and nothing is scored again. The draws of a language serve all its cells, orders and strategies,
-which makes every comparison a paired one. Sums are of small integers: exact in float32.
+A base score is a ratio of two sums over sentences (`xclrun.analysis.base_scores`), so all scores of a language in all
+resamples are two matrix products, (B, sentences) · (sentences, cells). All cells, orders and strategies share the draws
+of a language, so comparisons are paired. Sums of small integers are exact in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import ArrayLike
 from xclrun.analysis.base_scores import Counts
 from xclrun.core.identity import derive
 
-# The paper's: 600 resamples of 600 sentences.
+# As in the CCL paper.
 RESAMPLES = 600
 SENTENCES = 600
 
@@ -40,20 +39,19 @@ def default_interval(measure: str) -> str:
     return DEFAULTS.get(measure, "centred")
 
 
-# Cells that are resampled at once: bounds the memory, changes no number.
+# Cells that are resampled at once: limits the memory, without effect on results.
 CHUNK = 1024
 
 
 def draws(
     sentences: int, seed: int, language: str, resamples: int = RESAMPLES, size: int | None = SENTENCES
 ) -> np.ndarray:
-    """How often each resample of a language has each sentence: shape (resamples, sentences), float32.
+    """Draw how often each resample has each sentence: shape (resamples, sentences), float32.
 
     Args:
         sentences: size of the test set.
-        seed, language: the same draws for the same two.
-        size: sentences in a resample (n = 600 in the paper), but never more than the test set has: that would claim
-            evidence that is not there; None: as many as the test set has (``full``).
+        seed, language: determine the draws.
+        size: sentences per resample, at most the size of the test set; None: the size of the test set (``full``).
     """
     rng = np.random.default_rng(derive(seed, "bootstrap", language))
     n = sentences if size is None else min(size, sentences)
@@ -67,30 +65,23 @@ def resample_languages(
     counts: Mapping[str, Counts], seed: int, resamples: int = RESAMPLES, size: int | None = SENTENCES
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (language, scores of its cells in every resample), shape (resamples, cells)."""
-    for language, theirs in counts.items():
-        drawn = draws(len(theirs.hits), seed, language, resamples, size)
-        cells = theirs.hits.shape[1]
-        found = np.empty((resamples, cells))
+    for language, of_language in counts.items():
+        drawn = draws(len(of_language.hits), seed, language, resamples, size)
+        cells = of_language.hits.shape[1]
+        scores = np.empty((resamples, cells))
         for start in range(0, cells, CHUNK):
             part = slice(start, start + CHUNK)
-            totals = None if theirs.totals is None else theirs.totals[:, part]
-            found[:, part] = Counts(theirs.hits[:, part], totals).resampled(drawn)
-        yield language, found
+            totals = None if of_language.totals is None else of_language.totals[:, part]
+            scores[:, part] = Counts(of_language.hits[:, part], totals).resampled(drawn)
+        yield language, scores
 
-
-# Intervals.
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval, of any kind.
-
-    Attributes:
-        low, high: its ends; NaN if there is none.
-        reason: why there is none; empty if there is one.
-    """
+    """An interval of any kind; ``reason``: why its ends are NaN, otherwise empty."""
 
     low: float
     high: float
@@ -98,15 +89,15 @@ class Interval:
 
 
 def bias(values: ArrayLike, observed: float) -> float:
-    """Mean of the resampled values, shape (resamples,), minus the value from the data."""
+    """Return the mean of the resampled values, shape (resamples,), minus the value from the data."""
     return float(np.asarray(values, dtype=float).mean()) - observed
 
 
 def centred(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) -> Interval:
-    """The percentile interval shifted by −bias, so it lies around the value from the data.
+    """Return the percentile interval shifted by −bias, which contains the value from the data.
 
-    F holds a maximum over noisy scores, which resampling raises once more: the plain percentile interval can lie
-    wholly above the value. But the value itself lies above the truth for the same reason: see `basic`.
+    F contains a maximum over noisy scores, which resampling raises further, so the percentile interval can lie wholly
+    above the value. The value is above the truth for the same reason, which only `basic` corrects.
 
     Args:
         values: the statistic in each resample, shape (resamples,).
@@ -117,42 +108,37 @@ def centred(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) 
 
 
 def percentile(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """The middle ``confidence`` of the resampled values, shape (resamples,)."""
+    """Return the central ``confidence`` of the resampled values, shape (resamples,)."""
     tail = 50 * (1 - confidence)
     low, high = np.percentile(np.asarray(values, dtype=float), [tail, 100 - tail])
     return Interval(float(low), float(high))
 
 
 def basic(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) -> Interval:
-    """The percentile interval mirrored at the value from the data (Davison & Hinkley 1997, eq. 5.6).
+    """Return the percentile interval mirrored at the value from the data (Davison & Hinkley 1997, eq. 5.6).
 
-    It takes the error of the value to be as the resamples' around it: where these lie above it, so does it above the
-    truth. So it lies around the value less its bias, and may leave out the value itself.
-
-    Args:
-        values: the statistic in each resample, shape (resamples,).
-        observed: the statistic on the whole sample.
+    It corrects the bias of the value, so it can exclude the value itself. Arguments as in `centred`.
     """
     plain = percentile(values, confidence)
     return Interval(2 * observed - plain.high, 2 * observed - plain.low)
 
 
 def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], confidence: float = CONFIDENCE) -> Interval:
-    """Bias-corrected and accelerated interval (Efron 1987), for statistics of one or several samples.
+    """Return the bias-corrected and accelerated interval (Efron 1987).
+
+    Its ends are NaN if the resamples are equal or all lie on one side of ``observed``. scipy's `bootstrap` cannot
+    share resamples between statistics.
 
     Args:
         values: the statistic in each resample, shape (resamples,).
         observed: the statistic on the whole sample.
-        jackknife: for each sample (each language's test set) the statistic with one of its sentences left out.
-
-    Where all resamples lie on one side of ``observed``, or nothing varies, there is no such interval: its ends are
-    NaN and ``reason`` says why.
+        jackknife: for each language's test set, the statistic without each of its sentences.
     """
     from scipy.special import ndtr, ndtri
 
     resampled = np.asarray(values, dtype=float)
     below = ((resampled < observed).mean() + (resampled <= observed).mean()) / 2
-    influence = [(len(left) - 1) * (left.mean() - left) for left in (np.asarray(j, dtype=float) for j in jackknife)]
+    influence = [(len(j) - 1) * (j.mean() - j) for j in (np.asarray(part, dtype=float) for part in jackknife)]
     cubes = sum((u**3).sum() / len(u) ** 3 for u in influence)
     squares = sum((u**2).sum() / len(u) ** 2 for u in influence)
     if np.ptp(resampled) == 0 or squares <= 0:
@@ -172,9 +158,9 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
 
 
 def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """The paper's form, mean ± t · s / √B: how well B resamples know their own mean.
+    """Return the interval of the CCL paper, mean ± t · s / √B: the precision of the bootstrap mean over B resamples.
 
-    It is no interval for the score: it shrinks with every further resample, whatever the size of the test set.
+    It shrinks with every further resample, whatever the size of the test set, so it is not an interval for the score.
     """
     from scipy.special import stdtrit
 
@@ -185,8 +171,8 @@ def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) ->
 
 
 def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
-    """Average the ends of intervals, as the CCL paper averages those of its orders."""
-    low, high = np.mean([(one.low, one.high) for one in intervals], axis=0)
+    """Average the ends of intervals over orders (CCL App. C.3)."""
+    low, high = np.mean([(part.low, part.high) for part in intervals], axis=0)
     return Interval(float(low), float(high))
 
 
@@ -201,10 +187,9 @@ def interval(
 
     Args:
         kind: ``centred``, ``percentile``, ``basic`` or ``bca``.
-        values: the statistic in each resample, shape (resamples,).
-        observed: the statistic on the whole sample.
+        values, observed: see `centred`.
         jackknife: computes the argument of `bca`; called for that kind only.
-        is_score: the statistic is in [0, 1], so the interval is clipped to it.
+        is_score: clip the interval to [0, 1].
     """
     compute = {
         "centred": lambda: centred(values, observed),
@@ -212,18 +197,18 @@ def interval(
         "basic": lambda: basic(values, observed),
         "bca": lambda: bca(values, observed, jackknife()),
     }
-    found = compute[kind]()
+    computed = compute[kind]()
     if not is_score:
-        return found
-    low, high = np.clip([found.low, found.high], 0, 1)
-    return Interval(float(low), float(high), found.reason)
+        return computed
+    low, high = np.clip([computed.low, computed.high], 0, 1)
+    return Interval(float(low), float(high), computed.reason)
 
 
 def paired_p_value(differences: ArrayLike) -> float:
-    """Two-sided p-value of a paired bootstrap: twice the smaller share of resampled differences on one side of 0.
+    """Return the two-sided p of a paired bootstrap: twice the smaller share of differences on one side of 0.
 
-    Zeros count half on each side, and one is added to both counts, so that p is never 0.
+    Zeros count half on each side. Adding one to the counts avoids p = 0.
     """
-    found = np.asarray(differences, dtype=float)
-    above = (found > 0).sum() + (found == 0).sum() / 2
-    return float(min(1.0, 2 * (min(above, len(found) - above) + 1) / (len(found) + 1)))
+    values = np.asarray(differences, dtype=float)
+    above = (values > 0).sum() + (values == 0).sum() / 2
+    return float(min(1.0, 2 * (min(above, len(values) - above) + 1) / (len(values) + 1)))

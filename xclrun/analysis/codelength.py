@@ -1,20 +1,17 @@
-"""Online (prequential) codelength: bits to send all labels, each coded by a model trained on the labels before.
+"""Online (prequential) codelength: bits to transmit all labels, each coded by a model trained on the earlier labels.
 
-Examples in a fixed order are split into growing subsets S_1 ⊂ … ⊂ S_M; block i is S_i without S_{i−1}:
+Source: "Learning and Evaluating General Linguistic Intelligence" §4 (GLI). Examples in a fixed order are split into
+growing subsets S_1 ⊂ … ⊂ S_M; block i is S_i without S_{i−1}:
 
     L = |S_1| log2 |Y| − Σ_{i=2…M} log2 p(labels of block i | texts; model trained on S_{i−1})
 
-in bits. The first block is coded uniformly, or by the start if the start already knows the head. Source: "Learning and
-Evaluating General Linguistic Intelligence" §4 (GLI).
+in bits. The first block is coded uniformly, or by the initial model if that has a trained head. Code of an example:
 
-The code of an example (`codes`):
-- class: log2 p(gold class); |Y| is the number of classes.
-- tags: the log2-probability of the gold sequence of the words that the model saw (CRF, or a softmax for each word), and
-  log2 |tags| for each word beyond the length limit, as for each word of the uniform code.
-- answer: log2 p(first gold answer) among the |Y| spans of its text; log2 |Y| where it has no probability (too long, or
-  in no window).
-Label sets and texts are known beforehand. Dev data for choosing checkpoints are free; ``trainer.selection=last`` gives
-the strict code.
+- class: −log2 p(gold class); |Y| is the number of classes.
+- tags: −log2 p(gold tags of the words within the length limit), plus log2 |Y| for each word beyond it.
+- answer: −log2 p(first gold answer) over the |Y| spans of its text; log2 |Y| if the answer is too long or in no window.
+
+Dev data that select checkpoints are not counted; ``trainer.selection=last`` gives the strict code.
 """
 
 from __future__ import annotations
@@ -34,20 +31,18 @@ if TYPE_CHECKING:
 
     from xclrun.analysis.record import RunRecord
 
-# Kinds of codes, and what a metric scores → the kind of its code.
+# Kinds of codes.
 LABELS, TAGS, ANSWERS = "labels", "tags", "answers"
-OF = {Scored.labels: LABELS, Scored.words: TAGS, Scored.spans: TAGS, Scored.answers: ANSWERS}
+KINDS = {Scored.labels: LABELS, Scored.words: TAGS, Scored.spans: TAGS, Scored.answers: ANSWERS}
 COLUMNS = ("log2_gold", "log2_gold_tags", "tokens", "seen")
-# Additionally for answers, where |Y| differs between examples.
-OF_ANSWERS = ("log2_classes",)
+# Column for answers: |Y| differs between examples.
+ANSWER_COLUMNS = ("log2_classes",)
 # Largest positive log-probability, in bits, that counts as a rounding error.
 ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
 class Codelength:
-    """Length of a code in bits, and its number of examples."""
-
     bits: float
     examples: int
 
@@ -62,25 +57,18 @@ class Codelength:
 
 @dataclass(frozen=True)
 class BlockCode:
-    """Code lengths of the labels of one block.
-
-    Attributes:
-        examples: their number.
-        bits: under the model before the block.
-        uniform: under the uniform code.
-    """
+    """Codelength of one block in bits, under the model before the block and under the uniform code."""
 
     examples: int
     bits: float
     uniform: float
 
     @classmethod
-    def of(cls, log2_gold: ArrayLike, uniform: ArrayLike) -> BlockCode:
+    def total(cls, log2_gold: ArrayLike, uniform: ArrayLike) -> BlockCode:
         """Add up the log2-probabilities of a block's gold labels, and their uniform codes in bits, both (n,).
 
         Raises:
-            ValueError: no example, or a log-probability that is positive or not finite, as for a gold label that
-                training never had.
+            ValueError: no example, or a log-probability that is positive or infinite (unseen gold label).
         """
         log2_p, bits = np.asarray(log2_gold, dtype=float).ravel(), np.asarray(uniform, dtype=float).ravel()
         if not log2_p.size:
@@ -92,12 +80,7 @@ class BlockCode:
 
 
 def online_codelength(blocks: Sequence[BlockCode], start_knows: bool = False) -> Codelength:
-    """Return L of all blocks, in their order.
-
-    Args:
-        blocks: each under the model trained on the blocks before; the first one under the start.
-        start_knows: whether the start knows the head and codes the first block; otherwise that is coded uniformly.
-    """
+    """Return L; ``start_knows``: the initial model codes the first block, which is otherwise coded uniformly."""
     first = blocks[0].bits if start_knows else blocks[0].uniform
     bits = math.fsum([first, *(block.bits for block in blocks[1:])])
     return Codelength(bits, sum(block.examples for block in blocks))
@@ -107,7 +90,7 @@ def codes(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, tuple[np.ndar
     """Return kind of code → log2-probabilities of the gold labels, and bits of the uniform code; each (n,).
 
     Args:
-        rows: predictions of a block (`xclrun.store.predictions`) with `COLUMNS`, for answers also `OF_ANSWERS`.
+        rows: predictions of a block with `COLUMNS`, and `ANSWER_COLUMNS` for answers.
         classes: numbers of labels and tags.
     """
     labels, tags, tokens, seen = (rows[name].to_numpy().astype(float) for name in COLUMNS)
@@ -117,51 +100,48 @@ def codes(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, tuple[np.ndar
     if classes[TAGS]:
         each = math.log2(classes[TAGS])
         coded[TAGS] = tags - (tokens - seen) * each, tokens * each
-    if OF_ANSWERS[0] in rows.column_names:
-        uniform = rows[OF_ANSWERS[0]].to_numpy().astype(float)
+    if ANSWER_COLUMNS[0] in rows.column_names:
+        uniform = rows[ANSWER_COLUMNS[0]].to_numpy().astype(float)
         coded[ANSWERS] = np.where(np.isnan(labels), -uniform, labels), uniform
     return coded
 
 
 def of_block(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return kind of code → its `BlockCode`, as plain data."""
-    return {kind: asdict(BlockCode.of(*arrays)) for kind, arrays in codes(rows, classes).items()}
+    """Return kind of code → its `BlockCode` as a dict."""
+    return {kind: asdict(BlockCode.total(*arrays)) for kind, arrays in codes(rows, classes).items()}
 
 
 def parts(record: RunRecord) -> list[str]:
-    """Return the kinds of codes of a run; empty if it learns no blocks."""
+    """Return the kinds of codes of a run."""
     return list(dict.fromkeys(kind for block in record.coded for kind in block["codes"]))
 
 
 def blocks(record: RunRecord, kind: str) -> list[BlockCode] | None:
-    """Return the codes of a run's blocks; None if the run learns none, or some are not coded yet."""
+    """Return the codes of a run's blocks; None unless all blocks are coded."""
     coded = [BlockCode(**block["codes"][kind]) for block in record.coded if kind in block["codes"]]
     return coded if coded and len(coded) == record.config["dataset"]["blocks"] else None
 
 
 def start_knows(record: RunRecord, kind: str) -> bool:
-    """Whether the start codes the first block; otherwise it is coded uniformly."""
-    known = record.coded[0]["start_knows"] if record.coded else ()
-    # Earlier versions wrote one value for all kinds.
-    return known if isinstance(known, bool) else kind in known
+    """Whether the initial model codes the first block; otherwise it is coded uniformly."""
+    return bool(record.coded) and kind in record.coded[0]["start_knows"]
 
 
 def code(record: RunRecord, kind: str) -> Codelength | None:
-    """Return the online codelength of a run; None if it has none."""
     coded = blocks(record, kind)
     return None if coded is None else online_codelength(coded, start_knows(record, kind))
 
 
 def code_of(record: RunRecord, metric: str) -> Codelength | None:
-    """Return the online codelength of what a metric scores; None if there is none."""
-    known = BY_NAME.get(metric)
-    if known is KEY_SCORE:
-        known = BY_NAME.get(record.metric_of[record.languages[-1]])
-    return None if known is None or known.beside else code(record, OF.get(known.of, ""))
+    """Return the online codelength of the labels, tags or answers that a metric scores."""
+    scored = BY_NAME.get(metric)
+    if scored is KEY_SCORE:
+        scored = BY_NAME.get(record.metric_of[record.languages[-1]])
+    return None if scored is None or scored.beside else code(record, KINDS.get(scored.of, ""))
 
 
 def bits_of_blocks(record: RunRecord, kinds: Iterable[str]) -> np.ndarray:
-    """Return the bits of each block as L counts them, shape (M,), summed over kinds of codes that the run has."""
+    """Return each block's part of L in bits, shape (M,), summed over the kinds of codes that the run has."""
     total = np.zeros(record.config["dataset"]["blocks"])
     for kind in kinds:
         coded = blocks(record, kind) or []
@@ -172,9 +152,9 @@ def bits_of_blocks(record: RunRecord, kinds: Iterable[str]) -> np.ndarray:
 
 
 def switched(codes: ArrayLike) -> np.ndarray:
-    """Return the bits of each block, shape (M,), if the best of K models codes each, from the bits of all, (K, M).
+    """Return the bits of each block with the best of K models, shape (M,), from the bits of all models, (K, M).
 
-    Sending the choice costs log2 K bits for each block.
+    Transmitting the choice costs log2 K bits per block.
     """
     bits = np.asarray(codes, dtype=float)
     return np.asarray(bits.min(axis=0) + math.log2(len(bits)))

@@ -1,7 +1,4 @@
-"""Rank and linear correlations: ours with published numbers, and few-shot gains with what languages have in common.
-
-FS = "A Closer Look at Few-Shot Crosslingual Transfer" §5. docs/metrics.md, "Significance".
-"""
+"""Rank and linear correlations. docs/metrics.md, "Significance"."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Up to so many pairs Spearman's p-value is exact; the approximation by Student's t says 0 of any perfect order.
+# Up to this number of pairs Spearman's p is exact, since scipy's t approximation gives p = 0 for any perfect order.
 FEW = 7
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's and Pearson's coefficients of n pairs, and their two-sided p-values; NaN where undefined."""
+    """Spearman's and Pearson's coefficients of n pairs, and their two-sided p-values; NaN if undefined."""
 
     spearman: float
     spearman_p: float
@@ -28,7 +25,7 @@ class Correlation:
 
 
 def correlate(x: ArrayLike, y: ArrayLike) -> Correlation:
-    """Correlate the pairs in which both are measured. Undefined below three pairs, or where one side is constant."""
+    """Correlate the pairs without NaN; undefined for fewer than three pairs or a constant variable."""
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     both = np.isfinite(a) & np.isfinite(b)
     linear_a, linear_b = a[both], b[both]
@@ -43,25 +40,25 @@ def correlate(x: ArrayLike, y: ArrayLike) -> Correlation:
 
 
 def even(values: np.ndarray) -> np.ndarray:
-    """Return values as they are ranked: what differs in the last bits of a sum is equal, whoever added it up."""
+    """Round values for ranking, so that differences by floating-point summation are ties."""
     return np.round(values, 9)
 
 
 def _exact(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the two-sided p-value of Spearman's coefficient over all pairings: three pairs cannot go below 1/3."""
+    """Return the exact two-sided p of Spearman's coefficient over all pairings."""
     from scipy.stats import permutation_test, rankdata
 
-    of = rankdata(b)
-    found = permutation_test(
+    ranks_b = rankdata(b)
+    test = permutation_test(
         (rankdata(a),),
-        lambda ranks, axis=-1: (ranks * of).sum(axis=axis),  # rises with the coefficient
+        lambda ranks, axis=-1: (ranks * ranks_b).sum(axis=axis),  # increases with the coefficient
         permutation_type="pairings",
         vectorized=True,
         n_resamples=math.inf,
     )
-    return float(found.pvalue)
+    return float(test.pvalue)
 
 
-def shared_features(one: Mapping[str, str], other: Mapping[str, str]) -> int:
-    """Number of WALS features that both languages have and on which they agree (FS §5); an empty value is unknown."""
-    return sum(1 for key, value in one.items() if value and other.get(key) == value)
+def shared_features(a: Mapping[str, str], b: Mapping[str, str]) -> int:
+    """Count the WALS features with equal values in two languages (FS §5); an empty value is unknown."""
+    return sum(1 for key, value in a.items() if value and b.get(key) == value)

@@ -1,4 +1,4 @@
-"""Index entries of finished runs: what a report needs of the runs outside it, without their scores."""
+"""Index entries of finished runs, for reports about other runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FinishedRun:
     """Index entry of a finished run.
 
     Attributes:
-        settings: digest of all settings that must not differ within an average.
+        settings: digest of the settings that must not differ within an average.
         reference: `reference_key` of a reference run; empty for other runs.
     """
 
@@ -29,14 +29,13 @@ class FinishedRun:
 
 
 def finished_run(record: RunRecord) -> FinishedRun:
-    """Return the index entry of a finished run."""
     key = reference_key(record) if is_reference_run(record) else ""
     settings = digest(config_settings(record))
     return FinishedRun(record.run_id, record.dataset, record.model, record.strategy, settings, key)
 
 
 def tuning_trials(runs: Iterable[FinishedRun]) -> dict[tuple[str, str, str], int]:
-    """Return (dataset, model, strategy) → number of different settings that have finished."""
+    """Return (dataset, model, strategy) → number of different settings with finished runs."""
     trials: dict[tuple[str, str, str], set[str]] = {}
     for run in runs:
         trials.setdefault((run.dataset, run.model, run.strategy), set()).add(run.settings)

@@ -1,7 +1,7 @@
-"""Group the runs that may be averaged: those with the same settings except for order, seed and bucket.
+"""Group the runs that may be averaged: runs with equal settings except for order, seed and bucket.
 
-Runs of one strategy with different settings get labels with what differs, ``er(memory=750)``, or numbers where that
-would be long: ``er#1``.
+If runs of one strategy have different settings, their labels name the differences, ``er(memory=750)``, or number them,
+``er#1``, if the label would be long.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from weakref import WeakKeyDictionary
 from xclrun.analysis.record import RunRecord
 from xclrun.core.identity import LATER, NOT_IDENTITY, flat, identity
 
-# Keys that may differ within an average: order, seed and bucket, and those that change no score after hops, such as
-# evaluation inside hops and summaries of attention.
+# Keys that may differ within an average: order, seed and bucket, and keys without effect on the scores after hops.
 POINTS = {f"evaluate.{key}" for key in ("every_examples", "every_share", "point_splits", "keep_points")}
 FREE = {"order", "seed", "bucket", "hydra", "evaluate.attention"} | POINTS | NOT_IDENTITY
 # Keys with separate columns.
 NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "strategy.expansion.name"}
 
-# Labels with more settings name only as many as distinguish the runs.
+# With more different settings, labels name only the settings that distinguish the runs.
 LONGEST = 4
-# Where a label would have more characters, the settings of its strategy are numbered, as in ``naive#1``, and a note
-# explains the numbers.
+# With more characters in a label, the strategy's settings are numbered, and a note explains the numbers.
 WIDEST = 39
 # Prefixes of keys that labels omit.
 _OBVIOUS = re.compile(r"^strategy\.|^dataset\.statements\.")
@@ -40,7 +38,7 @@ _cache: WeakKeyDictionary[RunRecord, Settings] = WeakKeyDictionary()
 
 
 def config_settings(record: RunRecord) -> Settings:
-    """Return the settings of a run that must not differ within an average: (dotted key, value), sorted by key."""
+    """Return the config settings that must not differ within an average, sorted by key."""
     if record not in _cache:
         settings = flat(identity(record.config), FREE)
         _cache[record] = tuple(sorted((key, setting_text(value)) for key, value in settings if key not in NAMED))
@@ -48,10 +46,10 @@ def config_settings(record: RunRecord) -> Settings:
 
 
 def content_settings(record: RunRecord) -> Settings:
-    """Return what must not differ either, but is not in the config: languages, data, encoder, versions."""
+    """Return the settings outside the config that must not differ: languages, data, encoder, versions."""
     return (
         ("languages", "+".join(sorted(record.languages))),
-        # Buckets drawn from the same data are averaged; the way of drawing is in the config.
+        # Buckets from the same data are averaged; the config determines how they are drawn.
         ("data", record.whole_fingerprint or record.data_fingerprint),
         ("encoder", record.encoder),
         ("algorithms", str(record.algorithms)),
@@ -60,23 +58,21 @@ def content_settings(record: RunRecord) -> Settings:
 
 
 def strategy_labels(records: Iterable[RunRecord], ignored: Collection[str] = ()) -> dict[str, str]:
-    """Return run ID → label of its strategy: only the name where all runs of that name have the same settings.
+    """Return run ID → label of its strategy: the name, and the settings in which runs of that name differ.
 
-    Keys are written without ``strategy.`` and ``dataset.statements.``. Languages, data and encoder (first six digits of
-    their fingerprints), and versions are included only where configs are equal. Where a label would be longer than
-    `WIDEST` characters, the labels of its strategy are numbers: see `numbered_labels`. ``ignored`` settings do not
-    count as differences.
+    Labels include `content_settings` only for runs with equal configs. If a label would be longer than `WIDEST`
+    characters, the strategy's settings are numbered (`numbered_labels`). ``ignored``: settings that do not count.
     """
     return {run_id: label for run_id, (label, _) in _labelled(records, ignored).items()}
 
 
 def numbered_labels(records: Iterable[RunRecord], ignored: Collection[str] = ()) -> dict[str, str]:
-    """Return the settings behind numbered labels (`strategy_labels`): label → settings."""
+    """Return numbered label (`strategy_labels`) → its settings."""
     return dict(sorted((label, meaning) for label, meaning in _labelled(records, ignored).values() if meaning))
 
 
 def _labelled(records: Iterable[RunRecord], ignored: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return run ID → its label, and its settings where the label is a number."""
+    """Return run ID → its label, and its settings if the label is a number."""
     records = list(records)
     settings, contents = (
         {r.run_id: tuple(item for item in read(r) if item[0] not in ignored) for r in records}
@@ -100,15 +96,12 @@ def _labelled(records: Iterable[RunRecord], ignored: Collection[str]) -> dict[st
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:
-    """Sort key that puts ``order2`` before ``order10`` and ``er(memory=750)`` before ``er(memory=6000)``."""
+    """Return a sort key that puts ``order2`` before ``order10``."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text)]
 
 
 def differing_settings(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[str, str]]:
-    """Return the settings, except those of strategies, in which labels differ: key → label → value.
-
-    ``groups`` is label → its runs. Reports caution about these differences.
-    """
+    """Return the settings outside ``strategy`` in which labels differ: key → label → value."""
     tables = {label: dict(config_settings(runs[0]) + content_settings(runs[0])) for label, runs in groups.items()}
     keys = sorted({key for table in tables.values() for key in table if not key.startswith("strategy.")})
     values = {key: {label: table.get(key, _absent(key)) for label, table in tables.items()} for key in keys}
@@ -116,7 +109,7 @@ def differing_settings(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, d
 
 
 def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> dict[Any, list[RunRecord]]:
-    """Return key → its records; keys and records keep their order."""
+    """Return key → its records, in their order."""
     groups: dict[Any, list[RunRecord]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)
@@ -126,16 +119,19 @@ def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> di
 def _differences(settings: Settings, every: set[Settings], keys: Sequence[str] | None = None) -> list[str]:
     """Return ``key=value`` for the settings in which ``every`` differs, or for those in ``keys``."""
     values = dict(settings)
-    chosen = _differing_keys(every) if keys is None else keys
-    return [f"{_OBVIOUS.sub('', key)}={_short(key, values.get(key, _absent(key)))}" for key in chosen]
+    texts = []
+    for key in _differing_keys(every) if keys is None else keys:
+        value = values.get(key, _absent(key))
+        texts.append(f"{_OBVIOUS.sub('', key)}={value[:6] if key in ('data', 'encoder') else value}")
+    return texts
 
 
 def _short_differences(settings: Settings, every: set[Settings]) -> list[str]:
-    """Return `_differences` for a label: of many settings, as many as distinguish the runs."""
+    """Return `_differences`, limited to the settings that distinguish the runs if there are many."""
     keys = _differing_keys(every)
     if len(keys) <= LONGEST:
         return _differences(settings, every)
-    tables, chosen, distinct = [dict(one) for one in every], list[str](), 1
+    tables, chosen, distinct = [dict(table) for table in every], list[str](), 1
     for key in keys:
         count = len({tuple(table.get(k) for k in [*chosen, key]) for table in tables})
         if count > distinct:
@@ -144,23 +140,15 @@ def _short_differences(settings: Settings, every: set[Settings]) -> list[str]:
 
 
 def _differing_keys(every: set[Settings]) -> list[str]:
-    """Return the keys in which ``every`` differs, in the order of labels."""
+    """Return the keys in which ``every`` differs: settings of the strategy first, then names, then by key."""
     tables = [dict(settings) for settings in every]
-    return [k for k in sorted({k for t in tables for k in t}, key=_rank) if len({t.get(k) for t in tables}) > 1]
-
-
-def _rank(key: str) -> tuple[bool, bool, str]:
-    """Sort key of settings in a label: those of the strategy first, then names of presets, then by key."""
-    return (not key.startswith("strategy."), not key.endswith(".name"), key)
+    keys = {key for table in tables for key in table if len({other.get(key) for other in tables}) > 1}
+    return sorted(keys, key=lambda key: (not key.startswith("strategy."), not key.endswith(".name"), key))
 
 
 def _absent(key: str) -> str:
-    """Return the value of a setting that a run lacks: for a setting added later, the value that it represents."""
+    """Return the text for a setting that a run lacks; for a setting added later, its earlier implicit value."""
     return setting_text(LATER[key]) if key in LATER else "unset"
-
-
-def _short(key: str, value: str) -> str:
-    return value[:6] if key in ("data", "encoder") else value
 
 
 def setting_text(value: Any) -> str:

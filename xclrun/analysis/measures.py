@@ -1,7 +1,7 @@
-"""Measures: values computed from a run's score matrix, or the reason why a run has none.
+"""Measures: values computed from a run's score matrix, or the reason why a run has no value.
 
-Means, tests, the bootstrap, tables, findings, the console and MLflow all read `MEASURES`, so a new measure is one
-entry, or a call of `register`. docs/metrics.md, "From the score matrix".
+All tables, tests and figures read `MEASURES`, so a new measure is one entry, or a call of `register`. docs/metrics.md,
+"From the score matrix".
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from xclrun.core.task import BY_NAME
 NOT_A_SEQUENCE = {
     "independent": "trains each language alone",
     "joint": "needs a sequence of hops",
-    "growing": "learns what it knows anew in each hop",
+    "growing": "retrains on all earlier languages in each hop",
     "zero_shot": "needs a sequence of hops",
-    "blocks": "is of several languages; this run learns blocks of one",
-    "mixture": "is of languages that are learned one by one; this run mixes some",
-    "transfer": "is of continual learning; few-shot transfer has scores after each hop",
+    "blocks": "needs a sequence of languages; this run learns blocks of one language",
+    "mixture": "needs languages that are learned one at a time; this run mixes some",
+    "transfer": "needs a sequence of languages; few-shot transfer has a source and a target",
 }
 
 
@@ -39,7 +39,7 @@ class Scores:
 
     Attributes:
         R: the score matrix, shape (..., hops + 1, N).
-        M: the reference scores, shape (..., N); NaN where unknown.
+        M: the reference scores, shape (..., N); NaN if unknown.
     """
 
     R: np.ndarray
@@ -54,7 +54,7 @@ class Scores:
 
 
 def no_cells(n: int) -> np.ndarray:
-    """Return the mask of a measure that is not computed from R."""
+    """Return the mask of a measure that is not computed from R, shape (N + 1, N)."""
     return np.zeros((n + 1, n), dtype=bool)
 
 
@@ -66,19 +66,18 @@ class Measure:
         name: in tables, ``summary.csv`` and MLflow.
         title: name in words.
         definition: in table notes.
-        source: paper and equation; empty for our own measures.
-        formula: returns the value, a fraction, shape (...); NaN where an input is missing.
-        example: value for `EXAMPLE`, worked by hand, which checks the formula; None for a measure that needs more than
-            a score matrix.
-        needs: N → mask (N + 1, N) of the cells of R that enter. Columns that a mean over languages leaves out are
-            empty; an empty mask means that the measure is undefined for so few languages.
-        by_language: returns the value of each language, shape (..., N); None: the measure has no such parts.
-        reference: whether M enters, in the columns of ``needs``; in all columns where ``otherwise`` is set.
-        streams: kinds of run that have the measure.
-        otherwise: what a run lacks without the measure, if that is neither a cell of R nor M.
-        headline: whether the measure is in tables, on the console and in MLflow's columns, and is tested and
-            resampled; the others are only in ``summary.csv`` and MLflow.
-        unit: ``%``, ``points`` (a difference of percentages), or another unit, whose values are printed unscaled.
+        source: paper and equation.
+        formula: returns the value, a fraction, shape (...); NaN if an input is missing.
+        example: value for `EXAMPLE`, computed by hand; None for a measure that needs more than a score matrix.
+        needs: N → mask (N + 1, N) of the cells of R that enter. Columns of languages without a value are empty; an
+            empty mask means that the measure is undefined for N languages.
+        by_language: returns the value of each language, shape (..., N).
+        reference: whether M enters, in the columns of ``needs``, or in all columns if ``otherwise`` is set.
+        streams: streams that have the measure.
+        otherwise: what a run without the measure lacks, if not a cell of R or M.
+        headline: whether the measure is tested, resampled, and printed in tables and on the console; other measures
+            are only in ``summary.csv`` and MLflow.
+        unit: ``%``, ``points`` (a difference of percentages), or a unit that is printed unscaled.
     """
 
     name: str
@@ -98,25 +97,24 @@ class Measure:
 
     @property
     def arrow(self) -> str:
-        """The direction of better values."""
         return "↑" if self.higher_is_better else "↓"
 
     @property
     def scale(self) -> int:
-        """The factor from a value to what tables print."""
+        """Factor from values to printed values."""
         return 100 if self.unit in ("%", "points") else 1
 
     def shown(self, value: float) -> str:
-        """Format a value for tables: in percent, with two decimals and without ``-0.00``."""
+        """Format a value for tables, with two decimals and without ``-0.00``."""
         return f"{round(self.scale * value, 2) + 0.0:.2f}"
 
     @property
     def shared(self) -> bool:
-        """Whether orders of one seed share some inputs: the reference models, or hop 0."""
+        """Whether all orders of a seed share inputs: the reference models, or hop 0."""
         return self.reference or bool(self.needs(3)[0].any())
 
     def left_out(self, n: int, column: int) -> bool:
-        """Whether the language at this place has no value by definition."""
+        """Whether the language in this column has no value by definition."""
         return not self.needs(n)[:, column].any()
 
 
@@ -126,7 +124,7 @@ MEASURES: dict[str, Measure] = {}
 def register(measure: Measure) -> Measure:
     """Add a measure after the others."""
     if measure.name in MEASURES:
-        raise UsageError(f"there is a measure {measure.name} already")
+        raise UsageError(f"measure {measure.name}: already registered")
     if unknown := set(measure.streams) - STREAMS.keys():
         raise UsageError(f"measure {measure.name}: unknown stream {', '.join(unknown)}; known: {', '.join(STREAMS)}")
     _check(measure)
@@ -140,7 +138,6 @@ def _add(measure: Measure) -> Measure:
 
 
 def headlines() -> list[Measure]:
-    """Return the measures of tables, in their order."""
     return [measure for measure in MEASURES.values() if measure.headline]
 
 
@@ -156,17 +153,15 @@ def _learnt(n: int) -> np.ndarray:
     return np.eye(n + 1, n, k=-1, dtype=bool)
 
 
-def _coded(scores: Scores, of: Callable[[Codelength], float]) -> float:
-    """Return a number of the codelength of what a metric scores; NaN if the run has none."""
+def _coded(scores: Scores, number: Callable[[Codelength], float]) -> float:
     code = code_of(scores.record, scores.metric)
-    return float("nan") if code is None else of(code)
+    return float("nan") if code is None else number(code)
 
 
 WITHOUT_BLOCKS = "needs the labels of all blocks (dataset.blocks)"
 WITHOUT_POINTS = "needs evaluation inside hops (evaluate.every_examples or evaluate.every_share)"
 
-# N = 3, rows are hops 0…3. Hop 0 is best on the first language, and hop 1 is better on the second than hop 2, which
-# learns it, so that different definitions give different numbers.
+# N = 3; rows are hops 0…3. Chosen so that different definitions give different values.
 EXAMPLE = (
     np.array([[0.90, 0.20, 0.30], [0.80, 0.60, 0.40], [0.70, 0.50, 0.60], [0.75, 0.55, 0.85]]),
     np.array([0.80, 0.45, 0.75]),
@@ -176,7 +171,8 @@ for _measure in (
     Measure(
         "F",
         "forgetting",
-        "forgetting: how far a language's score falls from its best after any earlier hop, mean over hops (CCL eq. 1)",
+        "forgetting: best score on a language after any earlier hop minus the score after the current hop, averaged "
+        "over earlier languages and over hops (CCL eq. 1)",
         "CCL eq. 1",
         higher_is_better=False,
         formula=lambda s: metrics.forgetting(s.R),
@@ -189,8 +185,8 @@ for _measure in (
     Measure(
         "T",
         "transfer",
-        "transfer: score right after learning a language, minus that of `lang_spec_ft` (same data, model, trainer and "
-        "seed), which learns it alone",
+        "transfer: score right after learning a language minus the score of `lang_spec_ft`, which is trained on this "
+        "language alone (same data, model, trainer and seed)",
         "CCL §2.5",
         higher_is_better=True,
         formula=lambda s: metrics.transfer(s.R, s.M),
@@ -204,7 +200,7 @@ for _measure in (
     Measure(
         "T0",
         "zero-shot transfer",
-        "zero-shot transfer: score on a language before it is learned minus the score before any fine-tuning (hop 0)",
+        "zero-shot transfer: score on a language before it is learned minus the score before fine-tuning (hop 0)",
         "CCL §2.5",
         higher_is_better=True,
         formula=lambda s: metrics.zero_shot_transfer(s.R),
@@ -231,7 +227,8 @@ for _measure in (
     Measure(
         "BWT",
         "backward transfer",
-        "backward transfer: how a language's score changes after its own hop, mean over later hops",
+        "backward transfer: score on a language after a later hop minus the score right after learning it, averaged "
+        "over earlier languages and over hops",
         "GEM",
         higher_is_better=True,
         formula=lambda s: metrics.backward_transfer(s.R),
@@ -255,8 +252,8 @@ for _measure in (
     Measure(
         "F_m",
         "forgetting at the end",
-        "LL's forgetting: how far a language's score ends below its best after any earlier hop, mean over all "
-        "languages but the last",
+        "forgetting at the end (LL): best score on a language after any earlier hop minus its final score, averaged "
+        "over all languages except the last",
         "LL §4.2, after Chaudhry et al. 2018",
         higher_is_better=False,
         formula=lambda s: metrics.final_forgetting(s.R),
@@ -268,8 +265,8 @@ for _measure in (
     Measure(
         "F_m_curve",
         "forgetting on the curve",
-        "LL's forgetting as its code has it: how far a language's score ends below its best at any evaluation point, "
-        "that before training included, mean over all languages",
+        "forgetting on the curve (LL's public code): best score on a language at any evaluation point, including hop "
+        "0, minus its final score, averaged over all languages",
         "LL's public code",
         higher_is_better=False,
         formula=lambda s: float(curve_forgetting(s.record, s.metric).mean()),
@@ -280,8 +277,8 @@ for _measure in (
     Measure(
         "I_m_curve",
         "intransigence on the curve",
-        "intransigence read off the learning curve: score of `lang_spec_ft` on the i-th of m languages minus the score "
-        "after i/m of the stream; of `multilingual` too, as LL's I_m of multi-task training",
+        "intransigence on the curve (LL's public code): score of `lang_spec_ft` on the i-th of m languages minus the "
+        "score after i/m of the stream, averaged over languages; also defined for `multilingual`",
         "LL's public code",
         higher_is_better=False,
         formula=lambda s: curve_intransigence(s.record, s.metric, s.M),
@@ -305,7 +302,7 @@ for _measure in (
     Measure(
         "FP_min",
         "worst language",
-        "final score on the language that fares worst",
+        "lowest final score over languages",
         "",
         higher_is_better=True,
         formula=lambda s: s.final.min(axis=-1),
@@ -317,7 +314,7 @@ for _measure in (
     Measure(
         "AULTC",
         "area under the learning curve",
-        "area under the learning curve: mean score over all languages, averaged over the sentences seen",
+        "area under the learning curve: mean score over all languages, averaged over the training sentences seen",
         "LL §4.2",
         higher_is_better=True,
         formula=lambda s: aultc(s.record, s.metric),
@@ -329,7 +326,8 @@ for _measure in (
     Measure(
         "L",
         "online codelength",
-        "online codelength: bits to send the labels of all blocks, each by the model that learned those before it",
+        "online codelength: bits to transmit the labels of all blocks, each coded by the model trained on the earlier "
+        "blocks",
         "GLI §4",
         higher_is_better=False,
         formula=lambda s: _coded(s, lambda code: code.kbits),
@@ -351,17 +349,17 @@ for _measure in (
         unit="bits",
     ),
 ):
-    # Tests check these, so importing stays fast.
+    # Checked in tests rather than on import.
     _add(_measure)
 
 
 def _check(measure: Measure) -> None:
-    """Check the parts of an entry against each other on `EXAMPLE`."""
+    """Check that formula, example, needs and by_language are consistent on `EXAMPLE`."""
     for n in (1, 3):
         mask = measure.needs(n)
-        found = f"{mask.dtype} {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__
-        if found != f"bool {(n + 1, n)}":
-            raise UsageError(f"measure {measure.name}: needs({n}) is a mask, bool {(n + 1, n)}, not {found}")
+        kind = f"{mask.dtype} {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__
+        if kind != f"bool {(n + 1, n)}":
+            raise UsageError(f"measure {measure.name}: needs({n}) must be a mask bool {(n + 1, n)}, not {kind}")
     if measure.example is None or "sequence" not in measure.streams:
         return
     (R, M), mask = EXAMPLE, measure.needs(3)
@@ -378,11 +376,11 @@ def _check(measure: Measure) -> None:
         value = _example_value(measure, missing, M) if in_R else _example_value(measure, R, missing)
         enters = bool(mask[at]) if in_R else measure.reference and bool(mask[:, at[0]].any())
         if not (np.isnan(value) if enters else _same(value, whole)):
-            said = "needs(3) says" if in_R else f"reference={measure.reference} and needs(3) say"
+            declared = "needs(3)" if in_R else f"reference={measure.reference} with needs(3)"
             cell = f"R[{at[0]}, {at[1]}]" if in_R else f"M[{at[0]}]"
             raise UsageError(
-                f"measure {measure.name}: {said} that {cell} {'enters' if enters else 'does not enter'}; where it is "
-                f"NaN the formula gives {value:g}"
+                f"measure {measure.name}: {declared} declares that {cell} {'enters' if enters else 'does not enter'}, "
+                f"but with NaN in this cell the formula gives {value:g}"
             )
     if measure.by_language is not None:
         shape = _on_example(measure, measure.by_language, R, M).shape
@@ -394,29 +392,27 @@ def _check(measure: Measure) -> None:
         each = [whole, _example_value(measure, 1 - R, M)]
         if stacked.shape != (2,) or not all(map(_same, stacked, each)):
             raise UsageError(
-                f"measure {measure.name}: a headline's formula gives a value for each of stacked matrices, here "
-                f"{each[0]:g} and {each[1]:g}; it gives {' '.join(f'{one:g}' for one in stacked.flat[:3])}"
+                f"measure {measure.name}: the formula of a headline must accept stacked matrices; expected "
+                f"{each[0]:g} and {each[1]:g}, got {' '.join(f'{value:g}' for value in stacked.flat[:3])}"
             )
 
 
 def _example_value(measure: Measure, R: np.ndarray, M: np.ndarray) -> float:
-    """Return the measure's value for one matrix."""
     value = _on_example(measure, measure.formula, R, M)
     if value.shape:
-        raise UsageError(f"measure {measure.name}: its formula gives {value.shape} values for one matrix, not one")
+        raise UsageError(f"measure {measure.name}: the formula gives {value.shape} values for one matrix, expected one")
     return float(value)
 
 
 def _on_example(
     measure: Measure, formula: Callable[[Scores], np.ndarray | float], R: np.ndarray, M: np.ndarray
 ) -> np.ndarray:
-    """Compute a formula of a measure for the run of `EXAMPLE`; a `UsageError` if it fails."""
     run = RunRecord(
         "example", "", "", "naive", "abc", ("a", "b", "c"), seed=1, bucket=None, stream="sequence", scores={},
         config={}, data_fingerprint="", code_version="", algorithms=1, status="finished",
     )  # fmt: skip
     cells = R.copy()
-    # As in a record.
+    # Read-only, as in a record.
     cells.setflags(write=False)
     with warnings.catch_warnings():
         # numpy warns about NaN.
@@ -424,15 +420,15 @@ def _on_example(
         try:
             return np.asarray(formula(Scores(cells, M, run, next(iter(BY_NAME)))), dtype=float)
         except Exception as error:
-            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise UsageError(
-                f"measure {measure.name}: fails for EXAMPLE ({what}); give example=None where it needs more "
-                "than a score matrix"
+                f"measure {measure.name}: fails for EXAMPLE ({cause}); set example=None if it needs more than a score "
+                "matrix"
             ) from error
 
 
-def _same(one: float, other: float) -> bool:
-    return bool(np.isclose(one, other, rtol=0, atol=1e-9))
+def _same(a: float, b: float) -> bool:
+    return bool(np.isclose(a, b, rtol=0, atol=1e-9))
 
 
 @dataclass(frozen=True)
@@ -440,9 +436,9 @@ class Absent:
     """Why a run has no value for a measure.
 
     Attributes:
-        reason: for missing reference scores, without seed and languages.
-        seed, languages: of the missing reference runs; empty otherwise.
-        by_definition: the measure leaves this language out at its place in the order; nothing is missing.
+        reason: without the seed and languages of missing reference runs.
+        seed, languages: of missing reference runs.
+        by_definition: the measure excludes this language at its position in the order.
     """
 
     reason: str
@@ -457,38 +453,36 @@ Measured = dict[tuple[str, str], float | Absent]
 def measure(
     record: RunRecord, metric: str, reference: np.ndarray, names: Collection[str] = MEASURES.keys()
 ) -> Measured:
-    """Return (measure, language) → value, or the reason why there is none; the language is empty for the aggregate.
+    """Return (measure, language) → value or reason; the language is empty for the aggregate.
 
     Args:
-        reference: M, shape (N,); NaN where unknown.
-        names: which measures.
+        reference: M, shape (N,); NaN if unknown.
+        names: measures to compute.
     """
     scores = Scores(record.scores[metric], reference, record, metric)
     measured: Measured = {}
     for name in (name for name in MEASURES if name in names):
-        one = MEASURES[name]
-        if record.stream not in one.streams:
-            measured[name, ""] = Absent(NOT_A_SEQUENCE[record.stream] if "sequence" in one.streams else one.otherwise)
+        entry = MEASURES[name]
+        if record.stream not in entry.streams:
+            reason = NOT_A_SEQUENCE[record.stream] if "sequence" in entry.streams else entry.otherwise
+            measured[name, ""] = Absent(reason)
             continue
-        measured[name, ""] = _value_or_reason(float(one.formula(scores)), one, scores, None)
-        for j, value in enumerate(() if one.by_language is None else one.by_language(scores)):
-            measured[name, record.languages[j]] = _value_or_reason(float(value), one, scores, j)
+        measured[name, ""] = _value_or_reason(float(entry.formula(scores)), entry, scores, None)
+        for j, value in enumerate(() if entry.by_language is None else entry.by_language(scores)):
+            measured[name, record.languages[j]] = _value_or_reason(float(value), entry, scores, j)
     return measured
 
 
 def leaves_out(record: RunRecord, measure: str, language: str) -> bool:
-    """Whether a measure of a run has no value for a language by definition.
-
-    Forgetting needs a hop after the language's own hop; transfer needs one before it.
-    """
-    one = MEASURES[measure]
-    if language not in record.languages or record.stream not in one.streams or one.by_language is None:
+    """Whether a measure of a run has no value for a language by definition."""
+    entry = MEASURES[measure]
+    if language not in record.languages or record.stream not in entry.streams or entry.by_language is None:
         return True
-    return record.stream == "sequence" and one.left_out(len(record.languages), record.languages.index(language))
+    return record.stream == "sequence" and entry.left_out(len(record.languages), record.languages.index(language))
 
 
 def explain(absents: Iterable[Absent]) -> str:
-    """Combine the reasons of several runs; seeds that need reference runs of the same languages are listed together.
+    """Combine the reasons of several runs, with the seeds of missing reference runs in one list.
 
     >>> explain([Absent("needs lang_spec_ft", seed, frozenset({"de"})) for seed in (2, 1)])
     'needs lang_spec_ft of seeds 1, 2 (de)'
@@ -510,31 +504,31 @@ def explain(absents: Iterable[Absent]) -> str:
 
 
 def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int | None) -> float | Absent:
-    """Return the value of the aggregate (``column`` None) or of a language; if it is NaN, the reason."""
+    """Return the value of the aggregate (``column`` None) or of a language, or the reason if it is NaN."""
     record, R = scores.record, scores.R
     if not np.isnan(value):
         return value
     languages = np.array(record.languages)
     n = len(languages)
     if measure.otherwise:
-        # Compute with M as if it were known, to find out what is missing.
-        known = replace(scores, M=np.nan_to_num(scores.M)) if measure.reference else scores
-        if np.isnan(measure.formula(known)):
+        # Without missing M, the value is NaN only if something else is missing.
+        complete = replace(scores, M=np.nan_to_num(scores.M)) if measure.reference else scores
+        if np.isnan(measure.formula(complete)):
             return Absent(measure.otherwise)
         return Absent(f"needs {reference_name(record)}", record.seed, frozenset(languages[np.isnan(scores.M)].tolist()))
     if undefined := BY_NAME[scores.metric].undefined:
         nowhere = np.isnan(R).all(axis=0)
         if nowhere.any() if column is None else nowhere[column]:
-            of = languages[nowhere] if column is None else languages[[column]]
-            return Absent(f"{undefined} ({', '.join(of)})")
-    here = np.full(n, True) if column is None else np.arange(n) == column
+            missing_languages = languages[nowhere] if column is None else languages[[column]]
+            return Absent(f"{undefined} ({', '.join(missing_languages)})")
+    columns = np.full(n, True) if column is None else np.arange(n) == column
     if record.stream != "sequence":
-        return Absent(f"needs the final scores of {', '.join(languages[np.isnan(scores.final) & here])}")
+        return Absent(f"needs the final scores of {', '.join(languages[np.isnan(scores.final) & columns])}")
     if column is not None and measure.left_out(n, column):
-        # Whether the first or the last language has no value does not depend on the number of languages.
+        # Which end of the order has no value does not depend on N.
         where = "after" if measure.left_out(3, 2) else "before"
         return Absent(f"needs a hop {where} {languages[column]}", by_definition=True)
-    needed = measure.needs(n) & here
+    needed = measure.needs(n) & columns
     if not needed.any():
         return Absent("needs at least two hops")
     missing = needed & np.isnan(R)
@@ -546,6 +540,5 @@ def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int
 
 
 def _hop(record: RunRecord, hop: int, missing: np.ndarray, needed: np.ndarray) -> str:
-    """Name a hop whose scores are missing, with the languages where only some are."""
     languages = ", ".join(np.array(record.languages)[missing].tolist())
     return f"hop {hop}" if (missing == needed).all() else f"hop {hop} ({languages})"

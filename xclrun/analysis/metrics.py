@@ -1,12 +1,11 @@
-"""Meta-metrics of a score matrix. Scores in [0, 1]; every result is a fraction or a difference of fractions.
+"""Formulas of the measures of a score matrix. Scores in [0, 1]; results are fractions or differences of fractions.
 
 N languages are learned in N hops; the language of hop i is ℓ_i. R[i, j] is the score on ℓ_j after hop i, R[0, j]
-before fine-tuning, M[j] the score on ℓ_j of the model trained on ℓ_j alone. Formulas count from 1, as the papers do,
-and arrays from 0: ``scores[..., i, j - 1]`` is R[i, j], ``reference[..., j - 1]`` is M[j]. Every function takes
-stacks over any leading axes, shape (..., N + 1, N), as the bootstrap makes them.
+before fine-tuning, M[j] the score on ℓ_j of the model trained on ℓ_j alone. Formulas count from 1, as in the papers:
+``scores[..., i, j - 1]`` is R[i, j], ``reference[..., j - 1]`` is M[j]. Leading axes (...) are resamples.
 
-NaN is "not measured": a result is NaN where one of its inputs is. Entries that a definition leaves out (forgetting of
-the last language, transfer to the first) are NaN too, and the mean over the others does not count them.
+NaN means "not measured": a result is NaN if one of its inputs is. Entries that a definition excludes (forgetting of
+the last language, transfer to the first) are NaN, and means exclude them.
 
 Sources: CCL = "Cross-lingual Continual Learning" §2.5 and App. C.3; LL = "Towards a robust experimental framework for
 lifelong language learning" §4.2, after Chaudhry et al. 2018; GEM = Lopez-Paz & Ranzato 2017. docs/metrics.md, "From the
@@ -33,7 +32,7 @@ def forgetting_matrix(scores: ArrayLike) -> np.ndarray:
 
 
 def forgetting_per_hop(scores: ArrayLike) -> np.ndarray:
-    """F_i = mean over j < i of F[i, j]. Shape (..., N); NaN at the first hop, which has nothing to forget."""
+    """F_i = mean over j < i of F[i, j]. Shape (..., N); NaN at the first hop."""
     forgot = forgetting_matrix(scores)
     return _mean_where(forgot, _earlier(forgot), axis=-1)
 
@@ -50,11 +49,7 @@ def forgetting(scores: ArrayLike) -> np.ndarray:
 
 
 def transfer_per_language(scores: ArrayLike, reference: ArrayLike) -> np.ndarray:
-    """R[i, i] − M[i] for i = 2…N. Shape (..., N); NaN for the first language, to which nothing can transfer.
-
-    So that, over orders in which each language is at each position once, the mean over languages is T (CCL Table
-    15).
-    """
+    """R[i, i] − M[i] for i = 2…N (CCL Table 15). Shape (..., N); NaN for the first language."""
     gain = learnt_scores(scores) - np.asarray(reference, dtype=float)
     gain[..., 0] = np.nan
     return gain
@@ -72,27 +67,18 @@ def zero_shot_transfer_per_language(scores: ArrayLike) -> np.ndarray:
 
 
 def zero_shot_transfer(scores: ArrayLike) -> np.ndarray:
-    """T0 = mean over j = 2…N of (mean over i in 1…j−1 of R[i, j], minus R[0, j]) (CCL §2.5). Higher is better.
-
-    Shape (...).
-    """
+    """T0 = mean over j = 2…N of (mean over i in 1…j−1 of R[i, j], minus R[0, j]) (CCL §2.5). Shape (...)."""
     return _mean(zero_shot_transfer_per_language(scores)[..., 1:])
 
 
 def generalisation_by_seen(scores: ArrayLike) -> np.ndarray:
-    """Mean over j > i of R[i, j] − R[0, j] after each number of languages seen, i = 1…N−1 (the x axis of CCL Fig. 8).
-
-    Shape (..., N − 1); empty for one language.
-    """
+    """Mean over j > i of R[i, j] − R[0, j] for i = 1…N−1 languages seen (CCL Fig. 8). Shape (..., N − 1)."""
     gain = _gain_over_hop_0(scores)
     return _mean_where(gain, _earlier(gain).T, axis=-1)[..., :-1]
 
 
 def generalisation_by_distance(scores: ArrayLike) -> np.ndarray:
-    """Mean over i = 1…N−k of R[i, i + k] − R[0, i + k] at each distance k = 1…N−1.
-
-    Shape (..., N − 1); empty for one language.
-    """
+    """Mean over i = 1…N−k of R[i, i + k] − R[0, i + k] at each distance k = 1…N−1. Shape (..., N − 1)."""
     gain = _gain_over_hop_0(scores)
     distances = range(1, gain.shape[-1])
     if not distances:
@@ -101,9 +87,7 @@ def generalisation_by_distance(scores: ArrayLike) -> np.ndarray:
 
 
 def one_hop(scores: ArrayLike) -> np.ndarray:
-    """The two-hop prefix of a stream: R[0…2, 1…2], to which F and T apply as to any R (CCL §4.1, "one-hop").
-
-    The second language is one transfer hop from the first. Shape (..., 3, 2).
+    """Two-hop prefix R[0…2, 1…2] of a stream, for F and T with one transfer hop (CCL §4.1). Shape (..., 3, 2).
 
     Raises:
         ValueError: the stream has fewer than two hops.
@@ -116,10 +100,7 @@ def one_hop(scores: ArrayLike) -> np.ndarray:
 
 
 def final_forgetting_per_language(scores: ArrayLike) -> np.ndarray:
-    """Max over l in 1…N−1 of R[l, j], minus R[N, j] (LL §4.2, after Chaudhry).
-
-    Shape (..., N); NaN for the last language. It is the last row of `forgetting_matrix`.
-    """
+    """Max over l in 1…N−1 of R[l, j], minus R[N, j] (LL §4.2). Shape (..., N); NaN for the last language."""
     return forgetting_matrix(scores)[..., -1, :]
 
 
@@ -129,16 +110,13 @@ def final_forgetting(scores: ArrayLike) -> np.ndarray:
 
 
 def curve_forgetting(curves: ArrayLike) -> np.ndarray:
-    """F_m as the public code of LL has it: (1/m) Σ_j (max_t a_j(t) − a_j(T)), over all E points and all m keys.
+    """Max over t of a_j(t), minus a_j(T), for each of m keys; their mean is F_m in LL's public code. Shape (m,).
 
     Args:
-        curves: a_j(t), shape (E, m); the first row is before training, the last one the end.
-
-    Returns:
-        Shape (m,): for each key; their mean is F_m_curve. It is never negative.
+        curves: a_j(t), shape (E, m), from before training to the end T.
     """
-    found = np.asarray(curves, dtype=float)
-    return np.asarray(found.max(axis=0) - found[-1])
+    scores = np.asarray(curves, dtype=float)
+    return np.asarray(scores.max(axis=0) - scores[-1])
 
 
 def backward_transfer(scores: ArrayLike) -> np.ndarray:
@@ -152,18 +130,15 @@ def aultc(examples: ArrayLike, scores: ArrayLike) -> np.ndarray:
     """Area under the learning curve by the trapezoid rule over [0, total examples], divided by total (LL §4.2).
 
     Args:
-        examples: training examples seen at each evaluation, shape (E,): 0 first, then rising.
-        scores: mean score over all N languages at each of them, shape (..., E).
-
-    Returns:
-        Shape (...), in [0, 1].
+        examples: training examples seen at each evaluation, shape (E,), increasing from 0.
+        scores: mean score over all N languages at each evaluation, shape (..., E).
 
     Raises:
-        ValueError: the evaluations do not begin at 0, do not rise, or are not as many as the scores.
+        ValueError: ``examples`` does not increase from 0, or has another length than ``scores``.
     """
     seen, curve = np.asarray(examples, dtype=float), np.asarray(scores, dtype=float)
     if seen.ndim != 1 or len(seen) < 2 or seen[0] != 0 or (np.diff(seen) <= 0).any() or curve.shape[-1:] != seen.shape:
-        raise ValueError("a learning curve needs scores at 0 examples and at rising numbers of examples after it")
+        raise ValueError("a learning curve needs scores at increasing numbers of examples, from 0")
     return ((curve[..., 1:] + curve[..., :-1]) / 2 * np.diff(seen)).sum(axis=-1) / seen[-1]
 
 
@@ -173,10 +148,7 @@ def intransigence(scores: ArrayLike, reference: ArrayLike) -> np.ndarray:
 
 
 def learnt_scores(scores: ArrayLike) -> np.ndarray:
-    """R[i, i]: the score on each language right after its own hop. Shape (..., N).
-
-    Of a run that trains each language alone (``lang_spec_ft``) this is M.
-    """
+    """R[i, i]: the score on each language right after its hop; M for ``lang_spec_ft``. Shape (..., N)."""
     return np.diagonal(_after(scores), axis1=-2, axis2=-1).copy()
 
 
@@ -204,6 +176,6 @@ def _mean(values: np.ndarray) -> np.ndarray:
 
 
 def _mean_where(values: np.ndarray, mask: np.ndarray, axis: int) -> np.ndarray:
-    """Mean over the entries of ``mask`` along ``axis``; NaN if there is none, or where one of them is NaN."""
+    """Mean over the entries of ``mask`` along ``axis``; NaN if the mask is empty or an entry is NaN."""
     total = np.where(mask, values, 0.0).sum(axis=axis)
     return np.divide(total, mask.sum(axis=axis), out=np.full_like(total, np.nan), where=mask.any(axis=axis))

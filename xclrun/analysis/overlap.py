@@ -1,7 +1,7 @@
-"""Gradient overlap of consecutive main steps of a run: shared parameters with a gradient (LL §5, Fig. 5).
+"""Gradient overlap of consecutive main steps of a run: |S_t ∩ S_{t−1}| / |S_t ∪ S_{t−1}| (LL §5, Fig. 5).
 
-The counts come from a run's ``overlap.parquet`` (`xclrun.train.overlap`): for each hop, step and part of the parameters
-the sizes of S_t, S_t ∩ S_{t−1} and S_t ∪ S_{t−1}. The overlap is |∩| / |∪|; NaN for the first step.
+S_t is the set of parameters with a gradient at step t. A run's ``overlap.parquet`` (`xclrun.train.overlap`) has the
+sizes for each hop, step and part of the parameters.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Overlap:
     """Gradient overlap of one part of the parameters of a run, over T main steps; arrays of shape (T,).
 
     Attributes:
-        nonzero: number of parameters with a gradient.
-        both: number of parameters with a gradient in this step and the one before.
-        share: ``both`` divided by the number with a gradient in either step.
+        nonzero: |S_t|.
+        both: |S_t ∩ S_{t−1}|.
+        share: the overlap; NaN for the first step.
     """
 
     hop: np.ndarray
@@ -36,16 +36,16 @@ class Overlap:
         return np.concatenate([[False], np.diff(self.hop) > 0])
 
     def within(self) -> float:
-        """Return the mean share between steps of the same hop; NaN without any."""
+        """Return the mean share between steps of the same hop."""
         return _mean(self.share[~self.first])
 
     def at_switches(self) -> float:
-        """Return the mean share between the last step of a hop and the first of the next; NaN with one hop."""
+        """Return the mean share between the last step of a hop and the first step of the next hop."""
         return _mean(self.share[self.first])
 
 
 def overlap(counts: pd.DataFrame, part: str) -> Overlap:
-    """Return one part (``embeddings`` or ``rest``) of the rows of a run's ``overlap.parquet``."""
+    """Return the overlap of one part (``embeddings`` or ``rest``) from the rows of ``overlap.parquet``."""
     rows, names = counts[counts["part"] == part].sort_values(["hop", "step"]), ("nonzero", "both", "either")
     nonzero, both, either = (rows[name].to_numpy(dtype=float, na_value=np.nan) for name in names)
     # Two steps without any gradient have an overlap of 0.
@@ -54,10 +54,10 @@ def overlap(counts: pd.DataFrame, part: str) -> Overlap:
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """Return moving averages over ``window`` values without NaN, fewer at the ends, in the shape of ``values``."""
+    """Return centred moving averages that ignore NaN, in the shape of ``values``."""
     finite = np.isfinite(values)
     ones = np.ones(max(1, window))
-    total, count = (np.convolve(of, ones, "same") for of in (np.where(finite, values, 0.0), finite.astype(float)))
+    total, count = (np.convolve(x, ones, "same") for x in (np.where(finite, values, 0.0), finite.astype(float)))
     return np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0.5)
 
 

@@ -1,9 +1,8 @@
-"""Two runs, sentence by sentence: is the difference of their final scores more than chance in the test sentences?
+"""Paired bootstrap test of two runs over test sentences (Efron & Tibshirani 1993, ch. 16; Koehn 2004).
 
-Paired bootstrap (Efron & Tibshirani 1993, ch. 16; Koehn 2004): each resample draws test sentences of every language
-with replacement, as many as there are, and scores both runs on the same draw. The interval is the basic one; p is the
-smallest level whose interval leaves 0 out, so that the two never disagree. They say nothing of other seeds or orders:
-for those, `xclrun report` compares strategies over several runs.
+Each resample draws the test sentences of every language with replacement and scores both runs on the same draw. The
+interval is the basic bootstrap interval; p is the smallest level whose interval excludes 0. The result holds for these
+two runs only, not for other seeds or orders.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The mean over languages of the second run's score minus the first's.
+    """Mean over languages of the second run's score minus the first run's.
 
     Attributes:
-        value: on the test sentences as they are.
+        value: on all test sentences.
         bias: mean over resamples minus ``value``.
-        interval: 95 %, basic bootstrap (Davison & Hinkley 1997, eq. 5.6).
-        p: two-sided; at most 0.05 where the interval leaves 0 out, and only there.
-        sentences: that were drawn from, in all languages.
+        interval: 95 % basic bootstrap interval (Davison & Hinkley 1997, eq. 5.6).
+        p: two-sided; at most 0.05 if and only if the interval excludes 0.
+        sentences: number of resampled units in all languages.
     """
 
     value: float
@@ -40,39 +39,35 @@ class PairedDifference:
 
 
 def cell(sentences: Sentences, metric: Metric, hop: int) -> Counts:
-    """Return the counts of a metric after one hop, shape (sentences, 1); of statements, those of texts.
-
-    Raises:
-        ValueError: there are none.
-    """
-    own = sentences.counts(metric).cell(hop)
+    """Return the counts of a metric after one hop, shape (units, 1): see `Sentences.units`."""
+    counts = sentences.counts(metric).cell(hop)
     units = sentences.units(metric)
-    return own if units is None else own.together(units)
+    return counts if units is None else counts.together(units)
 
 
-def paired_difference(one: Mapping[str, Counts], other: Mapping[str, Counts], seed: int = 42) -> PairedDifference:
-    """Compare two runs by the counts of one cell each per language, shape (sentences, 1), sentence by sentence alike.
+def paired_difference(a: Mapping[str, Counts], b: Mapping[str, Counts], seed: int = 42) -> PairedDifference:
+    """Compare two runs by their counts of one cell per language, shape (sentences, 1), on the same sentences.
 
     Raises:
-        ValueError: the languages, or numbers of sentences, or ways of scoring differ.
+        ValueError: the languages, the numbers of sentences or the scoring differ.
     """
-    if not one or one.keys() != other.keys() or any(len(one[k].hits) != len(other[k].hits) for k in one):
+    if not a or a.keys() != b.keys() or any(len(a[k].hits) != len(b[k].hits) for k in a):
         raise ValueError("the runs were tested on different sentences")
-    if any((one[k].starts is None) != (other[k].starts is None) for k in one):
+    if any((a[k].starts is None) != (b[k].starts is None) for k in a):
         raise ValueError("the runs were scored in different ways")
     drawn_differences, differences = [], []
-    for language, first in one.items():
-        second, n = other[language], len(first.hits)
+    for language, first in a.items():
+        second, n = b[language], len(first.hits)
         drawn = draws(n, seed, language, RESAMPLES, None)
         drawn_differences.append((second.resampled(drawn) - first.resampled(drawn))[:, 0])
         differences.append(second.scores()[0] - first.scores()[0])
     value = float(np.mean(differences))
-    # Mirrored at the value: what a true difference may be, given that the value errs as the resamples do around it.
+    # Mirrored at the value, as in the basic interval.
     resampled = np.mean(drawn_differences, axis=0)
     likely = np.sort(2 * value - resampled)
     tail = int((1 - CONFIDENCE) / 2 * (RESAMPLES + 1) + 1e-9)
     interval = Interval(float(likely[tail - 1]), float(likely[-tail]))
     beyond = min((likely <= 0).sum(), (likely >= 0).sum())
-    sentences = sum(len(counts.hits) for counts in one.values())
+    sentences = sum(len(counts.hits) for counts in a.values())
     p = float(min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1)))
     return PairedDifference(value, bias(resampled, value), interval, p, sentences)

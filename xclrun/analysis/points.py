@@ -1,7 +1,7 @@
-"""Evaluation points inside hops (``evaluate.every_…``): learning curves, and scores of other checkpoints.
+"""Evaluation points inside hops (``evaluate.every_…``): learning curves, and checkpoint selection.
 
-Sources: LL = "Towards a robust experimental framework … lifelong language learning" §4.2 (AULTC); ED = "Don't Use
-English Dev" §4, §7 (selected and oracle scores, spread, directional agreement). docs/metrics.md. Scores are fractions.
+Sources: LL = "Towards a robust experimental framework … lifelong language learning" §4.2; ED = "Don't Use English Dev"
+§4, §7. docs/metrics.md, "Checkpoint selection". Scores are fractions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,28 +23,25 @@ class HopPoints:
     """The P evaluation points inside one hop of a run with N languages.
 
     Attributes:
-        hop: its index, from 1.
+        hop: index, from 1.
         sources: columns of the languages that the hop trains on.
         seen: columns of all languages learned up to the hop's end.
-        own: sentences of the hop's own data seen at each point, shape (P,).
-        dev, test: scores, shape (P, N), in the order of the run's languages; NaN where not measured.
+        examples: sentences of the hop's data, without replay, seen at each point, shape (P,).
+        dev, test: scores, shape (P, N); NaN if not measured.
         averaged: average of checkpoints (``last-5``, ``all``) → test scores of the averaged weights, shape (N,).
     """
-
-    # Column of the order's first language.
-    first: ClassVar[int] = 0
 
     hop: int
     sources: tuple[int, ...]
     seen: tuple[int, ...]
-    own: np.ndarray
+    examples: np.ndarray
     dev: np.ndarray
     test: np.ndarray
     averaged: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
-    """Return the points of each hop that has some, in order."""
+    """Return the points of each hop with points, in order."""
 
     def scores(by_language: Mapping[str, Any]) -> list[float]:
         return [point_score(by_language, language, metric) for language in record.languages]
@@ -54,36 +51,39 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
         points = [point for point in record.points if point["hop"] == hop]
         if not points:
             continue
-        sources = _sources(record, hop)
+        # The training languages are those with dev scores in the hop's epochs.
+        trained = {language for epoch in record.curve if epoch["hop"] == hop for language in epoch.get("dev") or {}}
+        trained = trained or set(record.trains(hop))
+        sources = tuple(j for j, language in enumerate(record.languages) if language in trained)
         continuing = record.stream in ("sequence", "transfer", "mixture")
         earlier = {k for before in range(1, hop + 1) for k in record.trains(before)} if continuing else ()
         seen = tuple(sorted({*sources, *(record.languages.index(k) for k in earlier)}))
-        own = np.array([point["own"] for point in points], dtype=float)
+        examples = np.array([point["own"] for point in points], dtype=float)
         dev, test = (np.array([scores(point.get(split, {})) for point in points]) for split in ("dev", "test"))
-        averaged = {one["of"]: np.array(scores(one["test"])) for one in record.averaged if one["hop"] == hop}
-        hops.append(HopPoints(hop, sources, seen, own, dev, test, averaged))
+        averaged = {mean["of"]: np.array(scores(mean["test"])) for mean in record.averaged if mean["hop"] == hop}
+        hops.append(HopPoints(hop, sources, seen, examples, dev, test, averaged))
     return hops
 
 
-# Streams whose hops do not continue from the hop before, or need not.
-ANEW = ("independent", "growing", "blocks")
+# Streams whose hops may not continue from the previous hop.
+DISCONTINUOUS = ("independent", "growing", "blocks")
 
 
 def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return sentences of the stream's own data seen, shape (E,), and the test score on each language, (E, N).
+    """Return the sentences of the stream seen, without replay, shape (E,), and the test scores, (E, N), from hop 0.
 
-    Begins at 0 with hop 0. None where a hop has no points, or hops may not continue from each other (`ANEW`).
+    None if a hop has no points, or hops may not continue from each other (`DISCONTINUOUS`).
     """
     hops = hop_points(record, metric)
-    if len(hops) < record.hops or record.stream in ANEW:
+    if len(hops) < record.hops or record.stream in DISCONTINUOUS:
         return None
-    ends = np.cumsum([0.0, *(hop.own[-1] for hop in hops)])
-    seen = np.concatenate([[0.0], *(hop.own + start for hop, start in zip(hops, ends[:-1], strict=True))])
+    ends = np.cumsum([0.0, *(hop.examples[-1] for hop in hops)])
+    seen = np.concatenate([[0.0], *(hop.examples + start for hop, start in zip(hops, ends[:-1], strict=True))])
     return seen, np.concatenate([record.scores[metric][:1], *(hop.test for hop in hops)])
 
 
 def learning_curve(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return sentences seen, shape (E,), and the mean test score over all languages, (E,); None as for `curves`."""
+    """Return `curves` with the mean test score over all languages, shape (E,)."""
     curve = curves(record, metric)
     return None if curve is None else (curve[0], curve[1].mean(axis=1))
 
@@ -95,41 +95,43 @@ def adapts(config: Mapping[str, Any]) -> bool:
 
 
 def unadapted(record: RunRecord) -> bool:
-    """Whether the model is adapted to each test example at the ends of hops, but not at the points of a run (MbPA)."""
+    """Whether a run adapts the model to each test example only at the ends of hops, not at its points (MbPA)."""
     strategy = record.config.get("strategy") or {}
     return bool(record.points) and adapts(record.config) and strategy.get("adapt_points") is False
 
 
 def unadapted_note(strategies: Mapping[str, Sequence[RunRecord]]) -> list[str]:
-    """Return a note on strategies (label → runs) whose points are of the unadapted model, if any."""
+    """Return a note on the strategies (label → runs) whose points are `unadapted`, if any."""
     labels = [label for label, runs in strategies.items() if any(map(unadapted, runs))]
-    what = "points inside hops, so AULTC, curves, F_m_curve and I_m_curve too, are of the model as it was trained, not "
-    how = "adapted to each test example as at the ends of hops (strategy.adapt_points=true adapts there too)"
-    return [f"{', '.join(labels)}: {what}{how}"] if labels else []
+    note = (
+        "points inside hops (AULTC, curves, F_m_curve, I_m_curve) evaluate the model without adaptation to each test "
+        "example, which is used at the ends of hops; strategy.adapt_points=true adapts at all points"
+    )
+    return [f"{', '.join(labels)}: {note}"] if labels else []
 
 
 def switches(record: RunRecord) -> np.ndarray:
-    """Return the number of sentences of the stream's own data seen when each next hop begins, shape (hops − 1,)."""
+    """Return the sentences of the stream seen at the start of each hop after the first, shape (hops − 1,)."""
     lasts = {point["hop"]: point["own"] for point in record.points}
     return np.cumsum([lasts[hop] for hop in sorted(lasts)])[:-1]
 
 
 def aultc(record: RunRecord, metric: str) -> float:
-    """Return the area under the learning curve of a run (`metrics.aultc`); NaN if there is no whole curve."""
+    """Return `metrics.aultc` of a run; NaN if the curve is incomplete."""
     curve = learning_curve(record, metric)
     return float("nan") if curve is None else float(metrics.aultc(*curve))
 
 
 def curve_forgetting(record: RunRecord, metric: str) -> np.ndarray:
-    """Return `metrics.curve_forgetting` of a run, shape (N,); NaN if there is no whole curve."""
+    """Return `metrics.curve_forgetting` of a run, shape (N,); NaN if the curve is incomplete."""
     curve = curves(record, metric)
     return np.full(len(record.languages), np.nan) if curve is None else metrics.curve_forgetting(curve[1])
 
 
 def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -> float:
-    """Return the mean over i = 1…N of M[i] − a_i(i/N of the stream), as LL reads its multi-task training off the curve.
+    """Return the mean over i = 1…N of M[i] − a_i(i/N of the stream) (LL, for multi-task training).
 
-    a_i comes from the last evaluation at or before that place; NaN without a whole curve or reference.
+    a_i is the score at the last evaluation up to this position; NaN if the curve or M is incomplete.
     """
     curve = curves(record, metric)
     if curve is None:
@@ -140,21 +142,20 @@ def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -
     return float(np.mean([reference[i] - scores[place, i] for i, place in enumerate(places)]))
 
 
-# Smaller differences of test scores are no evidence that one checkpoint is better than another (ED §4).
+# Smallest difference of test scores that counts in directional agreement (ED §4).
 LEAST = 0.005
 
 
 def selected(dev: ArrayLike, test: ArrayLike, sources: Sequence[int]) -> np.ndarray:
-    """Return the test scores at the point with the best mean dev score of the hop's training languages, ``sources``.
+    """Return the test scores at the point with the best mean dev score over the languages ``sources``, shape (..., N).
 
-    Scores of P points in N languages have shape (..., P, N), the result (..., N). Of equal points the first is chosen.
-    A point that lacks one of the dev scores is never chosen; NaN without any candidate.
+    ``dev`` and ``test`` have shape (..., P, N). The first of equal points is chosen; points without a dev score never.
     """
     return _at_best(np.asarray(dev, dtype=float)[..., list(sources)].mean(axis=-1)[..., None], test)
 
 
 def oracle(dev: ArrayLike, test: ArrayLike) -> np.ndarray:
-    """Return the test score of each language at the point with its best dev score; shapes as for `selected`."""
+    """Return the test score of each language at the point with its best dev score; shapes as in `selected`."""
     return _at_best(np.asarray(dev, dtype=float), test)
 
 
@@ -167,30 +168,30 @@ def _at_best(dev: np.ndarray, test: ArrayLike) -> np.ndarray:
 
 
 def directional_agreement(dev: ArrayLike, test: ArrayLike) -> float:
-    """Return the share of pairs of points in which dev of a changes in the direction of test of b, |Δ test| ≥ 0.005.
+    """Return the share of pairs of points with |Δ test| ≥ 0.005 in which dev changes in the direction of test.
 
-    ``dev`` and ``test`` are scores of languages a and b at the P points, shape (P,). Ties in dev count as half. Pairs
-    without a score are left out; NaN if no pair differs enough.
+    ``dev`` and ``test`` are scores of two languages at P points, shape (P,). Ties in dev count as half; NaN without
+    pairs.
     """
     a, b = np.asarray(dev, dtype=float), np.asarray(test, dtype=float)
     first, second = np.triu_indices(len(a), k=1)
     change_dev, change_test = a[second] - a[first], b[second] - b[first]
-    # Scores are multiples of 1/n, so a difference may be 0.005 but for rounding.
-    apart = (np.abs(change_test) >= LEAST - 1e-12) & ~np.isnan(change_dev)
-    if not apart.any():
+    # Scores are multiples of 1/n, so a difference of 0.005 has rounding errors.
+    different = (np.abs(change_test) >= LEAST - 1e-12) & ~np.isnan(change_dev)
+    if not different.any():
         return float("nan")
-    agrees = np.sign(change_dev[apart]) * np.sign(change_test[apart])
+    agrees = np.sign(change_dev[different]) * np.sign(change_test[different])
     return float(np.mean((agrees + 1) / 2))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that chooses a checkpoint of a hop after the fact, for each tested language.
+    """A rule that selects a checkpoint of a hop after training.
 
     Attributes:
-        definition: which dev scores choose.
-        scores: returns the test scores of the N languages at the chosen points, shape (N,).
-        dev: whether it needs dev scores.
+        definition: the criterion, for tables.
+        scores: returns the test scores of the N languages at the selected points, shape (N,).
+        dev: whether the rule needs dev scores.
     """
 
     name: str
@@ -204,40 +205,40 @@ RULES = {
     for rule in (
         Rule(
             "current_dev",
-            "dev of the languages that the hop trains on",
+            "mean dev score of the languages that the hop trains on",
             lambda hop: selected(hop.dev, hop.test, hop.sources),
         ),
-        Rule("source_dev", "dev of the order's first language", lambda hop: selected(hop.dev, hop.test, [hop.first])),
+        Rule("source_dev", "dev score of the order's first language", lambda hop: selected(hop.dev, hop.test, [0])),
         Rule(
             "mean_seen_dev",
-            "mean dev score of the languages learned so far, the hop's included",
+            "mean dev score of all languages learned so far, including the current hop",
             lambda hop: selected(hop.dev, hop.test, hop.seen),
         ),
-        Rule("oracle", "for each tested language its own dev", lambda hop: oracle(hop.dev, hop.test)),
-        Rule("last", "the last checkpoint, without any dev data", lambda hop: hop.test[-1], dev=False),
+        Rule("oracle", "dev score of each tested language", lambda hop: oracle(hop.dev, hop.test)),
+        Rule("last", "the last checkpoint, without dev data", lambda hop: hop.test[-1], dev=False),
     )
 }  # fmt: skip
 
 
 def rules(records: Iterable[RunRecord]) -> list[Rule]:
-    """Return the rules, and one for each average of checkpoints that a run has."""
-    averages = sorted({one["of"] for record in records for one in record.averaged})
+    """Return `RULES`, and a rule for each average of checkpoints (`xclrun average`) in the records."""
+    averages = sorted({mean["of"] for record in records for mean in record.averaged})
     return [*RULES.values(), *map(_averaging, averages)]
 
 
-def _averaging(of: str) -> Rule:
-    points = "all checkpoints" if of == "all" else f"the last {of.removeprefix('last-')} checkpoints"
+def _averaging(average: str) -> Rule:
+    points = "all checkpoints" if average == "all" else f"the last {average.removeprefix('last-')} checkpoints"
 
     def scores(hop: HopPoints) -> np.ndarray:
-        return hop.averaged.get(of, np.full(hop.test.shape[1], np.nan))
+        return hop.averaged.get(average, np.full(hop.test.shape[1], np.nan))
 
-    return Rule(f"average_{of}", f"mean of the weights of {points}, without any dev data", scores, dev=False)
+    return Rule(f"average_{average}", f"mean of the weights of {points}, without dev data", scores, dev=False)
 
 
 def by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
-    """Return the test scores after each hop had the rule chosen its checkpoint, shape (hops, N); NaN without points.
+    """Return the test scores of the checkpoint that the rule selects in each hop, shape (hops, N); NaN without points.
 
-    A row holds the scores of the hop's checkpoint; how later hops would continue from it is unknown (`exact`).
+    Later hops do not continue from the selected checkpoint: see `exact`.
     """
     scores = np.full((record.hops, len(record.languages)), np.nan)
     for hop in hop_points(record, metric):
@@ -246,16 +247,16 @@ def by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
 
 
 def final_by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
-    """Return the last score on each language had the rule chosen the checkpoint of its hop, shape (N,).
+    """Return the final test scores with the selected checkpoints, shape (N,).
 
-    After the last hop; in a run that trains each language alone, after its own. These scores are exact.
+    These scores are `exact`: after the last hop, or after each language's hop if languages are trained separately.
     """
     scores = by_rule(record, metric, rule)
     return np.diagonal(scores).copy() if record.stream == "independent" else scores[-1]
 
 
 def exact(record: RunRecord, hop: int) -> bool:
-    """Whether scores of another checkpoint of a hop are those of a whole run: no hop continues from it."""
+    """Whether the scores of another checkpoint are those of a complete run, because no hop continues from it."""
     return hop == record.hops or record.stream == "independent"
 
 
@@ -264,10 +265,10 @@ class Selected:
     """Effect of checkpoint selection on the runs of one strategy, for each of N languages: arrays (N,).
 
     Attributes:
-        selected, oracle: mean test score over hops and runs (within each order first) at the points that the rules
-            ``current_dev`` and ``oracle`` choose.
-        selected_spread, oracle_spread: max − min over seeds, averaged over hops and everything else; NaN with one seed.
-        source, own: directional agreement of test with dev of the training languages, and of the language itself.
+        selected, oracle: mean test score over hops and runs, within each order first, with the rules ``current_dev``
+            and ``oracle``.
+        selected_spread, oracle_spread: max − min over seeds, averaged over hops and streams; NaN with one seed.
+        source, target: directional agreement of test with dev of the training languages, and of the language itself.
     """
 
     languages: tuple[str, ...]
@@ -276,61 +277,51 @@ class Selected:
     selected_spread: np.ndarray
     oracle_spread: np.ndarray
     source: np.ndarray
-    own: np.ndarray
+    target: np.ndarray
 
 
 def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) -> Selected | None:
-    """Return the effect of checkpoint selection over runs of one strategy; None if no run has dev points."""
+    """Return the effect of checkpoint selection over the runs of one strategy; None without dev points."""
     by_order: dict[tuple[str, ...], list[tuple[np.ndarray, ...]]] = {}
     by_stream: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = {}
     for run in runs:
         hops = hop_points(run, metric) if metric in run.scores else []
-        # Points may have been evaluated on test only.
         if not any(np.isfinite(hop.dev).any() for hop in hops):
             continue
         columns = [run.languages.index(k) if k in run.languages else None for k in languages]
         chosen = tuple(_placed(by_rule(run, metric, RULES[rule]), columns) for rule in ("current_dev", "oracle"))
-        agreement = (_placed([agreement_of(hop, own) for hop in hops], columns) for own in (False, True))
+        agreement = (_placed([agreement_of(hop, target) for hop in hops], columns) for target in (False, True))
         by_order.setdefault(run.path, []).append((*chosen, *agreement))
         by_stream.setdefault((run.languages, run.bucket, run.hops), []).append(chosen)
     if not by_order:
         return None
-    # Each order counts the same, however many runs it has.
-    of_orders = [[_mean(parts) for parts in zip(*same, strict=True)] for same in by_order.values()]
-    means = [_mean([of[np.newaxis] for of in parts]) for parts in zip(*of_orders, strict=True)]
+    order_means = [[_mean(parts) for parts in zip(*same, strict=True)] for same in by_order.values()]
+    means = [_mean([mean[np.newaxis] for mean in parts]) for parts in zip(*order_means, strict=True)]
     several = [same for same in by_stream.values() if len(same) > 1]
     none = np.full((1, len(languages)), np.nan)
     spreads = [_mean([np.ptp([pair[k] for pair in same], axis=0) for same in several] or [none]) for k in (0, 1)]
     return Selected(tuple(languages), means[0], means[1], *spreads, *means[2:])
 
 
-def agreement_of(hop: HopPoints, own: bool) -> np.ndarray:
-    """Return the directional agreement of each language's test scores with a dev score over the hop's points, (N,).
+def agreement_of(hop: HopPoints, target: bool) -> np.ndarray:
+    """Return the directional agreement of each language's test scores with dev over the hop's points, shape (N,).
 
-    Args:
-        own: with dev of the language itself; otherwise with the mean dev of the hop's training languages.
+    ``target``: with dev of the language itself; otherwise with the mean dev of the hop's training languages.
     """
     source = hop.dev[:, list(hop.sources)].mean(axis=1)
-    return np.array([
-        directional_agreement(hop.dev[:, j] if own else source, hop.test[:, j]) for j in range(hop.test.shape[1])
-    ])  # fmt: skip
+    dev = hop.dev.T if target else [source] * hop.test.shape[1]
+    return np.array([directional_agreement(scores, test) for scores, test in zip(dev, hop.test.T, strict=True)])
 
 
 def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean over the rows of several (hops, N), without NaN, shape (N,)."""
+    """Return the mean over the rows of all parts, each (hops, N), ignoring NaN, shape (N,)."""
     with warnings.catch_warnings():
-        # The mean of a language without values is NaN.
+        # numpy warns about a mean without values, which is NaN.
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmean(np.concatenate(parts), axis=0))
 
 
 def _placed(rows: ArrayLike, columns: Sequence[int | None]) -> np.ndarray:
-    """Return the columns of rows (hops, N) in another order; NaN for None."""
+    """Reorder the columns of rows (hops, N); NaN for None."""
     values = np.asarray(rows)
     return np.stack([np.full(len(values), np.nan) if c is None else values[:, c] for c in columns], axis=1)
-
-
-def _sources(record: RunRecord, hop: int) -> tuple[int, ...]:
-    """Return the columns of a hop's training languages: those whose dev scores its epochs have."""
-    trained = {language for epoch in record.curve if epoch["hop"] == hop for language in epoch.get("dev") or {}}
-    return tuple(j for j, language in enumerate(record.languages) if language in (trained or record.trains(hop)))

@@ -1,4 +1,4 @@
-"""Power of tests with few replicates: the smallest possible p, and the smallest detectable effect."""
+"""Power of tests with few replicates."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ def smallest_p(replicates: int) -> float:
 def detectable_effect(replicates: int, alpha: float = ALPHA, power: float = POWER) -> float:
     """Return the smallest |d_z| that a paired t-test detects with probability ``power``; NaN below two replicates.
 
-    The noncentral t gives it exactly, but for rejections of the wrong sign (less than one in a million); statsmodels'
-    `TTestPower` deviates by up to 3e-6.
+    Inverts the noncentral t distribution, since statsmodels' `TTestPower` deviates by up to 3e-6.
     """
     if replicates < 2:
         return math.nan
     from scipy.special import nctdtrinc, stdtrit
 
-    # The noncentrality under which t stays below its critical value with probability 1 − power.
+    # The noncentrality for which t is below its critical value with probability 1 − power.
     df = replicates - 1
     return float(nctdtrinc(df, 1 - power, stdtrit(df, 1 - alpha / 2))) / math.sqrt(replicates)
 
 
 def power_warnings(replicates: int, comparisons: int, alpha: float = ALPHA) -> list[str]:
-    """Return warnings where the number of replicates cannot reach the level, alone or after Holm's correction."""
+    """Return warnings that the number of replicates limits p and the power."""
     if replicates < 2:
-        return [f"{replicates} replicate: no test is possible; run more orders or seeds"]
+        return [f"{replicates} replicate: tests need at least two; run more orders or seeds"]
     least, limits = smallest_p(replicates), []
     if least > alpha:
-        limits.append(f"Wilcoxon with {replicates} pairs cannot go below p = {least:.3g}: it can never reach {alpha:g}")
+        limits.append(
+            f"Wilcoxon's test with {replicates} pairs cannot reach p = {alpha:g}: its smallest p is {least:.3g}"
+        )
     elif least * comparisons > alpha:
         limits.append(
-            f"Wilcoxon with {replicates} pairs and Holm over {comparisons} comparisons cannot go below "
-            f"p = {min(1.0, least * comparisons):.3g}"
+            f"the smallest p of Wilcoxon's test with {replicates} pairs is {min(1.0, least * comparisons):.3g} after "
+            f"Holm's correction over {comparisons} comparisons"
         )
     effect = detectable_effect(replicates, alpha)
     limits.append(
-        f"with {replicates} replicates a paired t-test has {POWER:.0%} power for differences of at least {effect:.2f} "
-        "standard deviations (before correction)"
+        f"with {replicates} replicates a paired t-test has {POWER:.0%} power for a difference of {effect:.2f} standard "
+        "deviations (before correction)"
     )
     return limits

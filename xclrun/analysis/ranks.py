@@ -14,13 +14,13 @@ from xclrun.analysis.significance import ALPHA, tied
 
 @dataclass(frozen=True)
 class CriticalDifference:
-    """Mean ranks over blocks (1 is best), and their least significant difference.
+    """Mean ranks over blocks (1 is best).
 
     Attributes:
         strategies: best first.
-        ranks: their mean ranks, shape (strategies,).
-        critical: least significant difference of two mean ranks.
-        p: of Friedman's test; NaN where all ranks are equal.
+        ranks: mean ranks of ``strategies``, shape (strategies,).
+        critical: critical difference of two mean ranks.
+        p: p of Friedman's test; NaN if all ranks are equal.
         groups: (first, last) of maximal groups of strategies that are not significantly different.
     """
 
@@ -32,9 +32,9 @@ class CriticalDifference:
 
 
 def critical_difference(data: Replicates, higher_is_better: bool, alpha: float = ALPHA) -> CriticalDifference:
-    """Rank the strategies within each replicate, apply Friedman's test, and compare mean ranks by Nemenyi's difference.
+    """Rank the strategies within each replicate; apply Friedman's test and Nemenyi's critical difference.
 
-    Values within `TIE` are ties. Friedman's statistic is computed here, since scipy's needs three strategies.
+    Computes Friedman's statistic, since scipy's `friedmanchisquare` needs three strategies.
     """
     from scipy.stats import chi2, rankdata
 
@@ -43,7 +43,7 @@ def critical_difference(data: Replicates, higher_is_better: bool, alpha: float =
     ranks = rankdata(-equal if higher_is_better else equal, axis=0)
     means = ranks.mean(axis=1)
     spread = ((ranks - (k + 1) / 2) ** 2).sum()
-    # Corrected for ties, as in scipy.
+    # With correction for ties, as in scipy.
     statistic = n * (k - 1) * n * ((means - (k + 1) / 2) ** 2).sum() / spread if spread else math.nan
     critical = range_quantile(1 - alpha, k, math.inf) / math.sqrt(2) * math.sqrt(k * (k + 1) / (6 * n))
     order = np.argsort(means, kind="stable")

@@ -1,4 +1,4 @@
-"""Run records: what was run, and its score matrices. The JSON form of a record is enough to make tables."""
+"""Run records: settings and score matrices of a run. The JSON form of records is sufficient for all tables."""
 
 from __future__ import annotations
 
@@ -18,29 +18,27 @@ STATUSES = ("finished", "running", "interrupted", "failed")
 
 # Stream → number of hops for N languages.
 STREAMS = {
-    "sequence": lambda n: n,  # hop after hop, each from the one before
+    "sequence": lambda n: n,  # each hop continues from the previous hop
     "independent": lambda n: n,  # hop i starts from hop 0 and trains on languages[i - 1] only
     "joint": lambda n: 1,  # one hop on the union of all languages
     "growing": lambda n: n,  # hop i starts from hop 0 and trains on the first i languages
     "zero_shot": lambda n: 1,  # one hop on the first language; the others are only tested
     "transfer": lambda n: n,  # few-shot: a source, if any, then a target
     "mixture": lambda n: n,  # a sequence in which some hops train on several languages, mixed
-    "blocks": lambda n: n - 1,  # the first languages, then the blocks of the last language except for its last block
+    "blocks": lambda n: n - 1,  # the first languages, then all blocks of the last language except the last block
 }
 
 
 def number_of_hops(stream: str, languages: int, blocks: int | None) -> int:
     """Return the number of hops of a stream, without hop 0.
 
-    Args:
-        languages: number of elements of the order.
-        blocks: `dataset.blocks`.
+    ``languages``: number of elements of the order; ``blocks``: ``dataset.blocks``.
     """
     return STREAMS[stream](languages) + (blocks - 1 if stream == "blocks" and blocks is not None else 0)
 
 
-# Cost of a run → unit. Memory is the maximum that a strategy keeps between hops in addition to its parameters; the
-# others are sums over hops, with a shared hop counted as if the run had trained it.
+# Cost of a run → unit. ``memory`` is the maximum of a strategy's state between hops, without parameters. The others are
+# sums over hops, including hops shared with other runs.
 COSTS = {
     "parameters": "count",
     "trained": "count",
@@ -57,40 +55,36 @@ class RunRecord:
     """Settings and scores of a run.
 
     Attributes:
-        run_id: records with the same ID are the same run.
         dataset, model, strategy: names in conf; ``er+lang_spec_task`` for a strategy with an expansion.
-        order: its name in conf (``h2l``, ``order3``), or the languages joined by ``-`` for a list.
+        order: name in conf (``h2l``, ``order3``), or the languages joined by ``-``.
         languages: in the order of the stream; column j of a matrix is ``languages[j]``.
-        bucket: None: the whole training split is used.
+        bucket: None: the run uses the whole training split.
         stream: key of `STREAMS`.
-        scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN where not (yet) measured, and on keys
-            of other tasks. Read-only.
+        scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN if not measured. Read-only.
         config: the resolved config, nested.
         algorithms: version of the algorithms; runs of different versions are never averaged.
-        curve: one dict for each epoch: ``hop``, ``epoch``, ``step``, ``examples``, ``loss``, and ``dev``: language →
+        curve: one dict per epoch: ``hop``, ``epoch``, ``step``, ``examples``, ``loss``, and ``dev``: language →
             metric → score.
-        encoder: identity of the encoder before fine-tuning; empty where unknown.
-        strategy_version: version of the strategy's algorithm, with that of the expansion and the content of pretrained
-            adapters, if any.
-        costs: by the names of `COSTS`; a missing name was not measured.
-        environment: versions, platform, host and times, for people.
-        points: one dict for each evaluation point inside a hop (``evaluate.every_…``): ``hop``, ``step``,
-            ``examples`` seen in the hop, ``own``: the hop's own data among them, ``test`` and, if evaluated,
-            ``dev``: language → metric → score.
-        whole_fingerprint: hash of the data that the bucket was drawn from; empty without a bucket or where unknown.
-        averaged: one dict for each hop and average of its checkpoints (`xclrun average`): ``hop``, ``of`` (``last-5``,
+        encoder: identity of the encoder before fine-tuning.
+        strategy_version: version of the strategy's algorithm, with the version of the expansion and the content of
+            pretrained adapters, if any.
+        costs: keys of `COSTS` → value, if measured.
+        environment: versions, platform, host and times; informational.
+        points: one dict per evaluation point inside a hop (``evaluate.every_…``): ``hop``, ``step``, ``examples`` seen
+            in the hop, ``own``: examples without replay, ``test`` and, if evaluated, ``dev``: language → metric →
+            score.
+        whole_fingerprint: hash of the data that the bucket was drawn from.
+        averaged: one dict per hop and average of its checkpoints (`xclrun average`): ``hop``, ``of`` (``last-5``,
             ``all``), and ``test``: language → metric → score.
-        coded: one dict for each coded block: ``hop`` of the coding model, ``block`` (from 1), ``codes``: ``labels``,
-            ``tags`` or ``answers`` → ``examples``, ``bits``, ``uniform`` (`xclrun.analysis.codelength`), and
-            ``start_knows``: those whose head the start knows.
-        mixtures: the languages of each element of the order, where some are mixed; otherwise empty.
-        edited: hops at whose end the strategy changed the weights that the last dev scores belong to
-            (`Strategy.end_training`).
-        sizes: split → key → number of examples; empty where unknown.
+        coded: one dict per coded block: ``hop`` of the coding model, ``block`` (from 1), ``codes``: kind → `BlockCode`
+            as a dict, and ``start_knows``: kinds of codes for which the initial model codes the first block.
+        mixtures: the languages of each element of the order, if some are mixed.
+        edited: hops after which the strategy changed the weights of the last dev scores (`Strategy.end_training`).
+        sizes: split → key → number of examples.
 
     Raises:
-        ValueError: a matrix of the wrong shape, a score outside [0, 1], an unknown stream or status, no language, or a
-            repeated one.
+        ValueError: a matrix of the wrong shape, a score outside [0, 1], an unknown stream or status, or a missing or
+            repeated language.
     """
 
     run_id: str
@@ -123,11 +117,11 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
-            raise ValueError(f"run {self.run_id}: stream '{self.stream}' is none of {', '.join(STREAMS)}")
+            raise ValueError(f"run {self.run_id}: unknown stream '{self.stream}'; known: {', '.join(STREAMS)}")
         if self.status not in STATUSES:
-            raise ValueError(f"run {self.run_id}: status '{self.status}' is none of {', '.join(STATUSES)}")
+            raise ValueError(f"run {self.run_id}: unknown status '{self.status}'; known: {', '.join(STATUSES)}")
         if not self.languages or len(set(self.languages)) < len(self.languages):
-            raise ValueError(f"run {self.run_id}: languages must be given, each once, not {list(self.languages)}")
+            raise ValueError(f"run {self.run_id}: languages are missing or repeated: {list(self.languages)}")
         for name in ("languages", "curve", "points", "averaged", "coded", "edited"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "mixtures", tuple(map(tuple, self.mixtures)))
@@ -145,7 +139,6 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has finished; only finished runs enter a number."""
         return self.status == "finished"
 
     @property
@@ -160,7 +153,7 @@ class RunRecord:
 
     @property
     def learnt(self) -> tuple[str, ...]:
-        """What each hop learns, from hop 1 on: a language, ``all``, or the number of blocks of a language so far."""
+        """Training data of each hop from hop 1: a language, ``all``, or ``LANGUAGE#BLOCKS``."""
         if self.stream == "joint":
             return ("all",)
         *first, key = self.elements
@@ -169,7 +162,7 @@ class RunRecord:
         return self.elements[: self.hops]
 
     def trains(self, hop: int) -> tuple[str, ...]:
-        """Return the languages that a hop, from 1, adds to those of earlier hops."""
+        """Return the languages that a hop (from 1) trains on for the first time."""
         if self.stream == "joint":
             return self.languages
         groups = self.mixtures or tuple((language,) for language in self.languages)
@@ -177,82 +170,72 @@ class RunRecord:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """What the run learns, in order: languages, or the source; empty where the order does not matter."""
+        """The elements in training order; empty if the order does not affect the result."""
         ordered = dict.fromkeys(("sequence", "growing", "blocks", "mixture"), self.elements)
         return {**ordered, "zero_shot": self.languages[:1]}.get(self.stream, ())
 
     @property
     def shots(self) -> int | None:
-        """K of the bucket; None without a bucket."""
+        """K of the bucket."""
         shots: int | None = self.config.get("shots")
         return shots
 
     @property
     def slot_f1(self) -> str:
-        """How span F1 was computed: ``span_micro`` or ``tag_macro``."""
+        """Kind of span F1: ``span_micro`` or ``tag_macro``."""
         return str(self.config.get("evaluate", {}).get("slot_f1", "span_micro"))
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics with separate tables, in their order; `scores` also has supplementary metrics.
-
-        Where keys have several tasks this is only `KEY_SCORE`; the metrics of single tasks are supplementary.
-        """
+        """Metrics with separate tables; `KEY_SCORE` only, if keys have several tasks."""
         if KEY_SCORE.name in self.scores:
             return (KEY_SCORE.name,)
         return tuple(metric.name for metric in METRICS if metric.name in self.scores and not metric.beside)
 
     @property
     def metric_of(self) -> dict[str, str]:
-        """Key → its metric in `KEY_SCORE`; empty where all keys have one task."""
+        """Key → its metric in `KEY_SCORE`; empty if all keys have one task."""
         if KEY_SCORE.name not in self.scores:
             return {}
-        own = [m.name for m in METRICS if m.name in self.scores and not m.beside and m is not KEY_SCORE]
-        measured = {name: np.isfinite(self.scores[name]).any(axis=0) for name in own}
-        return {key: next((m for m in own if measured[m][j]), "") for j, key in enumerate(self.languages)}
+        names = [m.name for m in METRICS if m.name in self.scores and not m.beside and m is not KEY_SCORE]
+        measured = {name: np.isfinite(self.scores[name]).any(axis=0) for name in names}
+        return {key: next((name for name in names if measured[name][j]), "") for j, key in enumerate(self.languages)}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as plain data for ``json.dumps``, with ``schema``; NaN becomes null."""
+        """Return the record for ``json.dumps``, with ``schema``; NaN becomes None."""
         return {"schema": SCHEMA} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def from_json(cls, data: str | bytes | Mapping[str, Any]) -> RunRecord:
-        """Read what `to_json` returned, as a dict or as JSON text.
+        """Read the result of `to_json`, as a dict or as JSON text.
 
         Raises:
-            ValueError: not JSON, another schema, a missing or unknown key, or a value that a record cannot have.
+            ValueError: invalid JSON, another schema, missing or unknown keys, or an invalid value.
         """
         values = dict(json.loads(data) if isinstance(data, str | bytes) else data)
         schema = values.pop("schema", None)
         if schema != SCHEMA:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
-        known = {f.name for f in fields(cls)}
-        if not (needed := known - _LATER) <= values.keys() <= known:
-            wrong = ", ".join(sorted((needed - values.keys()) | (values.keys() - known)))
-            raise ValueError(f"run record with missing or unknown keys: {wrong}")
+        if wrong := {f.name for f in fields(cls)} ^ values.keys():
+            raise ValueError(f"run record: missing or unknown keys: {', '.join(sorted(wrong))}")
         for key, value in values.items():
             if not isinstance(value, _TYPES.get(key, str)) or isinstance(value, bool):
-                raise ValueError(f"run record: {key} is {value!r}")
+                raise ValueError(f"run record: invalid {key}: {value!r}")
         if not all(isinstance(language, str) for language in values["languages"]):
-            raise ValueError(f"run record: languages are {values['languages']!r}")
-        dicts = (point for name in ("curve", "points", "averaged", "coded") for point in values.get(name, ()))
-        if not all(isinstance(point, dict) for point in dicts):
-            raise ValueError("run record: the points of curves must be objects")
+            raise ValueError(f"run record: invalid languages: {values['languages']!r}")
+        for name in ("curve", "points", "averaged", "coded"):
+            if not all(isinstance(entry, dict) for entry in values[name]):
+                raise ValueError(f"run record: entries of {name} must be objects")
         return cls(**values)
 
 
 def point_score(scores: Mapping[str, Mapping[str, float]], language: str, metric: str) -> float:
-    """Return a score of an epoch or evaluation point, given language → metric → score; NaN where not measured."""
+    """Return a score from language → metric → score; NaN if not measured."""
     value = scores.get(language, {}).get(metric)
     return math.nan if value is None else float(value)
 
 
-# Fields that mirrors written by earlier versions lack.
-_LATER = {
-    "costs", "environment", "points", "whole_fingerprint", "averaged", "coded", "mixtures", "edited", "sizes",
-}  # fmt: skip
-
-# JSON types of fields; the others are text.
+# JSON types of fields; all other fields are text.
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("languages", "curve", "points", "averaged", "coded", "mixtures", "edited"), list),
     **dict.fromkeys(("scores", "config", "sizes", "costs", "environment"), dict),
@@ -263,8 +246,8 @@ _TYPES: dict[str, Any] = {
 
 
 def _plain(value: Any) -> Any:
-    """Return nested data as JSON can hold it; numbers that are not finite become None."""
-    # The most frequent case first: a report converts hundreds of thousands of values.
+    """Return nested data for JSON; non-finite numbers become None."""
+    # The most frequent case first, since a report converts hundreds of thousands of values.
     if type(value) in (str, int, bool, type(None)):
         return value
     if isinstance(value, np.ndarray | np.generic):

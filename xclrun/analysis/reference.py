@@ -1,4 +1,4 @@
-"""Reference scores M of a run: the score of each language trained separately (docs/glossary.md)."""
+"""Reference scores M of a run: the score of a model trained on each language separately."""
 
 from __future__ import annotations
 
@@ -17,37 +17,35 @@ from xclrun.core.task import makes_statements
 
 REFERENCE = "lang_spec_ft"
 
-# Reference models rather than continual-learning strategies (CCL §3.1): tables separate them and never rank them.
+# Reference models rather than continual-learning strategies (CCL §3.1): in separate table rows, never ranked.
 REFERENCE_MODELS = (REFERENCE, "multilingual", "inc_joint")
 
 
 def is_reference(record: RunRecord) -> bool:
-    """Whether a run is of a reference model, with or without language adapters."""
     return record.strategy.partition("+")[0] in REFERENCE_MODELS
 
 
 def is_reference_run(record: RunRecord) -> bool:
-    """Whether a run has finished and has trained each language separately."""
+    """Whether a run is finished and trains each language separately."""
     independent = record.strategy.partition("+")[0] == REFERENCE and record.stream == "independent"
     return independent and record.finished
 
 
 def is_control(record: RunRecord) -> bool:
-    """Whether a run never sees the texts of its statements (``dataset.statements.context=hidden``)."""
+    """Whether a run is a control without the texts of its statements (``dataset.statements.context=hidden``)."""
     dataset = record.config.get("dataset") or {}
     return makes_statements(dataset) and (dataset.get("statements") or {}).get("context") == "hidden"
 
 
 def is_ranked(record: RunRecord) -> bool:
-    """Whether tables rank a run: neither a reference model nor a control."""
     return not is_reference(record) and not is_control(record)
 
 
 class References:
-    """The runs that train each language separately, by what they share with the runs that they serve.
+    """Find the reference runs (``lang_spec_ft``) of a run.
 
     A reference run has the same data, model, encoder, trainer and evaluation settings, algorithms, seed, bucket and
-    language adapters. Its order does not matter, since each of its hops starts from hop 0.
+    language adapters. Its order is irrelevant, since each hop starts from hop 0.
     """
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
@@ -57,10 +55,9 @@ class References:
                 self._runs[_key(record)].append(record)
 
     def cells(self, record: RunRecord, metric: str) -> list[tuple[RunRecord, int, int] | None]:
-        """Return the place of M[j] for each language of the run: (reference run, hop, column) of its score matrix.
+        """Return (reference run, hop, column) of M[j] for each language of the run; None if missing.
 
-        Of several reference runs, the one in the run's order is preferred, else the first by order and run ID. None
-        where no reference run has the language.
+        Of several reference runs, prefers the run's order, then the first by order and run ID.
         """
         cells: dict[str, tuple[RunRecord, int, int]] = {}
         for run in sorted(self._runs.get(_key(record), ()), key=lambda r: r.order != record.order):
@@ -70,7 +67,7 @@ class References:
                         cells.setdefault(language, (run, j + 1, j))
         return [cells.get(language) for language in record.languages]
 
-    def of(self, records: Iterable[RunRecord]) -> list[RunRecord]:
+    def needed_by(self, records: Iterable[RunRecord]) -> list[RunRecord]:
         """Return the reference runs of ``records``, each once."""
         runs: dict[str, RunRecord] = {}
         for record in records:
@@ -79,13 +76,13 @@ class References:
         return list(runs.values())
 
     def scores(self, record: RunRecord, metric: str) -> np.ndarray:
-        """Return M, shape (N,), in the order of the run's languages; NaN where no reference run has the language."""
+        """Return M, shape (N,); NaN if missing."""
         cells = self.cells(record, metric)
         return np.array([np.nan if cell is None else cell[0].scores[metric][cell[1:]] for cell in cells])
 
 
 def reference_name(record: RunRecord) -> str:
-    """Return the strategy of a run's reference runs."""
+    """Return the label of the strategy of a run's reference runs."""
     adapters = adapters_of(record.config["strategy"])
     return REFERENCE if adapters is None else f"{REFERENCE}+{adapters['name']}"
 
@@ -96,15 +93,21 @@ def reference_command(
     """Build the command that produces the reference runs of another command's runs.
 
     Args:
-        overrides: of the other command; those of strategy, order and seed are replaced.
+        overrides: overrides of the other command.
         adapters: settings of the runs' language adapters (`xclrun.core.identity.adapters_of`).
         orders: as in overrides: ``h2l``, or ``[en,de]``.
     """
     shared = shared_overrides(overrides)
-    # The name of the sweep itself keeps referring to its own runs.
+    # A separate name, so that the sweep's name still refers to its own runs.
     sweeps = [text.partition("=")[2] for text in shared if text.startswith("sweep=")]
     named = [f"sweep_name={name}-references" for name in sweeps]
-    strategy = [f"strategy={REFERENCE}", *_adapter_overrides(adapters)]
+    settings = dict(adapters or {})
+    strategy = [f"strategy={REFERENCE}"]
+    strategy += [f"strategy.expansion={settings.pop('name')}"] if settings else []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            value = "{" + ",".join(f"{name}:'{item}'" for name, item in value.items()) + "}"
+        strategy += [] if value is None else [f"strategy.expansion.{key}={value}"]
     order, seed = ",".join(dict.fromkeys(orders)), ",".join(str(seed) for seed in sorted(set(seeds)))
     return shlex.join(["xclrun", *shared, *named, *strategy, f"order={order}", f"seed={seed}", "-m"])
 
@@ -114,31 +117,20 @@ def command_of_setting(command: str, values: Mapping[str, str]) -> str:
     program, *overrides = shlex.split(command)
     overrides = [text for text in overrides if not text.startswith(("hydra/sweeper=", "hydra.sweeper."))]
     replaced = [f"{key}={values[key]}" if (key := text.partition("=")[0]) in values else text for text in overrides]
-    # The other keys are in a sweep's YAML.
+    # Keys that are set in a sweep's YAML are appended.
     typed = {text.partition("=")[0] for text in overrides}
     added = [f"{key}={value}" for key, value in values.items() if key not in typed]
     return shlex.join([program, *replaced, *added])
 
 
 def shared_overrides(overrides: Iterable[str]) -> list[str]:
-    """Return the overrides that reference runs share: all but those of strategy, order, seed and sweep name."""
+    """Return the overrides except those of strategy, order, seed and sweep name."""
     separate = ("strategy", "order", "seed", "sweep_name", "-m", "--multirun")
     return [text for text in overrides if re.split("[=./]", text)[0] not in separate]
 
 
-def _adapter_overrides(adapters: Mapping[str, Any] | None) -> list[str]:
-    """Return the overrides of language adapters."""
-    settings = dict(adapters or {})
-    overrides = [f"strategy.expansion={settings.pop('name')}"] if settings else []
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            value = "{" + ",".join(f"{name}:'{item}'" for name, item in value.items()) + "}"
-        overrides += [] if value is None else [f"strategy.expansion.{key}={value}"]
-    return overrides
-
-
 def reference_key(record: RunRecord) -> str:
-    """Return a digest that a run shares with its reference runs."""
+    """Return a digest that is equal for a run and its reference runs."""
     return digest(_key(record))
 
 
@@ -149,10 +141,10 @@ def _key(record: RunRecord) -> tuple[object, ...]:
 
 
 def _adapters(record: RunRecord) -> tuple[object, ...] | None:
-    """Return what identifies the language adapters of a run: their settings, version and pretrained content."""
+    """Return the version (with the pretrained content) and settings of a run's language adapters."""
     strategy = record.config["strategy"]
-    if (found := adapters_of(strategy)) is None:
+    if (adapters := adapters_of(strategy)) is None:
         return None
     version = str(record.strategy_version)
-    own = version if found is strategy else version.partition("+")[2]
-    return (own, *sorted((key, str(value)) for key, value in found.items() if key != "pretrained"))
+    version = version if adapters is strategy else version.partition("+")[2]
+    return (version, *sorted((key, str(value)) for key, value in adapters.items() if key != "pretrained"))

@@ -1,7 +1,7 @@
 """Input of tests: one measure of several strategies in the same blocks. docs/metrics.md, "Significance".
 
-A replicate is an order: strategies interact with orders, so seeds of one order are no evidence about other orders, and
-are averaged first (`Replicates.averaged`). Every strategy has run every replicate, so replicates are blocks.
+A replicate is an order. Strategies interact with orders, so the seeds of an order are not independent evidence and are
+averaged first (`Replicates.averaged`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-# Smaller differences are rounding errors: scores are of order 1, and their rounding errors a few times 1e-16.
+# Smaller differences are rounding errors of scores, which are of order 1.
 TIE = 1e-12
 
 Block = tuple[str, int, int | None]
@@ -26,8 +26,8 @@ class Replicates:
     Attributes:
         strategies: labels of the rows.
         blocks: (order, seed, bucket) of the columns.
-        values: shape (strategies, blocks), every one measured.
-        languages: of each block, since bucket 3 of de is not bucket 3 of fr; empty: all blocks have the same.
+        values: shape (strategies, blocks), finite.
+        languages: languages of each block; empty: equal for all blocks.
     """
 
     strategies: tuple[str, ...]
@@ -43,7 +43,7 @@ class Replicates:
 
     @property
     def kind(self) -> str:
-        """Kind of replicates: ``order``; ``languages`` or ``bucket`` of few-shot runs; ``seed`` of a single order."""
+        """``order``; ``seed`` for a single order; ``languages`` or ``bucket`` for few-shot runs."""
         buckets = {bucket for _, _, bucket in self.blocks}
         if buckets != {None} and len(set(self.languages)) > 1:
             return "languages"
@@ -53,7 +53,7 @@ class Replicates:
 
     @property
     def tolerance(self) -> float:
-        """Differences up to this are rounding errors: `TIE`, or that share of the largest value."""
+        """Largest difference that counts as a rounding error: `TIE`, relative to the largest value if above 1."""
         return TIE * max(1.0, float(np.abs(self.values).max(initial=0.0)))
 
     def differences(self) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -62,28 +62,30 @@ class Replicates:
             yield a, b, values_a - values_b
 
     def averaged(self) -> Replicates:
-        """Return one block for each replicate, the mean over its blocks."""
+        """Average the blocks of each replicate."""
         return self._means(self.kind)
 
     def by_order(self) -> Replicates:
-        """Return one block for each order, the mean over seeds and buckets: the samples of CCL."""
+        """Average the blocks of each order: the samples of CCL."""
         return self._means("order")
 
     def levels(self, kind: str | None = None) -> list[str | int | None]:
         """Return the replicate of each block."""
-        named = {"order": 0, "seed": 1, "bucket": 2}
         kind = kind or self.kind
-        return list(self.languages) if kind == "languages" else [block[named[kind]] for block in self.blocks]
+        position = {"order": 0, "seed": 1, "bucket": 2}.get(kind)
+        return list(self.languages) if position is None else [block[position] for block in self.blocks]
 
     def _means(self, kind: str) -> Replicates:
         levels = self.levels(kind)
         distinct = list(dict.fromkeys(levels))
-        of = np.array([distinct.index(level) for level in levels])
-        # Every bucket of a language counts the same, however many seeds it has.
-        inside = [(of[j], bucket if kind == "languages" else j) for j, (_, _, bucket) in enumerate(self.blocks)]
-        counts = Counter(inside)
-        weights = np.array([1 / counts[one] for one in inside])
-        means = [np.average(self.values[:, of == k], axis=1, weights=weights[of == k]) for k in range(len(distinct))]
+        index = np.array([distinct.index(level) for level in levels])
+        # Buckets of a language have equal weights, whatever their numbers of seeds.
+        cells = [(index[j], bucket if kind == "languages" else j) for j, (_, _, bucket) in enumerate(self.blocks)]
+        counts = Counter(cells)
+        weights = np.array([1 / counts[cell] for cell in cells])
+        means = [
+            np.average(self.values[:, index == k], axis=1, weights=weights[index == k]) for k in range(len(distinct))
+        ]
         order = self.blocks[0][0]
         blocks: list[Block] = [
             (order, -1, int(level)) if kind == "bucket" and level is not None
@@ -96,7 +98,7 @@ class Replicates:
 def crossed(blocks: Sequence[Block]) -> np.ndarray | None:
     """Return the index of the block of each order and seed, shape (orders, seeds); None if they are not crossed.
 
-    Every order must have the same two or more seeds. A bucket counts as a seed: it has separate reference models.
+    Crossed: every order has the same two or more seeds. A bucket counts as a seed, with separate reference models.
     """
     orders = list(dict.fromkeys(order for order, _, _ in blocks))
     seeds = list(dict.fromkeys((seed, bucket) for _, seed, bucket in blocks))
@@ -107,9 +109,9 @@ def crossed(blocks: Sequence[Block]) -> np.ndarray | None:
 
 
 def given_references(blocks: Sequence[Block]) -> str:
-    """Return the label of results that hold only for these reference models and this hop 0; otherwise empty.
+    """Return the condition of results that hold only for these reference models and this hop 0; empty if none.
 
-    Reference models and hop 0 are the same in all orders of a seed, so orders share their noise.
+    All orders of a seed share the noise of its reference models and hop 0.
     """
     if len({order for order, _, _ in blocks}) < 2 or crossed(blocks) is not None:
         return ""

@@ -1,4 +1,4 @@
-"""Measures of a comparison as input of tests and the bootstrap: replicates, and the value in every resample."""
+"""Measures of a comparison for tests (`replicates`) and for the bootstrap (`Resampled`)."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ from xclrun.analysis.reference import References
 from xclrun.analysis.replicates import Replicates
 from xclrun.core.task import BY_NAME
 
-# (language, counts) → scores of the cells in every sample, shape (samples, cells).
+# (language, counts) → scores of the cells in each sample, shape (samples, cells).
 Score = Callable[[str, Counts], np.ndarray]
-# (reference run, hop, column) → score in every sample, shape (samples,).
+# (reference run, hop, column) → score in each sample, shape (samples,).
 Cells = dict[tuple[str, int, int], np.ndarray]
 
 
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
     """Return the headline measures of the strategies that depend on the order, in the blocks that all have finished.
 
-    A strategy is left out of a measure that it lacks, and a measure of fewer than two strategies is left out.
+    Includes measures that at least two strategies have, with these strategies.
     """
     measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
     for label, (runs, _) in compared(comparison).items():
-        # If a strategy lacks the metric in some runs, its blocks may be incomplete.
         if runs and runs[0].stream in ("sequence", "growing") and all(metric in run.metrics for run in runs):
             measured[label] = {
                 (" → ".join(run.languages), run.seed, run.bucket): measure(run, metric, references.scores(run, metric))
@@ -49,12 +48,12 @@ def replicates(comparison: Comparison, references: References, metric: str) -> d
     languages = {" → ".join(run.languages): "+".join(sorted(run.languages)) for run in comparison.runs}
     orders = {" → ".join(run.languages): run.order for run in comparison.runs}
     tested = {}
-    for name in (one.name for one in headlines()):
-        values = {label: {block: of[name, ""] for block, of in blocks.items()} for label, blocks in measured.items()}
-        values = {k: of for k, of in values.items() if all(isinstance(v, float) for v in of.values())}
+    for name in (entry.name for entry in headlines()):
+        values = {label: {k: run[name, ""] for k, run in blocks.items()} for label, blocks in measured.items()}
+        values = {label: row for label, row in values.items() if all(isinstance(v, float) for v in row.values())}
         if len(values) > 1:
             blocks = list(next(iter(values.values())))
-            table = np.array([[of[block] for block in blocks] for of in values.values()])
+            table = np.array([[row[block] for block in blocks] for row in values.values()])
             named = tuple((orders[path], seed, bucket) for path, seed, bucket in blocks)
             tested[name] = Replicates(tuple(values), named, table, tuple(languages[path] for path, _, _ in blocks))
     return tested
@@ -62,13 +61,7 @@ def replicates(comparison: Comparison, references: References, metric: str) -> d
 
 @dataclass(frozen=True)
 class Estimate:
-    """A bootstrap estimate.
-
-    Attributes:
-        value: on all test sentences, once each.
-        bias: mean of the resamples minus ``value``.
-        interval: 95 % interval.
-    """
+    """The value on all test sentences, its bootstrap bias (mean of resamples − value), and a 95 % interval."""
 
     value: float
     bias: float
@@ -76,12 +69,11 @@ class Estimate:
 
 
 class Resampled:
-    """Meta-metrics of the runs of a comparison in every bootstrap resample, paired over runs.
+    """Measures of the runs of a comparison in each bootstrap resample, paired over runs.
 
     Args:
         predictions: run ID → predictions, for every run of the comparison.
-        metric: name of a base score (`xclrun.core.task.METRICS`).
-        seed: of the draws.
+        seed: seed of the draws.
         resamples, size: B and n (None: the size of the test set).
 
     Raises:
@@ -100,19 +92,15 @@ class Resampled:
     ) -> None:
         self.comparison, self.references, self.metric, self.size = comparison, references, metric, size
         self.runs = [run for run in comparison.runs if metric in run.metrics]
-        missing = [run.run_id for run in self.runs if run.run_id not in predictions]
-        if missing:
+        if missing := [run.run_id for run in self.runs if run.run_id not in predictions]:
             raise ValueError(f"no predictions of {missing[0]}")
         if BY_NAME[metric].span_f1 and len(ways := {run.slot_f1 for run in self.runs}) > 1:
             raise ValueError(f"runs were scored in different ways ({' and '.join(sorted(ways))})")
         # Language → run ID → sentences.
         self._sentences = {k: by_run for k in comparison.languages if (by_run := self._tested(k, predictions))}
-        self._units = {}
-        for k, by_run in self._sentences.items():
-            # Runs evaluated by an earlier version may lack the texts of pairs.
-            units = (sentences.units(BY_NAME[metric]) for sentences in by_run.values())
-            if (known := next((unit for unit in units if unit is not None), None)) is not None:
-                self._units[k] = known
+        first = {k: next(iter(by_run.values())) for k, by_run in self._sentences.items()}
+        units = {k: sentences.units(BY_NAME[metric]) for k, sentences in first.items()}
+        self._units = {k: index for k, index in units.items() if index is not None}
         self._draw: Callable[[str, int], np.ndarray] = lambda language, n: draws(n, seed, language, resamples, size)
         self._drawn: dict[str, np.ndarray] = {}
         self._compared = {
@@ -120,10 +108,10 @@ class Resampled:
         }
         self._of_runs: dict[tuple[str, str], list[np.ndarray | None]] = {}
         self._alone: Cells = {}
-        # Columns of a cell's counts: macro F1 over tags has one for each tag.
+        # Columns of a cell's counts: macro F1 over tags has a column for each tag.
         every = [sentences for by_run in self._sentences.values() for sentences in by_run.values()]
         tags = [sentences.tags for sentences in every if BY_NAME[metric].span_f1 and sentences.tags is not None]
-        self._columns = max((1 + int(of.max(initial=0)) for of in tags), default=1)
+        self._columns = max((1 + int(tag.max(initial=0)) for tag in tags), default=1)
         self._whole = self._on_all_sentences()
 
     @property
@@ -132,7 +120,6 @@ class Resampled:
         return bool(self._units)
 
     def _tested(self, language: str, predictions: Mapping[str, Predictions]) -> dict[str, Sentences]:
-        """Return run ID → predictions for the sentences of one language."""
         runs = (run for run in self.runs if language in run.languages)
         by_run = {run.run_id: predictions[run.run_id].sentences[language] for run in runs}
         first = next(iter(by_run.values()), None)
@@ -142,13 +129,13 @@ class Resampled:
         return by_run
 
     def _counts(self, language: str, runs: Sequence[RunRecord]) -> Counts:
-        """Return the counts of all cells of runs on one language, run after run."""
+        """Return the counts of all cells of the runs on one language."""
         metric = BY_NAME[self.metric]
         counts = Counts.side_by_side([self._sentences[language][run.run_id].counts(metric) for run in runs])
         return counts.together(self._units[language]) if language in self._units else counts
 
     def _matrices(self, runs: Sequence[RunRecord], score: Score) -> dict[str, np.ndarray]:
-        """Return run ID → score matrix in every sample, shape (samples, hops + 1, N), of runs that fit in memory."""
+        """Return run ID → score matrix in each sample, shape (samples, hops + 1, N)."""
         columns: dict[str, dict[str, np.ndarray]] = {run.run_id: {} for run in runs}
         for language in self._sentences:
             if tested := [run for run in runs if language in run.languages]:
@@ -166,11 +153,7 @@ class Resampled:
     def _values(
         self, runs: Sequence[RunRecord], names: Sequence[str], score: Score, alone: Cells
     ) -> dict[str, list[np.ndarray | None]]:
-        """Return measure → values in every sample for each run, computed for a few runs at a time to save memory.
-
-        Args:
-            alone: cache of the reference cells (M), which serve many runs.
-        """
+        """Return measure → values of each run in each sample; ``alone`` caches reference cells (M)."""
         values: dict[str, list[np.ndarray | None]] = {name: [] for name in names}
         for batch in self._batches(runs):
             missing: dict[str, set[tuple[int, int]]] = {}
@@ -188,33 +171,33 @@ class Resampled:
         return values
 
     def of_run(self, run: RunRecord, name: str) -> np.ndarray | None:
-        """Return a measure of a run in every resample, shape (B,); None if the run lacks it."""
+        """Return a measure of a run in each resample, shape (B,); None if the run lacks it."""
         return self._values([run], [name], self._resample, self._alone)[name][0]
 
     def _measure(self, run: RunRecord, name: str, R: np.ndarray, alone: Cells) -> np.ndarray | None:
-        one = MEASURES[name]
+        entry = MEASURES[name]
         # Columns of R that enter; none with too few languages, or if the measure is not computed from R.
-        entering = np.any(one.needs(len(run.languages)), axis=0)
-        if run.stream not in one.streams or not entering.any():
+        entering = np.any(entry.needs(len(run.languages)), axis=0)
+        if run.stream not in entry.streams or not entering.any():
             return None
         M = np.full((*R.shape[:-2], R.shape[-1]), np.nan)
-        for j, cell in enumerate(self.references.cells(run, self.metric) if one.reference else ()):
+        for j, cell in enumerate(self.references.cells(run, self.metric) if entry.reference else ()):
             if cell is not None and (cell[0].run_id, *cell[1:]) in alone:
                 M[..., j] = alone[cell[0].run_id, cell[1], cell[2]]
             elif entering[j]:
                 return None
-        return np.asarray(one.formula(Scores(R, M, run, self.metric)))
+        return np.asarray(entry.formula(Scores(R, M, run, self.metric)))
 
     def of_strategy(self, label: str, name: str) -> np.ndarray | None:
-        """Return the mean over the runs in the table, in every resample, shape (B,)."""
+        """Return the mean over a strategy's compared runs in each resample, shape (B,)."""
         return _mean(self._compared.get(label, []), self._values_of_runs(label, name))
 
     def _values_of_runs(self, label: str, name: str) -> list[np.ndarray | None]:
-        """Return a measure of each run in the table, in every resample; each of shape (B,)."""
+        """Return a measure of each compared run in each resample, shape (B,)."""
         if (label, name) not in self._of_runs:
-            names = {name, *(one.name for one in headlines())}
+            names = {name, *(entry.name for entry in headlines())}
             values = self._values(self._compared.get(label, []), [*names], self._resample, self._alone)
-            self._of_runs |= {(label, computed): of for computed, of in values.items()}
+            self._of_runs |= {(label, computed): by_run for computed, by_run in values.items()}
         return self._of_runs[label, name]
 
     def _on_all_sentences(self) -> tuple[dict[str, np.ndarray], Cells]:
@@ -235,8 +218,8 @@ class Resampled:
         """Return a strategy's mean, its bootstrap bias and its 95 % interval; None if it lacks the measure.
 
         Args:
-            kind: of the interval (`xclrun.analysis.bootstrap.INTERVALS`); None: the measure's default.
-            order: average only the runs in the order of this name.
+            kind: key of `INTERVALS`; None: the measure's default.
+            order: average only the runs in this order.
         """
         pairs = zip(self._compared.get(label, []), self._values_of_runs(label, name), strict=True)
         chosen = [(run, resampled) for run, resampled in pairs if order in (None, run.order)]
@@ -250,14 +233,14 @@ class Resampled:
         if kind == "paper":
             groups = [[pair for pair in chosen if pair[0].path == path] for path in dict.fromkeys(orders_of(runs))]
             means = [_mean([run for run, _ in group], [resampled for _, resampled in group]) for group in groups]
-            ends = mean_of_intervals([standard_error_of_mean(of) for of in means if of is not None])
+            ends = mean_of_intervals([standard_error_of_mean(mean) for mean in means if mean is not None])
         else:
             is_score = MEASURES[name].unit == "%"
             ends = interval(kind, values, value, lambda: self._jackknife(runs, name), is_score)
         return Estimate(value, bias(values, value), ends)
 
     def _batches(self, runs: Sequence[RunRecord]) -> Iterator[list[RunRecord]]:
-        """Yield groups of runs whose cells are resampled at once."""
+        """Yield groups of runs with at most `CHUNK` cells, to limit memory."""
         batch: list[RunRecord] = []
         columns = 0
         for run in runs:
@@ -271,23 +254,23 @@ class Resampled:
             yield batch
 
     def _jackknife(self, runs: list[RunRecord], name: str) -> list[np.ndarray]:
-        """Return for each language the mean over runs with each of its sentences left out."""
+        """Return the mean over runs without each sentence of a language, for each language."""
         parts = []
         for language in self._sentences:
             n = len(self._counts(language, [next(run for run in self.runs if language in run.languages)]).hits)
 
-            def left_out(scored: str, counts: Counts, language: str = language, n: int = n) -> np.ndarray:
+            def scores(scored: str, counts: Counts, language: str = language, n: int = n) -> np.ndarray:
                 if scored == language:
                     return counts.jackknife()
-                scores = counts.scores()
-                return np.broadcast_to(scores, (n, len(scores)))
+                unchanged = counts.scores()
+                return np.broadcast_to(unchanged, (n, len(unchanged)))
 
-            values = self._values(runs, [name], left_out, {})[name]
+            values = self._values(runs, [name], scores, {})[name]
             parts.append(mean_over_orders(runs, np.array(values, dtype=float)))
         return parts
 
 
 def _mean(runs: list[RunRecord], values: list[np.ndarray | None]) -> np.ndarray | None:
-    """Return the mean over runs; None without runs, or if one has no values."""
-    known = bool(values) and all(value is not None for value in values)
-    return mean_over_orders(runs, np.array(values, dtype=float)) if known else None
+    """Return the mean over runs; None without runs, or if a run has no values."""
+    complete = bool(values) and all(value is not None for value in values)
+    return mean_over_orders(runs, np.array(values, dtype=float)) if complete else None

@@ -1,8 +1,4 @@
-"""Tests of all pairs of strategies over replicates. docs/metrics.md, "Significance".
-
-Analyses of variance and Tukey's test are in `xclrun.analysis.anova`. The rate of false rejections of each test is
-simulated by ``python -m benchmarks.statistics`` and printed in docs/statistics.md.
-"""
+"""Tests of pairs of strategies over replicates. docs/metrics.md, "Significance"; error rates: docs/statistics.md."""
 
 from __future__ import annotations
 
@@ -20,21 +16,19 @@ from xclrun.analysis.replicates import Replicates
 ALPHA = 0.05
 FEW = "needs two replicates or more"
 EQUAL = "all differences are equal"
-# With fewer orders the mixed model rejects too often (docs/statistics.md).
+# Minimum number of orders for the mixed model: with fewer, it rejects too often (docs/statistics.md).
 MIXED_ORDERS = 4
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Test of one pair of strategies, a − b; what a test does not compute is NaN.
+    """Test of one pair of strategies, a − b; NaN for results that the test does not compute.
 
     Attributes:
-        difference: mean of a minus mean of b.
-        low, high: 95 % interval of the difference.
-        p: p-value, adjusted where the test adjusts it.
-        effect: standardised difference (d_z for paired tests).
-        effect_low, effect_high: its 95 % interval.
-        reason: why there is no p; otherwise empty.
+        difference: mean of a minus mean of b, with 95 % interval ``low`` to ``high``.
+        p: p-value, adjusted if the test adjusts it.
+        effect: standardised difference (d_z for paired tests), with its 95 % interval.
+        reason: why p is NaN; otherwise empty.
     """
 
     a: str
@@ -50,7 +44,7 @@ class Pair:
 
 
 def untested(data: Replicates, reason: str) -> list[Pair]:
-    """Return the differences of all pairs without tests, for this reason."""
+    """Return the differences of all pairs without p-values."""
     return [_without_p(a, b, d, reason) for a, b, d in data.differences()]
 
 
@@ -59,11 +53,7 @@ def _without_p(a: str, b: str, differences: np.ndarray, reason: str) -> Pair:
 
 
 def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
-    """Test all pairs by a mixed model: strategy fixed; replicate, strategy × replicate and block in replicate random.
-
-    Uses t with Satterthwaite's degrees of freedom (`xclrun.analysis.mixed`), and Holm over all pairs. No p if the fit
-    did not converge.
-    """
+    """Test all pairs by a mixed model (`xclrun.analysis.mixed`), with Holm over all pairs."""
     from xclrun.analysis.mixed import fit
 
     levels = data.levels()
@@ -77,7 +67,7 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
     averaged = data.averaged()
     within = differences - (averaged.values - averaged.values[0])[:, replicate]
     if np.abs(within).max() <= data.tolerance:
-        # Seeds make no difference between strategies, so the variance within replicates cannot be estimated.
+        # Strategies do not differ within replicates, so the variance within replicates cannot be estimated.
         data, replicate = averaged, np.arange(len(distinct))
     fitted = fit(data.values, replicate)
     if not fitted.converged:
@@ -92,16 +82,16 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
 
 
 def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
-    """Test all pairs by paired t-tests over replicates (LL), with Holm over all pairs; see `t_test`."""
+    """Test all pairs by paired t-tests over replicates (LL), with Holm over all pairs."""
     return with_holm([t_test(a, b, d, data.tolerance, alpha) for a, b, d in data.differences()])
 
 
 def t_test(a: str, b: str, differences: np.ndarray, tolerance: float, alpha: float = ALPHA) -> Pair:
-    """Test one pair of strategies by a paired t-test, without correction; effect: d_z, interval by the noncentral t.
+    """Test one pair by a paired t-test, without correction; effect: d_z with an interval by the noncentral t.
 
     Args:
         differences: a − b of each replicate, shape (n,).
-        tolerance: differences that vary by no more are equal; they have no standard deviation, so there is no test.
+        tolerance: differences within this range are equal and not tested.
     """
     from scipy.special import nctdtrinc
 
@@ -112,7 +102,7 @@ def t_test(a: str, b: str, differences: np.ndarray, tolerance: float, alpha: flo
         return _without_p(a, b, differences, EQUAL)
     mean, std = float(differences.mean()), float(differences.std(ddof=1))
     error = std / math.sqrt(n)
-    # The noncentralities, over √n, for which the observed t is in a tail of α/2.
+    # Noncentralities, divided by √n, for which the observed t has a tail probability of α/2.
     low, high = nctdtrinc(n - 1, [1 - alpha / 2, alpha / 2], mean / error) / math.sqrt(n)
     tested = _t_pair(a, b, mean, error, n - 1, alpha)
     return replace(tested, effect=mean / std, effect_low=float(low), effect_high=float(high))
@@ -135,9 +125,8 @@ def crossed_test(
 
 
 def crossed_error(values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return the standard error of means of orders × seeds tables, and its degrees of freedom.
+    """Return the standard error of the mean of an orders × seeds table, and its degrees of freedom.
 
-    Reference models and hop 0 are the same in all orders of a seed, so seeds are crossed with orders:
     Var(mean) = (MS_order + MS_seed − MS_residual) / (ab), not below the larger of MS_order / (ab) and MS_seed / (ab).
     Satterthwaite's degrees of freedom, not below the smaller of a − 1 and b − 1.
 
@@ -166,9 +155,9 @@ def _t_pair(a: str, b: str, mean: float, error: float, df: float, alpha: float) 
 
 
 def wilcoxon(data: Replicates) -> list[Pair]:
-    """Test all pairs by Wilcoxon's signed-rank test over replicates, with Holm over all; effect: rank-biserial.
+    """Test all pairs by Wilcoxon's signed-rank test over replicates, with Holm over all pairs; effect: rank-biserial.
 
-    The test is exact for few pairs. Differences within `xclrun.analysis.replicates.TIE` are ties.
+    Exact for few pairs without ties.
     """
     from scipy.stats import rankdata
     from scipy.stats import wilcoxon as signed_rank
@@ -183,7 +172,7 @@ def wilcoxon(data: Replicates) -> list[Pair]:
         moved = d[np.abs(d) > data.tolerance]
         moved = np.sign(moved) * tied(np.abs(moved), data.tolerance)
         with warnings.catch_warnings():
-            # Ties make the test approximate, as the documentation says.
+            # scipy warns that the test is approximate with ties.
             warnings.simplefilter("ignore")
             p = float(signed_rank(moved).pvalue)
         ranks = rankdata(np.abs(moved))
@@ -193,7 +182,7 @@ def wilcoxon(data: Replicates) -> list[Pair]:
 
 
 def tied(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return the values, shape (n,), with neighbours within ``tolerance`` made equal."""
+    """Make values within ``tolerance`` of their neighbour equal; shape (n,)."""
     order = np.argsort(values, kind="stable")
     ascending = values[order]
     first = np.concatenate([[True], np.diff(ascending) > tolerance])[: len(values)]
@@ -203,7 +192,7 @@ def tied(values: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:
-    """Adjust p-values by Holm's step-down method; NaN stays NaN and is not counted as a test. Shape (n,)."""
+    """Adjust p-values by Holm's step-down method, ignoring NaN; shape (n,)."""
     from statsmodels.stats.multitest import multipletests
 
     adjusted = np.array(p_values, dtype=float)
@@ -223,6 +212,5 @@ def p_matrix(strategies: Sequence[str], pairs: Sequence[Pair]) -> np.ndarray:
 
 
 def with_holm(pairs: Sequence[Pair]) -> list[Pair]:
-    """Adjust the p-values of pairs by `holm`."""
     adjusted = holm([pair.p for pair in pairs])
     return [replace(pair, p=float(p)) for pair, p in zip(pairs, adjusted, strict=True)]

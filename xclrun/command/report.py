@@ -324,7 +324,7 @@ def _chosen(
         choice = _choice(records, absent, *select_on)
         records = choice.runs
     if sweep is not None or filters or choice:
-        records += References(pool).of(records)
+        records += References(pool).needed_by(records)
     return records, choice
 
 

@@ -123,7 +123,7 @@ class StrategySection(Section):
     def chosen(self) -> str:
         """What was chosen on dev, where settings were."""
         choice, comparison = self.options.choice, self.comparison
-        if choice is None or not choice.of(comparison.dataset, comparison.model):
+        if choice is None or not choice.strategies(comparison.dataset, comparison.model):
             return ""
         return choice.caption(comparison.dataset, comparison.model)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.analysis import base_scores
-from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentences, with_own
+from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentences, with_metrics
 from xclrun.core.task import MetricsOfKeys, Scored
 from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
@@ -83,7 +83,7 @@ def count(
         hop: base_scores.of_points(directory.table(directory.points(hop), [*columns, "step"]), metrics, tags)
         for hop in (stage["hop"] for stage in manifest["stages"] if stage["training"].get("points"))
     }
-    return Counted(Predictions(tuple(manifest["labels"]), with_own(sentences, metrics)), points)
+    return Counted(Predictions(tuple(manifest["labels"]), with_metrics(sentences, metrics)), points)
 
 
 def write(
@@ -199,4 +199,4 @@ def _from_table(file: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, 
     points: dict[int, dict[int, dict[str, Scores]]] = {}
     for hop, step, scores in file.facts["points"]:
         points.setdefault(hop, {})[step] = scores
-    return Counted(Predictions(tuple(manifest["labels"]), with_own(sentences, metrics)), points)
+    return Counted(Predictions(tuple(manifest["labels"]), with_metrics(sentences, metrics)), points)

@@ -191,7 +191,7 @@ def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[st
 
 def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the codelengths of each block (`RunRecord.coded`)."""
-    from xclrun.analysis.codelength import COLUMNS, OF_ANSWERS, of_block
+    from xclrun.analysis.codelength import ANSWER_COLUMNS, COLUMNS, of_block
 
     stream = manifest["stream"]
     if "blocks" not in stream:
@@ -201,7 +201,7 @@ def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[s
     targets = next((t for t in manifest.get("tasks", ()) if stream["languages"][-1] in t["keys"]), manifest)
     classes = {name: len(targets[name]) for name in ("labels", "tags")}
     # A task without labels and tags predicts answers.
-    columns = COLUMNS if any(classes.values()) else (*COLUMNS, *OF_ANSWERS)
+    columns = COLUMNS if any(classes.values()) else (*COLUMNS, *ANSWER_COLUMNS)
     for hop in (stage["hop"] for stage in manifest["stages"] if stage["hop"] >= before):
         codes = of_block(directory.table(directory.next_block(hop), columns), classes)
         yield {"hop": hop, "block": hop - before + 1, "start_knows": stream["start_knows"], "codes": codes}

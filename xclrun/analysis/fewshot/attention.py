@@ -1,10 +1,7 @@
-"""Attention of [CLS] before and after target adapting (FS Table 5).
+"""Attention of [CLS] before and after target adapting ("A Closer Look at Few-Shot Crosslingual Transfer", Table 5).
 
-FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §5.
-
-A summary has one row per word of a language's test split: ``hop``, ``language``, ``word``, ``count`` (occurrences) and
-``attention``: the share of [CLS]'s attention in the last layer on the word's subwords, averaged over heads and
-occurrences. On request, a run stores it as ``attention.parquet`` next to its predictions.
+A run's ``attention.parquet`` has one row per hop and word of a language's test split, with ``count`` (occurrences) and
+``attention``: the share of [CLS]'s last-layer attention on the word, averaged over heads and occurrences.
 """
 
 from __future__ import annotations
@@ -23,10 +20,7 @@ COLUMNS = ("hop", "language", "word", "count", "attention")
 
 @dataclass(frozen=True)
 class Change:
-    """Change of the attention of [CLS] to a word; shares in [0, 1].
-
-    ``in_bucket``: whether the word is in the bucket; None where the bucket's words are unknown.
-    """
+    """Change of the attention of [CLS] to a word; shares in [0, 1]. ``in_bucket`` is None if unknown."""
 
     word: str
     count: int
@@ -50,21 +44,22 @@ def attention_changes(
     """Return the words of a language by the change of attention from hop ``before`` to ``after``, largest first.
 
     Args:
-        summary: rows as described above; several rows of a word and hop are averaged by count.
-        least: rarer words are left out.
+        summary: rows of ``attention.parquet``; several rows of a word and hop are averaged by count.
+        least: minimum count in both hops.
         bucket: words of the bucket.
     """
     rows = summary[summary["language"] == language]
     hops: dict[int, dict[str, tuple[int, float]]] = {}
     for hop in (before, after):
-        of_hop = rows[rows["hop"] == hop]
-        weighted = of_hop.assign(mass=of_hop["count"] * of_hop["attention"])
-        total = weighted.groupby("word", observed=True)[["count", "mass"]].sum()
+        words = rows[rows["hop"] == hop]
+        words = words.assign(mass=words["count"] * words["attention"])
+        total = words.groupby("word", observed=True)[["count", "mass"]].sum()
         hops[hop] = {
             str(word): (int(n), float(m / n)) for word, n, m in total.itertuples() if np.isfinite(m) and n >= least
         }
-    changes = []
-    for word in hops[before].keys() & hops[after].keys():
-        (_, old), (count, new) = hops[before][word], hops[after][word]
-        changes.append(Change(word, count, old, new, None if bucket is None else word in bucket))
+    changes = [
+        Change(word, hops[after][word][0], old, hops[after][word][1], None if bucket is None else word in bucket)
+        for word, (_, old) in hops[before].items()
+        if word in hops[after]
+    ]
     return sorted(changes, key=lambda change: (-change.change, change.word))

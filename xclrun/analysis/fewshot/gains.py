@@ -1,7 +1,7 @@
-"""Correlation of few-shot gains with the similarity of languages to the source (FS §5, Table 3).
+"""Correlation of few-shot gains with the similarity of languages to the source.
 
-FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021). A gain is the few-shot score minus the
-zero-shot score: a difference of fractions.
+Source: "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §5, Table 3. A gain is the few-shot score
+minus the zero-shot score, both fractions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from xclrun.analysis.correlation import Correlation, correlate
 if TYPE_CHECKING:
     import pandas as pd
 
-# In place of K: the mean over all K.
+# Stands for K in the mean over all K.
 ALL = 0
 FACTORS = {"lexical_overlap": "lexical overlap", "wals_features": "shared WALS features"}
 
@@ -28,26 +28,25 @@ ByLanguage = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Association:
-    """Correlation of few-shot gains with one factor.
+    """Correlation over languages of few-shot gains with one factor.
 
     Attributes:
         factor: key of `FACTORS`.
         gains: K of the gains, or `ALL`.
         overlap: K of the buckets for lexical overlap, or `ALL`; None for other factors.
-        found: the correlation over languages.
     """
 
     factor: str
     gains: int
     overlap: int | None
-    found: Correlation
+    correlation: Correlation
 
 
 def with_mean(values: Mapping[int, ByLanguage]) -> dict[int, ByLanguage]:
     """Set the entry `ALL` to the mean over K, for the languages that have every K."""
-    by_shots = {k: of for k, of in values.items() if k != ALL}
+    by_shots = {k: by_language for k, by_language in values.items() if k != ALL}
     complete = set.intersection(*map(set, by_shots.values())) if by_shots else set()
-    means = {language: float(np.mean([of[language] for of in by_shots.values()])) for language in sorted(complete)}
+    means = {k: float(np.mean([by_language[k] for by_language in by_shots.values()])) for k in sorted(complete)}
     return by_shots | {ALL: means}
 
 
@@ -63,11 +62,11 @@ def mean_gains(scores: pd.DataFrame, strategy: str) -> dict[int, ByLanguage]:
 def associations(
     gains: Mapping[int, ByLanguage], overlap: Mapping[int, ByLanguage], features: ByLanguage
 ) -> list[Association]:
-    """Correlate gains with lexical overlap, and with the number of features shared with the source.
+    """Correlate gains with lexical overlap, and with the number of WALS features shared with the source.
 
     Args:
         gains, overlap: K (or `ALL`) → language → value; each K of gains is correlated with each K of overlap.
-        features: language → count; without languages whose features are unknown.
+        features: language → count, for languages with known features.
     """
 
     def correlated(gained: ByLanguage, factor: ByLanguage) -> Correlation:

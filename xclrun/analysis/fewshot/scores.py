@@ -1,15 +1,14 @@
 """Scores of few-shot runs by (language, K, strategy, bucket, seed), and their averages over buckets.
 
-FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §4. A run trains on a source language, then
-adapts to a bucket of a target: stream ``transfer``. The zero-shot score (K = 0) is the score on the target before
-adapting; without a source, before any fine-tuning. All scores are fractions.
+Source: FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §4. A run of stream ``transfer``
+trains on a source language, then adapts to a bucket of a target. The zero-shot score (K = 0) is the score on the target
+before adapting; without a source, before fine-tuning. Scores are fractions.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,59 +29,46 @@ FULL = "full"
 # K of the whole training split.
 WHOLE = -1
 
-# One row per run and metric. ``shots`` is K or WHOLE; ``bucket`` is −1 without one. ``task`` is the metric's short
-# name, the former name of this column, until the next version.
+# One row per run and metric. ``shots`` is K or WHOLE; ``bucket`` is −1 without a bucket; ``task`` is the metric's short
+# name.
 COLUMNS = ("run_id", "dataset", "model", "metric", "source", "language", "shots", "strategy", "bucket", "seed",
            "zero_shot", "score", "task")  # fmt: skip
-# What identifies a row of averages.
+# Columns that identify a row of averages.
 KEYS = ["dataset", "model", "metric", "source", "language", "shots", "strategy"]
 
-# Keys that may differ between runs of one strategy, like order, seed and bucket: rows have columns for them.
-_IGNORED = (
-    "shots",
-    "language",
-    "source",
-    "order.name",
-    "order.languages",
-    "dataset.languages",
-    "languages",
-    "data",
-)
+# Settings that may differ between runs with the same label, since tables have columns for them.
+_IGNORED = ("shots", "language", "source", "order.name", "order.languages", "dataset.languages", "languages", "data")
 
 
 def is_few_shot(record: RunRecord) -> bool:
-    """Whether a run is few-shot transfer."""
     return record.stream == STREAM
 
 
 def target(record: RunRecord) -> str:
-    """Return the language that a few-shot run adapts to."""
     return record.languages[-1]
 
 
 def source(record: RunRecord) -> str:
-    """Return the language of source training, or ``none``."""
     return record.languages[0] if len(record.languages) > 1 else NO_SOURCE
 
 
 def labels(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return run ID → label of its strategy: the name, and settings in which runs of that name differ.
+    """Return run ID → label of its strategy: the name (`called`) and the settings in which runs of that name differ.
 
-    K, language, bucket and source are not in the label, nor data that differ with them. Where runs of one K, language
-    and source were drawn from different data, the label has the first six digits of the data's fingerprint. ``naive``
-    is called ``full``, as in the paper and in conf.
+    Labels omit K, language, bucket and source. If runs of one K, language and source were drawn from different data,
+    the label has the first six digits of the data's fingerprint.
     """
     records = list(records)
     named = {run_id: called(label) for run_id, label in strategy_labels(records, _IGNORED).items()}
-    # The fingerprint of a bucket itself does not count: buckets of one set differ too.
+    # Fingerprints of the data that buckets were drawn from, since the buckets themselves always differ.
     drawn = {r.run_id: r.data_fingerprint if r.bucket is None else r.whole_fingerprint for r in records}
     several: dict[tuple[str, str, str], set[str]] = {}
     rows = grouped(
         records, lambda r: (r.dataset, r.model, named[r.run_id], source(r), target(r), r.shots, r.bucket is None)
     )
     for (dataset, model, label, *_), runs in rows.items():
-        if len(found_data := {drawn[r.run_id] for r in runs}) > 1:
-            several.setdefault((dataset, model, label), set()).update(found_data)
+        if len(fingerprints := {drawn[r.run_id] for r in runs}) > 1:
+            several.setdefault((dataset, model, label), set()).update(fingerprints)
     for r in records:
         label, data = named[r.run_id], drawn[r.run_id]
         if data in several.get((r.dataset, r.model, label), ()):
@@ -92,13 +78,13 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
 
 
 def numbered(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return the settings behind numbered labels of few-shot runs (`xclrun.analysis.grouping.numbered_labels`)."""
+    """Return the settings of numbered labels of few-shot runs: see `numbered_labels`."""
     numbers = numbered_labels((r for r in records if is_few_shot(r)), _IGNORED)
     return {called(label): meaning for label, meaning in numbers.items()}
 
 
 def called(label: str) -> str:
-    """Return the label of a strategy in few-shot tables: ``naive`` is ``full``."""
+    """Return a strategy's label in few-shot tables: ``naive`` is ``full``, as in the paper."""
     return re.sub(r"^naive\b", FULL, label)
 
 
@@ -114,19 +100,19 @@ def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:
         bucket = -1 if run.bucket is None else run.bucket
         for metric in run.metrics:
             zero_shot, score = map(float, run.scores[metric][-2:, -1])
-            what = (run.run_id, run.dataset, run.model, metric, source(run), target(run))
-            rows.append((*what, shots, named[run.run_id], bucket, run.seed, zero_shot, score, short_name(metric)))
+            head = (run.run_id, run.dataset, run.model, metric, source(run), target(run))
+            rows.append((*head, shots, named[run.run_id], bucket, run.seed, zero_shot, score, short_name(metric)))
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"zero_shot": float, "score": float})
 
 
 def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
-    """Average over buckets: for each of `KEYS` the mean over buckets of the means over seeds.
+    """Average over buckets: the mean over buckets of the means over seeds. A missing score makes the mean NaN.
 
     Returns:
-        Columns `KEYS`, ``mean``, ``std`` (sample standard deviation over buckets, n − 1; NaN for one bucket),
-        ``zero_shot`` (of the same runs, averaged likewise), ``buckets``, ``fewest`` and ``seeds`` (the least and most
-        seeds of a bucket), ``n`` (runs), ``runs`` (their IDs). K = 0 is a separate row under every strategy: mean and
-        standard deviation of zero-shot scores over seeds, 0 buckets. A missing score makes the mean NaN.
+        Columns `KEYS`, ``mean``, ``std`` (sample standard deviation over buckets, n − 1), ``zero_shot`` (averaged
+        likewise), ``buckets``, ``fewest`` and ``seeds`` (minimum and maximum number of seeds per bucket), ``n`` (runs),
+        ``runs`` (their IDs). Every strategy also has a row K = 0 with 0 buckets: zero-shot mean and standard deviation
+        over seeds.
     """
     import pandas as pd
 
@@ -149,27 +135,22 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def common(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured rows with a bucket and seed that all strategies of the same language and K have."""
+    """Return the measured rows whose bucket and seed all strategies of the language and K have."""
     cell = [key for key in KEYS if key != "strategy"]
     measured = scores[scores["score"].notna()]
-    # A strategy counts even if none of its scores was measured.
+    # Includes strategies without any measured score.
     strategies = scores.groupby(cell)["strategy"].nunique().rename("strategies")
     have = measured.groupby([*cell, "bucket", "seed"])["strategy"].transform("nunique")
     return measured[have == measured.join(strategies, on=cell)["strategies"]]
 
 
 def replicates(scores: pd.DataFrame, strategies: Sequence[str]) -> Replicates | None:
-    """Return the scores of one metric, source and K that all ``strategies`` have, as input of tests.
+    """Return the scores of one metric, source and K that all ``strategies`` have, as input of tests; None if empty.
 
-    Blocks are (language, bucket, seed); replicates: languages, or the buckets of one (docs/metrics.md, "Significance").
-    A single bucket of one language is a single replicate, the mean over its seeds.
-
-    Returns:
-        None if the strategies have nothing in common.
+    Blocks are (language, bucket, seed). A single bucket of one language is a single replicate, averaged over seeds.
     """
-    of = ["language", "bucket", "seed"]
-    table = common(scores).pivot_table(index=of, columns="strategy", values="score").reindex(columns=list(strategies))
-    table = table.dropna()
+    blocked = common(scores).pivot_table(index=["language", "bucket", "seed"], columns="strategy", values="score")
+    table = blocked.reindex(columns=list(strategies)).dropna()
     if table.empty:
         return None
     start = scores["source"].iloc[0]
@@ -177,16 +158,12 @@ def replicates(scores: pd.DataFrame, strategies: Sequence[str]) -> Replicates | 
     values = table.to_numpy().T
     blocks = tuple((f"{start}-{language}", int(seed), int(bucket)) for language, bucket, seed in table.index)
     if len({block[::2] for block in blocks}) == 1:
-        blocks, languages, values = (
-            ((blocks[0][0], -1, blocks[0][2]),),
-            languages[:1],
-            values.mean(axis=1, keepdims=True),
-        )
+        blocks, languages = ((blocks[0][0], -1, blocks[0][2]),), languages[:1]
+        values = values.mean(axis=1, keepdims=True)
     return Replicates(tuple(strategies), blocks, values, languages)
 
 
 def groups(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """Yield (values of ``names``, rows), sorted."""
     yield from frame.groupby(list(names), sort=True)
 
 
@@ -196,12 +173,7 @@ def _mean_std(values: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Spreads:
-    """Scores of one language, K and strategy over buckets and over seeds (FS Fig. 1).
-
-    Attributes:
-        buckets: scores of all buckets with ``seed``.
-        seeds: scores of all seeds with ``bucket``.
-    """
+    """Scores of one language, K and strategy over ``buckets`` with one seed, and over ``seeds`` with one bucket."""
 
     buckets: np.ndarray
     seed: int
@@ -210,36 +182,29 @@ class Spreads:
 
 
 def seeds_against_buckets(scores: pd.DataFrame) -> Spreads | None:
-    """Return the scores over buckets with the seed that has most buckets, and over seeds with the bucket that has most.
+    """Return the scores over buckets for the seed with most buckets, and over seeds for the bucket with most seeds.
 
-    Args:
-        scores: rows of one of `KEYS`. Ties go to the smallest seed or bucket.
-
-    Returns:
-        None unless two buckets have a seed in common.
+    Source: FS Fig. 1. Expects the rows of one combination of `KEYS`; ties go to the smallest seed or bucket. None
+    unless two buckets have a seed in common.
     """
     scores = scores.dropna(subset="score")
     pairs = scores[["seed", "bucket"]].drop_duplicates()
-    buckets, seeds = Counter(sorted(pairs["seed"].tolist())), Counter(sorted(pairs["bucket"].tolist()))
-    if not buckets or max(buckets.values()) < 2:
+    buckets, seeds = pairs.groupby("seed").size(), pairs.groupby("bucket").size()
+    if buckets.empty or buckets.max() < 2:
         return None
-    (seed, _), (bucket, _) = buckets.most_common(1)[0], seeds.most_common(1)[0]
-    of_seed = scores[scores["seed"] == seed].sort_values("bucket")["score"].to_numpy()
-    of_bucket = scores[scores["bucket"] == bucket].sort_values("seed")["score"].to_numpy()
-    return Spreads(of_seed, seed, of_bucket, bucket)
+    seed, bucket = int(buckets.idxmax()), int(seeds.idxmax())
+    over_seeds = scores[scores["bucket"] == bucket].sort_values("seed")["score"].to_numpy()
+    return Spreads(scores[scores["seed"] == seed].sort_values("bucket")["score"].to_numpy(), seed, over_seeds, bucket)
 
 
 def selected_dev(run: RunRecord, metric: str) -> float:
-    """Return the dev score on the target of the selected epoch; NaN where dev was not evaluated."""
+    """Return the dev score on the target at the selected epoch; NaN without dev scores."""
     curve = dev_curve(run, metric)
     return float(np.nanmax(curve)) if np.isfinite(curve).any() else math.nan
 
 
 def dev_curve(run: RunRecord, metric: str) -> np.ndarray:
-    """Return the dev score on the target after each epoch of adapting, shape (epochs,); NaN: not measured (FS Fig. 6).
-
-    The curve ends where training stopped.
-    """
+    """Return the dev score on the target after each epoch of adapting, shape (epochs,) (FS Fig. 6)."""
     points = [point for point in run.curve if point["hop"] == run.hops]
     curve = np.full(max((point["epoch"] for point in points), default=0), np.nan)
     for point in points:

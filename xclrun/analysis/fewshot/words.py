@@ -1,9 +1,8 @@
 """Words that few-shot buckets share with the source and with each other, and their effect on predictions.
 
-FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §5, Figs. 3 and 4, Table 14. Words are not
-normalised. Table 14 is ``lexical_overlap`` of the English training words and the words of all buckets of a language and
-K together, in per mille (footnote 3): each of its 198 numbers is a multiple of 1/29,606 (POS) or 1/33,717 (NER), the
-numbers of distinct English words, which excludes a mean over buckets, or a union in the denominator.
+Source: FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §5, Figs. 3 and 4, Table 14. Words are
+not normalised. Table 14 is `lexical_overlap` of the English training words with the words of all buckets of a language
+and K, in per mille: all its numbers are multiples of 1/29,606 (POS) or 1/33,717 (NER), the numbers of English words.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, compress
 
 import numpy as np
 
@@ -28,10 +27,10 @@ class Outcome:
     """Predictions of one run for the target's test split, before and after adapting.
 
     Attributes:
-        names: of the labels, by id.
-        ids: of the sentences.
-        lengths: number of labels of each sentence, shape (sentences,): 1 for classes, its words for tags.
-        gold, before, after: label ids, sentence after sentence, shape (sum of lengths,); gold −1: never in training.
+        names: label names, by label id.
+        ids: sentence IDs.
+        lengths: labels per sentence, shape (sentences,): 1 for classes, the number of words for tags.
+        gold, before, after: label ids, shape (sum of lengths,); gold −1: not in the training data.
     """
 
     names: tuple[str, ...]
@@ -42,19 +41,18 @@ class Outcome:
     after: np.ndarray
 
     def confusion(self, predicted: np.ndarray) -> np.ndarray:
-        """Count the predicted labels (columns) of each gold label (rows), without unknown gold labels."""
         return confusion(self.gold, predicted, len(self.names))
 
 
 @dataclass(frozen=True)
 class Words:
-    """The words behind one few-shot run.
+    """The words of a few-shot run's data.
 
     Attributes:
         source: distinct words of the source's training split; empty without a source.
         bucket: distinct words of the bucket.
         pairs: distinct (word, tag) of the bucket; empty without tags.
-        test: sentence id → the words of the target's test split.
+        test: sentence ID → words, for the target's test split.
     """
 
     source: frozenset[str]
@@ -64,32 +62,32 @@ class Words:
 
 
 def lexical_overlap(source: Iterable[str], target: Iterable[str]) -> float:
-    """Share of the source's distinct words that the target has too, |V_L ∩ V_S| / |V_S|; NaN for an empty source."""
-    known, asked = set(source), set(target)
-    return len(known & asked) / len(known) if known else math.nan
+    """Return the share of the source's words that the target has, |V_L ∩ V_S| / |V_S|; NaN for an empty source."""
+    v_s, v_l = set(source), set(target)
+    return len(v_s & v_l) / len(v_s) if v_s else math.nan
 
 
-def jaccard(one: Iterable[str], other: Iterable[str]) -> float:
-    """Jaccard index of two vocabularies, |A ∩ B| / |A ∪ B|; NaN where both are empty."""
-    a, b = set(one), set(other)
+def jaccard(a: Collection[str], b: Collection[str]) -> float:
+    """Return the Jaccard index of two vocabularies, |A ∩ B| / |A ∪ B|; NaN if both are empty."""
+    a, b = set(a), set(b)
     return len(a & b) / len(a | b) if a | b else math.nan
 
 
 def presence(pairs: Iterable[tuple[str, str]], bucket: Collection[tuple[str, str]]) -> np.ndarray:
     """Return the index into `PRESENCE` of each (word, gold label) for the (word, label) pairs of a bucket."""
-    words, known = {word for word, _ in bucket}, set(bucket)
-    return np.array([0 if pair in known else 1 if pair[0] in words else 2 for pair in pairs], dtype=int)
+    words = {word for word, _ in bucket}
+    return np.array([0 if pair in bucket else 1 if pair[0] in words else 2 for pair in pairs], dtype=int)
 
 
 def improved_predictions(where: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Count the effect of adapting on test words, by their presence in the bucket (FS Fig. 4).
+    """Count the effect of adapting on W test words, by their presence in the bucket (FS Fig. 4).
 
     Args:
         where: index into `PRESENCE`, shape (W,).
-        before, after: whether the word's label is right before and after adapting, shape (W,).
+        before, after: whether the word's label is correct before and after adapting, shape (W,).
 
     Returns:
-        Counts, shape (3, 4): rows as `PRESENCE`, columns as `COUNTS`. Improved: wrong before and right after.
+        Shape (3, 4): rows as `PRESENCE`, columns as `COUNTS`.
     """
     before, after = np.asarray(before, dtype=bool), np.asarray(after, dtype=bool)
     marks = (np.ones_like(before), ~before, ~before & after, before & ~after)
@@ -97,22 +95,17 @@ def improved_predictions(where: np.ndarray, before: np.ndarray, after: np.ndarra
 
 
 def improved_words(outcome: Outcome, words: Words) -> frozenset[str]:
-    """Return the distinct test words with an occurrence whose label is wrong before adapting and right after."""
-    text = _tested_words(outcome, words)
+    """Return the distinct test words with an occurrence that adapting corrects: wrong before, right after."""
     improved = (outcome.before != outcome.gold) & (outcome.after == outcome.gold) & (outcome.gold >= 0)
-    return frozenset(word for word, better in zip(text, improved.tolist(), strict=True) if better)
+    return frozenset(compress(_tested_words(outcome, words), improved.tolist()))
 
 
 def bucket_influence(buckets: Sequence[Collection[str]], improved: Sequence[Collection[str]]) -> np.ndarray:
-    """Return the Jaccard index of each bucket's words with each bucket's improved words (FS Fig. 3).
-
-    Args:
-        buckets: the words of n buckets.
-        improved: the words improved by adapting to each of them (`improved_words`).
+    """Compare the words of n buckets with the `improved_words` of adapting to each of them (FS Fig. 3).
 
     Returns:
-        Shape (n, n), percent: row i is the softmax over j of the index of bucket i's words and the words improved by
-        bucket j, so each row sums to 100. An index of two empty sets counts as 0.
+        Shape (n, n), percent: row i is the softmax over j of the Jaccard index of bucket i's words with the words
+        improved by bucket j.
     """
     index = np.array([[jaccard(words, better) for better in improved] for words in buckets])
     weights = np.exp(np.nan_to_num(index))
@@ -120,40 +113,36 @@ def bucket_influence(buckets: Sequence[Collection[str]], improved: Sequence[Coll
 
 
 def jaccards(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, ByLanguage]:
-    """Return K → language → mean Jaccard index over all pairs of buckets; languages with one bucket are left out."""
+    """Return K → language → mean Jaccard index over all pairs of buckets, for languages with several buckets."""
     means: dict[int, dict[str, float]] = {}
     for (language, k), buckets in words.items():
         if len(buckets) > 1:
-            pairs = combinations([one.bucket for one in buckets], 2)
+            pairs = combinations([bucket.bucket for bucket in buckets], 2)
             means.setdefault(k, {})[language] = float(np.mean([jaccard(*pair) for pair in pairs]))
     return means
 
 
 def overlaps(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, ByLanguage]:
-    """Return K → language → lexical overlap of all buckets of (language, K) with the source; NaN is left out."""
+    """Return K → language → lexical overlap of all buckets of (language, K) with the source, if there is one."""
     shares: dict[int, dict[str, float]] = {}
     for (language, k), buckets in words.items():
-        share = lexical_overlap(buckets[0].source, frozenset().union(*(one.bucket for one in buckets)))
-        if share == share:
-            shares.setdefault(k, {})[language] = share
+        if source := buckets[0].source:
+            target = frozenset().union(*(bucket.bucket for bucket in buckets))
+            shares.setdefault(k, {})[language] = lexical_overlap(source, target)
     return shares
 
 
 def improvement(outcomes: Iterable[tuple[Outcome, Words]]) -> np.ndarray:
-    """Return the counts of `improved_predictions` over runs on tagged data (FS Fig. 4), shape (3, 4)."""
+    """Add up the counts of `improved_predictions` over runs on tagged data, shape (3, 4)."""
     total = np.zeros((len(PRESENCE), len(COUNTS)), dtype=int)
     for outcome, words in outcomes:
         labels = (outcome.names[number] if number >= 0 else "?" for number in outcome.gold)
-        pairs = list(zip(_tested_words(outcome, words), labels, strict=True))
-        distinct = list(dict.fromkeys(pairs))
-        kinds = dict(zip(distinct, presence(distinct, words.pairs).tolist(), strict=True))
-        where = np.array([kinds[pair] for pair in pairs], dtype=int)
-        known = outcome.gold >= 0
-        right = (outcome.before == outcome.gold) & known, (outcome.after == outcome.gold) & known
-        total += improved_predictions(where, *right)
+        where = presence(zip(_tested_words(outcome, words), labels, strict=True), words.pairs)
+        in_training = outcome.gold >= 0
+        before, after = ((predicted == outcome.gold) & in_training for predicted in (outcome.before, outcome.after))
+        total += improved_predictions(where, before, after)
     return total
 
 
 def _tested_words(outcome: Outcome, words: Words) -> list[str]:
-    """Return the test words in the order of the labels."""
     return [word for i, n in zip(outcome.ids, outcome.lengths, strict=True) for word in words.test[i][:n]]

@@ -135,7 +135,7 @@ def selected_scores(runs: Sequence[RunRecord], metric: str) -> np.ndarray:
     scores = []
     for run in runs:
         (hop,) = hop_points(run, metric)
-        best = int(np.nanargmax(hop.dev[:, hop.first]))
+        best = int(np.nanargmax(hop.dev[:, 0]))
         row = np.concatenate([hop.dev[best, :1], hop.test[best, 1:]])
         scores.append(_placed(row, run, runs[0].languages))
     return np.array(scores)
@@ -217,13 +217,13 @@ def run_figure(run: RunRecord, metric: str, title: str) -> Figure:
     (hop,) = hop_points(run, metric)
     figure = figure_of(6.4, 3.6)
     axes = figure.subplots()
-    dev, source = hop.dev[:, hop.first], run.languages[0]
+    dev, source = hop.dev[:, 0], run.languages[0]
     chosen = int(np.nanargmax(dev))
     lines = [(f"{source} dev", dev), *zip(run.languages[1:], hop.test[:, 1:].T, strict=True)]
     for k, (name, values) in enumerate(lines[: LINES + 1]):
         text = f"{name}: at the best {source} dev {100 * values[chosen]:.2f}, best {100 * max(values):.2f}"
-        line(axes, hop.own, 100 * values, k, text, marker="", linewidth=1.1 if k else 2.2, label=name)
-    axes.axvline(hop.own[chosen], color="#999999", linewidth=0.8, linestyle=":")
+        line(axes, hop.examples, 100 * values, k, text, marker="", linewidth=1.1 if k else 2.2, label=name)
+    axes.axvline(hop.examples[chosen], color="#999999", linewidth=0.8, linestyle=":")
     plain(axes, "sentences of the source seen", metric_title(metric, [run]))
     key(figure, axes.get_legend_handles_labels()[0], 7)
     titled(figure, f"{title}; dev of the source, test of the others; dotted: best dev")

@@ -20,7 +20,7 @@ def chosen(section: StrategySection) -> Iterator[Item]:
     if choice is None or not section.chosen:
         return
     yield f"{section.chosen[0].upper()}{section.chosen[1:]}."
-    tuned = choice.of(section.comparison.dataset, section.comparison.model)
+    tuned = choice.strategies(section.comparison.dataset, section.comparison.model)
     notes = (f"{FORGETTING} ({choice.why})",) if choice.why else ()
     yield trial_table(tuned, choice.keys, choice.objective, notes)
 

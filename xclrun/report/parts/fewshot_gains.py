@@ -168,7 +168,7 @@ def table_3() -> list[Table]:
 
 
 def _coefficients(one: Association) -> tuple[str, ...]:
-    f = one.found
+    f = one.correlation
     return number_cell(f.spearman), p_text(f.spearman_p), number_cell(f.pearson), p_text(f.pearson_p), str(f.n)
 
 

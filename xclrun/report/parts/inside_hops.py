@@ -79,7 +79,7 @@ def selected_checkpoints(summary: Summary, metric: str) -> dict[str, Selected]:
 def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric: str) -> Table | None:
     """Return a row for each strategy and language, and their mean: selected and oracle scores, spread, agreement."""
     rows, entering = [], compared(summary.comparison)
-    names = ("selected", "oracle", "selected_spread", "oracle_spread", "source", "own")
+    names = ("selected", "oracle", "selected_spread", "oracle_spread", "source", "target")
     for label, one in selected.items():
         arrays = [getattr(one, name) for name in names]
         lines = [(k, [array[j] for array in arrays]) for j, k in enumerate(one.languages)]
@@ -151,7 +151,7 @@ def selection_figure(summary: Summary, selected: Mapping[str, Selected], metric:
     series = (
         (scores, (("selected", "selected: dev of the hop's languages", 0, -0.1),
                   ("oracle", "oracle: dev of the language itself", 1, 0.1))),
-        (agreement, (("source", "dev of the hop's languages", 0, -0.1), ("own", "dev of the language itself", 1, 0.1))),
+        (agreement, (("source", "dev of the hop's languages", 0, -0.1), ("target", "dev of the language", 1, 0.1))),
     )  # fmt: skip
     for axes, pairs in series:
         for name, told, k, shift in pairs:

@@ -159,7 +159,7 @@ def printed(task: str, factor: str) -> tuple[float, float]:
 def distance(task: str, one: Association) -> float:
     """Return by how much the coefficients of an association are off Table 3's at most."""
     spearman, pearson = printed(task, one.factor)
-    return max(abs(one.found.spearman - spearman), abs(one.found.pearson - pearson))
+    return max(abs(one.correlation.spearman - spearman), abs(one.correlation.pearson - pearson))
 
 
 def closest(task: str, factor: str) -> Association:
