@@ -154,7 +154,7 @@ def test_files_of_a_command_and_of_a_config_folder(shown: Path, xclrun: Command,
     config = yaml.safe_load(said)
     assert (config["strategy"]["level"], config["dataset"]["task"]) == (0.125, "sequence_class")
     code, said = xclrun("list", "strategy")
-    assert "Fine-tuning with a training loss that is kept near a level" in said
+    assert re.search(r"^  flooding +Fine-tuning", said, re.MULTILINE)
 
 
 def test_the_labels_of_a_task_from_outside_are_counted_with(shown: Path, xclrun: Command) -> None:
