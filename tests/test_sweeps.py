@@ -23,7 +23,7 @@ from xclrun.compose.sweep import expand, grids, sweep_nodes
 from xclrun.config.files import choices, published, sweep_files
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest, identity
-from xclrun.report.fewshot.names import method_name
+from xclrun.report.fewshot.data import method_name
 from xclrun.report.published import ccl_tables, table_of
 from xclrun.report.published.ed import ed_tables
 from xclrun.report.published.fsxlt import fsxlt_tables, sweep_table

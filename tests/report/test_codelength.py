@@ -110,11 +110,10 @@ def test_a_start_that_knows_the_labels_alone_codes_them_alone_in_the_first_block
         (section,) = codelength_sections([coded([8, 30], tags=[7, 20], start=("en",), knows=knows)])
         return float(section.coders[0].bits(section.parts).sum()), " ".join(section.caveats)
 
-    total, told = bits(["labels"])
+    total, note = bits(["labels"])
     assert total == (8 + 30) + (UNIFORM + 20)
-    assert told.startswith(
-        "the first block is coded by the start, which knows the head: tiny after en, growing (labels"
-    )
+    assert note.startswith("the first block is coded by a start that")
+    assert note.endswith("tiny after en, growing (labels only)")
     assert [bits(knows)[0] for knows in (["labels", "tags"], [])] == [65, 130]
     # As earlier versions noted it: of both.
     assert [bits(knows)[0] for knows in (True, False)] == [65, 130]
@@ -163,12 +162,11 @@ def test_the_measures_are_kbits_and_bits_of_what_their_metric_scores() -> None:
 def test_figures_are_drawn_and_the_findings_name_the_order() -> None:
     (section,) = codelength_sections(STUDY)
     assert section.conclusions == [
-        "Bits for each example, the shortest code first: e5_small after en, growing 0.75; e5_small, growing 2.14; "
-        "tiny, growing 2.50; the uniform code 4.00."
+        "Bits per example, shortest code first: e5_small after en, growing 0.75; e5_small, growing 2.14; "
+        "tiny, growing 2.50; uniform code 4.00."
     ]
-    assert section.caveats == [
-        "the first block is coded by the start, which knows the head: e5_small after en, growing"
-    ]
+    (caveat,) = section.caveats
+    assert caveat.endswith("the head: e5_small after en, growing")
     figure = drawn(section, codelengths, section.where)
     assert figure.get_suptitle().endswith("(dashed: the uniform code; mean over seeds)")
     (axes,) = figure.axes
@@ -191,7 +189,7 @@ def test_glis_codelengths_are_those_of_its_text(dataset: str, expected: list[flo
 def test_glis_numbers_stand_beside_ours_with_what_is_wrong_with_them() -> None:
     (section,) = codelength_sections([coded([99, 30], dataset="squad", model="bert")])
     block = make_block(gli_codelengths, section)
-    assert "cannot be those of its formula" in block.paragraphs[0]
+    assert "do not follow from its formula" in block.paragraphs[0]
     (table,) = block.tables
     assert rows(table)["bert", "–"]["L kbits"] == "102.42"
     assert rows(table)["bert", "–"]["ours"] == "0.07"

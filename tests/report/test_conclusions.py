@@ -32,7 +32,8 @@ def test_they_name_the_lowest_forgetting_and_each_difference_with_its_p_value() 
     assert set(re.findall(r"p ([<=] [\d.]+\d)", intent)) <= shown
     assert slots.startswith("Slot F1: er has the lowest forgetting of 3 strategies (")
     assert caveat.startswith("Caveat: replicates: 4 orders (8 runs per strategy, ")
-    assert "p-values: paired t-test over orders, Holm over 8 comparisons (F and FP)." in caveat
+    assert "p-values: paired t-test over orders" in caveat
+    assert "8 comparisons (F and FP)." in caveat
     assert "with 4 replicates a paired t-test has 80% power" in caveat
 
 

@@ -111,20 +111,21 @@ def test_few_shot_runs_have_scores_and_matrices_and_no_measures(tmp_path: Path) 
         assert rows.loc[run.run_id][["en", "hi"]].to_numpy().tolist() == run.scores["token_accuracy"].tolist()
         assert scores.loc[run.run_id, ["zero_shot", "score"]].tolist() == rows.loc[run.run_id]["hi"].tolist()[1:]
     page.write_text(place("summary.csv"))
-    with pytest.raises(UsageError, match=r"the report demo has no summary\.csv"):
+    with pytest.raises(UsageError, match=r"has no file 'summary\.csv'"):
         embed(page, made)
 
 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("no place\n", "has no place for the report demo; one is two lines: <!-- report: demo/summary.csv --> and"),
-        (place(TABLE, report="earlier"), "has no place for the report demo; it has some for earlier; one is two lines"),
-        (f"<!-- report: demo/{TABLE} -->\n", "line 1 opens a place that no <!-- end --> ends"),
-        (f"<!-- report: demo/{TABLE} -->\n{place(TABLE)}", "line 1 opens a place that no <!-- end --> ends"),
+        ("no place\n", "no place for the report 'demo'; add the two lines <!-- report: demo/summary.csv --> and"),
+        (place(TABLE, report="earlier"), "no place for the report 'demo' (only for 'earlier'); add"),
+        (f"<!-- report: demo/{TABLE} -->\n", "line 1: no <!-- end --> closes this place"),
+        (f"<!-- report: demo/{TABLE} -->\n{place(TABLE)}", "line 1: no <!-- end --> closes this place"),
         (
             f"\n{place('tables/mini_tiny_intent_mean_over_order.md')}",
-            f"line 2: the report demo has no tables/mini_tiny_intent_mean_over_order.md; did you mean '{TABLE}'?",
+            "line 2: the report 'demo' has no file 'tables/mini_tiny_intent_mean_over_order.md'; did you mean "
+            f"'{TABLE}'?",
         ),
     ],
 )

@@ -211,7 +211,7 @@ def test_training_curves_of_many_runs_are_their_median_and_nine_tenths() -> None
     np.testing.assert_array_equal(np.array(line.get_xydata()), [[200, 20], gap, [300, 10], gap])
     bands = [path.vertices for path in axes.collections[0].get_paths()]
     assert [(band[:, 1].min(), band[:, 1].max()) for band in bands] == [(2, 38), (1, 19)]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["median of runs", "nine tenths of runs"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["median of runs", "central 90 % of runs"]
 
 
 def test_dev_curves_are_of_the_language_being_learnt() -> None:

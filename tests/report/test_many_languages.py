@@ -103,5 +103,5 @@ def test_curves_of_many_languages_are_means_of_those_learnt_and_those_to_come() 
     drawn = training()
     assert not [text for text in drawn.axes[0].texts if text.get_text()]
     told = [text.get_text() for text in drawn.findobj(Text)]
-    assert "main steps (upright: where a hop begins)" in told
+    assert "main steps (vertical: start of a hop)" in told
     assert not any("above" in text for text in told)

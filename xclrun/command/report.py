@@ -83,11 +83,11 @@ def main(arguments: Sequence[str]) -> int:
             primary=args.primary,
             command=typed_command(),
         ),
-        given=read_few_shot(outputs, records, _dataset),
-        started=_commands(known.values(), choice),
+        few_shot_data=read_few_shot(outputs, records, _dataset),
+        commands_of_runs=_commands(known.values(), choice),
         gradients=lambda: read_gradients(outputs, records, unreadable),
-        beside=outside,
-        left_out=_left_out(outputs, sweep, records, pool),
+        other_runs=outside,
+        excluded=_left_out(outputs, sweep, records, pool),
     )
     if mirror is not None:
         try:

@@ -1,4 +1,4 @@
-"""What a reader must know next to the numbers: runs that are missing, and where strategies were not treated alike."""
+"""Notes on the comparability of runs: missing runs, differing settings and versions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from xclrun.core.identity import adapters_of
 def comparison_caveats(
     comparison: Comparison, commands: Mapping[str, str] | None = None, command: str = ""
 ) -> list[str]:
-    """Say what is missing, and where the strategies were not treated alike.
+    """List missing runs and unequal treatment of strategies.
 
     Args:
-        commands: run id → the command that made it, if that is known.
-        command: what was typed to make the report; empty if it is not known.
+        commands: run ID → the command line that started it.
+        command: the command line of the report; empty if unknown.
     """
     return [
         *(f"{label}: {meaning}" for label, meaning in numbered_labels(comparison.runs).items()),
@@ -37,34 +37,31 @@ def comparison_caveats(
 
 
 def grids(comparison: Comparison) -> dict[str, tuple[list[str], list[str]]]:
-    """Return strategy → (labels, keys) where several of its settings are ranked, and the keys in which they differ."""
+    """Return strategy → (labels, differing keys) of strategies with several ranked settings."""
     ranked = {runs[0].run_id: label for label, runs in comparison.strategies.items() if is_ranked(runs[0])}
     first = [run for run in comparison.runs if run.run_id in ranked]
     several = {}
     for strategy, runs in grouped(first, lambda run: run.strategy).items():
         settings = [dict(config_settings(run)) for run in runs]
-        keys = {key for own in settings for key in own if len({str(other.get(key)) for other in settings}) > 1}
+        keys = {key for values in settings for key in values if len({str(v.get(key)) for v in settings}) > 1}
         if keys:
             several[strategy] = [ranked[run.run_id] for run in runs], sorted(keys)
     return several
 
 
 def _chosen_on_test(comparison: Comparison, command: str) -> Iterator[str]:
-    """Warn of rankings among settings of one strategy, which are by test scores."""
+    """Warn if the tables rank settings of one strategy on test scores."""
     ranked = grids(comparison)
     if not ranked:
         return
     labels = "; ".join(f"{strategy}: {', '.join(labels)}" for strategy, (labels, _) in ranked.items())
     keys = ",".join(dict.fromkeys(key for _, keys in ranked.values() for key in keys))
-    text = (
-        f"the tables rank several settings of one strategy ({labels}) on test scores, so the best setting looks better "
-        "than it is"
-    )
+    text = f"several settings of one strategy are ranked on test scores ({labels}), which overestimates the best one"
     runs = [run for run in comparison.runs if run.strategy in ranked]
     if "--select-on" in command or any(unsighted(run.strategy, run.config, bool(run.edited)) for run in runs):
         yield text
     else:
-        yield f"{text}; choose the settings on dev scores: {command or 'xclrun report NAME'} --select-on dev {keys}"
+        yield f"{text}; select settings on dev scores: {command or 'xclrun report NAME'} --select-on dev {keys}"
 
 
 def _versions(comparison: Comparison) -> Iterator[str]:
@@ -72,7 +69,7 @@ def _versions(comparison: Comparison) -> Iterator[str]:
         versions = Counter(run.code_version for run in runs)
         if len(versions) > 1:
             counts = ", ".join(f"{n} of {version}" for version, n in sorted(versions.items()))
-            yield f"{label} averages runs of {len(versions)} versions of the code ({counts})"
+            yield f"{label} averages runs from {len(versions)} versions of the code ({counts})"
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
@@ -80,11 +77,11 @@ def _missing(comparison: Comparison) -> Iterator[str]:
     for label, keys in missing_combinations(comparison).items():
         lacking: dict[str, list[str]] = {}
         for seed, bucket, languages in keys:
-            which = f"{seed}" if bucket is None else f"{seed} bucket {bucket}"
-            lacking.setdefault(names.get(languages, ""), []).append(which)
+            setting = f"{seed}" if bucket is None else f"{seed} bucket {bucket}"
+            lacking.setdefault(names.get(languages, ""), []).append(setting)
         if lacking:
             parts = (f"{order} seed {', '.join(seeds)}".strip() for order, seeds in sorted(lacking.items()))
-            yield f"missing: {label} has no finished run of {'; '.join(parts)}"
+            yield f"missing: {label} has no finished run for {'; '.join(parts)}"
 
 
 def _differing(comparison: Comparison) -> Iterator[str]:
@@ -97,7 +94,7 @@ def _differing(comparison: Comparison) -> Iterator[str]:
 
 
 def _alike(comparison: Comparison) -> Iterator[str]:
-    """Name the strategies whose scores are the same throughout, as where a memory is never due."""
+    """Report strategies with identical scores after every hop, for example if replay never ran."""
     by_scores: dict[frozenset[object], list[str]] = {}
     for label, runs in comparison.strategies.items():
         several = [run for run in runs if run.hops > 1]
@@ -105,16 +102,16 @@ def _alike(comparison: Comparison) -> Iterator[str]:
             (r.stream, r.languages, r.seed, r.bucket, m, r.scores[m].tobytes()) for r in several for m in r.metrics
         }
         by_scores.setdefault(frozenset(scores), []).append(label)
-    for throughout, labels in by_scores.items():
-        if throughout and len(labels) > 1:
+    for scores_of_all, labels in by_scores.items():
+        if scores_of_all and len(labels) > 1:
             yield (
-                f"{' and '.join(labels)} have the same scores after every hop: what sets them apart had no effect "
-                "(`xclrun plan` says where a memory is not used)"
+                f"{' and '.join(labels)} are identical after every hop: their different settings had no effect "
+                "(`xclrun plan` warns if a memory is never used)"
             )
 
 
 def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str]:
-    """Say which commands make the reference runs that T lacks; the first language of an order needs none."""
+    """Suggest commands for missing reference runs, which T needs for all languages but the first of an order."""
     references, metric = References(comparison.runs), comparison.metrics[0]
     sequences = [run for run in comparison.runs if run.stream == "sequence"]
     lacking = [run for run in sequences if np.isnan(references.scores(run, metric)[1:]).any()]
@@ -124,36 +121,36 @@ def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str
         return None if command is None else tuple(shared_overrides(shlex.split(command)[1:]))
 
     caveats = []
-    # Several commands that differ in strategies, orders and seeds alone need one command for their references.
+    # One command trains the references of all runs that differ only in strategy, order and seed.
     for (_, shared), runs in grouped(lacking, lambda r: (reference_name(r), command_of(r))).items():
         first = runs[0]
-        # Each language is learned alone: of orders of the same languages the first will do.
+        # References are trained on each language separately, so one order is enough for each set of languages.
         orders = {frozenset(run.languages): _order(run) for run in reversed(runs)}
         overrides = [f"dataset={comparison.dataset}", f"model={comparison.model}"] if shared is None else shared
-        made = reference_command(
+        suggested = reference_command(
             overrides, adapters_of(first.config["strategy"]), orders.values(), (run.seed for run in runs)
         )
         condition = "" if shared is not None else " (with the same dataset, model and trainer settings)"
-        caveats.append(f"T needs reference runs: {made}{condition}")
+        caveats.append(f"T needs reference runs: {suggested}{condition}")
     return caveats
 
 
 def _order(run: RunRecord) -> str:
-    """Return the order of a run as an override wants it."""
+    """Return the order of a run as an override."""
     return f"[{','.join(run.languages)}]" if run.order == "-".join(run.languages) else run.order
 
 
-# Runs that a caveat names, of each state; runs.csv has all.
+# At most so many runs of each state are named; runs.csv lists all.
 NAMED = 10
 
 
-def report_caveats(records: Sequence[RunRecord], left_out: Mapping[str, tuple[str, str]] | None = None) -> list[str]:
-    """Say what concerns all tables: runs that do not count (``left_out``: as of `write_report`), code versions."""
+def report_caveats(records: Sequence[RunRecord], excluded: Mapping[str, tuple[str, str]] | None = None) -> list[str]:
+    """List runs that were not used (``excluded``: see `write_report`) and differing code versions."""
     finished = [record for record in records if record.status == "finished"]
-    states = {r.run_id: (r.status, "") for r in records if r.status != "finished"} | dict(left_out or {})
+    states = {r.run_id: (r.status, "") for r in records if r.status != "finished"} | dict(excluded or {})
     caveats = []
     for state in sorted({state for state, _ in states.values()}):
-        runs = [f"{run} ({why})" if why else run for run, (its, why) in sorted(states.items()) if its == state]
+        runs = [f"{run} ({why})" if why else run for run, (status, why) in sorted(states.items()) if status == state]
         more = f"; and {len(runs) - NAMED} more, in runs.csv" if len(runs) > NAMED else ""
         caveats.append(f"not counted: {len(runs)} {state}: {'; '.join(runs[:NAMED])}{more}")
     versions = sorted({record.code_version for record in finished})
@@ -163,6 +160,6 @@ def report_caveats(records: Sequence[RunRecord], left_out: Mapping[str, tuple[st
 
 
 def unfinished(records: Sequence[RunRecord]) -> str:
-    """Count what has not finished: ``: 1 failed, 2 running``; empty where everything has."""
+    """Count unfinished runs: ``: 1 failed, 2 running``; empty if all have finished."""
     counts = Counter(record.status for record in records if record.status != "finished")
     return f": {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}" if counts else ""

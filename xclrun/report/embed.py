@@ -1,24 +1,22 @@
-"""Embed the tables, figures and numbers of reports in a hand-written Markdown page, which says where each belongs.
+"""Embed tables, figures and numbers of reports in a hand-written Markdown page.
 
-Each has a place in the page, between two comments, the first of which names a file of a report as ``NAME/FILE``::
+Two comments enclose each place in the page. The first names a file of a report as ``NAME/FILE``::
 
     <!-- report: ll_pud/tables/pud_words_tiny_budgets.md -->
     <!-- end -->
 
-What is between them is replaced: a table by its text, a figure by a link to a copy, ``summary.csv`` by a link to a copy
-of its aggregates, ``few_shot.csv`` by a link to a copy of the few-shot scores, ``matrices.csv`` by a link to the score
-matrices of all runs as counts. Copies are in a folder next to the page and named as it. Places of other reports stay
-unchanged; where two reports have figures of the same name, a copy's name begins with the report's. With
-``<!-- report: NAME/FILE once there is one -->`` a place may wait for runs that are still to come.
+The lines between them are replaced: by the text of a table, or by a link to a copy of a figure, of ``summary.csv``
+(aggregates), of ``few_shot.csv``, or of ``matrices.csv`` (the score matrices of all runs, as counts). Copies are in a
+directory with the name of the page; names of figures that several reports have begin with the report's name. Places of
+other reports are unchanged. ``<!-- report: NAME/FILE once there is one -->`` may name a file that does not exist yet.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.matrices import counted
@@ -30,130 +28,107 @@ from xclrun.report.tables import frame_csv
 from xclrun.report.write import FEW_SHOT, Report
 from xclrun.store.files import atomic_write
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-# Reads run id → predictions of some runs.
+# Returns run ID → predictions of runs.
 Reader = Callable[[Sequence[RunRecord]], Mapping[str, Predictions]]
 
 OPENS = re.compile(r"<!-- report: ([^/\s]+)/(\S+)( once there is one)? -->")
 CLOSES = "<!-- end -->"
-# What is in a place whose table or figure is still to come.
+# Content of a place whose file does not exist yet.
 NOT_YET = ("", "_Not yet: too few runs have finished._", "")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file of a report belongs: from the opening comment (``line``, from 0) to the closing one (``end``)."""
+    """The place of a report's file: indices of its opening (``line``) and closing comment (``end``)."""
 
     report: str
     file: str
     line: int
     end: int
-    later: bool = False  # the report need not have it yet
+    later: bool = False  # the file may not exist yet
 
 
 def places(page: Path, name: str) -> list[Place]:
-    """Return the places of a page, in their order, of which there are some for the report ``name``.
+    """Return all places of a page; at least one belongs to the report ``name``.
 
     Raises:
-        UsageError: the page cannot be read, a place has no end, or there is none for this report.
+        UsageError: the page is unreadable, a place is not closed, or none belongs to the report.
     """
     try:
         lines = page.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--into {page}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    found: list[Place] = []
+    places: list[Place] = []
     for i, line in enumerate(lines):
         if (opened := OPENS.fullmatch(line.strip())) is None:
             continue
         after = (j for j in range(i + 1, len(lines)) if lines[j].strip() == CLOSES or OPENS.fullmatch(lines[j].strip()))
         end = next(after, None)
         if end is None or lines[end].strip() != CLOSES:
-            raise UsageError(f"--into {page}: line {i + 1} opens a place that no {CLOSES} ends")
-        found.append(Place(opened[1], opened[2], i, end, opened[3] is not None))
-    if all(place.report != name for place in found):
-        others = f"; it has some for {', '.join(sorted({p.report for p in found}))}" if found else ""
+            raise UsageError(f"--into {page}: line {i + 1}: no {CLOSES} closes this place; add it")
+        places.append(Place(opened[1], opened[2], i, end, opened[3] is not None))
+    if all(place.report != name for place in places):
+        reports = ", ".join(f"'{report}'" for report in sorted({place.report for place in places}))
         raise UsageError(
-            f"--into {page}: has no place for the report {name}{others}; "
-            f"one is two lines: <!-- report: {name}/summary.csv --> and {CLOSES}"
+            f"--into {page}: no place for the report '{name}'{f' (only for {reports})' if reports else ''}; add the "
+            f"two lines <!-- report: {name}/summary.csv --> and {CLOSES}"
         )
-    return found
+    return places
 
 
 def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
-    """Fill the places of a Markdown page that are of a report; return how many there are.
+    """Fill the places of a report in a Markdown page, and return their number.
 
     Args:
-        predictions: reads those of runs, for matrices as counts; None: there are none.
+        predictions: reads the predictions that ``matrices.csv`` counts; None: there are none.
 
     Raises:
-        UsageError: as `places`; or the report has no such file.
+        UsageError: see `places`; or the report lacks a file.
     """
-    every = places(page, report.name)
-    mine = [place for place in every if place.report == report.name]
-    shown = _shown(report, predictions, {place.file for place in every if place.report != report.name})
-    for place in mine:
-        if place.file not in shown and not place.later:
+    all_places = places(page, report.name)
+    filled = [place for place in all_places if place.report == report.name]
+    tables = sorted(path.name for path in (report.directory / "tables").glob("*.md"))
+    numbers = [*(path.name for path in report.numbers), "matrices.csv"]
+    files = [*(f"tables/{name}" for name in tables), *(f"figures/{path.name}" for path in report.figures), *numbers]
+    for place in filled:
+        if place.file not in files and not place.later:
             raise UsageError(
-                f"--into {page}: line {place.line + 1}: the report {report.name} has no {place.file}; "
-                f"{did_you_mean(place.file, shown)}"
+                f"--into {page}: line {place.line + 1}: the report '{report.name}' has no file '{place.file}'; "
+                f"{did_you_mean(place.file, files)}"
             )
+    ambiguous = {place.file for place in all_places if place.report != report.name}
     lines = page.read_text(encoding="utf-8").splitlines()
-    # From the last on, so that the lines before it stay if they are.
-    for place in reversed(mine):
-        make = shown.get(place.file)
-        lines[place.line + 1 : place.end] = NOT_YET if make is None else make(page.parent / page.stem)
+    # Last place first, which leaves the line numbers of earlier places valid.
+    for place in reversed(filled):
+        content: Sequence[str] = NOT_YET
+        if place.file in files:
+            content = _content(place.file, report, page.parent / page.stem, place.file in ambiguous, predictions)
+        lines[place.line + 1 : place.end] = content
     atomic_write(page, "\n".join(lines) + "\n")
-    return len(mine)
+    return len(filled)
 
 
-def _shown(
-    report: Report, predictions: Reader | None, others: Collection[str]
-) -> dict[str, Callable[[Path], Sequence[str]]]:
-    """Return file → what makes the lines of its place, given the folder of copies.
-
-    Args:
-        others: files of other reports that the page shows.
-    """
-
-    def table(path: Path) -> Callable[[Path], Sequence[str]]:
-        def text(folder: Path) -> Sequence[str]:
-            heading, *rest = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-            return ["", f"**{heading.lstrip('# ')}**", *rest, ""]
-
-        return text
-
-    def figure(path: Path, caption: str) -> Callable[[Path], Sequence[str]]:
-        def copied(folder: Path) -> Sequence[str]:
-            name = f"{report.name}-{path.name}" if f"figures/{path.name}" in others else path.name
-            atomic_write(folder / name, path.read_bytes())
-            return ["", f"![{caption}]({link(folder.name, name)})", ""]
-
-        return copied
-
-    def csv(what: str, tail: str, frame: Callable[[], pd.DataFrame]) -> Callable[[Path], Sequence[str]]:
-        def copied(folder: Path) -> Sequence[str]:
-            name = f"{report.name}{tail}.csv"
-            atomic_write(folder / name, frame_csv(frame()))
-            return [f"{what}: [{name}]({link(folder.name, name)})."]
-
-        return copied
-
-    def matrices() -> pd.DataFrame:
-        runs = [run for one in report.sections if isinstance(one, StrategySection) for run in one.comparison.runs]
+def _content(file: str, report: Report, folder: Path, ambiguous: bool, predictions: Reader | None) -> Sequence[str]:
+    """Return the lines of a place, and copy its file to ``folder``."""
+    path = report.directory / file
+    if file.startswith("tables/"):
+        heading, *rest = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+        return ["", f"**{heading.lstrip('# ')}**", *rest, ""]
+    if file.startswith("figures/"):
+        plots = (plot for section in report.sections for block in section.blocks for plot in block.plots)
+        caption = {plot.name: plot.caption for plot in plots}[path.stem]
+        name = f"{report.name}-{path.name}" if ambiguous else path.name
+        atomic_write(folder / name, path.read_bytes())
+        return ["", f"![{caption}]({link(folder.name, name)})", ""]
+    if file == "matrices.csv":
+        runs = [run for s in report.sections if isinstance(s, StrategySection) for run in s.comparison.runs]
         runs += [run for run in report.records if run.run_id in set(report.few_shot["run_id"])]
-        return counted(runs, {} if predictions is None else predictions(runs))
-
-    captions = {
-        plot.name: plot.caption for section in report.sections for block in section.blocks for plot in block.plots
-    }
-    made = {f"tables/{path.name}": table(path) for path in sorted((report.directory / "tables").glob("*.md"))}
-    made |= {f"figures/{path.name}": figure(path, captions[path.stem]) for path in report.figures}
-    made["matrices.csv"] = csv("Score matrices of all runs, as counts", "-matrices", matrices)
-    if not (frame := report.frame).empty:
-        made[report.summary_csv.name] = csv("Numbers", "", lambda: frame[frame["language"] == ""])
-    if not report.few_shot.empty:
-        tail = "" if frame.empty else "-few-shot"
-        made[FEW_SHOT] = csv("Scores of all few-shot runs", tail, lambda: report.few_shot)
-    return made
+        label, tail = "Score matrices of all runs, as counts", "-matrices"
+        frame = counted(runs, {} if predictions is None else predictions(runs))
+    elif file == FEW_SHOT:
+        label, tail, frame = "Scores of all few-shot runs", "" if report.frame.empty else "-few-shot", report.few_shot
+    else:
+        label, tail, frame = "Numbers", "", report.frame[report.frame["language"] == ""]
+    name = f"{report.name}{tail}.csv"
+    atomic_write(folder / name, frame_csv(frame))
+    return [f"{label}: [{name}]({link(folder.name, name)})."]

@@ -1,6 +1,6 @@
 """Heat maps of score matrices: of one run, and of all strategies in one order.
 
-Of more than `MOST` languages cells have colours without numbers, and are small enough for a page to show all of them.
+With more than `MOST` languages, cells are small and have no numbers.
 """
 
 from __future__ import annotations
@@ -35,19 +35,15 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 
-# Inches of a cell, and points of a name next to it, if there are many.
+# Size of a cell in inches and of its name in points, with many languages.
 CELL = 0.125
 TICKS = 6
-# Frames of cells, ink and points: of few languages, and of many.
+# Colour and width in points of the frames of cells, with few and with many languages.
 LINES = ((("white", 3.2), ("black", 1.4)), (("white", 1.6), ("black", 0.7)))
 
 
 def heatmap(record: RunRecord, metric: str) -> Figure:
-    """Draw R in percent: a row for each hop, a column for each language; framed: the language just learned.
-
-    Raises:
-        ValueError: the run has no scores for the metric.
-    """
+    """Draw R in percent: a row for each hop, a column for each language; frames mark the language just learned."""
     if metric not in record.scores:
         raise ValueError(f"run {record.run_id} has no scores for {metric}; it has {', '.join(record.metrics)}")
     scores = 100 * record.scores[metric]
@@ -69,16 +65,12 @@ def heatmap(record: RunRecord, metric: str) -> Figure:
 
 
 def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: str) -> Figure:
-    """Draw the mean R over the runs of each strategy in one order, a panel for each.
-
-    Args:
-        strategies: label → its runs, which have the same languages in the same order.
-    """
+    """Draw the mean R over the runs of each strategy, which share one order, a panel for each strategy."""
     most = max(len(run.languages) for runs in strategies.values() for run in runs)
     many = most > MOST
     wide, high = (CELL, CELL) if many else (0.42, 0.3)
     width = 1.15 + wide * most
-    # As many side by side as a page can show.
+    # As many panels in a row as a page can show.
     columns = min(3, len(strategies), max(1, int(WIDEST / 1.5 // width)) if many else 3)
     figure, grid = panel_grid(len(strategies), columns, (width, 0.85 + high * (most + 1)), (0.9, 0.7))
     rows_of = [hop_names(runs[0]) for runs in strategies.values()]
@@ -86,9 +78,9 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
     ends = axis_of(matrices.values())  # one scale for all panels
     for k, (axes, (label, runs)) in enumerate(zip(grid, strategies.items(), strict=False)):
         image = _cells(axes, matrices[label], runs[0], ends, 6.5)
-        # Of the axes: a title of the image would be hidden by the numbers on it.
+        # On the axes: numbers would hide a tooltip of the image.
         tip(axes, f"{label}: mean of {len(runs)} run{'s' if len(runs) > 1 else ''}")
-        # The panel below, or the first of its row, has the same names.
+        # The panel below, or the first of the row, shows the same names.
         below, first = k + columns < len(strategies), k - k % columns
         languages = () if below and not many else runs[0].languages
         hops = () if k > first and rows_of[k] == rows_of[first] else rows_of[k]
@@ -101,7 +93,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
 
 
 def hop_names(record: RunRecord) -> list[str]:
-    """Return the names of the rows of a run's matrix: ``0 (before)``, ``1 en``, …"""
+    """Return the row names of a run's score matrix: ``0 (before)``, ``1 en``, …"""
     if record.stream == "joint":
         return ["0 (before)", "1 (all)"]
     alone = " alone" if record.stream == "independent" else ""
@@ -109,21 +101,21 @@ def hop_names(record: RunRecord) -> list[str]:
 
 
 def _names(axes: Axes, languages: Sequence[str], hops: Sequence[str], size: float | None) -> None:
-    """Name columns and rows; rotate names that have no room side by side."""
+    """Name columns and rows; long names are rotated."""
     across = 90 if len(languages) > MOST else 0 if not languages or short(languages) else 45
     for axis, names, rotation in ((axes.xaxis, languages, across), (axes.yaxis, hops, 0)):
-        # An axis that nobody sees need not be laid out either.
+        # Hidden axes need no layout.
         axis.set_visible(bool(names))
         if names:
             axis.set_ticks(range(len(names)), names, fontsize=size, rotation=rotation)
 
 
 def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float, float], size: float = 8) -> AxesImage:
-    """Draw a matrix in percent, grey where not measured; numbers are of ``size`` points, colours from ``ends``."""
+    """Draw a matrix in percent, grey where not measured; ``size``: of numbers, in points; ``ends``: of the colours."""
     axes.set_facecolor("#dddddd")
     image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
     if scores.shape[1] <= MOST:
-        # Numbers lie inside their cells: the layout, whose time is what measuring text takes, need not look at them.
+        # Numbers stay inside their cells. Leaving them out of the layout saves the time of measuring text.
         write_cells(axes, scores, "{:.1f}", ends[0] + 0.6 * (ends[1] - ends[0]), fontsize=size, in_layout=False)
     _outlines(axes, record)
     tickless(axes)
@@ -132,7 +124,7 @@ def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float,
 
 
 def _outlines(axes: Axes, record: RunRecord) -> None:
-    """Frame (hop i, language of hop i): white around black, so it shows on any colour."""
+    """Frame the cells (hop i, language of hop i) in white and black, visible on any colour."""
     from matplotlib.patches import Rectangle
 
     if record.stream == "joint":

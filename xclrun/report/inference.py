@@ -1,4 +1,4 @@
-"""Intervals and tests of one comparison: tables, figures, and the marks that other tables carry."""
+"""Statistical tests of one comparison: tables, and the significance marks of other tables."""
 
 from __future__ import annotations
 
@@ -36,32 +36,34 @@ from xclrun.report.tables import Cell, Reasons, Table, percent
 LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
 
 DIFFERENCES = (
-    "Δ: a − b in points, with the interval of blocked Tukey; d_z: Δ over the standard deviation of differences "
-    "between replicates, with 95 % interval"
+    "Δ: a − b in points, with the interval of Tukey's HSD with blocks; d_z: Δ divided by the standard deviation of the "
+    "differences between replicates, with 95 % interval"
 )
 EXPLORATORY = "exploratory: significance marks and “What was found” use the primary comparisons only"
-P_VALUES = "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs"
-P_VALUES_OF_ORDERS = f"{P_VALUES}; paired bootstrap: over test sentences, of these runs alone"
+P_VALUES = "p-values: Tukey's HSD adjusts for all pairs; the other tests use Holm's correction over all pairs"
+P_VALUES_OF_ORDERS = f"{P_VALUES}; paired bootstrap: over test sentences, for these runs only"
 MIXED_NOTE = (
-    "mixed model: t with Satterthwaite's degrees of freedom, Δ is the model's own estimate; where it estimates the "
-    "variance of strategy × order as 0, it takes runs of one order as independent and its p-values are too small"
+    "mixed model: t-test with Satterthwaite's degrees of freedom, Δ is the model's estimate; if the estimated variance "
+    "of strategy × order is 0, runs of one order are treated as independent and the p-values are too small"
 )
-# The numbers are those of docs/statistics.md.
+# The numbers are from docs/statistics.md.
 TUKEY = (
-    "Tukey's HSD is the CCL paper's method. Its pooled error assumes that all strategies have the same spread: with 10 "
-    "strategies that do not differ and 6 orders, it finds a difference from the baseline in 1 % of studies with equal "
-    "spreads, in 14 % if the baseline's spread is three times the others', and in 22 % at ten times"
+    "Tukey's HSD is the CCL paper's method. Its pooled error assumes equal spreads: with 10 equal strategies and 6 "
+    "orders, it finds a difference from the baseline in 1 % of studies with equal spreads, in 14 % if the baseline's "
+    "spread is three times that of the others, and in 22 % at ten times"
 )
 SHARED = (
-    "orders of one seed share its reference models and hop 0; only the paired t takes this into account (seeds crossed "
-    "with orders)"
+    "orders with the same seed share reference models and hop 0; only the paired t-test accounts for this (seeds "
+    "crossed with orders)"
 )
-# Names of the tests of all pairs that are asked for elsewhere.
+# Names of tests of all pairs.
 PAPER, BLOCKED, PAIRED_T = "Tukey, orders (CCL)", "Tukey, blocks", "paired t"
 MIXED = "mixed model"
-# Measures of the primary comparisons (`--primary`).
+# Default measures of the primary comparisons (`--primary`).
 PRIMARY = ("F", "FP")
 REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "buckets", "seed": "seeds"}
+# (metric, measure), or what `Verdicts.SUBJECTS` names.
+Subject = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,10 @@ class Tests:
     """All tests of one measure of one metric.
 
     Attributes:
-        data: all runs; tests are over its replicates, the mixed model over all of it.
-        few_shot: the languages of its blocks are targets, each a replicate; else sets of languages.
-        resampled: the bootstrap of the measure called ``name``; None: there is none.
-        shared: whether orders of one seed share inputs of the measure (`xclrun.analysis.measures.Measure.shared`).
+        data: all runs. Tests are over its replicates; the mixed model is fitted to all runs.
+        few_shot: the languages of a block are targets, and each is a replicate; else sets of languages are.
+        resampled: the bootstrap of the measure ``name``, if there is one.
+        shared: orders with the same seed share inputs of the measure (`xclrun.analysis.measures.Measure.shared`).
     """
 
     data: Replicates
@@ -88,43 +90,41 @@ class Tests:
 
     @property
     def replicates(self) -> str:
-        """What the replicates are, in one word."""
+        """The plural noun for the replicates."""
         if self.few_shot:
             return "languages" if self.data.kind == "languages" else "buckets"
         return REPLICATES[self.data.kind]
 
     @property
     def warnings(self) -> list[str]:
-        """Effects that tests on so few replicates cannot detect."""
+        """Effects that tests with so few replicates cannot detect."""
         k, n = self.averaged.values.shape
         return [] if self.few_shot and n < 2 else power_warnings(n, k * (k - 1) // 2)
 
     @property
     def scope(self) -> str:
-        """What the replicates are, and which conclusions they support."""
+        """The replicates, and the conclusions that they support."""
         n, runs = len(self.averaged.blocks), len(self.data.blocks)
         if self.few_shot and n < 2:
-            return (
-                f"replicates: one bucket of {self.data.languages[0]}; a test needs two languages, or two buckets of one"
-            )
+            return f"replicates: one bucket of {self.data.languages[0]}; a test needs two languages or two buckets"
         text = f"replicates: {n} {self.replicates}"
         if runs > n:
             text += f" ({runs} runs per strategy, averaged within each replicate)"
         if self.few_shot and self.data.kind != "languages":
-            text += f" of one language: the tests speak of {self.data.languages[0]} alone"
+            text += f" of one language: the tests apply only to {self.data.languages[0]}"
         elif self.data.kind == "seed":
-            text += f" of one order: the tests speak of {self.data.blocks[0][0]} alone"
+            text += f" of one order: the tests apply only to {self.data.blocks[0][0]}"
         elif self.data.kind == "bucket":
-            text += " of one set of languages: the tests speak of these languages alone"
-        if self.given:
-            text += f"; {self.given}"
+            text += " of one set of languages: the tests apply only to these languages"
+        if self.condition:
+            text += f"; {self.condition}"
         elif self._crossed is not None:
             text += f"; {SHARED}"
         return text
 
     @property
-    def given(self) -> str:
-        """Condition under which the tests hold, where orders share reference models; empty if there is none."""
+    def condition(self) -> str:
+        """Why tests hold only for the present reference models, if orders share them; empty if they do not."""
         return given_references(self.data.blocks) if self.shared and self.data.kind == "order" else ""
 
     @cached_property
@@ -132,29 +132,29 @@ class Tests:
         return crossed(self.data.blocks) if self.shared and self.data.kind == "order" else None
 
     def t_test(self, a: str, b: str) -> Pair:
-        """Test one pair by the paired t-test, with the pair's own variance and without correction."""
+        """Run a paired t-test with the pair's own variance, without correction."""
         data = self.averaged if self._crossed is None else self.data
-        one, other = (data.values[data.strategies.index(label)] for label in (a, b))
-        differences = one - other
+        first, second = (data.values[data.strategies.index(label)] for label in (a, b))
+        differences = first - second
         if self._crossed is None:
             return t_test(a, b, differences, data.tolerance)
         return crossed_test(a, b, differences, self._crossed, data.tolerance)
 
     def against(self, baseline: str) -> dict[str, Pair]:
-        """Test each strategy against the baseline, without correction; no p where the test is conditional (`given`)."""
+        """Test each strategy against the baseline, without correction; p is NaN if there is a `condition`."""
         labels = self.data.strategies if baseline in self.data.strategies else ()
         pairs = {label: self.t_test(label, baseline) for label in labels if label != baseline}
-        if not self.given:
+        if not self.condition:
             return pairs
         nan = math.nan
         return {
-            label: replace(pair, low=nan, high=nan, p=nan, effect=nan, reason=self.given)
+            label: replace(pair, low=nan, high=nan, p=nan, effect=nan, reason=self.condition)
             for label, pair in pairs.items()
         }
 
     @cached_property
     def blocked(self) -> tuple[Anova, list[Pair]]:
-        """Two-way ANOVA, strategy + replicate, and Tukey on it."""
+        """Two-way ANOVA (strategy + replicate) and its Tukey test."""
         fitted = blocked_anova(self.averaged)
         return fitted, tukey(self.averaged, fitted)
 
@@ -179,40 +179,37 @@ class Tests:
         tests["Wilcoxon"] = wilcoxon(data)
         if self.resampled is not None:
             draws = {label: self.resampled.of_strategy(label, self.name) for label in data.strategies}
-            both = [(pair, draws[pair.a], draws[pair.b]) for pair in untested(data, "")]
+            drawn = [(pair, draws[pair.a], draws[pair.b]) for pair in untested(data, "")]
             tests["paired bootstrap"] = with_holm([
-                replace(pair, p=math.nan if one is None or other is None else paired_p_value(one - other))
-                for pair, one, other in both
+                replace(pair, p=math.nan if a is None or b is None else paired_p_value(a - b)) for pair, a, b in drawn
             ])  # fmt: skip
         return tests
 
 
 class Verdicts:
-    """Tests of several measures of the same strategies: tables of them, and the marks that follow.
+    """Tests of several measures of the same strategies, their tables and significance marks.
 
-    The primary comparisons are the one confirmatory family of a section: each strategy against the baseline on the
-    primary measures, by paired t-tests with Holm's correction over all of them. docs/metrics.md, "Significance".
+    The primary comparisons are the confirmatory family of a section: each strategy against the baseline on the primary
+    measures, by paired t-tests with Holm's correction over all of them. docs/metrics.md, "Significance".
 
     Args:
-        tests: (metric, measure) → its tests, or what `SUBJECTS` names.
-        baseline: label of the strategy that marks compare with.
+        tests: (metric, measure) → tests.
+        baseline: label of the baseline strategy.
         primary: measures of the primary comparisons; None: all.
     """
 
     SUBJECTS = ("metric", "measure")
 
-    def __init__(
-        self, tests: Mapping[tuple[str, str], Tests], baseline: str, primary: Sequence[str] | None = PRIMARY
-    ) -> None:
+    def __init__(self, tests: Mapping[Subject, Tests], baseline: str, primary: Sequence[str] | None = PRIMARY) -> None:
         self.tests, self.baseline, self._primary = tests, baseline, primary
 
     def of(self, metric: str) -> dict[str, Tests]:
-        """Return measure → its tests of one metric."""
+        """Return measure → tests of one metric."""
         return {name: tests for (other, name), tests in self.tests.items() if other == metric}
 
     @cached_property
     def unadjusted(self) -> dict[tuple[str, str, str], Pair]:
-        """(strategy, metric, measure) → its test against the baseline, of the primary measures, without correction."""
+        """(strategy, metric, measure) → its primary comparison, without correction."""
         return {
             (label, metric, name): pair
             for (metric, name), tests in self.tests.items()
@@ -226,12 +223,12 @@ class Verdicts:
 
     @property
     def family(self) -> list[float]:
-        """The p-values of the whole section, those of `p_values` first."""
+        """The p-values of the family, those of `p_values` first."""
         return self.p_values
 
     @cached_property
     def primary(self) -> dict[tuple[str, str, str], Pair]:
-        """(strategy, metric, measure) → its test against the baseline, Holm over the family."""
+        """(strategy, metric, measure) → its primary comparison, with Holm's correction over the family."""
         adjusted = iter(holm(self.family))
         return {
             key: pair if math.isnan(pair.p) else replace(pair, p=float(next(adjusted)))
@@ -242,27 +239,28 @@ class Verdicts:
     def method(self) -> str:
         names = " and ".join(dict.fromkeys(name for _, _, name in self.unadjusted))
         replicates = " or ".join(dict.fromkeys(tests.replicates for tests in self.tests.values())) or "orders"
-        one = next((t for t in self.tests.values() if t.data.kind == "seed" and not t.few_shot), None)
-        alone = f" (of {one.data.blocks[0][0]} alone)" if one else ""
+        seeds = next((t for t in self.tests.values() if t.data.kind == "seed" and not t.few_shot), None)
+        order = f" (of {seeds.data.blocks[0][0]} only)" if seeds else ""
         n = len(self.family)
-        return f"paired t-test over {replicates}{alone}, Holm over {n} comparison{'s' * (n != 1)} ({names})"
+        comparisons = f"{n} comparison{'s' * (n != 1)} ({names})"
+        return f"paired t-test over {replicates}{order} with Holm's correction over {comparisons}"
 
     @property
     def marks_meaning(self) -> str:
-        return f"* ** ***: differs from the baseline, {self.baseline}: {self.method}, p < 0.05, 0.01, 0.001"
+        return f"* ** ***: different from the baseline, {self.baseline}, at p < 0.05, 0.01, 0.001 ({self.method})"
 
     def baseline_notes(self) -> list[str]:
-        """Say if there are no marks since the baseline was not tested."""
+        """Explain missing marks if the baseline was not tested."""
         if not self.tests:
             return []
-        without = [" ".join(subject(key)) for key, t in self.tests.items() if self.baseline not in t.data.strategies]
-        if not without:
+        untested = [" ".join(subject(key)) for key, t in self.tests.items() if self.baseline not in t.data.strategies]
+        if not untested:
             return []
-        where = "" if len(without) == len(self.tests) else f" of {', '.join(without)}"
-        return [f"no significance marks{where}: the baseline, {self.baseline}, is not among the strategies tested"]
+        subjects = "" if len(untested) == len(self.tests) else f" for {', '.join(untested)}"
+        return [f"no significance marks{subjects}: the baseline, {self.baseline}, is not among the tested strategies"]
 
     def marks(self) -> dict[tuple[str, str, str], str]:
-        """Return (strategy, metric, measure) → mark of its primary comparison with the baseline."""
+        """Return (strategy, metric, measure) → significance mark."""
         return {key: next((mark for level, mark in LEVELS if pair.p < level), "") for key, pair in self.primary.items()}
 
     def comparisons(self, title: str = "Primary comparisons with the baseline") -> Table | None:
@@ -270,7 +268,7 @@ class Verdicts:
         for (label, metric, name), pair in self.primary.items():
             raw = self.unadjusted[label, metric, name]
             effect = Cell(_number(pair.effect), pair.effect)
-            p_values = [_p_cell(one.p, one.reason, reasons) for one in (raw, pair)]
+            p_values = [_p_cell(test.p, test.reason, reasons) for test in (raw, pair)]
             difference = Cell(percent(pair.difference), pair.difference)
             rows.append((*subject((metric, name)), label, difference, _interval(pair), effect, *p_values))
         if not rows:
@@ -278,31 +276,31 @@ class Verdicts:
         notes = (
             *reasons.lines(),
             *self._of_each(lambda tests: [tests.scope], {key[1:] for key in self.primary}),
-            f"Δ: strategy − {self.baseline}, the baseline, in points, with the 95 % interval of the paired t-test "
-            "(each pair has its own variance, no correction); d_z: Δ over the standard deviation of the differences",
-            f"p (Holm): {self.method}; significance marks and “What was found” use these p-values only",
+            f"Δ: strategy − baseline ({self.baseline}) in points, with the 95 % interval of the paired t-test (each "
+            "pair has its own variance, no correction); d_z: Δ divided by the standard deviation of the differences",
+            f"p (Holm): {self.method}; significance marks and “What was found” use only these p-values",
         )
         header = (*self.SUBJECTS, "strategy", "Δ", "95 % interval", "d_z", "p", "p (Holm)")
         return Table(title, header, tuple(rows), notes, left=3)
 
     def anovas(self, title: str = "Do strategies differ") -> Table | None:
-        """Return the table of analyses of variance: does any strategy differ at all?"""
+        """Return analyses of variance, which test whether any strategies differ."""
         if not self.tests:
             return None
         rows, reasons = [], Reasons()
         for key, tests in self.tests.items():
-            for what, fitted in tests.analyses.items():
+            for name, fitted in tests.analyses.items():
                 df = f"{fitted.df[0]}, {fitted.df[1]}"
                 p = _p_cell(fitted.p, fitted.reason, reasons)
-                rows.append((*subject(key), what, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
+                rows.append((*subject(key), name, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
         scopes = self._of_each(
             lambda tests: [f"{tests.scope}; {len(tests.data.strategies)} strategies", *tests.warnings]
         )
         notes = (
             *reasons.lines(),
             *scopes,
-            f"{EXPLORATORY}; p-values without correction over measures",
-            "η²: share of the variance that strategies explain (partial, with blocks)",
+            f"{EXPLORATORY}; p-values are not corrected for several measures",
+            "η²: share of the variance explained by strategies (partial η² with blocks)",
         )
         header = (*self.SUBJECTS, "analysis of variance", "df", "F ratio", "p", "η²")
         return Table(title, header, tuple(rows), notes, left=3)
@@ -324,32 +322,32 @@ class Verdicts:
                 interval = _interval(tests.pairs[BLOCKED][k])
                 rows.append((*subject(key), pair.a, pair.b, difference, interval, Cell(effect, pair.effect),
                              *(cells.get(name, Cell("–")) for name in names)))  # fmt: skip
-        scopes = self._of_each(lambda tests: [f"{tests.scope}; the replicates are the blocks"])
+        scopes = self._of_each(lambda tests: [f"{tests.scope}; replicates are the blocks"])
         p_values = P_VALUES if all(tests.few_shot for tests in self.tests.values()) else P_VALUES_OF_ORDERS
         header = (*self.SUBJECTS, "a", "b", "Δ", "interval", "d_z", *names)
         further = [MIXED_NOTE] if MIXED in names else []
         notes = (*reasons.lines(), *scopes, EXPLORATORY, DIFFERENCES, p_values, *further, TUKEY)
         return Table(title, header, tuple(rows), notes, left=4)
 
-    def _of_each(self, say: Callable[[Tests], list[str]], keys: Collection[tuple[str, str]] | None = None) -> list[str]:
-        """Return the notes on the tests with these keys (None: all): each once, with its subjects if it is on some."""
+    def _of_each(self, describe: Callable[[Tests], list[str]], keys: Collection[Subject] | None = None) -> list[str]:
+        """Return notes on the tests with these keys (None: all); a note on some of them begins with their subjects."""
         subjects: dict[str, list[str]] = {}
-        about = {key: tests for key, tests in self.tests.items() if keys is None or key in keys}
-        for key, tests in about.items():
-            for line in say(tests):
+        described = {key: tests for key, tests in self.tests.items() if keys is None or key in keys}
+        for key, tests in described.items():
+            for line in describe(tests):
                 subjects.setdefault(line, []).append(" ".join(subject(key)))
-        return [line if len(on) == len(about) else f"{', '.join(on)}: {line}" for line, on in subjects.items()]
+        return [
+            line if len(names) == len(described) else f"{', '.join(names)}: {line}" for line, names in subjects.items()
+        ]
 
 
 class Inference(Verdicts):
     """Tests and intervals of the strategies of a comparison.
 
     Args:
-        references: has the scores M of the reference models.
         resampled: metric → its bootstrap, if there is one.
-        kind: of the bootstrap's intervals; None: each measure's default.
-        baseline: label of the strategy that marks compare with; None: ``naive``, else the first that is tested.
-        primary: measures of the primary comparisons.
+        kind: kind of bootstrap intervals; None: each measure's default.
+        baseline: label of the baseline strategy; None: ``naive``, or the first tested strategy.
     """
 
     def __init__(
@@ -362,13 +360,13 @@ class Inference(Verdicts):
         primary: Sequence[str] = PRIMARY,
     ) -> None:
         self.comparison, self.resampled, self.kind = comparison, resampled, kind
-        tests: dict[tuple[str, str], Tests] = {}
+        tests: dict[Subject, Tests] = {}
         for metric in comparison.metrics:
             for name, data in replicates(comparison, references, metric).items():
                 if len(data.blocks) > 1:
-                    one = MEASURES[name]
+                    measure, bootstrap = MEASURES[name], resampled.get(metric)
                     tests[metric, name] = Tests(
-                        data, one.higher_is_better, resampled=resampled.get(metric), name=name, shared=one.shared
+                        data, measure.higher_is_better, resampled=bootstrap, name=name, shared=measure.shared
                     )
         super().__init__(tests, self._default_baseline(tests) if baseline is None else baseline, primary)
 
@@ -377,7 +375,7 @@ class Inference(Verdicts):
             return [f"no significance marks: the baseline, {self.baseline}, has no runs in this section"]
         return super().baseline_notes()
 
-    def _default_baseline(self, tests: Mapping[tuple[str, str], Tests]) -> str:
+    def _default_baseline(self, tests: Mapping[Subject, Tests]) -> str:
         def rank(label: str) -> tuple[bool, ...]:
             run = self.comparison.strategies[label][0]
             return is_control(run), run.strategy != BASELINE, is_reference(run)
@@ -385,13 +383,13 @@ class Inference(Verdicts):
         return min((label for each in tests.values() for label in each.data.strategies), key=rank, default="")
 
 
-def subject(key: tuple[str, str]) -> tuple[str, str]:
-    """Return how tables write a metric and a measure: the metric's short name."""
+def subject(key: Subject) -> Subject:
+    """Abbreviate the metric of a key."""
     return short_name(key[0]), key[1]
 
 
 def p_text(p: float, sign: bool = False) -> str:
-    """Return a p-value as it is printed: three decimals, ``< 0.001`` below."""
+    """Format a p-value: three decimals, ``< 0.001`` below."""
     if p != p:
         return "–"
     return "< 0.001" if p < 0.001 else f"{'= ' if sign else ''}{p:.3f}"

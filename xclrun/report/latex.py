@@ -1,4 +1,4 @@
-"""Tables for LaTeX: booktabs, notes below, nothing that needs a special input encoding."""
+"""Tables for LaTeX with booktabs; the output is plain ASCII."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", 
         "²": "$^2$", "≤": r"$\leq$", "·": r"$\cdot$", "<": "$<$", ">": "$>$", "≠": r"$\neq$", "∞": r"$\infty$",
         "×": r"$\times$", "√": r"$\surd$", "∩": r"$\cap$", "∪": r"$\cup$", "…": r"\ldots{}", "‰": r"\textperthousand{}",
         "α": r"$\alpha$", "β": r"$\beta$", "′": "$'$", "“": "``", "”": "''", "—": "---",
-        # After a row's end a bare one would begin an option.
+        # After the end of a row, a bare bracket would begin an option.
         "[": "{[}"}  # fmt: skip
 
 
 def latex(table: Table, where: str = "", label: str = "") -> str:
-    """Return a table for a LaTeX ``table``: a caption that names ``where``, and notes below."""
+    """Return a table for LaTeX, captioned with its title and ``where``, with notes below."""
     caption = f"{table.title} ({where})" if where else table.title
     columns = "l" * table.left + "r" * (len(table.header) - table.left)
     identifier = re.sub(r"[^a-z0-9]+", "-", label or table.slug).strip("-")
@@ -54,7 +54,7 @@ def _tex_cell(cell: str) -> str:
 
 
 def _tex_note(note: str) -> str:
-    """Return a note as an item, after the mark that it explains if there is one."""
+    """Return a note as an item; a mark at its beginning becomes the label."""
     marked = re.fullmatch(r"(?:\[(\d+)\]|(\*[* ]*):) (.*)", note, re.DOTALL)
     if marked is None:
         return rf"\item {_tex(note)}"

@@ -1,4 +1,4 @@
-"""Curves over the examples of a stream, averaged over seeds, and the grids of panels that show them."""
+"""Curves over the examples of a stream, averaged over seeds, and their grids of panels."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Examples seen, shape (E,); mean scores at these points, (E,) or (E, N); one of the runs.
+# Examples seen, shape (E,); mean scores, (E,) or (E, N); one of the runs.
 Curve = tuple[np.ndarray, np.ndarray, RunRecord]
 
 
 def mean_curves(
     summary: Summary, metric: str, order: str, curve_of: Callable[[RunRecord, str], Any] = curves
 ) -> dict[str, Curve]:
-    """Return the curve of each strategy in one order; runs that were evaluated at other points than the first are
-    skipped."""
-    found = {}
+    """Return the curve of each strategy in one order, averaged over the runs with the first run's evaluation points."""
+    curves_of = {}
     for label, (runs, _) in compared(summary.comparison, order).items():
         each = [(run, curve) for run in runs if metric in run.scores and (curve := curve_of(run, metric)) is not None]
         alike = [
@@ -34,8 +33,8 @@ def mean_curves(
             if run.languages == each[0][0].languages and np.array_equal(x, each[0][1][0])
         ]  # fmt: skip
         if alike:
-            found[label] = alike[0][0], np.mean([y for _, y in alike], axis=0), each[0][0]
-    return found
+            curves_of[label] = alike[0][0], np.mean([y for _, y in alike], axis=0), each[0][0]
+    return curves_of
 
 
 def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, k: int, text: str) -> None:
@@ -43,7 +42,7 @@ def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, k: int, text: str) -> N
 
 
 def order_grid(rows: Sequence[str], orders: Sequence[str], height: float, across: str) -> tuple[Figure, np.ndarray]:
-    """Return a figure with a panel for each row and order, and its axes, shape (rows, orders)."""
+    """Return a figure with a panel for each row and order, and the axes, shape (rows, orders)."""
     figure = figure_of(2.2 + 3.4 * len(orders), height)
     grid = figure.subplots(len(rows), len(orders), squeeze=False, sharex="col", sharey=True)
     for axes in grid.ravel():

@@ -16,28 +16,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# From strong to no evidence; light enough for black digits, and distinguished by colour-blind readers.
+# From strong to no evidence: light enough for black digits, and distinguishable by colour-blind readers.
 _STEPS = (0.0, 0.001, 0.01, 0.05, 0.1, 1.0)
 _COLOURS = ("#2b83ba", "#74b3d8", "#b8d9ec", "#fde6c4", "#f4f4f4")
 
 
 def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure:
-    """Draw the p-values of all pairs, a panel for each of ``tests``: above the diagonal blocked Tukey's.
+    """Draw p-values of all pairs, a panel for each of ``tests``: above the diagonal those of Tukey's HSD with blocks.
 
     Args:
-        tests: name of a panel → its tests.
-        below: name of the test (`Tests.pairs`) whose p-values are below the diagonal.
+        below: name of the test (`Tests.pairs`) below the diagonal.
     """
     from matplotlib.patches import Patch
 
-    most = max(len(one.data.strategies) for one in tests.values())
+    most = max(len(test.data.strategies) for test in tests.values())
     side = max(1.3, 0.43 * most + 0.3)
-    # Side by side as long as the digits can be read on a page of usual width; else two by two.
+    # In one row if the digits stay legible at the usual width of a page, else two in a row.
     columns = len(tests) if side * len(tests) <= WIDEST else min(2, len(tests))
     figure, panels = panel_grid(len(tests), columns, (side, side + 1.3), (2.6, 0.6))
-    for k, (axes, (name, one)) in enumerate(zip(panels, tests.items(), strict=False)):
-        labelled = k % columns == 0 or len(one.data.strategies) != most
-        _p_panel(axes, one.data.strategies, one.pairs[below], one.pairs[BLOCKED], name, labelled)
+    for k, (axes, (name, test)) in enumerate(zip(panels, tests.items(), strict=False)):
+        labelled = k % columns == 0 or len(test.data.strategies) != most
+        _p_panel(axes, test.data.strategies, test.pairs[below], test.pairs[BLOCKED], name, labelled)
     names = [f"p < {_STEPS[1]:g}", *(f"p < {high:g}" for high in _STEPS[2:-1]), f"p ≥ {_STEPS[-2]:g}"]
     patches = (Patch(facecolor=c, edgecolor="#999999", label=name) for c, name in zip(_COLOURS, names, strict=True))
     key(figure, patches, 7)
@@ -46,11 +45,11 @@ def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure
 
 
 def rank_figure(tests: Mapping[str, Tests], title: str) -> Figure:
-    """Draw mean ranks over blocks, a panel for each of ``tests``; bars join strategies that do not differ (Nemenyi)."""
-    most = max(len(one.data.strategies) for one in tests.values())
+    """Draw mean ranks over blocks, a panel for each of ``tests``; bars join strategies without difference (Nemenyi)."""
+    most = max(len(test.data.strategies) for test in tests.values())
     figure = figure_of(8.4, (0.95 + 0.2 * ((most + 1) // 2)) * len(tests) + 0.6)
-    for axes, (name, one) in zip(figure.subplots(len(tests), 1, squeeze=False)[:, 0], tests.items(), strict=True):
-        _ranks(axes, one.ranks, f"{name}  (Friedman p {p_text(one.ranks.p, sign=True)})")
+    for axes, (name, test) in zip(figure.subplots(len(tests), 1, squeeze=False)[:, 0], tests.items(), strict=True):
+        _ranks(axes, test.ranks, f"{name}  (Friedman p {p_text(test.ranks.p, sign=True)})")
     titled(
         figure, title, "Blue bars join strategies whose mean ranks differ by at most CD (not significantly different)"
     )
@@ -81,8 +80,8 @@ def _ranks(axes: Axes, tested: CriticalDifference, title: str) -> None:
     k = len(tested.strategies)
     below = (k + 1) // 2
     label = f"CD = {tested.critical:.2f}"
-    label += ": more than any difference of mean ranks can be" if tested.critical > k - 1 else ""
-    # Beside the axis there is room for the longest text, a name with its rank: a share of the width for each character.
+    label += ": larger than any possible difference of mean ranks" if tested.critical > k - 1 else ""
+    # Room at the sides for the longest name with its rank: a share of the width for each character.
     share = min(0.32, 0.0076 * (8 + max(map(len, tested.strategies))))
     margin = max(0.4 + 0.12 * k, share / (1 - 2 * share) * k)
     axes.set(xlim=(1 - margin, max(k + margin, 1.1 + tested.critical)), ylim=(-1.1 - 0.62 * below, 2.4))
@@ -92,12 +91,12 @@ def _ranks(axes: Axes, tested: CriticalDifference, title: str) -> None:
         axes.plot([rank, rank], [0, 0.18], color="black", linewidth=1)
         axes.text(rank, 0.28, str(rank), ha="center", va="bottom", fontsize=7)
     for place, (name, rank) in enumerate(zip(tested.strategies, tested.ranks, strict=True)):
-        left = place < below
-        level = -1.0 - 0.62 * (place if left else k - 1 - place)
-        end = axes.get_xlim()[0] + 0.02 if left else axes.get_xlim()[1] - 0.02
+        at_left = place < below
+        level = -1.0 - 0.62 * (place if at_left else k - 1 - place)
+        end = axes.get_xlim()[0] + 0.02 if at_left else axes.get_xlim()[1] - 0.02
         axes.plot([rank, rank, end], [0, level, level], color=GREY, linewidth=0.7)
         text = f"{name} ({rank:.2f})"
-        axes.text(end, level + 0.06, text, ha="left" if left else "right", va="bottom", fontsize=7)
+        axes.text(end, level + 0.06, text, ha="left" if at_left else "right", va="bottom", fontsize=7)
     for step, (first, last) in enumerate(tested.groups):
         height = -0.22 - 0.16 * (step % 4)
         ends = [tested.ranks[first] - 0.03, tested.ranks[last] + 0.03]

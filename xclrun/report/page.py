@@ -1,4 +1,4 @@
-"""`index.html`: one self-contained page with sortable tables, figures with tooltips, and the runs behind each cell.
+"""Render `index.html`: one self-contained page with sortable tables, figures, and the runs behind each cell.
 
 ``templates/page.html`` escapes every value that this module does not mark as safe.
 """
@@ -10,7 +10,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,29 +27,19 @@ if TYPE_CHECKING:
     from xclrun.report.write import Report
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    caption: str
-    title: str
-    width: str
-    files: dict[str, str]
-    svg: str
-
-
 def page(
-    report: Report, made: str, commands: Sequence[str], drawings: Mapping[str, str], formats: Sequence[str]
+    report: Report, date: str, commands: Sequence[str], drawings: Mapping[str, str], formats: Sequence[str]
 ) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
     Args:
-        made: when, for people.
-        commands: what was typed to make the report and the runs.
-        drawings: name of a figure → SVG; a figure that is missing here is skipped.
-        formats: further formats of the figures besides SVG.
+        commands: command lines of the report and its runs.
+        drawings: name of a figure → SVG; figures without a drawing are skipped.
+        formats: formats of the figures in addition to SVG.
     """
-    runs, sections = runs_table(report.records, report.left_out), report.sections
+    runs, sections = runs_table(report.records, report.excluded), report.sections
     tables = [table for section in sections for block in section.blocks for table in block.tables]
-    # Numbers of the sets of runs behind cells.
+    # Number the sets of runs behind cells.
     behind = dict.fromkeys(
         cell.runs for table in tables for row in table.rows for cell in row if isinstance(cell, Cell) and cell.runs
     )
@@ -60,12 +49,12 @@ def page(
         for section in sections for block in section.blocks for plot in block.plots if plot.name in drawings
     }  # fmt: skip
     blocks = [
-        [one for one in section.blocks if one.tables or any(plot.name in drawn for plot in one.plots)]
+        [block for block in section.blocks if block.tables or any(plot.name in drawn for plot in block.plots)]
         for section in sections
     ]
     finished = [record for record in report.records if record.status == "finished"]
     return templates().get_template("page.html").render(
-        name=report.name, made=made, version=xclrun.__version__, commands=commands, finished=finished,
+        name=report.name, date=date, version=xclrun.__version__, commands=commands, finished=finished,
         defined=definitions(sections), sections=list(zip(sections, blocks, strict=True)), drawn=drawn,
         report_caveats=report.caveats, environment=_environment(finished), runs=runs, run_sets=run_sets,
         run_sets_json=_json([list(ids) for ids in run_sets]), css=_asset("page.css"), js=_asset("page.js"),
@@ -77,9 +66,9 @@ def definitions(sections: Iterable[Section]) -> dict[str, str]:
     return {name: text for section in sections for name, text in section.definitions.items()}
 
 
-def runs_table(records: Iterable[RunRecord], left_out: Mapping[str, tuple[str, str]] | None = None) -> Table:
-    """Return the table of all runs, finished or not; a run that could not be read has its state alone."""
-    states = {run: state for run, (state, _) in (left_out or {}).items()}
+def runs_table(records: Iterable[RunRecord], excluded: Mapping[str, tuple[str, str]] | None = None) -> Table:
+    """Return a row for each run, finished or not; of an unreadable run only the state is known."""
+    states = {run: state for run, (state, _) in (excluded or {}).items()}
     header = ("run", "dataset", "model", "strategy", "order", "seed", "K", "bucket", "code", "algorithms", "data",
               "status")  # fmt: skip
     rows = []
@@ -87,39 +76,42 @@ def runs_table(records: Iterable[RunRecord], left_out: Mapping[str, tuple[str, s
         records, key=lambda r: (r.dataset, r.model, r.strategy, r.order, r.seed, r.shots or 0, r.bucket or 0, r.run_id)
     ):
         k, bucket = ("–" if value is None else value for value in (r.shots, r.bucket))
-        what = (r.run_id, r.dataset, r.model, r.strategy, r.order, r.seed, k, bucket)
+        settings = (r.run_id, r.dataset, r.model, r.strategy, r.order, r.seed, k, bucket)
         status = states.pop(r.run_id, r.status)
-        rows.append(tuple(map(str, (*what, r.code_version, r.algorithms, r.data_fingerprint[:12], status))))
+        rows.append(tuple(map(str, (*settings, r.code_version, r.algorithms, r.data_fingerprint[:12], status))))
     rows += [(run, *["–"] * (len(header) - 2), state) for run, state in sorted(states.items())]
     return Table("Runs", header, tuple(rows), left=len(header))
 
 
 def table_html(table: Table, run_sets: Mapping[tuple[str, ...], int] | None = None) -> str:
-    """Return a table as HTML; ``run_sets`` numbers the sets of runs behind cells."""
     module: Any = templates().get_template("table.html").module
     return str(module.table(table, run_sets or {}))
 
 
-def _drawn(plot: Plot, svg: str, suffixes: Sequence[str]) -> _Drawn:
-    """Return a figure with its own title, read from its SVG."""
+def _drawn(plot: Plot, svg: str, suffixes: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the template's macro ``plot``; title and width are read from the SVG."""
     from markupsafe import Markup
 
     drawing = svg[svg.index("<svg") :]
     titled = re.search(rf'<svg[^>]*? {TITLE}="([^"]*)"', drawing)
     title = html.unescape(titled[1]) if titled else ""
     width = re.search(r'<svg[^>]*?width="([\d.]+)pt"', drawing)
-    files = {suffix: link("figures", f"{slug(plot.name)}.{suffix}") for suffix in suffixes}
     label = Markup('<svg role="img" aria-label="{}"').format(": ".join(filter(None, (plot.caption, title))))
-    return _Drawn(plot.caption, title, f"{float(width[1]) * 1.2:.0f}" if width else "", files,
-                  Markup(drawing.replace("<svg", label, 1)))  # fmt: skip
+    return {
+        "caption": plot.caption,
+        "title": title,
+        "width": f"{float(width[1]) * 1.2:.0f}" if width else "",
+        "files": {suffix: link("figures", f"{slug(plot.name)}.{suffix}") for suffix in suffixes},
+        "svg": Markup(drawing.replace("<svg", label, 1)),
+    }
 
 
 def _environment(finished: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the environment of the runs: each fact, with the number of runs where they differ."""
+    """Return each fact about the runs' environment, with the number of runs if they differ."""
     facts: dict[str, Counter[str]] = {}
     for record in finished:
-        of_run = {k: v for k, v in record.environment.items() if k != "started"} | {"code": record.code_version}
-        for key, value in of_run.items():
+        values = {k: v for k, v in record.environment.items() if k != "started"} | {"code": record.code_version}
+        for key, value in values.items():
             facts.setdefault(key, Counter())[str(value)] += 1
     return {
         key: ", ".join(value if len(counts) == 1 else f"{value} ({n} runs)" for value, n in sorted(counts.items()))
@@ -132,13 +124,13 @@ def templates() -> Environment:
     """Return the Jinja environment of ``templates/``; values are escaped for HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("xclrun.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    made.filters["cell"] = lambda text: text if isinstance(text, Cell) else Cell(text)
-    made.filters["inline_code"] = _inline_code
-    return made
+    environment.filters["cell"] = lambda text: text if isinstance(text, Cell) else Cell(text)
+    environment.filters["inline_code"] = _inline_code
+    return environment
 
 
 def _inline_code(text: str) -> str:
@@ -150,7 +142,7 @@ def _inline_code(text: str) -> str:
 def _json(content: object) -> str:
     from markupsafe import Markup
 
-    # No "<" at all: "</script" would end the element, "<!--" would begin a comment in it.
+    # Escape every "<": "</script" would end the element, "<!--" would begin a comment in it.
     return Markup(json.dumps(content).replace("<", "\\u003c"))
 
 

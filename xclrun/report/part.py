@@ -1,7 +1,7 @@
-"""The registry of what a report can show, in reading order.
+"""The registry of report parts, in reading order.
 
-A part is a heading with paragraphs, tables and figures under it: a function in a file of `xclrun.report.parts` that
-yields them. `part` enters it here; nothing else has to know of it::
+A part is a function in a file of `xclrun.report.parts`. It yields the paragraphs, tables and figures under one heading,
+and is registered by the decorator `part`::
 
     @part(StrategySection, place=30, title="Trade-offs")
     def trade_offs(section: StrategySection) -> Iterator[Item]:
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 
 
 class Plot:
-    """A figure that is not drawn yet.
+    """A figure to be drawn later.
 
     Args:
-        name: of its files, unique in a report.
-        caption: the kind of figure; the figure's own title, which the page shows next to it, has the details.
-        draw: returns None if there is nothing to show.
-        arguments: of ``draw``.
+        name: file name without suffix, unique in a report.
+        caption: the kind of figure; the title of the figure has the details.
+        draw: called with ``arguments``; returns None without data.
     """
 
     def __init__(self, name: str, caption: str, draw: Callable[..., Figure | None], *arguments: Any) -> None:
@@ -38,9 +37,9 @@ class Plot:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a part needs to show something: a caveat of its section, ``<heading>: n/a: needs <what>``."""
+    """What a part lacks; the section prints the note ``<heading>: n/a: needs <requirement>``."""
 
-    what: str
+    requirement: str
 
 
 # None is skipped.
@@ -53,14 +52,13 @@ class Part:
     """An entry of the registry.
 
     Attributes:
-        name: of its function.
-        data: class of what it is made from; see `xclrun.report.section.Section.data`.
-        place: position among the parts of the same class, lowest first.
-        title: the heading; ``{words}`` are replaced from ``data.heading``.
-        make: yields the contents; a part that yields nothing is left out.
-        folded: whether the page shows it closed at first.
-        runs_alone: it needs nothing but the runs, so its figures are drawn while tests are still computed.
-        terminal: a terminal shows its tables too, after the means.
+        name: name of the function.
+        data: class of the function's argument; see `xclrun.report.section.Section.data`.
+        place: position among the parts of this class, lowest first.
+        title: heading; ``{words}`` are replaced from ``data.heading``.
+        folded: the page shows the part closed.
+        runs_alone: needs only the runs, so its figures are drawn while tests are still being computed.
+        terminal: the terminal prints its tables too, after the means.
     """
 
     name: str
@@ -75,7 +73,7 @@ class Part:
 
 @dataclass
 class Block:
-    """What a part made of some data; true if there is a table or a figure."""
+    """The items of a part; true if there is a table or a figure."""
 
     part: Part
     title: str
@@ -94,19 +92,17 @@ PARTS: dict[str, Part] = {}
 def part(
     data: type[Data], place: int, title: str, **options: bool
 ) -> Callable[[Callable[[Data], Iterable[Item]]], Part]:
-    """Enter a function into the registry; ``options`` are the flags of `Part`.
-
-    Raises:
-        ValueError: the name is taken, or another part of the same class has that place.
-    """
+    """Register a function; ``options`` are the flags of `Part`."""
 
     def enter(make: Callable[[Data], Iterable[Item]]) -> Part:
-        made = Part(make.__name__, data, place, title, make, **options)
+        entry = Part(make.__name__, data, place, title, make, **options)
         for other in PARTS.values():
-            if other.name == made.name or (other.data, other.place) == (data, place):
-                raise ValueError(f"part {made.name} of {data.__name__}, place {place}: {other.name} is there already")
-        PARTS[made.name] = made
-        return made
+            if other.name == entry.name or (other.data, other.place) == (data, place):
+                raise ValueError(
+                    f"part '{entry.name}' of {data.__name__}: '{other.name}' has the same name or place {place}"
+                )
+        PARTS[entry.name] = entry
+        return entry
 
     return enter
 
@@ -116,11 +112,7 @@ def parts_of(data: type) -> list[Part]:
 
 
 def make_block(part: Part, data: Any) -> Block:
-    """Make a part.
-
-    Raises:
-        TypeError: it yields something that is no `Item`.
-    """
+    """Collect the items of a part."""
     block = Block(part, part.title.format_map(getattr(data, "heading", {})))
     for item in part.make(data):
         if isinstance(item, str):
@@ -130,7 +122,7 @@ def make_block(part: Part, data: Any) -> Block:
         elif isinstance(item, Plot):
             block.plots.append(item)
         elif isinstance(item, Needs):
-            block.needs.append(f"{block.title}: n/a: needs {item.what}")
+            block.needs.append(f"{block.title}: n/a: needs {item.requirement}")
         elif item is not None:
-            raise TypeError(f"part {part.name} yields {type(item).__name__}; it may yield str, Table, Plot and Needs")
+            raise TypeError(f"part '{part.name}' yields {type(item).__name__}; yield only str, Table, Plot or Needs")
     return block

@@ -1,4 +1,4 @@
-"""What a report says of runs that belong together, and how it is made."""
+"""Base class of the sections of a report, and the options of a report."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from xclrun.report.tables import Table
 
 @dataclass(frozen=True)
 class Options:
-    """How a report is made.
+    """Options of a report.
 
     Attributes:
         unpaired: average all runs of each strategy, not only the combinations that every strategy has finished.
         interval: kind of bootstrap interval (`xclrun.analysis.bootstrap.INTERVALS`); None: each measure's default.
-        full: resamples have as many sentences as the test set, instead of 600 at most.
-        table: number of the published table to show next to ours.
-        few_shot_table: number of the table of the few-shot paper that the sweep makes.
-        baseline: label of the strategy that marks and budgets compare with; None: ``naive``, else the first tested.
-        formats: further formats of figures besides SVG, of `xclrun.report.style.FURTHER`.
-        choice: how the settings of the runs were chosen on dev; None: nothing was chosen.
+        full: draw as many sentences as the test set has, instead of at most 600.
+        table: number of the published CCL table to compare with.
+        few_shot_table: number of the table of the few-shot paper that the sweep reproduces.
+        baseline: label of the baseline strategy; None: ``naive``, or the first tested strategy.
+        formats: figure formats in addition to SVG, from `xclrun.report.style.FURTHER`.
+        choice: how settings were selected on dev scores; None: they were not.
         primary: measures of the primary comparisons.
-        command: what was typed to make the report; empty if it is not known.
+        command: the command line of the report; empty if unknown.
     """
 
     unpaired: bool = False
@@ -40,13 +40,12 @@ class Options:
 
 
 class Section:
-    """Runs that belong together, such as those of one dataset and model, and what their parts show.
+    """Runs that are reported together, for example those of one dataset and model.
 
     Attributes:
-        title: its heading.
-        where: how the names of its tables' files begin.
-        definitions: what its tables show, name with arrow → meaning.
-        legend: what is under its tables on a terminal.
+        where: prefix of the file names of its tables.
+        definitions: name of a measure with its arrow → meaning.
+        legend: printed below the tables on a terminal.
     """
 
     title: str
@@ -59,11 +58,11 @@ class Section:
 
     @cached_property
     def data(self) -> list[object]:
-        """What its parts are made from, in reading order; each object has the parts of its class."""
+        """The objects passed to parts, in reading order; each object is passed to the parts of its class."""
         return [self]
 
     def make(self, runs_alone: bool = False) -> list[Block]:
-        """Make all parts, or only those that need nothing but the runs; each is made once."""
+        """Make all parts, or only those that need only the runs; each part is made once."""
         blocks = []
         for k, data in enumerate(self.data):
             for part in parts_of(type(data)):
@@ -88,10 +87,10 @@ class Section:
 
     @property
     def terminal(self) -> list[Table]:
-        """The tables that a terminal shows."""
+        """The tables printed on a terminal."""
         return [table for block in self.blocks if block.part.terminal for table in block.tables]
 
     @property
     def lead(self) -> list[Table]:
-        """The tables that precede those of the parts in Markdown."""
+        """Tables that precede those of the parts in Markdown."""
         return []

@@ -1,4 +1,4 @@
-"""The section of a report about one dataset and model: strategies that learn in sequence, compared."""
+"""The section of a report about strategies that learn in sequence, for one dataset and model."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNPAIRED = (
-    "--unpaired: means are over all runs of each strategy; what is said to be found, significance marks, tests, "
-    "bootstrap intervals, score matrices, learning curves, confusions and figures of distances and hops are still over "
-    "the runs that all strategies have finished, so their values can differ"
+    "--unpaired: means are over all runs of each strategy; “What was found”, significance marks, tests, bootstrap "
+    "intervals, score matrices, learning curves, confusions and figures of distances and hops use only the runs that "
+    "all strategies have finished, so their values can differ"
 )
 
 
 class ReportData:
-    """What the sections of a report share; each is computed when it is first asked for.
+    """Data shared by the sections of a report, computed on first use.
 
     Args:
-        records: the runs that are compared.
-        options: how the report is made.
-        pool: all runs that are read, to count tuning trials; None: ``records``.
-        predictions: reads run id → its predictions, for the bootstrap and the confusions; None: there are none.
-        commands: run id → the command that made it, to tell how to make what is missing.
-        gradients: reads ``overlap`` and ``class_gradients`` → run id → what was recorded; None: there is nothing.
-        others: finished runs that are not read, to count their tuning trials too.
+        records: the runs to compare.
+        pool: all runs in these outputs, for counting tuning trials; None: ``records``.
+        predictions: returns run ID → predictions, for the bootstrap and confusion matrices.
+        commands: run ID → the command line that started it, to suggest commands for missing runs.
+        gradients: returns ``overlap`` and ``class_gradients`` → run ID → recorded values.
+        others: further finished runs, for counting tuning trials.
     """
 
     def __init__(
@@ -68,12 +67,10 @@ class ReportData:
 
     @cached_property
     def predictions(self) -> Mapping[str, Predictions]:
-        """Run id → its predictions; there may be none."""
         return {} if self._read_predictions is None else self._read_predictions()
 
     @cached_property
     def gradients(self) -> Mapping[str, Mapping[str, pd.DataFrame]]:
-        """``overlap`` (see `xclrun.analysis.overlap`) and ``class_gradients`` → run id → what was recorded."""
         return {} if self._read_gradients is None else self._read_gradients()
 
     @cached_property
@@ -82,12 +79,7 @@ class ReportData:
 
 
 class StrategySection(Section):
-    """What a report says of one dataset and model.
-
-    Args:
-        comparison: its runs.
-        shared: what all sections are made from.
-    """
+    """The runs of one dataset and model; see `ReportData` for ``shared``."""
 
     def __init__(self, comparison: Comparison, shared: ReportData) -> None:
         super().__init__()
@@ -95,33 +87,34 @@ class StrategySection(Section):
         self.title = f"{comparison.dataset} · {comparison.model}"
         self.where = f"{comparison.dataset}_{comparison.model}"
         self.names = names_of(comparison)
-        self.definitions = {f"{one.name} {one.arrow}": one.definition for one in comparison.headlines}
+        self.definitions = {f"{m.name} {m.arrow}": m.definition for m in comparison.headlines}
         self.legend = (
-            f"{' '.join(self.definitions)} (the arrow: what is better) · percent, mean ± standard deviation over runs"
+            f"{' '.join(self.definitions)} (↑ higher is better, ↓ lower is better) · percent, mean ± standard "
+            "deviation over runs"
         )
         self.heading = {"published": self.options.table}
 
-    def file(self, kind: str, *what: str) -> str:
-        """Return the name of a figure's files; metrics have their short names."""
-        return "_".join([kind, self.where, *(short_name(one) if one in BY_NAME else one for one in what)])
+    def file(self, kind: str, *details: str) -> str:
+        """Return the file name of a figure; metrics are abbreviated."""
+        return "_".join([kind, self.where, *(short_name(name) if name in BY_NAME else name for name in details)])
 
     @cached_property
     def _bootstrap(self) -> tuple[dict[str, Resampled], list[str]]:
-        """Metric → its bootstrap, and why a metric has none."""
-        found, without = {}, []
+        """Metric → its bootstrap, and the reasons why metrics have none."""
+        resampled, reasons = {}, []
         for metric in self.comparison.metrics:
             try:
                 size = None if self.options.full else SENTENCES
-                found[metric] = Resampled(
+                resampled[metric] = Resampled(
                     self.comparison, self.shared.references, self.shared.predictions, metric, size=size
                 )
             except ValueError as error:
-                without.append(f"{short_name(metric)}: no bootstrap: {error}")
-        return found, without
+                reasons.append(f"{short_name(metric)}: no bootstrap: {error}")
+        return resampled, reasons
 
     @cached_property
     def chosen(self) -> str:
-        """What was chosen on dev, where settings were."""
+        """How settings were selected on dev scores; empty if they were not."""
         choice, comparison = self.options.choice, self.comparison
         if choice is None or not choice.strategies(comparison.dataset, comparison.model):
             return ""
@@ -150,12 +143,12 @@ class StrategySection(Section):
     @property
     def caveats(self) -> list[str]:
         unpaired = [UNPAIRED] if self.options.unpaired else []
-        own = comparison_caveats(self.comparison, self.shared.commands, self.options.command)
-        return [*own, *self._bootstrap[1], *self.inference.baseline_notes(), *unpaired, *super().caveats]
+        caveats = comparison_caveats(self.comparison, self.shared.commands, self.options.command)
+        return [*caveats, *self._bootstrap[1], *self.inference.baseline_notes(), *unpaired, *super().caveats]
 
     @property
     def terminal(self) -> list[Table]:
-        # Of one order it would be the same again.
+        # With a single order, the table by order would repeat the means.
         metrics = self.comparison.metrics if len(self.comparison.orders) > 1 else ()
         return [*self.summary.means(), *map(self.summary.orders, metrics), *super().terminal]
 

@@ -1,4 +1,4 @@
-"""What all figures share: colours that colour-blind readers can tell apart, sizes, and how a figure becomes files."""
+"""Colours, sizes and helpers for all figures, and how a figure is saved."""
 
 from __future__ import annotations
 
@@ -25,31 +25,30 @@ if TYPE_CHECKING:
 
     from xclrun.analysis.record import RunRecord
 
-# Okabe & Ito 2008, their yellow darkened to show on white; then those of Tol's muted scheme (2021) that differ from
-# them, and two more. Beyond the sixteenth they come again with another marker.
+# Okabe & Ito 2008 with a darker yellow; then colours of Tol's muted scheme (2021) that differ from them, and two more.
+# From the 17th line on, colours repeat with another marker. All can be distinguished by colour-blind readers.
 COLOURS = (
     "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C00",
     "#332288", "#882255", "#44AA99", "#661100", "#AA4499", "#117733", "#6699CC", "#B8860B",
 )  # fmt: skip
-# For what is no strategy, language or seed: two sides of one thing.
+# For pairs of things other than strategies, languages and seeds.
 SIDES = ("#5B7083", "#C9A66B")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 GREY = "#767676"
-# The page shows figures as SVG; these a report also writes if they are asked for: drawing them takes twice as long.
-FURTHER = ("pdf", "png")
+FURTHER = ("pdf", "png")  # formats on request: they double the drawing time
 DPI = 150
-POINTS = 72  # to the inch: with as many pixels, images in SVG are as small as they can be
-WIDEST = 14.0  # inches of panels side by side: shrunk to a page's width, more cannot be read
-MOST = 16  # languages of which each has its own line, numbers and columns in a report; of more, colours and means
-ORDERS = 12  # orders that have panels in a figure: more cannot be read
-FEW = 8  # classes of a confusion matrix whose cells hold their number
+POINTS = 72  # per inch: with one pixel per point, images in SVG are smallest
+WIDEST = 14.0  # inches of panels in a row: wider ones are illegible at a page's width
+MOST = 16  # with more languages, reports show colours and means instead of lines, numbers and columns
+ORDERS = 12  # orders with a panel in a figure
+FEW = 8  # classes of a confusion matrix with numbers in its cells
 TIP = "tip:"
-# The attribute of an SVG that holds its title, and the class of the group that draws it.
+# Attribute of an SVG with its title, and class of the group that draws the title.
 TITLE = "data-title"
 
 
 def metric_title(metric: str, runs: Iterable[RunRecord], unit: str = "%") -> str:
-    """Return what titles call a metric: with its unit, and how F1 over spans was scored unless by the default."""
+    """Return a metric's title with its unit, and with the scoring of span F1 unless it is the default."""
     ways = {run.slot_f1 for run in runs} - {"span_micro"} if BY_NAME[metric].span_f1 else set()
     remarks = ", ".join(filter(None, (unit, *sorted(ways))))
     return BY_NAME[metric].title + (f" ({remarks})" if remarks else "")
@@ -60,24 +59,24 @@ def colour(k: int) -> str:
 
 
 def marker(k: int) -> str:
-    """Return the marker of the k-th line: no two of the first 128 lines share both colour and marker."""
+    """Return the marker of the k-th line; the first 128 lines differ in colour or marker."""
     return MARKERS[(k + k // len(COLOURS)) % len(MARKERS)]
 
 
 def places(names: Iterable[str], every: Iterable[str]) -> dict[str, int]:
-    """Return name → its place among all: its colour in all figures, whatever else they show."""
+    """Return name → its index in ``every``, which determines its colour in all figures."""
     order = list(every)
     return {name: order.index(name) for name in names}
 
 
 def first_orders(orders: Sequence[str]) -> tuple[Sequence[str], str]:
-    """Return the orders that have panels, and what a title says where others have none."""
+    """Return the orders with panels, and the remark of a title on the other orders."""
     return orders[:ORDERS], f"; {ORDERS} of {len(orders)} orders" if len(orders) > ORDERS else ""
 
 
 def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: float = 100.0) -> tuple[float, float]:
-    """Return the ends of an axis that follows the data: a margin around them, on whole fives, within ``low`` to
-    ``high``, and at least ``least`` apart so that noise does not fill a figure; all of it if there are no data."""
+    """Return the limits of an axis: the data with a margin, rounded to fives, within ``low`` and ``high``, and at least
+    ``least`` apart, which keeps noise from filling a figure; ``low`` and ``high`` without data."""
     import numpy as np
 
     numbers = np.concatenate([np.ravel(np.asarray(value, dtype=float)) for value in values] or [np.array([])])
@@ -94,19 +93,19 @@ def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: 
 
 
 def short(names: Sequence[str]) -> bool:
-    """Say whether labels are short enough to stand upright side by side: language keys are, names of tasks are not."""
+    """Return whether labels fit next to each other without rotation, as language codes do."""
     return max(map(len, names)) <= 3
 
 
 def figure_of(width: float, height: float) -> Figure:
-    """Return a figure of that size in inches, with automatic layout."""
+    """Return a figure of ``width`` × ``height`` inches with automatic layout."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def plain(axes: Axes, across: str = "", up: str = "") -> None:
-    """Remove the frame's upper and right line, lay a light grid beneath, and name the axes."""
+    """Hide the upper and right spines, add a light grid, and label the axes."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=7)
     axes.grid(color="#e4e4e4", linewidth=0.6)
@@ -117,13 +116,13 @@ def plain(axes: Axes, across: str = "", up: str = "") -> None:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text cut to ``width`` characters, between words where its first one fits."""
+    """Shorten a text to ``width`` characters, between words if the first word fits."""
     short_text = textwrap.shorten(text, width, placeholder="…")
     return f"{text[: width - 1]}…" if short_text == "…" else short_text
 
 
 def line(axes: Axes, x: ArrayLike, y: ArrayLike, k: int, text: str, **look: Any) -> None:
-    """Draw the k-th line in its colour; the SVG shows ``text`` where the pointer rests on it."""
+    """Draw the k-th line in its colour, with the tooltip ``text``."""
     (drawn,) = axes.plot(x, y, **{"color": colour(k), "marker": marker(k), **look})
     tip(drawn, text)
 
@@ -134,12 +133,12 @@ def ends_of_hops(axes: Axes, places: Iterable[float]) -> None:
 
 
 def key(figure: Figure, handles: Iterable[Any], size: float = 8) -> None:
-    """Explain colours and markers at the right of the figure."""
+    """Draw a legend at the right of the figure."""
     figure.legend(handles=list(handles), loc="outside right center", fontsize=size, frameon=False)
 
 
 def legend(figure: Figure, labels: Iterable[str], every: Iterable[str]) -> None:
-    """Name the strategies at the right, in the colours and markers that they have among all (``every``)."""
+    """Draw a legend of strategies in the colours that they have among ``every``."""
     from matplotlib.lines import Line2D
 
     key(figure, (
@@ -149,7 +148,7 @@ def legend(figure: Figure, labels: Iterable[str], every: Iterable[str]) -> None:
 
 
 def titled(figure: Figure, text: str, across: str = "", up: str = "") -> None:
-    """Set the title, in lines that fit the figure, and the names of the axes that all panels share."""
+    """Set the title, wrapped to the width of the figure, and the axis labels that all panels share."""
     for name, label in ((across, figure.supxlabel), (up, figure.supylabel)):
         if name:
             label(name, fontsize=8)
@@ -157,7 +156,7 @@ def titled(figure: Figure, text: str, across: str = "", up: str = "") -> None:
 
 
 def colour_bar(figure: Figure, image: Any, panels: Any, label: str, **look: Any) -> None:
-    """Explain the colours of images with small type."""
+    """Draw a colour bar with small type."""
     bar = figure.colorbar(image, ax=panels, pad=0.01, **look)
     bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=7)
@@ -171,11 +170,11 @@ def panel_grid(
     sharex: bool = False,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of equal panels, at most ``most`` to a row, and the axes of the grid.
+    """Return a figure of equal panels, at most ``most`` in a row, and their axes.
 
     Args:
-        panel: width and height of a panel in inches.
-        margin: inches that the figure has besides its panels.
+        panel: width and height of a panel, in inches.
+        margin: width and height of the rest of the figure, in inches.
     """
     columns = min(most, panels)
     rows = math.ceil(panels / columns)
@@ -187,12 +186,12 @@ def panel_grid(
 
 
 def confusion_panel(axes: Axes, counts: np.ndarray, chosen: np.ndarray, names: Sequence[str], size: float) -> AxesImage:
-    """Draw the share of each gold class (rows) predicted as each class, in percent.
+    """Draw the share in percent of each gold class (rows) predicted as each class.
 
     Args:
         counts: shape (classes, classes).
-        chosen: the classes to show.
-        names: of these, in ``size`` points.
+        chosen: indices of the classes to show.
+        names: names of these classes, drawn in ``size`` points.
     """
     import numpy as np
 
@@ -207,7 +206,7 @@ def confusion_panel(axes: Axes, counts: np.ndarray, chosen: np.ndarray, names: S
 
 
 def write_cells(axes: Axes, matrix: np.ndarray, pattern: str, middle: float, **look: Any) -> None:
-    """Write the numbers of an image into its cells: white on the dark colours below ``middle``, – for NaN."""
+    """Write the numbers of an image into its cells: white below ``middle``, black above, – for NaN."""
     import numpy as np
 
     for (i, j), value in np.ndenumerate(matrix):
@@ -216,22 +215,19 @@ def write_cells(axes: Axes, matrix: np.ndarray, pattern: str, middle: float, **l
 
 
 def more_formats(formats: Sequence[str]) -> str:
-    """Say how to get figures in the formats that a report lacks; empty where it has all."""
+    """Return a hint on how to get figures in the missing formats; empty if there are none."""
     missing = [name for name in FURTHER if name not in formats]
     if not missing:
         return ""
     names = " and ".join(name.upper() for name in missing)
-    return f"Figures as {names}: the report's command again, with `--formats {','.join([*formats, *missing])}`."
+    return f"For figures as {names}, repeat the report's command with `--formats {','.join([*formats, *missing])}`."
 
 
 def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -> list[Path]:
-    """Write a figure under ``folder`` as SVG and in ``further`` formats; equal figures give equal bytes.
+    """Write a figure to ``folder`` as SVG and in ``further`` formats; equal figures give equal bytes.
 
     Returns:
-        The paths, that of SVG first.
-
-    Raises:
-        UsageError, RunError: the place cannot be written.
+        The paths, SVG first.
     """
     from matplotlib import rc_context
     from matplotlib.backend_bases import get_registered_canvas_class
@@ -247,41 +243,49 @@ def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -
         path = folder / f"{slug(name)}.{suffix}"
         buffer = io.BytesIO()
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})
-        # Text stays text in both, to be searched and edited.
+        # Keep text as text, to be searched and edited.
         with rc_context({"svg.hashsalt": "xclrun", "svg.fonttype": "none", "pdf.fonttype": 42}):
             figure.dpi = POINTS if suffix == "svg" else DPI
-            # Not `savefig`, which draws a settled layout a second time.
+            # `savefig` would draw the settled layout twice.
             canvas = get_registered_canvas_class(suffix)(figure)
             getattr(canvas, f"print_{suffix}")(buffer, metadata=metadata)
         content = buffer.getvalue()
-        marked = _marked(content.decode(), title.replace("\n", " ")).encode() if suffix == "svg" else content
-        atomic_write(path, marked)
+        if suffix == "svg":
+            # Turn the group IDs set by `tip` into SVG titles, and mark the group of the figure's title.
+            svg = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", content.decode())
+            svg = svg.replace(f'<g id="{TITLE}">', f'<g class="{TITLE}">')
+            attribute = escape(title.replace("\n", " "))
+            content = (svg.replace("<svg ", f'<svg {TITLE}="{attribute}" ', 1) if title else svg).encode()
+        atomic_write(path, content)
         paths.append(path)
     return paths
 
 
 def settle(figure: Figure) -> None:
-    """Lay a figure out once, not once for each time it is drawn: that is most of the time of a large one."""
+    """Compute the layout once instead of at every drawing, which takes most of the time of a large figure."""
     if (engine := figure.get_layout_engine()) is None:
         return
     for axis in _axes_of(figure):
         if not axis.get_label_text():
-            # Else all numbers along the axis are measured to find the place of a label that is not there.
+            # Without coordinates, matplotlib measures all tick labels to place the missing label.
             axis.set_label_coords(0.5, 0)
     engine.execute(figure)
     figure.set_layout_engine("none")
     for axis in _axes_of(figure):
         if axis.get_label_text():
-            _fix_label(axis)
+            # Fix the label where the layout put it; measuring the axes updates its position.
+            axis.axes.get_tightbbox()
+            place = axis.label.get_transform().transform(axis.label.get_position())
+            axis.set_label_coords(*axis.axes.transAxes.inverted().transform(place))
         if not axis.get_offset_text().get_text():
-            # Nothing is placed by where the numbers along the axis end any more.
+            # No position depends on the extent of the tick labels any more.
             for tick in axis.majorTicks:
                 tick.label1.set_in_layout(False)
                 tick.label2.set_in_layout(False)
 
 
 def uncover(figure: Figure) -> None:
-    """Draw lines and points larger that would be hidden by identical ones drawn later: each then has a visible rim."""
+    """Enlarge lines and points that identical, later ones would hide, so that a rim remains visible."""
     import numpy as np
 
     for axes in figure.axes:
@@ -290,7 +294,7 @@ def uncover(figure: Figure) -> None:
             data = np.asarray(line.get_xydata())
             if line.get_transform() != axes.transData or not len(data):
                 continue
-            # To a fifth of a point on paper.
+            # Compare positions to a fifth of a point.
             place = np.round(axes.transData.transform(data) * 5 * POINTS / figure.dpi).tobytes()
             covering = above.get(place, 0)
             above[place] = covering + 1
@@ -299,7 +303,7 @@ def uncover(figure: Figure) -> None:
 
 
 def side_by_side(values: Sequence[float], width: float) -> np.ndarray:
-    """Return offsets around 0 that place equal values side by side, at most ``width`` apart; shape of ``values``."""
+    """Return offsets around 0 that place equal values next to each other, at most ``width`` apart."""
     import numpy as np
 
     _, group, counts = np.unique(np.round(values, 6), return_inverse=True, return_counts=True)
@@ -311,25 +315,10 @@ def _axes_of(figure: Figure) -> list[Axis]:
     return [axis for axes in figure.axes if axes.get_visible() for axis in (axes.xaxis, axes.yaxis)]
 
 
-def _fix_label(axis: Axis) -> None:
-    """Fix the label of an axis at the place that the layout gave it."""
-    # Makes the axes, which the layout has moved, place their label again.
-    axis.axes.get_tightbbox()
-    place = axis.label.get_transform().transform(axis.label.get_position())
-    axis.set_label_coords(*axis.axes.transAxes.inverted().transform(place))
-
-
 def tickless(axes: Axes) -> None:
     axes.tick_params(length=0, bottom=False, left=False)
 
 
 def tip(artist: Artist, text: str) -> None:
-    """Let the SVG show ``text`` where the pointer rests on ``artist``."""
+    """Add a tooltip to an artist in the SVG."""
     artist.set_gid(f"{TIP}{text}")
-
-
-def _marked(svg: str, title: str) -> str:
-    """Turn the group names set by `tip` into titles, which browsers show, and mark the group of the figure's title."""
-    svg = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
-    svg = svg.replace(f'<g id="{TITLE}">', f'<g class="{TITLE}">')
-    return svg.replace("<svg ", f'<svg {TITLE}="{escape(title)}" ', 1) if title else svg

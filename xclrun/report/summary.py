@@ -1,7 +1,7 @@
-"""Tables of `xclrun.analysis.aggregate.summarise`: means over orders and seeds, by order, by language.
+"""Tables of means over orders and seeds, by order, and by language.
 
-Values are percent with two decimals, as mean ± standard deviation over runs; a missing value is ``n/a`` with a
-numbered reason under the table.
+Values are percent with two decimals, as mean ± standard deviation over runs. Missing values are ``n/a`` with a numbered
+footnote.
 """
 
 from __future__ import annotations
@@ -23,17 +23,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Row of what a constant answer scores.
+# Row with the scores of a constant answer.
 CONSTANT = "constant answer"
 HOP_0 = (
-    "T0: from hop 0, whose fresh head answers nearly always the same, by its seed the worse or the better of the two "
-    "constant answers; so runs differ by more than what is transferred"
+    "T0 is measured from hop 0, where an untrained head gives nearly always the same answer, which depends on the "
+    "seed; this adds variance between runs that is not due to transfer"
 )
+UNEQUAL = (
+    "orders have unequal numbers of runs: each mean is the mean of the orders' means; ± is over runs, weighted so that "
+    "orders count equally"
+)
+SPAN_SCORING = {
+    "span_micro": "micro F1 over labelled spans",
+    "tag_macro": "macro F1 over single tags (evaluate.slot_f1=tag_macro), not span F1",
+}
 
 
-def ruled(comparison: Comparison, shown: Iterable[str]) -> tuple[int, ...]:
-    """Return the row at which reference models and controls begin, below a rule; none if that is the first row."""
-    first = next((k for k, label in enumerate(shown) if not is_ranked(comparison.strategies[label][0])), 0)
+def ruled(comparison: Comparison, labels: Iterable[str]) -> tuple[int, ...]:
+    """Return the first row of reference models and controls, for a rule above it; none if it is the first row."""
+    first = next((k for k, label in enumerate(labels) if not is_ranked(comparison.strategies[label][0])), 0)
     return (first,) if first else ()
 
 
@@ -41,11 +49,9 @@ class Summary:
     """The means of one comparison.
 
     Args:
-        frame: as `xclrun.analysis.aggregate.summarise` returns it.
-        marks: (strategy, metric, measure) → mark of its difference from the baseline.
-        unpaired: as given to `summarise`.
-        marks_meaning: what marks mean.
-        chosen: how the settings of the runs were chosen; empty where they were not.
+        frame: see `xclrun.analysis.aggregate.summarise`; ``unpaired`` as there.
+        marks: (strategy, metric, measure) → significance mark; ``marks_meaning`` explains them.
+        chosen: how settings were selected on dev scores; empty if they were not.
     """
 
     def __init__(
@@ -59,15 +65,14 @@ class Summary:
     ) -> None:
         self.comparison, self.marks, self.unpaired = comparison, marks or {}, unpaired
         self.marks_meaning, self.chosen = marks_meaning, chosen
-        self.measures = [one.name for one in comparison.headlines]
-        own = frame[(frame["dataset"] == comparison.dataset) & (frame["model"] == comparison.model)]
-        self._rows = {(r.strategy, r.order, r.metric, r.measure, r.language): r for r in own.itertuples(index=False)}
+        self.measures = [measure.name for measure in comparison.headlines]
+        rows = frame[(frame["dataset"] == comparison.dataset) & (frame["model"] == comparison.model)]
+        self._rows = {(r.strategy, r.order, r.metric, r.measure, r.language): r for r in rows.itertuples(index=False)}
         self._behind = {
             (label, order): runs
             for order in (MEAN, *comparison.orders)
             for label, (runs, _) in compared(comparison, order, unpaired).items()
         }
-        self.scoring = _scoring(comparison)
         self.names = f"{comparison.dataset}, {comparison.model}"
 
     def means(self) -> list[Table]:
@@ -77,13 +82,15 @@ class Summary:
         ]
 
     def main(self, metrics: Sequence[str], order: str = MEAN, title: str = "Mean over orders and seeds") -> Table:
-        """Return the table of one order, or of the mean over orders: a row per strategy, F T T0 FP of each metric."""
-        shown = [strategy for strategy in self.comparison.strategies if self._has(strategy, order)]
+        """Return the headline measures of some metrics, in one order or averaged: a row for each strategy."""
+        strategies = [strategy for strategy in self.comparison.strategies if self._has(strategy, order)]
         keys = [(metric, measure, "") for metric in metrics for measure in self.measures]
-        return self._by_strategy(title, order, shown, dict(zip(self._header(metrics), keys, strict=True)), counted=True)
+        return self._by_strategy(
+            title, order, strategies, dict(zip(self._header(metrics), keys, strict=True)), counted=True
+        )
 
     def orders(self, metric: str) -> Table:
-        """Return all orders in one table: a row per order and strategy, F T T0 FP of one metric."""
+        """Return the headline measures of one metric: a row for each order and strategy."""
         reasons = Reasons()
         rows = []
         for order in self.comparison.orders:
@@ -95,29 +102,31 @@ class Summary:
             if rows and set(floor) != {"–"}:
                 rows.append((order, CONSTANT, Cell("–"), *map(Cell, floor)))
         header = ("order", "strategy", "runs", *self._header([metric]))
-        footer = self._footer([metric], [row[2] for row in rows])
-        named = self.reference_note(row[1] for row in rows if row[1] != CONSTANT)
-        footer = [*named, *self._hop_0([metric], self.measures), *footer]
-        title, notes = f"{headline(metric)}, by order", (*reasons.lines(), *footer)
+        notes = (
+            *reasons.lines(),
+            *self.reference_note(row[1] for row in rows if row[1] != CONSTANT),
+            *self._hop_0([metric], self.measures),
+            *self._footer([metric], [row[2] for row in rows]),
+        )
+        title = f"{headline(metric)}, by order"
         return Table(title, header, tuple(rows), notes, left=2, ruled=group_starts(rows))
 
     def languages(self, metric: str, measure: str) -> Table:
-        """Return one measure of one metric by language, over orders and seeds; of more than `MOST` a row for each."""
+        """Return one measure by language: a column, or with more than `MOST` languages a row, for each language."""
         if len(self.comparison.languages) > MOST:
             return self._by_language(metric, measure)
         keys = {language: (metric, measure, language) for language in self.comparison.languages}
-        shown = [k for k in self.comparison.strategies if any((k, MEAN, *key) in self._rows for key in keys.values())]
+        strategies = [
+            k for k in self.comparison.strategies if any((k, MEAN, *key) in self._rows for key in keys.values())
+        ]
         scripts = scripts_of(self.comparison.languages)
         named = ", ".join(f"{name} ({', '.join(keys_of)})" for name, keys_of in scripts.items())
-        title, further = _title_of_languages(metric, measure), [f"scripts: {named}"] if scripts else []
-        return self._by_strategy(title, MEAN, shown, keys, counted=False, further=further)
+        title, further = f"{self._headline(metric, measure)} by language", [f"scripts: {named}"] if scripts else []
+        return self._by_strategy(title, MEAN, strategies, keys, counted=False, further=further)
 
     def groups(self, metric: str, measure: str) -> Table | None:
-        """Return one measure of one metric by family and by script: means over the languages of each.
-
-        Those of one language are left out. None where no strategy has the measure by language.
-        """
-        shown = self._with_languages(metric, measure)
+        """Return one measure averaged over the languages of each family and script that has several of them."""
+        strategies = self._with_languages(metric, measure)
         rows: list[tuple[str, ...]] = []
         starts = []
         for kind in ("family", "script_name"):
@@ -129,54 +138,57 @@ class Summary:
             # The largest groups first.
             for name, keys in sorted(groups.items(), key=lambda item: -len(item[1])):
                 if len(keys) > 1:
-                    cells = [self._mean_cell(k, metric, measure, keys) for k in shown]
-                    self._mark_row(shown, cells, measure)
+                    cells = [self._mean_cell(k, metric, measure, keys) for k in strategies]
+                    self._mark_row(strategies, cells, measure)
                     rows.append((name, str(len(keys)), *cells))
-        if not shown or not rows:
+        if not strategies or not rows:
             return None
-        title = f"{headline(metric)} {measure} {MEASURES[measure].arrow} by family and by script"
+        title = f"{self._headline(metric, measure)} by family and by script"
         notes = (
-            "means over the languages of a family or script, of which each counts the same; those of one language are "
-            "left out",
+            "unweighted means over the languages of a family or script; families and scripts with a single language "
+            "are not shown",
         )
         ruled = tuple(start for start in starts if 0 < start < len(rows))
-        header = ("family; script", "languages", *shown)
+        header = ("family; script", "languages", *strategies)
         return Table(title, header, tuple(rows), notes, raised=_best_of_row(rows), ruled=ruled)
 
     def _mean_cell(self, strategy: str, metric: str, measure: str, keys: Sequence[str]) -> Cell:
         values = [self.value(strategy, metric, measure, language=key) for key in keys]
-        known = [value for value in values if not math.isnan(value)]
-        mean = sum(known) / len(known) if known else math.nan
-        return Cell(MEASURES[measure].shown(mean), mean) if known else Cell("–")
+        values = [value for value in values if not math.isnan(value)]
+        mean = sum(values) / len(values) if values else math.nan
+        return Cell(MEASURES[measure].shown(mean), mean) if values else Cell("–")
 
     def _by_language(self, metric: str, measure: str) -> Table:
-        """Return `languages` as a row for each language, with its name, family and script, family by family."""
-        known = {key: language_of(key) for key in self.comparison.languages}
-        shown, reasons, rows = self._with_languages(metric, measure), Reasons(), []
-        floors = {key: self.floor(metric, MEAN, measure, key) for key in known}
+        """Return a row for each language with its name, family and script, sorted by family."""
+        languages = {key: language_of(key) for key in self.comparison.languages}
+        strategies, reasons, rows = self._with_languages(metric, measure), Reasons(), []
+        floors = {key: self.floor(metric, MEAN, measure, key) for key in languages}
         has_floor = set(floors.values()) != {"–"}
 
         def place(key: str) -> tuple[object, ...]:
-            language = known[key]
+            language = languages[key]
             return (True, key) if language is None else (False, language.family, language.branch, key)
 
-        for key in sorted(known, key=place):
-            language = known[key]
-            cells = [self._cell(k, MEAN, metric, measure, key, reasons) for k in shown]
-            self._mark_row(shown, cells, measure)
+        for key in sorted(languages, key=place):
+            language = languages[key]
+            cells = [self._cell(k, MEAN, metric, measure, key, reasons) for k in strategies]
+            self._mark_row(strategies, cells, measure)
             facts = ("–", "–", "–") if language is None else (language.name, language.family, language.script_name)
             rows.append((key, *facts, *cells, *([floors[key]] if has_floor else [])))
-        header = ("language", "name", "family", "script", *shown, *([CONSTANT] if has_floor else []))
+        header = ("language", "name", "family", "script", *strategies, *([CONSTANT] if has_floor else []))
         notes = (
             *reasons.lines(),
-            *self.reference_note(shown),
+            *self.reference_note(strategies),
             *self._hop_0([metric], [measure]),
             *self._footer([metric], []),
         )
-        title, families = _title_of_languages(metric, measure), group_starts([row[2:] for row in rows])
         return Table(
-            title, header, tuple(rows) if shown else (), notes, left=4, raised=_best_of_row(rows), ruled=families
-        )
+            f"{self._headline(metric, measure)} by language", header, tuple(rows) if strategies else (), notes, left=4,
+            raised=_best_of_row(rows), ruled=group_starts([row[2:] for row in rows]),
+        )  # fmt: skip
+
+    def _headline(self, metric: str, measure: str) -> str:
+        return f"{headline(metric)} {measure} {MEASURES[measure].arrow}"
 
     def _with_languages(self, metric: str, measure: str) -> list[str]:
         languages = self.comparison.languages
@@ -186,63 +198,62 @@ class Summary:
             if any(not math.isnan(self.value(strategy, metric, measure, language=key)) for key in languages)
         ]
 
-    def _mark_row(self, shown: Sequence[str], cells: Sequence[Cell], measure: str) -> None:
-        ranked = [cell for strategy, cell in zip(shown, cells, strict=True) if self.is_ranked(strategy)]
+    def _mark_row(self, strategies: Sequence[str], cells: Sequence[Cell], measure: str) -> None:
+        ranked = [cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)]
         mark_best(ranked, highest=MEASURES[measure].higher_is_better)
 
     def measured(self, metric: str, measures: Sequence[str], title: str) -> Table:
-        """Return some measures of one metric, over orders and seeds, with what they mean."""
+        """Return some measures of one metric, averaged over orders and seeds, with their definitions."""
         keys = {f"{name} {MEASURES[name].arrow}": (metric, name, "") for name in measures}
-        shown = [strategy for strategy in self.comparison.strategies if self._has(strategy, MEAN)]
-        table = self._by_strategy(title, MEAN, shown, keys, counted=True)
+        strategies = [strategy for strategy in self.comparison.strategies if self._has(strategy, MEAN)]
+        table = self._by_strategy(title, MEAN, strategies, keys, counted=True)
         return replace(table, notes=(*table.notes, *(f"{name}: {MEASURES[name].definition}" for name in measures)))
 
     def floors(self, metric: str) -> list[str]:
-        """Return what a constant answer scores on each language, and on their mean; none if it is not known."""
+        """Return the scores of a constant answer on each language, and their mean; empty if unknown."""
         floors = [self.floor(metric, MEAN, "FP", language) for language in (*self.comparison.languages, "")]
         return [] if set(floors) == {"–"} else floors
 
     def _by_strategy(
-        self, title: str, order: str, shown: Sequence[str], keys: Mapping[str, tuple[str, str, str]], counted: bool,
-        further: Sequence[str] = (),
+        self, title: str, order: str, strategies: Sequence[str], keys: Mapping[str, tuple[str, str, str]],
+        counted: bool, further: Sequence[str] = (),
     ) -> Table:  # fmt: skip
-        """Return a row per strategy; below them, ruled off, what a constant answer scores, if that is known.
+        """Return a row for each strategy, and one for a constant answer if its scores are known.
 
         Args:
-            shown: the strategies.
             keys: name of a column → metric, measure and language.
-            counted: with numbers of runs, and in the mean over orders with the marks of tests.
+            counted: add numbers of runs, and to means over orders significance marks.
             further: notes before those on metrics.
         """
         reasons, metrics = Reasons(), list(dict.fromkeys(metric for metric, _, _ in keys.values()))
-        columns = [self._column(shown, order, *key, reasons, counted and order == MEAN) for key in keys.values()]
-        counts = [self._runs(strategy, order) for strategy in shown]
-        rows: list[tuple[str, ...]] = list(zip(shown, *([counts] if counted else []), *columns, strict=True))
+        columns = [self._column(strategies, order, *key, reasons, counted and order == MEAN) for key in keys.values()]
+        counts = [self._runs(strategy, order) for strategy in strategies]
+        rows: list[tuple[str, ...]] = list(zip(strategies, *([counts] if counted else []), *columns, strict=True))
         floor = [self.floor(metric, order, measure, language) for metric, measure, language in keys.values()]
-        starts = ruled(self.comparison, shown)
+        starts = ruled(self.comparison, strategies)
         if rows and set(floor) != {"–"}:
             starts = (*starts, len(rows))
             rows.append((CONSTANT, *(["–"] if counted else []), *floor))
+        unbalanced = any(UNBALANCED in r.status for k, r in self._rows.items() if k[1] == order and k[2] in metrics)
+        cells = [cell for column in columns for cell in column]
         notes = (
             *reasons.lines(),
-            *self.reference_note(shown),
-            *self._unbalanced(order, metrics),
+            *self.reference_note(strategies),
+            *([UNEQUAL] if unbalanced else []),
             *self._hop_0(metrics, (measure for _, measure, _ in keys.values())),
             *further,
             *self._footer(metrics, counts),
         )
         header = ("strategy", *(["runs"] if counted else []), *keys)
-        raised = self._raised(cell for column in columns for cell in column)
-        return Table(title, header, tuple(rows), notes, raised=raised, ruled=starts)
+        raised = [self.marks_meaning] if any(cell.mark for cell in cells) else []
+        raised += [BOLD] if any(cell.best for cell in cells) else []
+        return Table(title, header, tuple(rows), notes, raised=tuple(raised), ruled=starts)
 
     def floor(self, metric: str, order: str, measure: str, language: str = "") -> str:
-        """Return what a constant answer scores after the last hop (FP), as tables print it; – where not known.
-
-        Without a language: the mean over all.
-        """
+        """Return a constant answer's final score (FP) on a language, or averaged over languages; – if unknown."""
         name = BY_NAME[metric].floor
         runs = [r for r in self.comparison.runs if order in (MEAN, r.order) and measure == "FP" and name in r.scores]
-        # The test sentences of a key are the same in all runs.
+        # All runs have the same test sentences of a language.
         by_key = {k: run.scores[name][-1, j] for run in runs for j, k in enumerate(run.languages)}
         values = [float(value) for k, value in by_key.items() if language in ("", k)]
         return MEASURES["FP"].shown(sum(values) / len(values)) if values else "–"
@@ -259,29 +270,25 @@ class Summary:
         return metric_title(metric, self.comparison.runs)
 
     def is_ranked(self, strategy: str) -> bool:
-        """Say whether a row can be the best: it is no reference model and no control."""
         return is_ranked(self.comparison.strategies[strategy][0])
 
-    def reference_note(self, shown: Iterable[str]) -> list[str]:
-        """Say which rows are reference models, and which never saw the texts."""
-        first = {strategy: self.comparison.strategies[strategy][0] for strategy in shown}
+    def reference_note(self, strategies: Iterable[str]) -> list[str]:
+        """Name the rows that are not ranked: reference models, and controls without texts."""
+        first = {strategy: self.comparison.strategies[strategy][0] for strategy in strategies}
         hidden = [strategy for strategy, run in first.items() if is_control(run)]
         names = [strategy for strategy, run in first.items() if is_reference(run) and strategy not in hidden]
-        notes = [f"reference models, never marked as best: {', '.join(names)}"] if names else []
-        if hidden:
-            notes.append(f"texts hidden, so what statements give away alone; never marked as best: {', '.join(hidden)}")
+        notes = [f"reference models (not ranked): {', '.join(names)}"] if names else []
+        notes += (
+            [f"controls with hidden texts, trained on statements alone (not ranked): {', '.join(hidden)}"]
+            if hidden
+            else []
+        )
         return notes
-
-    def _raised(self, cells: Iterable[Cell]) -> tuple[str, ...]:
-        """Say what marks and bold mean, if there are any."""
-        cells = list(cells)
-        marks = (self.marks_meaning,) if any(cell.mark for cell in cells) else ()
-        return (*marks, *((BOLD,) if any(cell.best for cell in cells) else ()))
 
     def behind(
         self, strategy: str, order: str = MEAN, metric: str = "", measure: str = "", language: str = ""
     ) -> tuple[str, ...]:
-        """Return the ids of the runs behind a row; of those a cell's that enter it, if it is of one language."""
+        """Return the IDs of the runs behind a row or, with a metric, measure and language, behind a cell."""
         return tuple(
             run.run_id
             for run in self._behind.get((strategy, order), ())
@@ -304,7 +311,7 @@ class Summary:
         cells = [self._cell(strategy, order, metric, measure, language, reasons) for strategy in strategies]
         ranked = {strategy: cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)}
         over = {frozenset(run.languages) for strategy in ranked for run in self.comparison.strategies[strategy]}
-        # Means over other languages are of other things.
+        # Means over different languages are not comparable.
         if language or len(over) == 1:
             mark_best(ranked.values(), highest=MEASURES[measure].higher_is_better)
         for strategy, cell in zip(strategies, cells, strict=True):
@@ -317,47 +324,43 @@ class Summary:
             return Cell("–")
         if row.status.startswith("n/a"):
             return Cell(f"n/a {reasons.mark(row.status.removeprefix('n/a: '))}")
-        shown = MEASURES[measure].shown
-        text = shown(row.value) + (f" ± {shown(row.std)}" if row.std == row.std else "")
+        as_text = MEASURES[measure].shown
+        text = as_text(row.value) + (f" ± {as_text(row.std)}" if row.std == row.std else "")
         return Cell(text, float(row.value), self.behind(strategy, order, metric, measure, language))
 
     def _runs(self, strategy: str, order: str) -> Cell:
-        """Number of runs of a row, ``2 of 6`` where not all that others have are finished."""
+        """Return the number of runs of a row; ``2 of 6`` if other strategies have more."""
         keys = [
             (strategy, order, metric, measure, "") for metric in self.comparison.metrics for measure in self.measures
         ]
         rows = [self._rows[key] for key in keys if key in self._rows]
         interim = [row.status.split(";")[0] for row in rows if row.status.startswith("interim")]
         count = max(row.n for row in rows)
-        shown = interim[0].removeprefix("interim: ").removesuffix(" runs") if interim else str(count or "–")
-        return Cell(shown, float(count), self.behind(strategy, order))
-
-    def _unbalanced(self, order: str, metrics: Sequence[str]) -> list[str]:
-        """Say where orders have unequal numbers of runs."""
-        if not any(UNBALANCED in r.status for key, r in self._rows.items() if key[1] == order and key[2] in metrics):
-            return []
-        return [
-            "orders have unequal numbers of runs: each mean is over the means of the orders, which count the same; "
-            "± is over runs, weighted likewise"
-        ]
+        text = interim[0].removeprefix("interim: ").removesuffix(" runs") if interim else str(count or "–")
+        return Cell(text, float(count), self.behind(strategy, order))
 
     def _hop_0(self, metrics: Sequence[str], measures: Iterable[str]) -> list[str]:
-        """Say what T0 is measured from where a fresh head's constant answer has its own floor."""
-        known = any(self.floor(metric, MEAN, "FP") != "–" for metric in metrics)
-        return [HOP_0] if known and "T0" in measures else []
+        has_floor = any(self.floor(metric, MEAN, "FP") != "–" for metric in metrics)
+        return [HOP_0] if has_floor and "T0" in measures else []
 
     def _footer(self, metrics: Sequence[str], runs: Iterable[str]) -> list[str]:
         lines = [self.chosen] if self.chosen else []
         if any(" of " in count for count in runs):
-            over = "the runs that its own strategy has" if self.unpaired else "those that all have"
-            lines.append(f"interim: not all strategies have run all orders and seeds; each mean is over {over}")
+            runs_used = "all runs of its strategy" if self.unpaired else "the runs that all strategies have finished"
+            lines.append(
+                f"interim: not all strategies have finished all orders and seeds; each mean is over {runs_used}"
+            )
         return [*lines, *self.definitions(metrics)]
 
     def definitions(self, metrics: Sequence[str]) -> list[str]:
-        """Say how metrics were scored whose names do not say it."""
+        """Return the definitions of metrics whose names do not explain them."""
         lines = []
         for metric in (BY_NAME[metric] for metric in metrics):
-            definition = self.scoring if metric.span_f1 else metric.definition
+            definition = metric.definition
+            if metric.span_f1:
+                used = sorted({run.slot_f1 for run in self.comparison.runs})
+                definition = " and ".join(SPAN_SCORING.get(name, name) for name in used)
+                definition += " (rows differ)" if len(used) > 1 else ""
             if metric is KEY_SCORE:
                 definition += f": {of_keys(self.comparison)}"
             lines += [f"{metric.short}: {definition}"] if definition else []
@@ -365,29 +368,14 @@ class Summary:
 
 
 def _best_of_row(rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Explain bold type, if there is any."""
     return (BEST_OF_ROW,) if any(isinstance(cell, Cell) and cell.best for row in rows for cell in row) else ()
 
 
-def _title_of_languages(metric: str, measure: str) -> str:
-    return f"{headline(metric)} {measure} {MEASURES[measure].arrow} by language"
-
-
 def of_keys(comparison: Comparison) -> str:
-    """Say which metric is whose in the scores of keys of several tasks: ``class accuracy (a, b), entity F1 (c)``."""
+    """Return the metric of each key, if keys have several tasks: ``class accuracy (a, b), entity F1 (c)``."""
     metric_of = {key: metric for run in comparison.runs for key, metric in run.metric_of.items()}
     keys: dict[str, list[str]] = {}
     for key in comparison.languages:
         if metric := metric_of.get(key):
             keys.setdefault(metric, []).append(key)
     return ", ".join(f"{BY_NAME[metric].title} ({', '.join(each)})" for metric, each in keys.items())
-
-
-def _scoring(comparison: Comparison) -> str:
-    """Say how F1 of spans was scored in the runs of a comparison."""
-    ways = {
-        "span_micro": "micro F1 over labelled spans",
-        "tag_macro": "macro F1 over single tags (evaluate.slot_f1=tag_macro), not span F1",
-    }
-    used = {run.slot_f1 for run in comparison.runs}
-    return " and ".join(ways.get(way, way) for way in sorted(used)) + (" (rows differ)" if len(used) > 1 else "")

@@ -1,6 +1,6 @@
-"""Tables for people: a title, rows of text and notes, as CSV, Markdown and text for a terminal.
+"""Tables for readers, as CSV, Markdown and plain text.
 
-HTML is rendered by ``templates/table.html``, LaTeX by `xclrun.report.latex`.
+``templates/table.html`` renders HTML, `xclrun.report.latex` renders LaTeX.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 BOLD = "bold: best of the column"
 BEST_OF_ROW = "bold: best of the row"
 
-# On a terminal: columns between two of a table, and the least width of a folded column of names.
+# On a terminal: blanks between columns, and the least width of a folded column of names.
 GAP = 2
 NAMES = 18
-# Characters of the name of a table's files.
+# Characters of a file name.
 LONGEST = 80
-# How a text begins that spreadsheets read as a formula.
+# Spreadsheets read texts that begin so as formulas.
 _FORMULA = ("=", "+", "-", "@")
 # Numbers, separated by blanks, brackets or signs that occur in no formula. The two patterns share no character, so
 # matching takes linear time.
@@ -39,12 +39,12 @@ _NUMBERS = re.compile(rf"{_NUMBER}(?:{_SEPARATORS}+{_NUMBER})*{_SEPARATORS}*")
 
 
 class Cell(str):
-    """The text of a cell, and what a page shows with it.
+    """The text of a cell and its attributes.
 
     Attributes:
-        value: what columns are sorted by; NaN sorts last.
-        runs: ids of the runs behind it.
-        best: whether it is the best of its column or row.
+        value: sort key; NaN sorts last.
+        runs: IDs of the runs behind it.
+        best: the best cell of its column or row.
         mark: superscript, such as a significance mark.
     """
 
@@ -62,7 +62,7 @@ class Cell(str):
 
 
 def spreadsheet(text: Any) -> Any:
-    """Put an apostrophe before a name that a spreadsheet would run as a formula; numbers stay unchanged.
+    """Put an apostrophe before a text that a spreadsheet would run as a formula; numbers are unchanged.
 
     >>> spreadsheet("=1+1"), spreadsheet("-0.12 [-0.3, 0.1]"), spreadsheet(-0.12)
     ("'=1+1", '-0.12 [-0.3, 0.1]', -0.12)
@@ -81,13 +81,12 @@ def frame_csv(frame: pd.DataFrame) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A title, a header, rows of text, and notes below.
+    """A title, a header, rows and notes.
 
     Attributes:
-        rows: cells are `Cell`, or plain strings.
         left: number of left-aligned columns.
-        raised: notes on marks and bold, for the formats that have them: HTML, LaTeX and Markdown.
-        ruled: rows, from 0, with a rule above.
+        raised: notes on marks and bold type, which CSV and the terminal lack.
+        ruled: indices of rows with a rule above.
     """
 
     title: str
@@ -100,7 +99,7 @@ class Table:
 
     @property
     def slug(self) -> str:
-        """Name of the table's files; a name that was cut ends with a short hash."""
+        """File name of the table; a shortened name ends with a hash."""
         plain = re.sub(r"[↑↓]|:.* → .*", "", self.title)
         name = re.sub(r"[^\w.+=-]+", "_", plain).strip("_").lower()
         short_hash = hashlib.sha256(self.title.encode()).hexdigest()[:6]
@@ -123,10 +122,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def text(self, width: int = 100) -> str:
-        """Return the table as aligned text, at most ``width`` columns wide, without escape codes.
-
-        Long names fold. Numbers that do not fit side by side continue in another grid below.
-        """
+        """Return plain text of at most ``width`` columns; columns that do not fit continue in a second grid."""
         from rich.console import Console
         from rich.text import Text
 
@@ -137,7 +133,7 @@ class Table:
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
     def _blocks(self, width: int) -> list[list[int]]:
-        """Return the columns of numbers that fit side by side, in as few blocks as possible."""
+        """Group the columns of numbers into as few grids as fit the width."""
         from rich.cells import cell_len
 
         wide = [max(map(cell_len, column)) + GAP for column in zip(self.header, *self.rows, strict=True)]
@@ -157,20 +153,20 @@ class Table:
         # Rules under the header and between sections.
         box = Box("    \n    \n ── \n    \n ── \n    \n    \n    \n")
         grid = RichTable(box=box, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        shown = [*range(self.left), *numbers]
-        for k in shown:
-            left = k < self.left
+        columns = [*range(self.left), *numbers]
+        for k in columns:
+            is_label = k < self.left
             grid.add_column(
-                Text(self.header[k]), justify="left" if left else "right", no_wrap=not left, overflow="fold"
+                Text(self.header[k]), justify="left" if is_label else "right", no_wrap=not is_label, overflow="fold"
             )
         for i, row in enumerate(self.rows):
-            grid.add_row(*(Text(row[k]) for k in shown), end_section=i + 1 in self.ruled)
+            grid.add_row(*(Text(row[k]) for k in columns), end_section=i + 1 in self.ruled)
         return grid
 
 
 @dataclass
 class Reasons:
-    """The reasons of a table's missing values, numbered in the order in which they come."""
+    """Numbered footnotes with the reasons of missing values."""
 
     reasons: list[str] = field(default_factory=list)
 
@@ -185,7 +181,7 @@ class Reasons:
 
 
 def mark_best(cells: Iterable[Cell], highest: bool = True) -> None:
-    """Mark the best cells unless all are equal; values that print alike are equal."""
+    """Mark the best cells, unless all print alike."""
     numbers = [cell for cell in cells if not math.isnan(cell.value)]
     best = (max if highest else min)((cell.value for cell in numbers), default=math.nan)
     for cell in numbers if len({percent(cell.value) for cell in numbers}) > 1 else ():
@@ -193,7 +189,7 @@ def mark_best(cells: Iterable[Cell], highest: bool = True) -> None:
 
 
 def group_starts(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """Return the rows at which the first column changes, for `Table.ruled`."""
+    """Return the rows at which the first column changes (for `Table.ruled`)."""
     return tuple(k for k in range(1, len(rows)) if rows[k][0] != rows[k - 1][0])
 
 
@@ -203,7 +199,7 @@ def percent(value: float) -> str:
 
 
 def mean_and_std(mean: float, std: float) -> str:
-    """Return fractions as percent: ``91.06 ± 0.40``; the mean alone if there is no deviation."""
+    """Return fractions as percent: ``91.06 ± 0.40``; only the mean if ``std`` is NaN."""
     return percent(mean) + (f" ± {percent(std)}" if std == std else "")
 
 

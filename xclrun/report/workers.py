@@ -1,8 +1,8 @@
-"""Draw the figures of a report on all cores: matplotlib takes most of the time of a large report.
+"""Draw the figures of a report in parallel: matplotlib takes most of the time of a large report.
 
-Forks of this process draw and save figures; they inherit the data of the figures. They start with the figures that
-need nothing but runs, while tables and tests are still computed here. This process then takes its share of what is
-left. It draws all figures alone where processes cannot fork, or there is one core or little to draw.
+Forked processes inherit the figures' data, draw and save them. They start with figures that need only the runs, while
+this process computes tables and tests. It then draws a share of the remaining figures, or all of them if forking is
+not possible or not worthwhile.
 """
 
 from __future__ import annotations
@@ -23,18 +23,15 @@ from xclrun.core.errors import RunError
 from xclrun.report.part import Plot
 from xclrun.report.style import save
 
-# Plots for which it is worth to start a process.
+# Start a process for every so many plots.
 EACH = 6
 
-# Name → figure to draw, as forks inherit them.
+# Name → figure to draw; forked processes inherit it.
 _PLOTS: dict[str, Plot] = {}
 
 
 class PlotWorkers:
-    """Draws figures and saves them under ``folder``, in ``further`` formats too; a context that leaves no process.
-
-    The bytes of a figure are the same wherever it is drawn.
-    """
+    """Draw figures and save them to ``folder`` as SVG and in ``further`` formats; a context that ends its processes."""
 
     def __init__(self, folder: Path, further: Sequence[str] = ()) -> None:
         self.folder, self.further = folder, further
@@ -55,47 +52,49 @@ class PlotWorkers:
             gc.unfreeze()
 
     def begin(self, plots: Sequence[Plot]) -> None:
-        """Begin to draw on all other cores; if that is not worth it, leave it to `finish`."""
+        """Start drawing in other processes if that is worthwhile."""
         _PLOTS.update((plot.name, plot) for plot in plots)
         self._submit(plots)
 
     def finish(self, plots: Sequence[Plot]) -> dict[str, list[Path]]:
-        """Draw what has not begun, wait for all, and return name → paths; none where there was nothing to draw.
-
-        Raises:
-            UsageError, RunError: the place cannot be written, or a process was killed.
-        """
+        """Draw the remaining figures and return name → paths; figures without data have no paths."""
         self._shut_down()
         _PLOTS.update((plot.name, plot) for plot in plots)
         done = {name for name, drawing in self._drawings.items() if not drawing.cancelled()}
-        left = [plot for name, plot in _PLOTS.items() if name not in done]
-        # This process takes its share; all of them where no other process is worth it.
-        others = [plot for k, plot in enumerate(left) if k % cores()]
-        mine = left[:: cores()] if self._submit(others) else left
+        remaining = [plot for name, plot in _PLOTS.items() if name not in done]
+        # This process draws its share; all figures if other processes are not worthwhile.
+        delegated = [plot for k, plot in enumerate(remaining) if k % cores()]
+        mine = remaining[:: cores()] if self._submit(delegated) else remaining
         saved = {plot.name: _draw(plot.name, self.folder, self.further) for plot in mine}
         try:
             return saved | {name: drawing.result() for name, drawing in self._drawings.items() if name not in saved}
         except BrokenProcessPool:
-            raise RunError("a process that drew figures was killed: is there enough memory?") from None
+            raise RunError("a drawing process was killed, perhaps for lack of memory; free memory and retry") from None
 
     def _submit(self, plots: Sequence[Plot]) -> bool:
-        """Have other processes draw, if that is worth it; they inherit `_PLOTS` as it is now."""
+        """Draw in other processes if that is worthwhile; they inherit the present `_PLOTS`."""
         processes = min(cores() - 1, len(plots) // EACH)
         if processes < 1 or sys.platform != "linux":
             return False
-        _prepare(self.further)
+        # Import what draws once, before the fork, and not while another thread's import holds a lock.
+        import matplotlib.backends.backend_agg  # measures text in every format
+        import matplotlib.backends.backend_svg
+        import matplotlib.font_manager
+
+        if "pdf" in self.further:
+            import matplotlib.backends.backend_pdf  # noqa: F401
         self._pool = pool = ProcessPoolExecutor(
             processes, multiprocessing.get_context("fork"), initializer=_end_with_parent
         )
         with warnings.catch_warnings():
-            # Other threads of this process may hold locks; drawing takes none of theirs.
+            # Other threads may hold locks; drawing does not use them.
             warnings.simplefilter("ignore", DeprecationWarning)
             for plot in plots:
                 self._drawings[plot.name] = pool.submit(_draw, plot.name, self.folder, self.further)
         return True
 
     def _shut_down(self) -> None:
-        """End the processes after the figures that they draw."""
+        """Cancel waiting figures and end the processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -104,18 +103,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _prepare(further: Sequence[str]) -> None:
-    """Import what draws before the fork: once, and not while another thread's import holds a lock."""
-    import matplotlib.backends.backend_agg  # measures text, whatever is written
-    import matplotlib.backends.backend_svg
-    import matplotlib.font_manager
-
-    if "pdf" in further:
-        import matplotlib.backends.backend_pdf  # noqa: F401
-
-
 def _end_with_parent() -> None:
-    """End this process with its parent: one whose parent was killed would wait for work forever."""
+    """Exit when the parent process is killed, instead of waiting for work forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -129,12 +118,11 @@ def _end_with_parent() -> None:
 def _draw(name: str, folder: Path, further: Sequence[str]) -> list[Path]:
     from matplotlib import rc_context
 
-    # Collect once per figure, after saving: collecting while drawing takes a fifth of the time. What a figure made is
-    # the youngest generation then; searching the older ones takes as long as drawing a small figure.
+    # Collect once per figure, after saving: collecting while drawing takes a fifth of the time. The objects of a figure
+    # are then in the youngest generation; searching older generations takes as long as drawing a small figure.
     gc.disable()
     try:
-        # Titles stand on their axes: the numbers along an axis need not be measured to find a place beyond them.
-        # Names are text: a "$" in one begins no formula.
+        # A fixed height of titles saves measuring tick labels. Names are text: a "$" does not begin a formula.
         with rc_context({"axes.titley": 1.0, "text.parse_math": False}):
             figure = _PLOTS[name].draw()
             return [] if figure is None else save(figure, folder, name, further)

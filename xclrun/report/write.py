@@ -1,9 +1,9 @@
-"""Write a report: a folder of tables and figures from run records, and what a terminal shows.
+"""Write a report: tables, figures and a web page.
 
 <out>/index.html              everything on one page             summary.csv   all numbers in long form
-<out>/summary.md              the same as Markdown               runs.csv      the runs behind them
+<out>/summary.md              the same as Markdown               runs.csv      all runs
 <out>/few_shot.csv            few-shot scores, a row for each run and metric, if there are few-shot runs
-<out>/tables/*.{md,csv,tex}   each table, ready for a paper      figures/*.svg     also .pdf and .png where asked for
+<out>/tables/*.{md,csv,tex}   each table, ready for a paper      figures/*.svg     and .pdf and .png on request
 """
 
 from __future__ import annotations
@@ -52,16 +52,15 @@ FEW_SHOT = "few_shot.csv"
 
 @dataclass(frozen=True)
 class Report:
-    """A report that was written.
+    """A written report.
 
     Attributes:
-        frame: all numbers in long form, as `xclrun.analysis.aggregate.summarise` returns them.
-        few_shot: the few-shot runs, as `xclrun.analysis.fewshot.scores.few_shot_scores` returns them.
-        sections: one for each dataset and model, and kind of runs.
-        records: all runs, each once; only finished ones were used.
-        caveats: about the report as a whole.
-        figures: paths of the figures, in the order of the report.
-        left_out: as given to `write_report`.
+        frame: all numbers in long form; see `xclrun.analysis.aggregate.summarise`.
+        few_shot: few-shot scores; see `xclrun.analysis.fewshot.scores.few_shot_scores`.
+        records: all runs, each once; only finished runs are used.
+        caveats: notes on the whole report.
+        figures: paths, in the order of the report.
+        excluded: see `write_report`.
     """
 
     name: str
@@ -73,7 +72,7 @@ class Report:
     caveats: list[str]
     figures: list[Path]
     choice: Choice | None = None
-    left_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    excluded: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def index(self) -> Path:
@@ -85,7 +84,7 @@ class Report:
 
     @property
     def numbers(self) -> list[Path]:
-        """Files that hold all numbers; few-shot runs have a separate one."""
+        """The CSV files that exist: of runs in sequence, and of few-shot runs."""
         few_shot = [] if self.few_shot.empty else [self.directory / FEW_SHOT]
         return [*([] if self.frame.empty else [self.summary_csv]), *few_shot]
 
@@ -94,7 +93,7 @@ class Report:
         return self.directory / "summary.md"
 
     def render(self, width: int = 100) -> str:
-        """Return what a terminal shows: the main tables and notes, without escape codes."""
+        """Return the main tables and notes as plain text for a terminal."""
         blocks = []
         for section in self.sections:
             blocks.append(f"{section.title}\n{'=' * len(section.title)}\n")
@@ -105,7 +104,7 @@ class Report:
         return "\n".join(blocks)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as plain data: the aggregates (fractions; null where not available), notes, paths."""
+        """Return aggregates (fractions; null where not available), notes and paths as plain data."""
         rows = self.frame[self.frame["language"] == ""].drop(columns="language")
         return {
             "name": self.name,
@@ -130,66 +129,64 @@ def write_report(
     predictions: Callable[[], Mapping[str, Predictions]] | None = None,
     pool: Sequence[RunRecord] | None = None,
     options: Options | None = None,
-    given: FewShotData | None = None,
-    started: Mapping[str, str] | None = None,
+    few_shot_data: FewShotData | None = None,
+    commands_of_runs: Mapping[str, str] | None = None,
     gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
-    beside: Sequence[FinishedRun] = (),
-    left_out: Mapping[str, tuple[str, str]] | None = None,
+    other_runs: Sequence[FinishedRun] = (),
+    excluded: Mapping[str, tuple[str, str]] | None = None,
 ) -> Report:
-    """Write the tables and figures of ``records`` to the folder ``out``.
-
-    Every file is written whole or not at all; files of an earlier report of the same name are replaced.
+    """Write tables and figures of ``records`` to the directory ``out``, which replace those of an earlier report.
 
     Args:
-        records: of any status; only finished runs enter a number.
-        out: the report's folder, created if needed.
+        records: runs of any status; only finished runs are evaluated.
         name: title of the report.
-        commands: what was typed to make the report and its runs.
-        predictions: reads run id → its predictions, for the bootstrap and the confusions, once the first figures are
-            being drawn; None: there are none.
-        pool, started, gradients, beside: as of `xclrun.report.strategies.ReportData`; ``started`` are its commands,
-            ``beside`` its others.
-        given: predictions and words of few-shot runs.
-        left_out: runs of the report that do not count: run id → state (``damaged``, ``lost``, …) and the reason.
+        commands: command lines of the report and its runs.
+        predictions: returns run ID → predictions, for the bootstrap and confusion matrices; called while the first
+            figures are being drawn.
+        pool, commands_of_runs, gradients, other_runs: see `xclrun.report.strategies.ReportData`.
+        excluded: run ID → state (``damaged``, ``lost``, …) and reason, of runs that cannot be used.
 
     Raises:
-        UsageError: no run has finished, there is no such baseline, or ``out`` cannot be written.
+        UsageError: no run has finished, the baseline is unknown, or ``out`` cannot be written.
         RunError: the disk is full.
     """
+    # A finished record of a run replaces unfinished ones.
     # A finished record of a run wins over others.
     unique = list({record.run_id: record for record in sorted(records, key=lambda r: r.status == "finished")}.values())
     if not any(record.status == "finished" for record in unique):
         raise UsageError(
-            f"no finished runs{unfinished(unique)}; make some first, for example: xclrun strategy=naive,er -m"
+            f"no finished runs{unfinished(unique)}; run an experiment first, for example: xclrun strategy=naive,er -m"
         )
     options = options or Options()
     # Few-shot runs have no order and no measures of forgetting: they have separate sections.
-    others = [record for record in unique if not is_few_shot(record)]
-    compared = comparisons(others)
+    in_sequence = [record for record in unique if not is_few_shot(record)]
+    compared = comparisons(in_sequence)
     _check_baseline(options.baseline, compared, unique)
-    data = ReportData(others, options, records if pool is None else pool, predictions, started, gradients, beside)
+    data = ReportData(
+        in_sequence, options, records if pool is None else pool, predictions, commands_of_runs, gradients, other_runs
+    )
     sections: list[Section] = [StrategySection(comparison, data) for comparison in compared]
     with PlotWorkers(out / "figures", options.formats) as workers:
         workers.begin(_plots(block for section in sections for block in section.make(runs_alone=True)))
-        sections += [*few_shot_sections(unique, given, options), *codelength_sections(unique)]
+        sections += [*few_shot_sections(unique, few_shot_data, options), *codelength_sections(unique)]
         every = _plots(block for section in sections for block in section.blocks)
         saved = workers.finish(every)
     figures = [path for plot in every for path in saved[plot.name]]
     drawings = {name: paths[0].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
-    made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    few_shot, left_out = few_shot_scores(unique), left_out or {}
-    caveats = report_caveats(unique, left_out)
-    report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice, left_out)
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    few_shot, excluded = few_shot_scores(unique), excluded or {}
+    caveats = report_caveats(unique, excluded)
+    report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice, excluded)
     _write_tables(sections, out / "tables")
     atomic_write(report.summary_csv, frame_csv(data.frame))
     if few_shot.empty:
         (out / FEW_SHOT).unlink(missing_ok=True)
     else:
         atomic_write(out / FEW_SHOT, frame_csv(few_shot))
-    atomic_write(out / "runs.csv", runs_table(unique, left_out).csv())
-    atomic_write(report.summary_md, _markdown(report, commands, made, options))
+    atomic_write(out / "runs.csv", runs_table(unique, excluded).csv())
+    atomic_write(report.summary_md, _markdown(report, commands, date, options))
     _remove_earlier(report)
-    atomic_write(report.index, page(report, made, commands, drawings, options.formats))
+    atomic_write(report.index, page(report, date, commands, drawings, options.formats))
     return report
 
 
@@ -198,7 +195,7 @@ def _plots(blocks: Iterable[Block]) -> list[Plot]:
 
 
 def _remove_earlier(report: Report) -> None:
-    """Remove the figures that the page of an earlier report of this name shows and this report lacks."""
+    """Remove figures of an earlier report of this name that this report lacks."""
     if not report.index.is_file():
         return
     names = re.findall(r'href="figures/([^"/]+)"', report.index.read_text(encoding="utf-8"))
@@ -210,10 +207,10 @@ def _remove_earlier(report: Report) -> None:
 
 def _check_baseline(label: str | None, compared: Sequence[Comparison], records: Sequence[RunRecord]) -> None:
     few_shot = labels_of(r for r in records if is_few_shot(r) and r.status == "finished").values()
-    labels = [*dict.fromkeys([*(name for one in compared for name in one.strategies), *sorted(few_shot)])]
+    labels = [*dict.fromkeys([*(name for c in compared for name in c.strategies), *sorted(few_shot)])]
     if label is not None and label not in labels and called(label) not in labels:
         hint = did_you_mean(label, labels) if labels else "there are no strategies to compare"
-        raise UsageError(f"--baseline {label}: no strategy of this report is called so; {hint}")
+        raise UsageError(f"--baseline: unknown strategy '{label}'; {hint}")
 
 
 def _write_tables(sections: Sequence[Section], folder: Path) -> None:
@@ -222,9 +219,9 @@ def _write_tables(sections: Sequence[Section], folder: Path) -> None:
     for section in sections:
         for table in (table for block in section.blocks for table in block.tables):
             name = f"{slug(section.where)}_{table.slug}"
-            # Tables with equal names get a number.
+            # Number tables with equal names.
             numbered = (f"{name}-{k}" if k > 1 else name for k in itertools.count(1))
-            name = next(one for one in numbered if folder / f"{one}.md" not in written)
+            name = next(candidate for candidate in numbered if folder / f"{candidate}.md" not in written)
             contents = {"md": table.markdown(), "csv": table.csv(), "tex": latex(table, section.title, name)}
             for suffix, content in contents.items():
                 path = folder / f"{name}.{suffix}"
@@ -239,21 +236,21 @@ def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return rows.astype(object).where(rows.notna(), None).to_dict(orient="records")
 
 
-def _markdown(report: Report, commands: Sequence[str], made: str, options: Options) -> str:
+def _markdown(report: Report, commands: Sequence[str], date: str, options: Options) -> str:
     figures: dict[str, list[Path]] = {}
     for path in report.figures:
         figures.setdefault(path.stem, []).append(path)
     return templates().get_template("summary.md").render(
-        report=report, commands=commands, made=made, version=xclrun.__version__, figures=figures,
+        report=report, commands=commands, date=date, version=xclrun.__version__, figures=figures,
         finished=sum(record.status == "finished" for record in report.records),
-        runs=runs_table(report.records, report.left_out),
+        runs=runs_table(report.records, report.excluded),
         defined=definitions(report.sections),
         code=code, link=link, markdown=markdown, more=more_formats(options.formats),
     )  # fmt: skip
 
 
 def _wrapped(notes: Sequence[str], width: int) -> str:
-    """Return notes as a list that fits the width; a command at the end of a note has a separate line, to be copied."""
+    """Return notes as a wrapped list; a command at the end of a note has a separate line, to be copied."""
     lines = []
     for note in notes:
         text, command, rest = note.partition(": xclrun ")

@@ -1,22 +1,25 @@
-"""What few-shot parts are made from: the runs of one metric and source, and what lies behind their scores.
+"""The data of few-shot parts: the runs of one metric and source, their tests, predictions and words.
 
-Words, confusions and gains are those of the first strategy: ``full`` where it has run.
+FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021). Words, confusions and gains are those of the
+first strategy: ``full`` if it has run. Tests: docs/metrics.md, "Significance". At each K, blocks are target languages
+(buckets and seeds are averaged first), or the buckets of a single language.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from xclrun.analysis.fewshot.gains import ByLanguage
-from xclrun.analysis.fewshot.scores import FULL, groups, over_buckets
+from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, called, groups, over_buckets, replicates
 from xclrun.analysis.fewshot.words import Outcome, Words, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
-from xclrun.report.fewshot.inference import FewShotTests
-from xclrun.report.fewshot.names import method_name, shots_name, source_name, task_name
+from xclrun.report.inference import Tests, Verdicts
 from xclrun.report.part import Plot
 from xclrun.report.published import fsxlt
 from xclrun.report.published.setup import setup_notes
@@ -28,22 +31,117 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Panels in a figure: more cannot be read.
-PANELS = 12
+PANELS = 12  # in a figure
+# Our name of a task → the paper's.
+TASK_OF = {"pud": "udpos"}
+UNTESTED = "strategies are not tested against each other here: differences between columns may be due to chance"
+ONE_SOURCE = "all languages share the same source models, one for each seed: the tests apply only to these models"
 
 Cell = tuple[str, int]  # language, K
-Shown = TypeVar("Shown")
+Cells = Mapping[tuple[str, int], str]  # (row, K) → cell
+Value = TypeVar("Value")
+
+
+def shots_name(shots: int) -> str:
+    return "all data" if shots == WHOLE else f"K = {shots}"
+
+
+def task_name(dataset: str) -> str:
+    return TASK_OF.get(dataset, dataset)
+
+
+def source_name(source: str) -> str:
+    """Return a title's remark on the source; empty for English, the source of the paper."""
+    return "" if source == fsxlt.SOURCE else f", source {source}"
+
+
+def method_name(label: str) -> str:
+    """Return the paper's name of a strategy, which has no settings."""
+    return re.split(r"[(#]", label)[0]
+
+
+def by_shots(
+    header: Sequence[str],
+    rows: Iterable[tuple[str, ...]],
+    shots: Iterable[int],
+    ours: Cells,
+    theirs: Cells,
+    more: Mapping[str, Cells] = MappingProxyType({}),
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return header and rows of a table with a column for each K, followed by the published cells if there are any.
+
+    Args:
+        header, rows: the columns at the left; the first cell names the row.
+        more: name → cells of further columns for each K.
+    """
+    published = {k for _, k in theirs}
+    columns = [
+        (k, name, cells)
+        for k in shots
+        for name, cells in ((shots_name(k), ours), *([("published", theirs)] if k in published else []), *more.items())
+    ]
+    names = (*header, *(name for _, name, _ in columns))
+    return names, tuple((*row, *(cells.get((row[0], k), "–") for k, _, cells in columns)) for row in rows)
+
+
+class FewShotTests(Verdicts):
+    """Tests of the strategies of one dataset, model, metric and source, at each K with two or more strategies.
+
+    Args:
+        scores: rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
+        strategies: labels, in the order of the tables.
+        baseline: label of the baseline strategy; None: the first tested strategy (``full`` comes first).
+        family: returns the tests of the section's other metrics and sources, which Holm's correction includes.
+    """
+
+    SUBJECTS = ("metric", "K")
+
+    def __init__(
+        self, scores: pd.DataFrame, strategies: Sequence[str], baseline: str | None = None,
+        family: Callable[[], Sequence[FewShotTests]] = tuple,
+    ) -> None:  # fmt: skip
+        self.untested: list[str] = []
+        tests: dict[tuple[str, str], Tests] = {}
+        for (metric, k), rows in groups(scores, ["metric", "shots"]):
+            labels = [label for label in strategies if label in set(rows["strategy"])]
+            if len(labels) < 2:
+                continue
+            if (data := replicates(rows, labels)) is not None:
+                tests[metric, shots_name(k)] = Tests(data, higher_is_better=True, few_shot=True)
+            else:
+                reason = f"{', '.join(labels)} have no bucket and seed in common"
+                self.untested.append(f"{shots_name(k)}: not tested: {reason}")
+        self.several_languages = any(t.data.kind == "languages" for t in tests.values())
+        self.source = str(scores["source"].iloc[0])
+        first = next((t.data.strategies[0] for t in tests.values()), "")
+        self._family = family
+        super().__init__(tests, first if baseline is None else called(baseline), primary=None)
+
+    @property
+    def family(self) -> list[float]:
+        return [*self.p_values, *(p for other in self._family() for p in other.p_values)]
+
+    def notes(self, heading: str) -> list[str]:
+        """Return the notes of the table of means on the tests under ``heading``."""
+        if not self.tests:
+            return [*self.untested, UNTESTED]
+        shared = self.several_languages and self.source != NO_SOURCE
+        notes = [*self.untested, *self.baseline_notes(), *([ONE_SOURCE] if shared else [])]
+        mean = (
+            "means over languages include only languages that all strategies have; " if self.several_languages else ""
+        )
+        return [*notes, f"{mean}tests are under “{heading}”"]
 
 
 @dataclass(frozen=True)
 class FewShotData:
-    """What lies behind few-shot scores, by run id.
+    """Data of few-shot runs beyond their scores, by run ID.
 
     Attributes:
-        outcomes: metric → labels of the target's test split.
-        words: of source, bucket and test split.
+        outcomes: metric → run ID → labels of the target's test split.
+        words: words of source, bucket and test split.
         attention: summaries of [CLS] (see `xclrun.analysis.fewshot.attention`).
-        reasons: why something could not be read, each once.
+        reasons: why data could not be read.
     """
 
     outcomes: Mapping[str, Mapping[str, Outcome]] = field(default_factory=dict)
@@ -57,9 +155,8 @@ class FewShotRuns:
     """The few-shot runs of one dataset, model, metric and source.
 
     Attributes:
-        scores: their rows of `few_shot_scores`.
-        records: all runs, by run id.
-        given: predictions and words.
+        scores: rows of `few_shot_scores`.
+        records: run ID → run, of all runs.
         section: the runs of all metrics and sources of the section, whose tests are one family.
     """
 
@@ -69,7 +166,7 @@ class FewShotRuns:
     source: str
     scores: pd.DataFrame
     records: Mapping[str, RunRecord]
-    given: FewShotData
+    data: FewShotData
     options: Options = field(default_factory=Options)
     section: list[FewShotRuns] = field(default_factory=list)
 
@@ -92,7 +189,7 @@ class FewShotRuns:
 
     @cached_property
     def published(self) -> Mapping[tuple[str, int, str], fsxlt.Reported]:
-        """(language, K, method) → the paper's number; it has English and no source."""
+        """(language, K, method) → published number, with English as the source or without a source."""
         return fsxlt.scores(task_name(self.dataset), self.source)
 
     @cached_property
@@ -118,19 +215,19 @@ class FewShotRuns:
         return [self.records[run_id] for run_id in dict.fromkeys(scores["run_id"])]
 
     def setup(self, scores: pd.DataFrame) -> list[str]:
-        """Compare the paper's setup and that of the runs of some scores; nothing without runs."""
+        """Return notes that compare the paper's setup with that of the runs behind some scores."""
         runs = self.behind(scores)
         return setup_notes(fsxlt.setup(task_name(self.dataset)), runs, [self.metric]) if runs else []
 
     def cells(self, strategy: str) -> dict[Cell, pd.DataFrame]:
-        """Return (language, K) → rows of one strategy."""
+        """Return (language, K) → scores of one strategy."""
         return {(str(c), int(k)): rows for (c, k), rows in groups(self.rows(strategy), ["language", "shots"]) if k > 0}
 
     @cached_property
     def words(self) -> dict[Cell, list[Words]]:
-        """(language, K) → words of each bucket: seeds and strategies share them."""
+        """(language, K) → words of each bucket, which seeds and strategies share."""
         words = {
-            cell: [self.given.words[i] for i in first_of_buckets(rows) if i in self.given.words]
+            cell: [self.data.words[i] for i in first_of_buckets(rows) if i in self.data.words]
             for cell, rows in self.cells(self.first).items()
         }
         return {cell: each for cell, each in words.items() if each}
@@ -141,7 +238,6 @@ class FewShotRuns:
         return overlaps(self.words)
 
     def names(self, strategy: str) -> str:
-        """Return what a figure's title says of its runs."""
         return f"{self.dataset}, {self.model}, {strategy}{source_name(self.source)}"
 
     def plot(self, kind: str, caption: str, draw: Callable[..., Figure], *arguments: Any) -> Plot:
@@ -152,7 +248,7 @@ class FewShotRuns:
 
 @dataclass(frozen=True)
 class FewShotSource:
-    """The few-shot runs of one dataset, model and source, of the first metric: what is the same for every metric."""
+    """The few-shot runs of the first metric of a source, for parts that are the same for every metric."""
 
     runs: FewShotRuns
 
@@ -166,10 +262,10 @@ def first_of_buckets(rows: pd.DataFrame) -> Iterable[str]:
 
 
 def panels(
-    shown: Mapping[Cell, Shown], most: int, panel: tuple[float, float], margin: tuple[float, float]
-) -> tuple[Figure, Iterator[tuple[Axes, Cell, Shown]]]:
-    """Return a figure with a panel for each (language, K), and its axes with what they show."""
-    figure, grid = panel_grid(len(shown), most, panel, margin)
-    for axes, (language, k) in zip(grid, shown, strict=False):
+    contents: Mapping[Cell, Value], most: int, panel: tuple[float, float], margin: tuple[float, float]
+) -> tuple[Figure, Iterator[tuple[Axes, Cell, Value]]]:
+    """Return a figure with a panel for each (language, K), and its axes with their contents."""
+    figure, grid = panel_grid(len(contents), most, panel, margin)
+    for axes, (language, k) in zip(grid, contents, strict=False):
         axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)
-    return figure, ((axes, cell, value) for axes, (cell, value) in zip(grid, shown.items(), strict=False))
+    return figure, ((axes, cell, value) for axes, (cell, value) in zip(grid, contents.items(), strict=False))

@@ -1,4 +1,4 @@
-"""Read what few-shot parts need besides scores: predictions, and the words of the runs' data."""
+"""Read the data of few-shot runs beyond their scores: predictions, words and attention."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 def read_few_shot(
     outputs: Path, records: Sequence[RunRecord], dataset_of: Callable[[RunDirectory], Dataset]
 ) -> FewShotData:
-    """Read predictions, words and attention of the finished few-shot runs; what cannot be read gives a reason.
+    """Read predictions, words and attention of finished few-shot runs; unreadable data gives a reason.
 
     Args:
-        outputs: the folder with ``runs``.
+        outputs: the directory with ``runs``.
         records: runs of any kind.
-        dataset_of: reads the dataset of a run again: a `UsageError` or `RunError` says why it cannot.
+        dataset_of: reads the dataset of a run; may raise `UsageError` or `RunError`.
     """
     by_metric: dict[str, dict[str, Outcome]] = {}
     words: dict[str, Words] = {}
     attention: dict[str, pd.DataFrame] = {}
     reasons: list[str] = []
-    # Seeds and strategies have the same data, and many runs the same source.
+    # Seeds and strategies share their data; many runs share a source.
     read: dict[tuple[object, ...], Words] = {}
     vocabularies: dict[str, frozenset[str]] = {}
     for record in records:
         directory = RunDirectory(outputs / "runs" / record.run_id)
         if not is_few_shot(record) or record.status != "finished" or not directory.done.is_file():
             continue
-        if (wrong := directory.damaged()) is not None:
-            reasons.append(f"predictions: n/a: {wrong} is missing or damaged")
+        if (file := directory.damaged()) is not None:
+            reasons.append(f"predictions: n/a: {file} is missing or damaged")
             continue
         try:
             for metric, outcome in outcomes(directory).items():
@@ -75,5 +75,5 @@ def _words(dataset: Dataset, languages: Sequence[str], vocabularies: dict[str, f
 
 
 def _vocabulary(examples: Iterable[Example]) -> frozenset[str]:
-    """Return the distinct words of examples, as written; of both texts of a pair."""
+    """Return the distinct words of examples, of both texts of a pair."""
     return frozenset(word for e in examples for word in (*e.tokens, *e.tokens_b))

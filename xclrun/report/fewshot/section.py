@@ -15,8 +15,7 @@ from xclrun.analysis.fewshot.gains import ALL, mean_gains
 from xclrun.analysis.fewshot.scores import NO_SOURCE, few_shot_scores, groups, numbered, over_buckets
 from xclrun.analysis.record import RunRecord
 from xclrun.report.conclusions import caveat, compare
-from xclrun.report.fewshot.data import FewShotData, FewShotRuns, FewShotSource
-from xclrun.report.fewshot.names import shots_name
+from xclrun.report.fewshot.data import FewShotData, FewShotRuns, FewShotSource, shots_name
 from xclrun.report.section import Options, Section
 from xclrun.report.tables import percent
 
@@ -25,62 +24,62 @@ if TYPE_CHECKING:
 
 
 def few_shot_sections(
-    records: Sequence[RunRecord], given: FewShotData | None = None, options: Options | None = None
+    records: Sequence[RunRecord], data: FewShotData | None = None, options: Options | None = None
 ) -> list[FewShotSection]:
-    """Return a section for each dataset and model of the finished few-shot runs; other runs are skipped."""
+    """Return a section for each dataset and model of finished few-shot runs; other runs are skipped."""
     scores, by_id = few_shot_scores(records), {record.run_id: record for record in records}
     return [
-        FewShotSection(rows, by_id, given or FewShotData(), options or Options())
+        FewShotSection(rows, by_id, data or FewShotData(), options or Options())
         for _, rows in (groups(scores, ["dataset", "model"]) if not scores.empty else ())
     ]
 
 
 class FewShotSection(Section):
-    """What a report says of the few-shot runs of one dataset and model.
+    """The few-shot runs of one dataset and model.
 
     Args:
-        scores: their rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
-        records: all runs, by run id.
+        scores: rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
+        records: run ID → run, of all runs.
     """
 
     definitions = {
-        "K": "shots: how often a bucket holds each label; K = 0 is zero-shot, the score on the target before adapting",
+        "K": "shots: how often a bucket contains each label; K = 0: zero-shot, the score on the target before adapting",
         "gain": "few-shot score minus zero-shot score on the target's test split, in points",
         "bucket": "one fixed few-shot training set of a language and K; means and ± are over buckets",
     }
     legend = "percent, mean ± standard deviation over buckets"
 
     def __init__(
-        self, scores: pd.DataFrame, records: Mapping[str, RunRecord], given: FewShotData, options: Options
+        self, scores: pd.DataFrame, records: Mapping[str, RunRecord], few_shot_data: FewShotData, options: Options
     ) -> None:
         super().__init__()
-        self.scores, self.records, self.given, self.options = scores, records, given, options
+        self.scores, self.records, self.few_shot_data, self.options = scores, records, few_shot_data, options
         self.dataset, self.model = str(scores["dataset"].iloc[0]), str(scores["model"].iloc[0])
         self.title = f"{self.dataset} · {self.model} · few-shot"
         self.where = f"few_shot_{self.dataset}_{self.model}"
 
     @cached_property
     def data(self) -> list[object]:
-        """For each source the runs of each metric, then what is the same for all; last the section itself."""
+        """For each source, the runs of each metric, then the source; last the section."""
         data: list[object] = []
-        every: list[FewShotRuns] = []
-        for (source,), rows_of_source in groups(self.scores, ["source"]):
-            of_metrics = [
-                FewShotRuns(self.dataset, self.model, str(metric), str(source), rows, self.records, self.given,
-                            self.options, every)
-                for (metric,), rows in groups(rows_of_source, ["metric"])
+        family: list[FewShotRuns] = []
+        for (source,), scores in groups(self.scores, ["source"]):
+            runs = [
+                FewShotRuns(self.dataset, self.model, str(metric), str(source), rows, self.records,
+                            self.few_shot_data, self.options, family)
+                for (metric,), rows in groups(scores, ["metric"])
             ]  # fmt: skip
-            every += of_metrics
-            data += [*of_metrics, FewShotSource(of_metrics[0])]
+            family += runs
+            data += [*runs, FewShotSource(runs[0])]
         return [*data, self]
 
     @property
     def caveats(self) -> list[str]:
-        shown = {label.partition("(")[0] for label in self.scores["strategy"]}
+        strategies = {label.partition("(")[0] for label in self.scores["strategy"]}
         numbers = numbered(self.records[i] for i in self.scores["run_id"])
-        names = [f"{label}: {meaning}" for label, meaning in numbers.items() if label in shown]
+        names = [f"{label}: {meaning}" for label, meaning in numbers.items() if label in strategies]
         uneven = _uneven(over_buckets(self.scores))
-        return list(dict.fromkeys([*names, *self.given.reasons, *uneven, *super().caveats]))
+        return list(dict.fromkeys([*names, *self.few_shot_data.reasons, *uneven, *super().caveats]))
 
     @property
     def conclusions(self) -> list[str]:
@@ -88,23 +87,23 @@ class FewShotSection(Section):
 
 
 def _conclusions(runs: FewShotRuns) -> list[str]:
-    """Return a paragraph about one metric and source, and what its tests cannot show."""
-    said = []
+    """Return a paragraph about one metric and source, and a caveat about its tests."""
+    sentences = []
     for k, gains in mean_gains(runs.means, runs.first).items():
         if k != ALL:
             mean, over = float(np.mean(list(gains.values()))), f"{len(gains)} language{'s' if len(gains) > 1 else ''}"
-            does = f"gains {percent(mean)} points over" if mean >= 0 else f"loses {percent(-mean)} points against"
+            verb = f"gains {percent(mean)} points over" if mean >= 0 else f"loses {percent(-mean)} points against"
             before = "the model before any fine-tuning" if runs.source == NO_SOURCE else "zero-shot"
-            said.append(f"{runs.first} {does} {before} at {shots_name(k)} (mean over {over}).")
+            sentences.append(f"{runs.first} {verb} {before} at {shots_name(k)} (mean over {over}).")
     tests = runs.tests.of(runs.metric)
     for shots in tests:
-        said += [f"At {shots}: {text}" for text in compare(runs.tests, (runs.metric, shots), "mean score", "%")]
-    if not said:
+        sentences += [f"At {shots}: {text}" for text in compare(runs.tests, (runs.metric, shots), "mean score", "%")]
+    if not sentences:
         return []
     title = f"{runs.heading['metric']}{runs.heading['source']}"
-    paragraph = f"{title[0].upper()}{title[1:]}: {' '.join(said)}"
-    tested = [one for one in tests.values() if len(one.averaged.blocks) > 1]
-    return [paragraph, *(caveat(runs.tests, one, f"{title}: tests of what is tuned") for one in tested[:1])]
+    paragraph = f"{title[0].upper()}{title[1:]}: {' '.join(sentences)}"
+    tested = [test for test in tests.values() if len(test.averaged.blocks) > 1]
+    return [paragraph, *(caveat(runs.tests, test, f"{title}: tests of what is tuned") for test in tested[:1])]
 
 
 def _uneven(means: pd.DataFrame) -> list[str]:
@@ -112,5 +111,5 @@ def _uneven(means: pd.DataFrame) -> list[str]:
     most = int(few["buckets"].max())
     rows = few[few["buckets"] < most].itertuples(index=False)
     fewer = [f"{r.language} {shots_name(r.shots)} {r.strategy}: {r.buckets}" for r in rows]
-    shown = "; ".join(fewer[:8]) + (f"; and {len(fewer) - 8} more" if len(fewer) > 8 else "")
-    return [f"means over fewer buckets than the {most} of others: {shown}"] if fewer else []
+    named = "; ".join(fewer[:8]) + (f"; and {len(fewer) - 8} more" if len(fewer) > 8 else "")
+    return [f"means over fewer than {most} buckets: {named}"] if fewer else []

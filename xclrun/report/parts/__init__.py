@@ -1,4 +1,4 @@
-"""What a report shows: one file for each heading. A new file is found by itself; see `xclrun.report.part`."""
+"""The parts of a report. New files are imported automatically; see `xclrun.report.part`."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -8,5 +8,5 @@ from xclrun.report.part import PARTS
 for _module in iter_modules(__path__):
     _name = f"{__name__}.{_module.name}"
     import_module(_name)
-    if not any(one.make.__module__ == _name for one in PARTS.values()):
+    if not any(entry.make.__module__ == _name for entry in PARTS.values()):
         raise ImportError(f"{_name} enters no part into the registry: see xclrun.report.part")

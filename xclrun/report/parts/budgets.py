@@ -1,4 +1,4 @@
-"""What each strategy was given and took: budgets that are not equal are no fair comparison, and are marked."""
+"""Budgets of strategies, with marks for unequal ones, which make a comparison unfair."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = {
 }
 
 
-# Unequal: further from the first row than this share of it.
+# Budgets are unequal if they differ by more than this share of the baseline's.
 TOLERANCE = 0.01
 
 
@@ -35,10 +35,7 @@ def budgets(section: StrategySection) -> Iterator[Item]:
 
 
 def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:
-    """Return a row per strategy: parameters, memory, steps, examples, tokens and time per run, tuning trials.
-
-    Means over runs; ``≠`` where a budget differs from the baseline's (without one, the first row's) by more than 1 %.
-    """
+    """Return mean budgets per run and numbers of tuning trials, compared with the baseline's or the first row's."""
     means = {
         label: [_mean(runs, column[0]) for column in COLUMNS.values()] for label, runs in comparison.strategies.items()
     }
@@ -51,19 +48,20 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
         for (name, value), (_, _, divisor, digits), base in zip(
             zip(COLUMNS, values, strict=True), COLUMNS.values(), first, strict=True
         ):
-            # Time depends on the machine and is no budget.
+            # Time depends on the machine and does not count as a budget.
             unequal = name != "time" and np.isfinite([value, base]).all() and abs(value - base) > TOLERANCE * abs(base)
             text = "–" if np.isnan(value) else f"{value / divisor:,.{digits}f}{' ≠' if unequal else ''}"
             cells.append(Cell(text, value, ids))
-        own = _tried(comparison, label, tried)
-        cells.append(Cell(f"{own}{' ≠' if own != first_tried else ''}", own))
+        trials = _tried(comparison, label, tried)
+        cells.append(Cell(f"{trials}{' ≠' if trials != first_tried else ''}", trials))
         rows.append((label, *cells))
     units = [f"{name} ({unit})" if unit else name for name, (_, unit, _, _) in COLUMNS.items()]
     notes = (
-        "per run, mean over runs; parameters: those that serve all languages after the last hop; memory: what is kept "
-        "from hop to hop beside parameters, at its largest",
-        "a hop that runs share counts in full for each; steps: optimiser updates; examples, tokens: replayed ones too",
-        "trials: settings of the strategy that have finished among these outputs",
+        "per run, mean over runs; parameters: all that serve the languages after the last hop; memory: maximum size of "
+        "the data stored from hop to hop in addition to parameters",
+        "a hop shared by several runs counts in full for each; steps: optimiser updates; examples and tokens include "
+        "replayed ones",
+        "trials: settings of the strategy with finished runs in these outputs",
         f"≠: differs from {base_label} by more than {TOLERANCE:.0%}: the comparison is not at equal budgets",
     )
     return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes, ruled=ruled(comparison, means))

@@ -1,4 +1,4 @@
-"""What other rules than that of the training had chosen: checkpoints after the fact, and the tables of ED.
+"""Scores of the checkpoints that other selection rules would choose, and the tables of ED.
 
 ED = "Don't Use English Dev" (Keung et al. 2020). Scores in percent, differences in points, agreement as a share; rules
 are those of `xclrun.analysis.points.RULES`. docs/checkpoints.md.
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EXACT = (
-    "by language and mean: after the last hop, from whose checkpoint no hop goes on: exact. Earlier hops, mean over "
-    "them: what the checkpoint itself scores; the hops after it went on from the one that training chose, so what a "
-    "rule would have made of the whole stream it does not say"
+    "by language and mean: scores after the last hop; they are exact, because no hop continues from its checkpoint. "
+    "Earlier hops, mean over them: scores of the chosen checkpoint itself; later hops continued from the checkpoint "
+    "that training selected, so the effect of a rule on the whole stream is unknown"
 )
-# Rules that are current_dev if there is one hop, on one language.
+# Rules that equal current_dev with one hop on one language.
 SAME = ("source_dev", "mean_seen_dev")
-# Languages of a figure: more cannot be distinguished.
-LINES = 10
+LINES = 10  # languages in a figure
 
 
 @part(StrategySection, place=92, title="Checkpoints by rule")
@@ -45,21 +44,21 @@ def checkpoints(section: StrategySection) -> Iterator[Item]:
         yield rules_table(section.summary, metric)
 
 
-@part(StrategySection, place=94, title="Zero-shot transfer from one source: which dev set chooses (ED)", terminal=True)
+@part(StrategySection, place=94, title="Zero-shot transfer from one source: selection by dev set (ED)", terminal=True)
 def zero_shot(section: StrategySection) -> Iterator[Item]:
     for metric in section.comparison.metrics:
         for (label, source), runs in zero_shot_runs(section.summary, metric).items():
-            what = f"{label}, from {source}, {short_name(metric)}"
-            yield range_table(runs, metric, what)
-            yield agreement_table(runs, metric, what)
-            yield oracle_table(runs, metric, what)
+            names = f"{label}, from {source}, {short_name(metric)}"
+            yield range_table(runs, metric, names)
+            yield agreement_table(runs, metric, names)
+            yield oracle_table(runs, metric, names)
             name = section.file("zero_shot", metric, label, source)
-            title = f"{section.names}: {what}, seed {runs[0].seed}"
+            title = f"{section.names}: {names}, seed {runs[0].seed}"
             yield Plot(name, "Dev of the source against tests (ED Fig. 1)", run_figure, runs[0], metric, title)
 
 
 def rules_table(summary: Summary, metric: str) -> Table | None:
-    """Return what each rule's checkpoints score: a row for each strategy and rule; None if there are no points."""
+    """Return the scores of each rule's checkpoints: a row for each strategy and rule."""
     languages, rows, inexact = summary.comparison.languages, [], False
     for label, (entering, _) in compared(summary.comparison).items():
         runs = [run for run in entering if metric in run.metrics and hop_points(run, metric)]
@@ -76,12 +75,12 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
         return None
     if floors := summary.floors(metric):
         rows.append((CONSTANT, "", *floors, "–"))
-    shown = {name for _, name, *_ in rows}
-    told = [f"{rule.name}: {rule.definition}" for rule in rules(summary.comparison.runs) if rule.name in shown]
+    used = {name for _, name, *_ in rows}
+    definitions = [f"{rule.name}: {rule.definition}" for rule in rules(summary.comparison.runs) if rule.name in used]
     notes = (
-        "test score of the checkpoint that a rule chooses of a hop's evaluation points, mean over runs, within each "
-        "order first",
-        *told,
+        "test score of the checkpoint that a rule chooses from a hop's evaluation points, mean over runs, first within "
+        "each order",
+        *definitions,
         *unadapted_note(summary.comparison.strategies),
     )
     if inexact:
@@ -89,7 +88,7 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
         notes = (*notes, EXACT)
     else:
         header, rows = ("strategy", "rule", *languages, "mean"), [row[:-1] for row in rows]
-        notes = (*notes, "exact for every rule: no hop goes on from the checkpoint that is chosen")
+        notes = (*notes, "exact for every rule: no hop continues from the chosen checkpoint")
     title = f"{headline(metric)}, checkpoints by rule"
     return Table(title, header, tuple(rows), notes, left=2, ruled=group_starts(rows))
 
@@ -99,39 +98,39 @@ def available(runs: Sequence[RunRecord], metric: str) -> list[Rule]:
 
 
 def zero_shot_runs(summary: Summary, metric: str) -> dict[tuple[str, str], list[RunRecord]]:
-    """Return (strategy, source) → the runs with one hop on a source, those with dev scores at points, by seed."""
-    found: dict[tuple[str, str], list[RunRecord]] = {}
+    """Return (strategy, source) → the runs with one hop on the source and dev scores at evaluation points, by seed."""
+    runs_of: dict[tuple[str, str], list[RunRecord]] = {}
     for label, runs in summary.comparison.strategies.items():
         transfers = [run for run in runs if run.stream == "zero_shot" and metric in run.metrics]
-        having = [run for run in transfers if any(rule.dev for rule in available([run], metric))]
-        for source, from_source in grouped(having, lambda run: run.languages[0]).items():
-            # Orders of the same targets are the same training and the same tests.
+        with_dev = [run for run in transfers if any(rule.dev for rule in available([run], metric))]
+        for source, from_source in grouped(with_dev, lambda run: run.languages[0]).items():
+            # Orders of the same targets have the same training and tests.
             alike = grouped(from_source, lambda run: (run.seed, run.bucket, frozenset(run.languages)))
-            found[label, source] = [run for run, *_ in alike.values()]
-    return found
+            runs_of[label, source] = [run for run, *_ in alike.values()]
+    return runs_of
 
 
-def range_table(runs: Sequence[RunRecord], metric: str, what: str) -> Table:
-    """Return ED's Table 2: largest and smallest score over seeds at the source's best dev, and their difference.
+def range_table(runs: Sequence[RunRecord], metric: str, names: str) -> Table:
+    """Return ED's Table 2: maximum, minimum and range over seeds of the scores at the source's best dev score.
 
-    The source's column is its dev score, as in the paper; those of the others are test scores.
+    As in the paper, the source's column is its dev score; the other columns are test scores.
     """
     languages, scores = runs[0].languages, selected_scores(runs, metric)
     spread = np.ptp(scores, axis=0) if len(runs) > 1 else np.full(len(languages), math.nan)
     rows = {"max_over_runs": scores.max(axis=0), "min_over_runs": scores.min(axis=0), "range": spread}
     header = ("", f"{languages[0]} dev", *languages[1:])
     notes = [
-        f"at the checkpoint with the best dev score of {languages[0]}, the first of equals; {len(runs)} "
+        f"at the checkpoint with the best dev score of {languages[0]}, the first if several are equal; {len(runs)} "
         f"{'runs: seeds' if len(runs) > 1 else 'run: seed'} {', '.join(str(run.seed) for run in runs)}"
     ]
-    title = f"{what}: spread over runs (ED Table 2)"
+    title = f"{names}: spread over runs (ED Table 2)"
     return with_published(
         title, header, rows, "2", runs, metric, notes, {"max_over_runs": "max", "min_over_runs": "min"}
     )
 
 
 def selected_scores(runs: Sequence[RunRecord], metric: str) -> np.ndarray:
-    """Return the scores at the source's best dev, shape (runs, N): of the source on dev, of the others on test."""
+    """Return the scores at the source's best dev score, shape (runs, N): dev of the source, test of the others."""
     scores = []
     for run in runs:
         (hop,) = hop_points(run, metric)
@@ -141,44 +140,44 @@ def selected_scores(runs: Sequence[RunRecord], metric: str) -> np.ndarray:
     return np.array(scores)
 
 
-def agreement_table(runs: Sequence[RunRecord], metric: str, what: str) -> Table:
-    """Return ED's Table 3: how often dev of the source, and of the language itself, rises and falls with test."""
+def agreement_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Table:
+    """Return ED's Table 3: how often dev of the source, or of the language, changes in the direction of test."""
     languages = runs[0].languages
     rows = {}
-    for name, own in (("en_dev", False), ("target_dev", True)):
-        values = [_placed(agreement_of(hop_points(run, metric)[0], own), run, languages) for run in runs]
-        # Runs whose test scores never differ enough have no agreement.
-        known = np.isfinite(values)
-        total = np.where(known, values, 0).sum(axis=0)
-        rows[name] = np.divide(total, known.sum(axis=0), out=np.full(len(languages), np.nan), where=known.any(axis=0))
+    for name, by_language in (("en_dev", False), ("target_dev", True)):
+        values = [_placed(agreement_of(hop_points(run, metric)[0], by_language), run, languages) for run in runs]
+        # The agreement is undefined for runs whose test scores never differ enough.
+        defined = np.isfinite(values)
+        total, n = np.where(defined, values, 0).sum(axis=0), defined.sum(axis=0)
+        rows[name] = np.divide(total, n, out=np.full(len(languages), np.nan), where=n > 0)
     notes = [
-        "share (%) of all pairs of checkpoints of a run whose test scores differ by 0.5 points or more in which dev "
-        "changes in the same direction (a tie in dev: half), mean over runs; 50 is chance. How the paper drew its "
-        "pairs it does not say"
+        "share (%) of all pairs of checkpoints of a run with test scores at least 0.5 points apart in which dev "
+        "changes in the same direction (ties count half), mean over runs; 50 is chance. The paper does not say how "
+        "it drew pairs"
     ]
     names = {"en_dev": f"dev of {languages[0]}", "target_dev": "dev of the language itself"}
-    title = f"{what}: directional agreement of dev with test (ED Table 3)"
+    title = f"{subject}: directional agreement of dev with test (ED Table 3)"
     return with_published(title, ("", *languages), rows, "3", runs, metric, notes, names)
 
 
-def oracle_table(runs: Sequence[RunRecord], metric: str, what: str) -> Table:
-    """Return ED's Table 5: test scores by rule, as the maximum over runs, as there, and as the mean."""
+def oracle_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Table:
+    """Return ED's Table 5: test scores by rule, as the maximum over runs (as in the paper) and as the mean."""
     languages = runs[0].languages
     rows: dict[str, np.ndarray] = {}
     names: dict[str, str] = {}
     published_rows = {rule: row for row, rule in ROWS_OF_TABLE_5.items()}
-    shown = [rule for rule in available(runs, metric) if rule.name not in SAME]
-    for rule in shown:
+    compared_rules = [rule for rule in available(runs, metric) if rule.name not in SAME]
+    for rule in compared_rules:
         values = np.array([_placed(final_by_rule(run, metric, rule), run, languages) for run in runs])
         row = published_rows.get(rule.name, f"{rule.name} ")
         rows |= {row: values.max(axis=0), f"{row} mean": values.mean(axis=0)}
         names |= {row: f"{rule.name}, maximum", f"{row} mean": f"{rule.name}, mean"}
     notes = [
         "test scores of the checkpoint that a rule chooses; the paper's row of English dev is the maximum over its "
-        "runs, and of the oracle it does not say",
-        *(f"{rule.name}: {rule.definition}" for rule in shown),
+        "runs, the statistic of its oracle row is not given",
+        *(f"{rule.name}: {rule.definition}" for rule in compared_rules),
     ]
-    title = f"{what}: oracle and other rules (ED Table 5)"
+    title = f"{subject}: oracle and other rules (ED Table 5)"
     return with_published(title, ("", *languages), rows, "5", runs, metric, notes, names)
 
 
@@ -192,12 +191,12 @@ def with_published(
     notes: Sequence[str],
     names: Mapping[str, str],
 ) -> Table:
-    """Return a table with the published row below each of ours, where the paper has it.
+    """Return a table with the published row, if there is one, below each of ours.
 
     Args:
         rows: the paper's name of a row → our values.
-        table: its number in the paper.
-        names: what our rows are called where not as in the paper.
+        table: number of the table in the paper.
+        names: the paper's name of a row → ours, if different.
     """
     body: list[tuple[str, ...]] = []
     run = runs[0]
@@ -206,14 +205,12 @@ def with_published(
         theirs = [published(table, run.dataset, name, k) for k in run.languages]
         if run.languages[0] == SOURCE and not all(map(math.isnan, theirs)):
             body.append(("published", *map(percent_cell, theirs)))
-    beside = len(body) > len(rows)
-    return Table(
-        title, header, tuple(body), (*notes, *(setup_notes(SETUPS[run.dataset], runs, [metric]) if beside else ()))
-    )
+    setup = setup_notes(SETUPS[run.dataset], runs, [metric]) if len(body) > len(rows) else []
+    return Table(title, header, tuple(body), (*notes, *setup))
 
 
 def run_figure(run: RunRecord, metric: str, title: str) -> Figure:
-    """Draw dev of the source and test of the others over one run (ED Fig. 1); thick: the source's dev."""
+    """Draw dev scores of the source (thick) and test scores of the others during one run (ED Fig. 1)."""
     (hop,) = hop_points(run, metric)
     figure = figure_of(6.4, 3.6)
     axes = figure.subplots()
@@ -231,5 +228,5 @@ def run_figure(run: RunRecord, metric: str, title: str) -> Figure:
 
 
 def _placed(values: np.ndarray, run: RunRecord, languages: Sequence[str]) -> np.ndarray:
-    """Return values of a run's languages in another order; NaN for those that it lacks."""
+    """Reorder the values of a run's languages; NaN for languages that it lacks."""
     return np.array([values[run.languages.index(k)] if k in run.languages else math.nan for k in languages])

@@ -1,4 +1,4 @@
-"""Settings chosen on dev: how each strategy's settings did there. Their test scores are not shown."""
+"""Dev scores of each strategy's settings, used to select one; test scores are not shown."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from xclrun.report.part import Item, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Cell, Table
 
-FORGETTING = (
-    "Forgetting did not enter the choice, since not all runs have dev scores of all languages after their last hop"
-)
+FORGETTING = "The selection ignores forgetting, because some runs lack dev scores of all languages after their last hop"
 
 
 @part(StrategySection, place=15, title="Settings chosen on dev", terminal=True)
@@ -26,23 +24,25 @@ def chosen(section: StrategySection) -> Iterator[Item]:
 
 
 def trial_table(tuned: list[Tuned], keys: tuple[str, ...], objective: Objective, notes: tuple[str, ...] = ()) -> Table:
-    """Return a row for each strategy and setting, the best on dev first: percent, mean ± standard deviation."""
+    """Return the dev score of each strategy and setting, best first: percent, mean ± standard deviation."""
     rows: list[tuple[str, ...]] = []
     starts = []
-    for one in tuned:
+    for strategy in tuned:
         starts.append(len(rows))
-        for k, trial in enumerate(one.trials):
+        for k, trial in enumerate(strategy.trials):
             ids = tuple(run.run_id for run in trial.runs)
             spread = f" ± {100 * trial.std:.2f}" if trial.std == trial.std else ""
             score = Cell(f"{100 * trial.score + 0.0:.2f}{spread}", trial.score, best=not k)
-            said = "chosen" if not k else "equal" if k < one.tied else ""
-            rows.append((one.strategy, *trial.values.values(), Cell(str(len(ids)), float(len(ids))), score, said))
+            status = "chosen" if not k else "equal" if k < strategy.tied else ""
+            rows.append(
+                (strategy.strategy, *trial.values.values(), Cell(str(len(ids)), float(len(ids))), score, status)
+            )
     arrow = "↑" if objective.higher_is_better else "↓"
     header = ("strategy", *keys, "runs", f"{objective.title} {arrow}", "")
-    told = (
+    all_notes = (
         f"{objective.title}: {objective.definition}; percent, mean ± standard deviation over runs",
-        "of equal settings the first in the order of their values; test scores chose nothing, and those of other "
-        "settings are not shown",
+        "among equal settings, the first in the order of their values is chosen; test scores are not used, and are not "
+        "shown for other settings",
         *notes,
     )
-    return Table("Settings chosen on dev", header, tuple(rows), told, left=1 + len(keys), ruled=tuple(starts[1:]))
+    return Table("Settings chosen on dev", header, tuple(rows), all_notes, left=1 + len(keys), ruled=tuple(starts[1:]))

@@ -19,28 +19,25 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-# Columns of the figure; of more steps each column is a mean.
-COLUMNS = 200
-# Classes of the figure: of more the names cannot be read.
-CLASSES = 80
+COLUMNS = 200  # of the figure: with more steps, each column is a mean
+CLASSES = 80  # in the figure
 
 
 @part(StrategySection, place=95, title="Gradients of classes", folded=True)
 def class_gradients(section: StrategySection) -> Iterator[Item]:
     recorded = section.shared.gradients.get("class_gradients", {})
-    # Order → strategy → its first run that recorded gradients.
+    # Order → strategy → elements and gradients of its first run with recorded gradients.
     recorded_runs: dict[str, dict[str, tuple[tuple[str, ...], pd.DataFrame]]] = {}
     for order in sorted(section.comparison.orders, key=natural):
         for label, (runs, _) in compared(section.comparison, order).items():
-            having = [run for run in runs if run.run_id in recorded]
-            if having:
-                elements = having[0].elements
-                recorded_runs.setdefault(order, {})[label] = elements, by_step(recorded[having[0].run_id], elements)
+            if run := next((run for run in runs if run.run_id in recorded), None):
+                gradients = by_step(recorded[run.run_id], run.elements)
+                recorded_runs.setdefault(order, {})[label] = run.elements, gradients
     if not recorded_runs:
         return
     yield (
-        "Gradient of the class head at each main step, summed over the weights of a class; the first seed. Gradient "
-        "descent lowers the logits of classes with a positive sum where features are positive."
+        "Gradient of the class head at each main step, summed over the weights of a class; first seed only. For "
+        "positive features, gradient descent lowers the logits of classes with a positive sum."
     )
     yield sides_table(recorded_runs)
     for order, strategies in recorded_runs.items():
@@ -53,21 +50,21 @@ def class_gradients(section: StrategySection) -> Iterator[Item]:
 
 
 def key_of(name: str) -> str:
-    """Return the key in the name of a class (``yelp:5``)."""
+    """Return the key of a class name such as ``yelp:5``."""
     return name.partition(":")[0]
 
 
 def by_step(rows: pd.DataFrame, elements: Sequence[str]) -> pd.DataFrame:
-    """Return the gradients: a row for each class, keys as trained, and a column for each (hop, step)."""
+    """Return gradients with a row for each class, sorted by the order of keys, and a column for each (hop, step)."""
     table = rows.pivot_table(index="class", columns=["hop", "step"], values="gradient", sort=False)
     place = {key: k for k, key in enumerate(elements)}
     return table.loc[sorted(table.index, key=lambda name: place.get(key_of(name), 0))].sort_index(axis=1)
 
 
 def sides_table(recorded: Mapping[str, Mapping[str, tuple[Sequence[str], pd.DataFrame]]]) -> Table | None:
-    """Return the mean gradient of the classes of the key being learned, of earlier keys and of later keys.
+    """Return mean gradients of the classes of the key being learned, of earlier keys and of later keys.
 
-    None where classes do not name their keys (``yelp:5``).
+    None if class names do not contain keys (``yelp:5``).
     """
     rows: list[tuple[str, ...]] = []
     for order, strategies in recorded.items():
@@ -95,28 +92,28 @@ def gradient_figure(tables: Mapping[str, pd.DataFrame], title: str) -> Figure:
     from matplotlib.colors import SymLogNorm
 
     names = list(dict.fromkeys(name for table in tables.values() for name in table.index))
-    shown = names[:CLASSES]
-    figure = figure_of(8.4, 1.0 + len(tables) * (0.5 + 0.125 * len(shown)))
+    first = names[:CLASSES]
+    figure = figure_of(8.4, 1.0 + len(tables) * (0.5 + 0.125 * len(first)))
     grid = figure.subplots(len(tables), 1, squeeze=False)[:, 0]
     largest = max(float(np.nanmax(np.abs(table.to_numpy()))) for table in tables.values()) or 1.0
     norm = SymLogNorm(largest / 100, vmin=-largest, vmax=largest)
     for axes, (label, table) in zip(grid, tables.items(), strict=True):
         steps = table.shape[1]
         columns = np.array_split(np.arange(steps), min(COLUMNS, steps))
-        values = table.reindex(shown).to_numpy(dtype=float)
+        values = table.reindex(first).to_numpy(dtype=float)
         means = np.stack([np.nanmean(values[:, column], axis=1) for column in columns], axis=1)
         image = axes.imshow(means, aspect="auto", cmap="RdBu_r", norm=norm, interpolation="nearest",
-                            extent=(0, steps, len(shown), 0))  # fmt: skip
+                            extent=(0, steps, len(first), 0))  # fmt: skip
         hops = table.columns.get_level_values("hop").to_numpy()
         for end in np.flatnonzero(np.diff(hops)) + 1:
             axes.axvline(end, color=GREY, linewidth=0.9, linestyle=":")
-        axes.set_yticks(np.arange(len(shown)) + 0.5, [cut(name, 28) for name in shown])
+        axes.set_yticks(np.arange(len(first)) + 0.5, [cut(name, 28) for name in first])
         tickless(axes)
         axes.tick_params(labelsize=6)
         axes.set_title(label, fontsize=9)
     grid[-1].set_xlabel("main steps of the stream", fontsize=8)
     label = "gradient, summed over a class's weights"
     colour_bar(figure, image, grid, label, fraction=0.04, format=lambda value, _: f"{value:g}")
-    some = f"; {len(shown)} of {len(names)} classes" if len(shown) < len(names) else ""
+    some = f"; {len(first)} of {len(names)} classes" if len(first) < len(names) else ""
     titled(figure, f"{title}: gradient of each class on the head (dotted: ends of hops{some})")
     return figure

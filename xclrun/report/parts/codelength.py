@@ -1,4 +1,4 @@
-"""Online codelengths of runs on the same blocks: totals, by block; scores by size of the training data (GLI §4, §5).
+"""Online codelengths in total and by block, and scores by size of the training data (GLI §4, §5).
 
 Bits; scores in percent.
 """
@@ -23,32 +23,33 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# What is coded → how.
+# Part → how it is coded.
 COUNTED = {
     LABELS: "labels by log2 p(gold class)",
     TAGS: "tags by log2 p(gold tags of a sentence), and log2 |tags| for each word beyond the length limit",
-    ANSWERS: "answers by log2 p(first gold answer) among the spans of their text; those without a probability (too "
-    "long, or in no window) by log2 of the number of spans, and that they are such is not paid for",
+    ANSWERS: "answers by log2 p(first gold answer) among the spans of their text; answers without a probability (too "
+    "long, or in no window) by log2 of the number of spans, without the cost of marking them",
 }
 STRICT = (
-    "code: strict where nothing but labels that were sent before chose the weights (trainer.selection=last); with dev "
-    "where labels of the dev split, which are not paid for, chose checkpoints"
+    "code: strict if the weights depend only on labels transmitted before (trainer.selection=last); with dev if labels "
+    "of the dev split, which are not counted, selected checkpoints"
 )
 
 
 def counted(section: CodelengthSection) -> str:
-    return f"coded: {'; '.join(COUNTED[one] for one in section.parts)}; label sets and texts are known beforehand"
+    return f"coded: {'; '.join(COUNTED[part] for part in section.parts)}; label sets and texts are known in advance"
 
 
 @part(CodelengthSection, place=10, title="Codelengths", terminal=True)
 def codelengths(section: CodelengthSection) -> Iterator[Item]:
     yield (
-        f"{section.total} examples of {section.key} in {len(section.sizes)} blocks. The labels of each block are coded "
-        "by the model that learned the blocks before it; the first block uniformly, or by a start that knows the head."
+        f"{section.total} examples of {section.key} in {len(section.sizes)} blocks. The labels of each block are "
+        "coded by the model that has learned the blocks before it; the first block uniformly, or by a start that has "
+        "trained the head."
     )
     yield total_table(section)
     yield block_table(section)
-    yield Plot(f"{section.where}_blocks", "Bits for each example, by block", block_figure, section)
+    yield Plot(f"{section.where}_blocks", "Bits per example, by block", block_figure, section)
 
 
 @part(CodelengthSection, place=20, title="Scores by size of the training data")
@@ -72,9 +73,9 @@ def head(coder: Coder) -> tuple[str, ...]:
 HEADER = ("model", "start", "strategy", "code")
 
 
-def _seeds(section: CodelengthSection, what: str = "mean") -> list[str]:
-    """Say what numbers of several seeds are."""
-    return [f"{what} over seeds"] if any(len(coder.runs) > 1 for coder in section.coders) else []
+def _seeds(section: CodelengthSection, statistic: str = "mean") -> list[str]:
+    """Return a note on numbers over several seeds."""
+    return [f"{statistic} over seeds"] if any(len(coder.runs) > 1 for coder in section.coders) else []
 
 
 def _spread(values: np.ndarray, digits: int, runs: tuple[str, ...] = ()) -> Cell:
@@ -83,7 +84,7 @@ def _spread(values: np.ndarray, digits: int, runs: tuple[str, ...] = ()) -> Cell
 
 
 def total_table(section: CodelengthSection) -> Table:
-    """Return a row for each coder, what switching to the best one costs, and the uniform code."""
+    """Return a row for each coder, for the best coder of each block, and for the uniform code."""
     several, total, even = len(section.parts) > 1, section.total, float(section.uniform.sum())
     metrics = section.runs[0].metrics
     rows: list[tuple[str, ...]] = []
@@ -92,22 +93,22 @@ def total_table(section: CodelengthSection) -> Table:
         bits, ids = coder.bits(section.parts).sum(axis=1), coder.ids
         each = _spread(bits / total, 2, ids)
         best.append(each)
-        own = [_spread(coder.bits([one]).sum(axis=1) / total, 2, ids) for one in section.parts if several]
-        cells = [each, *own, _spread(bits / 1000, 3, ids), _spread(100 * bits / even, 1, ids)]
+        of_parts = [_spread(coder.bits([part]).sum(axis=1) / total, 2, ids) for part in section.parts if several]
+        cells = [each, *of_parts, _spread(bits / 1000, 3, ids), _spread(100 * bits / even, 1, ids)]
         rows.append((*head(coder), str(len(coder.runs)), *cells, *(_final(coder, metric) for metric in metrics)))
     mark_best(best, highest=False)
     ruled, notes = len(rows), []
     for strict in (True, False):
-        if (found := section.switching(strict)) is not None:
-            bits, among = found[0].sum(axis=1), found[1]
+        if (switching := section.switching(strict)) is not None:
+            bits, n = switching[0].sum(axis=1), switching[1]
             rows.append((
                 "–", "–", "best of each block", "strict" if strict else "with dev", str(len(bits)),
                 _spread(bits / total, 2), *("–" for _ in section.parts if several), _spread(bits / 1000, 3),
                 _spread(100 * bits / even, 1), *("–" for _ in metrics),
             ))  # fmt: skip
-            told = f"best of each block: each is coded by the best of {among} rows, and log2 {among} bits say by which"
-            notes += [told] if told not in notes else []
-    parts = (section.uniform_of[one].sum() / total for one in section.parts if several)
+            note = f"best of each block: coded by the best of {n} rows, plus log2 {n} bits for its number"
+            notes += [note] if note not in notes else []
+    parts = (section.uniform_of[part].sum() / total for part in section.parts if several)
     rows.append((
         "uniform", "–", "–", "strict", "–", Cell(f"{even / total:.2f}", even / total),
         *(f"{each:.2f}" for each in parts), f"{even / 1000:.3f}", "100.0", *("–" for _ in metrics),
@@ -131,31 +132,28 @@ def block_table(section: CodelengthSection) -> Table:
         body.append((*head(coder), *(Cell(f"{value:.2f}", float(value), coder.ids) for value in each)))
     body.append(("uniform", "–", "–", "strict", *(f"{value:.2f}" for value in section.uniform / section.sizes)))
     names = tuple(f"block {i} ({size})" for i, size in enumerate(section.sizes, start=1))
-    notes = ("bits for each example; in brackets: examples of the block", counted(section), *_seeds(section))
+    notes = ("bits per example; in brackets: examples of the block", counted(section), *_seeds(section))
     return Table("Codelength by block", (*HEADER, *names), tuple(body), notes, left=4, ruled=(len(section.coders),))
 
 
 def sizes_and_scores(coder: Coder, metric: str, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the examples of the blocks that hops learned, (M,), and the test scores on their key, (runs, M), percent.
-
-    The first is 0: the start.
-    """
-    learnt = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    return learnt, np.stack([100 * run.scores[metric][-len(sizes) :, -1] for run in coder.runs])
+    """Return numbers of training examples, from 0 at the start, (M,), and test scores in percent, (runs, M)."""
+    learned = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    return learned, np.stack([100 * run.scores[metric][-len(sizes) :, -1] for run in coder.runs])
 
 
 def score_table(section: CodelengthSection, metric: str) -> Table:
     body = []
     for coder in section.coders:
-        learnt, scores = sizes_and_scores(coder, metric, section.sizes)
+        learned, scores = sizes_and_scores(coder, metric, section.sizes)
         cells = (Cell(f"{value:.2f}", float(value), coder.ids) for value in scores.mean(axis=0))
         body.append((*head(coder), *cells))
-    names = (f"{int(n):,}" for n in learnt)
-    known = BY_NAME[metric]
+    names = (f"{int(n):,}" for n in learned)
+    definition = BY_NAME[metric].definition
     notes = (
-        f"{known.title} on the test split of {section.key}, percent, by the number of its training examples",
+        f"{BY_NAME[metric].title} on the test split of {section.key}, percent, by the number of its training examples",
         "0: the start",
-        *((known.definition,) if known.definition else ()),
+        *([definition] if definition else []),
         *_seeds(section),
     )
     title = f"{headline(metric)} by size of the training data"
@@ -163,32 +161,32 @@ def score_table(section: CodelengthSection, metric: str) -> Table:
 
 
 def block_figure(section: CodelengthSection) -> Figure:
-    """Draw bits for each example by the examples that the model had learned, and the uniform code."""
+    """Draw bits per example by the number of learned examples, and the uniform code."""
     before = np.concatenate([[0], np.cumsum(section.sizes)[:-1]])
     bits = [coder.bits(section.parts).mean(axis=0) / section.sizes for coder in section.coders]
-    what = f"codelength by block ({'; '.join(['dashed: the uniform code', *_seeds(section)])})"
-    figure, axes = _coder_figure(section, before, bits, what)
+    title = f"codelength by block ({'; '.join(['dashed: the uniform code', *_seeds(section)])})"
+    figure, axes = _coder_figure(section, before, bits, title)
     axes.plot(before, section.uniform / section.sizes, color=GREY, linestyle="--", linewidth=1)
     axes.set_ylim(bottom=0)
-    plain(axes, f"examples of {section.key} learned before the block", "bits for each example of the block")
+    plain(axes, f"examples of {section.key} learned before the block", "bits per example of the block")
     return figure
 
 
 def score_figure(section: CodelengthSection, metric: str) -> Figure:
     """Draw test scores by the number of training examples, on a log scale (GLI, Figs 1 and 2)."""
     learned, scores = zip(*(sizes_and_scores(coder, metric, section.sizes) for coder in section.coders), strict=True)
-    sizes, title = learned[0][1:], BY_NAME[metric].title
-    what = f"{title} by size of the training data{''.join(f' ({seeds})' for seeds in _seeds(section))}"
-    figure, axes = _coder_figure(section, sizes, [each.mean(axis=0)[1:] for each in scores], what)
+    sizes, name = learned[0][1:], BY_NAME[metric].title
+    title = f"{name} by size of the training data{''.join(f' ({seeds})' for seeds in _seeds(section))}"
+    figure, axes = _coder_figure(section, sizes, [each.mean(axis=0)[1:] for each in scores], title)
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{int(n):,}" for n in sizes])
     axes.minorticks_off()
-    plain(axes, f"training examples of {section.key} (log scale)", f"{title} (%)")
+    plain(axes, f"training examples of {section.key} (log scale)", f"{name} (%)")
     return figure
 
 
 def _coder_figure(
-    section: CodelengthSection, x: np.ndarray, curves: Sequence[np.ndarray], what: str
+    section: CodelengthSection, x: np.ndarray, curves: Sequence[np.ndarray], title: str
 ) -> tuple[Figure, Axes]:
     figure = figure_of(7.4, 3.9)
     axes = figure.subplots()
@@ -196,12 +194,12 @@ def _coder_figure(
     for k, (name, y) in enumerate(zip(names, curves, strict=True)):
         line(axes, x, y, k, f"{name}: {', '.join(f'{value:.2f}' for value in y)}", markersize=4, linewidth=1.2)
     legend(figure, names, names)
-    titled(figure, f"{section.dataset}, {section.key}: {what}")
+    titled(figure, f"{section.dataset}, {section.key}: {title}")
     return figure, axes
 
 
 def published_table(section: CodelengthSection) -> Table | None:
-    """Return GLI's codelengths of this dataset, or key, with ours alongside; None where it prints none."""
+    """Return GLI's codelengths of this dataset or key with ours; None if it has none."""
     theirs = gli.codelengths(section.dataset) or gli.codelengths(section.key)
     rows: list[tuple[str | Cell, ...]] = []
     for (model, supervised), kbits in theirs.items():
@@ -218,8 +216,8 @@ def published_table(section: CodelengthSection) -> Table | None:
         *setup_notes(setup, section.runs),
         f"kbits; published: GLI, Table 1 and section 5.1; ours: {section.total} examples of {section.dataset}, "
         f"{section.key}, in {len(section.sizes)} blocks",
-        "of our code: what was learned first, strategy, and whether it is strict",
-        "orders may be compared, kbits may not",
+        "our code: start, strategy, and whether it is strict",
+        "compare only the order of models; the kbits are not comparable",
         *_seeds(section, "ours: mean"),
     )
     header = ("model", "start", "L kbits", "our code", "ours")

@@ -1,4 +1,4 @@
-"""What each class was taken for."""
+"""Confusion matrices."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from xclrun.report.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Strategies whose confusions are drawn: more would fill pages that nobody reads.
-STRATEGIES = 6
+STRATEGIES = 6  # in the figure
+CLASSES = 24  # in a panel
 
 
 @part(StrategySection, place=100, title="Confusions", folded=True)
 def confusions(section: StrategySection) -> Iterator[Item]:
-    """Confusions of the strategies that end with one model for all languages."""
+    """Confusions of strategies with one final model for all languages."""
     metric = next((m for m in map(BY_NAME.get, section.comparison.metrics) if m and m.of is Scored.labels), None)
     if metric is None:
         return
     predictions, chosen, labels = section.shared.predictions, {}, None
     for label, (runs, _) in compared(section.comparison).items():
-        having = [run for run in runs if run.run_id in predictions and run.stream != "independent"]
-        names = {predictions[run.run_id].labels for run in having}
-        if having and len(names) == 1 and labels in (None, *names):
+        runs = [run for run in runs if run.run_id in predictions and run.stream != "independent"]
+        names = {predictions[run.run_id].labels for run in runs}
+        if runs and len(names) == 1 and labels in (None, *names):
             (labels,) = names
-            chosen[label] = having
+            chosen[label] = runs
     if labels is None:
         return
     some = f" The first {STRATEGIES} of {len(chosen)} strategies." if len(chosen) > STRATEGIES else ""
     yield (
-        f"Shares of each gold {metric.noun} (rows) that were taken for each {metric.noun} (columns), over all "
-        f"languages and runs.{some}"
+        f"Share of each gold {metric.noun} (rows) predicted as each {metric.noun} (columns), over all languages and "
+        f"runs.{some}"
     )
     matrices = {
         label: np.sum([predictions[run.run_id].confusion(run.hops) for run in runs], axis=0)
@@ -49,19 +49,15 @@ def confusions(section: StrategySection) -> Iterator[Item]:
     yield Plot(name, "Confusion matrices", confusion_figure, section.summary, matrices, labels, metric)
 
 
-# Classes of a confusion matrix: more cannot be read.
-CLASSES = 24
-
-
 def confusion_figure(
     summary: Summary, matrices: dict[str, np.ndarray], labels: Sequence[str], metric: Metric = INTENT_ACCURACY
 ) -> Figure:
-    """Draw what each class was predicted as after the last hop, in all languages: a panel for each strategy.
+    """Draw the predictions for each class after the last hop, in all languages: a panel for each strategy.
 
     Args:
         matrices: strategy label → counts, shape (classes, classes).
         labels: names of the classes.
-        metric: what classes are called.
+        metric: its noun names the classes.
     """
     frequency = sum(matrix.sum(axis=1) for matrix in matrices.values())
     chosen = np.sort(np.argsort(-np.asarray(frequency), kind="stable")[:CLASSES])

@@ -36,22 +36,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Orders whose score matrices are drawn: more would fill pages that nobody reads.
-MATRICES = 6
-
-# Strategies on one page; the rest continues further pages.
-ROWS = 6
-
-# Runs in a panel, up to which each line has markers.
-MARKED = 6
-# Runs in a panel, up to which each has its line; of more, the median and the middle nine tenths.
-LINES = 10
-ACROSS = 22  # letters of a name that fit along the height of a panel
-
-FAINT = "#cfcfcf"  # of curves behind others
+MATRICES = 6  # at most so many orders have score matrices
+ROWS = 6  # strategies on a page
+MARKED = 6  # with more runs in a panel, lines have no markers
+LINES = 10  # with more runs in a panel, it shows their median and central 90 %
+ACROSS = 22  # characters of a name that fit along the height of a panel
+FAINT = "#cfcfcf"  # of curves in the background
 
 SharedX = Literal["col", "none"]
-# (strategy, order) → its runs.
+# (strategy, order) → runs.
 Cells = dict[tuple[str, str], list[RunRecord]]
 
 
@@ -75,9 +68,9 @@ def score_matrices(section: StrategySection) -> Iterator[Item]:
 
 @part(StrategySection, place=80, title="Training", folded=True, runs_alone=True)
 def training(section: StrategySection) -> Iterator[Item]:
-    for what in ("loss", *section.comparison.metrics):
-        pages = training_curve_pages(section.comparison, what)
-        yield from _numbered(section.file("training_curves", what), "Training curves", pages)
+    for quantity in ("loss", *section.comparison.metrics):
+        pages = training_curve_pages(section.comparison, quantity)
+        yield from _numbered(section.file("training_curves", quantity), "Training curves", pages)
 
 
 def _numbered(name: str, caption: str, pages: Iterable[Callable[[], Figure]]) -> Iterator[Plot]:
@@ -86,12 +79,11 @@ def _numbered(name: str, caption: str, pages: Iterable[Callable[[], Figure]]) ->
 
 
 def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[], Figure]]:
-    """Return what draws each page of the scores on each language after each hop, mean over seeds and buckets.
+    """Return functions that draw each page of scores on each language after each hop, averaged over seeds and buckets.
 
-    The runs are those of score matrices and tables: those that all strategies have finished
-    (`xclrun.analysis.aggregate.compared`). Dashed before the language's own hop, solid after it; a marker at the hop
-    itself. Of more than `MOST` languages: their means, over those learned so far and those yet to be learned, in front
-    of their curves in grey. Strategies that are no sequence of hops have no curve.
+    Includes the runs that all strategies have finished (`xclrun.analysis.aggregate.compared`), of strategies that learn
+    in sequence. Lines are dashed before the language's hop and solid after it, with a marker at the hop. With more than
+    `MOST` languages, grey curves are behind two means: over languages learned so far, and over the others.
     """
     languages = comparison.languages
     chosen = (runs for order in comparison.orders for runs, _ in compared(comparison, order).values())
@@ -113,14 +105,14 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[
             _means(axes, score, order)
             return
         for j, language in enumerate(order):
-            k, own = languages.index(language), j + 1
-            before, at, end = (f"{score[i, j]:.1f}" for i in (own - 1, own, -1))
-            after, look = range(own, len(order) + 1), f"-{marker(k)}"
-            drawn = [
-                *axes.plot(range(own + 1), score[: own + 1, j], "--", color=colour(k), linewidth=0.9),
-                *axes.plot(after, score[own:, j], look, color=colour(k), linewidth=1.6, markersize=4.5, markevery=[0]),
+            k, hop = languages.index(language), j + 1
+            before, at, end = (f"{score[i, j]:.1f}" for i in (hop - 1, hop, -1))
+            after, look = range(hop, len(order) + 1), f"-{marker(k)}"
+            lines = [
+                *axes.plot(range(hop + 1), score[: hop + 1, j], "--", color=colour(k), linewidth=0.9),
+                *axes.plot(after, score[hop:, j], look, color=colour(k), linewidth=1.6, markersize=4.5, markevery=[0]),
             ]
-            for line in drawn:
+            for line in lines:
                 tip(line, f"{language}: {before} before its hop, {at} after it, {end} at the end")
         _uprights(axes, range(len(order) + 1), "#dddddd", 0.6)
         if axes.xaxis.get_visible():
@@ -129,8 +121,8 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
     if many:
         handles = [
-            ("mean of those learned", {"color": colour(1)}),
-            ("mean of those not yet learned", {"color": colour(2), "linestyle": "--"}),
+            ("mean of learned languages", {"color": colour(1)}),
+            ("mean of languages not yet learned", {"color": colour(2), "linestyle": "--"}),
             ("each language from its hop on", {"color": FAINT}),
         ]
     named = metric_title(metric, comparison.runs)
@@ -138,14 +130,14 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[
     title += first_orders(comparison.orders)[1]
     if cells != every:
         title += "; mean over the runs that all strategies have finished"
-    across = f"hop{'' if many else ': the language just learnt'} (0: before fine-tuning)"
+    across = f"hop{'' if many else ': the language just learned'} (0: before fine-tuning)"
     # An order has the same hops under every strategy.
     look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, named), sharex="col", ends=ends)
     return [partial(look, page) for page in _pages(cells)]
 
 
 def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
-    """Draw the mean over the languages learned so far, and that over the others; behind them each from its hop on.
+    """Draw the mean over the languages learned so far, and over the others; in grey each language from its hop on.
 
     Args:
         score: in percent, shape (hops + 1, languages).
@@ -153,32 +145,32 @@ def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
     from matplotlib.collections import LineCollection
 
     hops = len(order)
-    own = [np.column_stack([range(j + 1, hops + 1), score[j + 1 :, j]]) for j in range(hops)]
-    axes.add_collection(LineCollection(own, colors=FAINT, linewidths=0.5, zorder=1))
-    learnt = [float(np.mean(score[i, :i])) for i in range(1, hops + 1)]
-    others = [float(np.mean(score[i, i:])) for i in range(hops)]
-    for start, values, look, what in ((1, learnt, "-", "learned"), (0, others, "--", "not yet learned")):
+    single = [np.column_stack([range(j + 1, hops + 1), score[j + 1 :, j]]) for j in range(hops)]
+    axes.add_collection(LineCollection(single, colors=FAINT, linewidths=0.5, zorder=1))
+    learned = [float(np.mean(score[i, :i])) for i in range(1, hops + 1)]
+    unseen = [float(np.mean(score[i, i:])) for i in range(hops)]
+    for start, values, look, name in ((1, learned, "-", "learned"), (0, unseen, "--", "not yet learned")):
         line = axes.plot(range(start, start + hops), values, look, color=colour(1 if start else 2), linewidth=1.8)[0]
-        tip(line, f"mean of those {what}: {values[0]:.1f} at first, {values[-1]:.1f} at the end")
+        tip(line, f"mean of languages {name}: {values[0]:.1f} at first, {values[-1]:.1f} at the end")
     _uprights(axes, range(0, hops + 1, 10), "#dddddd", 0.6)
     if axes.xaxis.get_visible():
         axes.set_xticks(range(0, hops + 1, 10))
         axes.tick_params(axis="x", labelsize=7)
 
 
-def training_curve_pages(comparison: Comparison, what: str) -> list[Callable[[], Figure]]:
-    """Return what draws each page of the training loss (``what="loss"``) or a metric's dev score over main steps.
+def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable[[], Figure]]:
+    """Return functions that draw each page of the training ``loss``, or of a metric's dev score, over main steps.
 
-    A line for each run, its value after each epoch; of more than `LINES` runs in a panel the median, and the range of
-    nine tenths. The dev score is that on the language learned in the hop (of several: their mean).
+    A line for each run with a value after each epoch; with more than `LINES` runs in a panel, their median
+    and central 90 %. The dev score is that on the language learned in the hop, or the mean over several.
     """
-    cells = _cells(comparison, lambda run: any(math.isfinite(_value(run, point, what)) for point in run.curve))
+    cells = _cells(comparison, lambda run: any(math.isfinite(_value(run, point, quantity)) for point in run.curve))
     seeds = sorted({run.seed for runs in cells.values() for run in runs})
-    values = {run.run_id: [_value(run, p, what) for p in run.curve] for runs in cells.values() for run in runs}
+    values = {run.run_id: [_value(run, p, quantity) for p in run.curve] for runs in cells.values() for run in runs}
     every = [[value for run in runs for value in values[run.run_id]] for runs in cells.values()]
-    ends = axis_of(every, high=102) if what != "loss" else None
+    ends = axis_of(every, high=102) if quantity != "loss" else None
     bands = max(map(len, cells.values()), default=0) > LINES
-    # The names of many languages would hide one another: upright lines show the hops alone.
+    # Names of many languages would overlap: vertical lines show the hops instead.
     many = any(len(run.learnt) > MOST for runs in cells.values() for run in runs)
 
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
@@ -193,7 +185,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Callable[[],
             y, hops = np.array(values[run.run_id]), [p["hop"] for p in run.curve]
             breaks = np.flatnonzero(np.diff(hops)) + 1  # no line from one hop's last epoch to the next one's first
             x, y = np.insert(x, breaks, np.nan), np.insert(y, breaks, np.nan)
-            # Of many lines the markers would hide one another.
+            # The markers of many lines would overlap.
             few, size = len(runs) <= MARKED, 1 if many else 2.5
             (line,) = axes.plot(
                 x, y, color=colour(k), marker=marker(k) if few else "", markersize=size, linewidth=1 if few else 0.6
@@ -205,36 +197,33 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Callable[[],
         rotated = not short(names)
         look: dict[str, Any] = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
         for start, length, name in [] if many else zip(starts[:-1], lengths, names, strict=True):
-            # Where all are as high as the first, the layout need not measure them all.
+            # If all names are as high as the first, measuring the first is enough.
             look["in_layout"] = rotated or name == names[0]
             middle = start + length / 2
             axes.text(middle, 1.02, name, transform=upright, va="bottom", fontsize=6, color=GREY, **look)
         axes.tick_params(axis="x", labelsize=7)
 
-    # Where a column's panels have the same hops, the lowest shows them for all.
+    # If the panels of a column have the same hops, the lowest panel shows them for all.
     lengths_of = {(order, *_steps_of_hops(runs)) for (_, order), runs in cells.items()}
     sharex: SharedX = "col" if len(lengths_of) == len({order for _, order in cells}) else "none"
-    ylabel = "training loss" if what == "loss" else f"dev {metric_title(what, comparison.runs)}"
+    ylabel = "training loss" if quantity == "loss" else f"dev {metric_title(quantity, comparison.runs)}"
     handles = [(f"seed {seed}", {"color": colour(k), "marker": marker(k)}) for k, seed in enumerate(seeds)]
     if bands:
-        handles = [("median of runs", {"color": colour(1)}), ("nine tenths of runs", {"color": FAINT})]
-    title = (
-        f"{names_of(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learned'} after each epoch"
-    )
-    title += first_orders(comparison.orders)[1]
-    across = f"main steps ({'upright: where a hop begins' if many else 'above: the language being learned'})"
+        handles = [("median of runs", {"color": colour(1)}), ("central 90 % of runs", {"color": FAINT})]
+    language = "" if quantity == "loss" else " on the language being learned"
+    title = f"{names_of(comparison)}: {ylabel}{language} after each epoch{first_orders(comparison.orders)[1]}"
+    across = f"main steps ({'vertical: start of a hop' if many else 'above: the language being learned'})"
     look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, ylabel), sharex=sharex, ends=ends,
                    above=not many)  # fmt: skip
     return [partial(look, page) for page in _pages(cells)]
 
 
 def _band(axes: Axes, runs: Sequence[RunRecord], starts: np.ndarray, values: Mapping[str, Sequence[float]]) -> None:
-    """Draw the median of runs at each epoch of each hop, and behind it the range of nine tenths.
+    """Draw the median of runs at each epoch of each hop, and the range of their central 90 %.
 
     Args:
-        runs: an epoch is of those that have it.
         starts: main steps before each hop, shape (hops + 1,).
-        values: run id → what its curve shows, at each of its points.
+        values: run ID → its values at the points of its curve.
     """
     by_epoch: dict[int, dict[int, list[tuple[float, float]]]] = {}
     for run in runs:
@@ -255,7 +244,7 @@ def _band(axes: Axes, runs: Sequence[RunRecord], starts: np.ndarray, values: Map
 
 
 def _uprights(axes: Axes, places: Sequence[float], ink: str, width: float) -> None:
-    """Draw a line behind all else at each place across, as high as the panel: one artist, where a grid has many."""
+    """Draw vertical lines in the background as one artist, which is faster than a grid."""
     from matplotlib.collections import LineCollection
 
     lines = LineCollection(
@@ -266,12 +255,12 @@ def _uprights(axes: Axes, places: Sequence[float], ink: str, width: float) -> No
 
 
 def _cells(comparison: Comparison, has: Callable[[RunRecord], bool]) -> Cells:
-    """Return (strategy label, order) → the runs that ``has`` a curve, each (seed, bucket) once."""
+    """Return (strategy, order) → the runs with a curve, one for each seed and bucket."""
     cells: Cells = {}
     for label, runs in comparison.strategies.items():
         for order in first_orders(comparison.orders)[0]:
-            if having := [run for run in combinations(runs, order).values() if has(run)]:
-                cells[label, order] = having
+            if chosen := [run for run in combinations(runs, order).values() if has(run)]:
+                cells[label, order] = chosen
     return cells
 
 
@@ -292,12 +281,12 @@ def _page(
     ends: tuple[float, float] | None,
     above: bool = False,
 ) -> Figure:
-    """Draw one page: a grid of panels with shared y axis, strategies down and orders across, and one legend.
+    """Draw a page: strategies down, orders across, with a shared y axis and one legend.
 
     Args:
-        axes: names of the x and y axes.
-        ends: of the y axis; None: chosen by matplotlib.
-        above: whether panels have the names of languages above them.
+        axes: labels of the x and y axes.
+        ends: limits of the y axis; None: automatic.
+        above: leave room for names above the panels.
     """
     from matplotlib.lines import Line2D
 
@@ -328,7 +317,7 @@ def _page(
             if i == 0:
                 room = 0 if not above else 10 if short(languages) else 24
                 ax.set_title(textwrap.fill(order, int(13 * width)), fontsize=9, pad=4 + room)
-        # A name that is longer than its panel is high continues a second line, where its expansion begins.
+        # Wrap a long name at its expansion.
         words = label if len(label) <= ACROSS else label.replace("+", " +")
         name = textwrap.fill(words, ACROSS, break_on_hyphens=False, break_long_words=False)
         grid[i, 0].set_ylabel(name, fontsize=8, fontweight="bold")
@@ -338,7 +327,7 @@ def _page(
 
 
 def _steps_of_hops(runs: Sequence[RunRecord]) -> list[float]:
-    """Return the main steps of each hop: the most that any of the runs took."""
+    """Return the steps of each hop, the maximum over runs."""
     longest = np.zeros(runs[0].hops)
     for run in runs:
         for point in run.curve:
@@ -346,13 +335,13 @@ def _steps_of_hops(runs: Sequence[RunRecord]) -> list[float]:
     return longest.tolist()
 
 
-def _value(run: RunRecord, point: dict[str, Any], what: str) -> float:
-    """Return what a curve shows at one point; NaN where it was not measured."""
-    if what == "loss":
+def _value(run: RunRecord, point: dict[str, Any], quantity: str) -> float:
+    """Return the value of a curve at one point; NaN if it was not measured."""
+    if quantity == "loss":
         loss = point.get("loss")
         return math.nan if loss is None else float(loss)
-    scores = [(point.get("dev") or {}).get(language, {}).get(what) for language in run.trains(point["hop"])]
+    scores = [(point.get("dev") or {}).get(language, {}).get(quantity) for language in run.trains(point["hop"])]
     if any(score is None for score in scores):
         return math.nan
-    # A study has very many single scores, and a mean takes longer than all else here.
+    # Most hops learn one language, and calling np.mean for each point dominates the time of a large study.
     return 100 * float(scores[0] if len(scores) == 1 else np.mean(scores))

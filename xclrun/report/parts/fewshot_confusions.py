@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.report.fewshot.data import Cell, FewShotRuns
-from xclrun.report.fewshot.names import shots_name, task_name
+from xclrun.report.fewshot.data import Cell, FewShotRuns, shots_name, task_name
 from xclrun.report.part import Item, Needs, part
 from xclrun.report.published import fsxlt
 from xclrun.report.style import confusion_panel, cut, panel_grid, titled
@@ -18,9 +17,8 @@ from xclrun.report.tables import Table, number_cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Languages whose confusions are drawn, and labels of each: more cannot be read.
-LANGUAGES = 4
-LABELS = 20
+LANGUAGES = 4  # in a figure
+LABELS = 20  # in a panel
 
 # Mean counts before and after adapting, each of shape (labels, labels).
 Pair = tuple[np.ndarray, np.ndarray]
@@ -29,16 +27,16 @@ Pair = tuple[np.ndarray, np.ndarray]
 @part(FewShotRuns, place=60, title="{metric}{source}: confusions", folded=True)
 def fewshot_confusions(runs: FewShotRuns) -> Iterator[Item]:
     yield "Gold labels (rows) and predicted labels (columns), before and after adapting."
-    outcomes, cells = runs.given.outcomes.get(runs.metric, {}), runs.cells(runs.first)
-    known = {place: [outcomes[i] for i in rows["run_id"] if i in outcomes] for place, rows in cells.items()}
-    least = min((k for (_, k), of_runs in known.items() if of_runs), default=0)
+    outcomes, cells = runs.data.outcomes.get(runs.metric, {}), runs.cells(runs.first)
+    predicted = {place: [outcomes[i] for i in rows["run_id"] if i in outcomes] for place, rows in cells.items()}
+    least = min((k for (_, k), each in predicted.items() if each), default=0)
     pairs: dict[Cell, Pair] = {}
     names: tuple[str, ...] = ()
-    for place, of_runs in known.items():
-        if of_runs and place[1] == least and len(pairs) < LANGUAGES and names in ((), of_runs[0].names):
-            names = of_runs[0].names
-            before = np.mean([one.confusion(one.before) for one in of_runs], axis=0)
-            pairs[place] = before, np.mean([one.confusion(one.after) for one in of_runs], axis=0)
+    for place, each in predicted.items():
+        if each and place[1] == least and len(pairs) < LANGUAGES and names in ((), each[0].names):
+            names = each[0].names
+            before = np.mean([outcome.confusion(outcome.before) for outcome in each], axis=0)
+            pairs[place] = before, np.mean([outcome.confusion(outcome.after) for outcome in each], axis=0)
     if not pairs:
         yield Needs("predictions")
         return
@@ -63,8 +61,8 @@ def confusion_table(
     """Return mean counts next to the published ones (FS Table 10): a row for each K and gold label.
 
     Args:
-        published: (gold label, predicted label) → count, before and after.
-        setup: notes that compare how both were made.
+        published: (gold label, predicted label) → count, before and after adapting.
+        setup: notes that compare the setups.
     """
     order = sorted(range(len(names)), key=names.__getitem__)
     rows = []
@@ -94,10 +92,10 @@ def confusion_pairs(pairs: Mapping[Cell, Pair], names: Sequence[str], title: str
     figure, grid = panel_grid(2 * len(pairs), 2, (1.15 * side, 1.12 * side), (2.0, 1.3), sharex=True, sharey=True)
     panels = iter(grid)
     for (language, k), matrices in pairs.items():
-        for matrix, what in zip(matrices, ("zero-shot", shots_name(k)), strict=True):
+        for matrix, name in zip(matrices, ("zero-shot", shots_name(k)), strict=True):
             axes = next(panels)
             image = confusion_panel(axes, matrix, chosen, short, 6)
-            axes.set_title(f"{language}, {what}", fontsize=8)
+            axes.set_title(f"{language}, {name}", fontsize=8)
     figure.colorbar(image, ax=grid, label="share of the gold label (%)", fraction=0.04, pad=0.01)
     some = f" (the {len(chosen)} most frequent of {occur} labels)" if len(chosen) < occur else ""
     titled(figure, f"{title}: zero-shot against few-shot, over buckets and seeds{some}", "predicted", "gold")

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.analysis.fewshot.gains import ALL, FACTORS, Association, ByLanguage, associations, mean_gains, with_mean
-from xclrun.report.fewshot.data import FewShotRuns
-from xclrun.report.fewshot.names import by_shots, shots_name, task_name
+from xclrun.report.fewshot.data import FewShotRuns, by_shots, shots_name, task_name
 from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Languages in a row of the figure of gains.
+# Languages in a row of the figure.
 IN_A_ROW = 20
 _COEFFICIENTS = ("Spearman's ρ", "p", "Pearson's r", "p", "n")
 
 
 @part(FewShotRuns, place=40, title="{metric}{source}: gains over zero-shot")
 def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
-    """Nothing where the source is not English, the paper's."""
+    """Gains of runs with English as the source, as in the paper."""
     gained = mean_gains(runs.means, runs.first)
     if runs.source != fsxlt.SOURCE or not gained[ALL]:
         return
@@ -87,7 +86,7 @@ def gain_figure(runs: FewShotRuns) -> Figure:
 
 
 def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], setup: Sequence[str] = ()) -> Table:
-    """Return mean gains over the languages of each script, with the same means of the published scores (FS §5.2)."""
+    """Return mean gains over the languages of each script, next to those of the published scores (FS §5.2)."""
     task = task_name(dataset)
     published = fsxlt.published_gains(task) if task in fsxlt.TABLES else {}
     shots = [k for k in gained if k != ALL]
@@ -97,7 +96,7 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
     scripts = dict(sorted(by_script.items(), key=lambda item: -len(item[1])))
 
     def means(gains: Mapping[int, ByLanguage]) -> dict[tuple[str, int], Cell]:
-        """Average over the languages that ours and, if there are any, the published gains have."""
+        """Average over the languages that have ours and published gains."""
         cells = {}
         for script, languages in scripts.items():
             for k in (k for k in shots if k in gains):
@@ -105,8 +104,8 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
                 cells[script, k] = percent_cell(float(np.mean([gains[k][c] for c in both])) if both else None)
         return cells
 
-    left = [(script, ", ".join(languages)) for script, languages in scripts.items()]
-    header, rows = by_shots(("script", "languages"), left, shots, means(gained), means(published))
+    labels = [(script, ", ".join(languages)) for script, languages in scripts.items()]
+    header, rows = by_shots(("script", "languages"), labels, shots, means(gained), means(published))
     notes = ["gain: few-shot score minus zero-shot score, points, mean over the languages of a script (FS Table 9)"]
     if published:
         notes += [f"published: from FS Table {fsxlt.TABLES[task]}, mean over the same languages", *setup]
@@ -117,9 +116,9 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
 def fewshot_table_3(section: FewShotSection) -> Iterator[Item]:
     if section.options.few_shot_table == "3" or task_name(section.dataset) in fsxlt.TABLES:
         yield (
-            "The paper's Table 3 from its other tables as printed. NER is met to the printed digit by gains averaged "
-            "over K and overlap at K = 2; POS is off by 0.01 at K = 1 (overlap) and at K = 2 or averaged gains "
-            "(features). Table 14 lacks Bulgarian POS, so that language is not among the pairs of overlap."
+            "The paper's Table 3, recomputed from its other tables as printed. NER matches the printed digits with "
+            "gains averaged over K and overlap at K = 2; POS differs by 0.01 at K = 1 (overlap) and at K = 2 or with "
+            "averaged gains (features). Table 14 lacks Bulgarian POS, which is therefore missing from overlap."
         )
         yield from table_3()
 
@@ -127,12 +126,12 @@ def fewshot_table_3(section: FewShotSection) -> Iterator[Item]:
 def association_table(title: str, gained: Mapping[int, ByLanguage], overlap: Mapping[int, ByLanguage]) -> Table:
     """Return our gains against lexical overlap and shared WALS features (FS Table 3)."""
     every = associations(gained, with_mean(overlap) if overlap else {}, fsxlt.shared_with_english())
-    alike = [one for one in every if one.overlap in (None, one.gains)]
-    rows = [(FACTORS[one.factor], _k(one.gains), *_coefficients(one)) for one in sorted(alike, key=_order)]
+    same_k = [a for a in every if a.overlap in (None, a.gains)]
+    rows = [(FACTORS[a.factor], _k(a.gains), *_coefficients(a)) for a in sorted(same_k, key=_order)]
     notes = [
         "gain: few-shot score minus zero-shot score, mean over buckets; one pair for each language; p-values two-sided",
-        "shared WALS features: of 81A, 85A–89A, those on which the language agrees with English; a feature that is not "
-        "known is not shared, a language without any is left out",
+        "shared WALS features: number of features among 81A, 85A–89A on which the language agrees with English; "
+        "unknown features count as not shared, languages without any are left out",
     ]
     if not overlap:
         notes.append("lexical overlap: n/a: needs the words of the buckets and of a source")
@@ -140,7 +139,7 @@ def association_table(title: str, gained: Mapping[int, ByLanguage], overlap: Map
 
 
 def table_3() -> list[Table]:
-    """Return what the printed tables of FS give for its Table 3: a row for each K, and for what comes closest."""
+    """Recompute FS Table 3 from the paper's other tables: a row for each K, and for the closest values of K."""
     tables = []
     for task in fsxlt.TABLES:
         rows: list[tuple[str, ...]] = []
@@ -149,17 +148,17 @@ def table_3() -> list[Table]:
             rows.append((name, "as printed", "", "", f"{spearman:.2f}", "–", f"{pearson:.2f}", "–", "–", ""))
             best = fsxlt.closest(task, factor)
             of_factor = [a for a in fsxlt.published_associations(task) if a.factor == factor]
-            chosen = [a for a in of_factor if a.overlap in (None, a.gains)]
-            for one in sorted([*chosen, *([] if best in chosen else [best])], key=_order):
-                mark = "closest" if one == best else ""
-                overlap = "" if one.overlap is None else _k(one.overlap)
-                off = number_cell(fsxlt.distance(task, one), digits=3)
-                rows.append((name, _k(one.gains), overlap, mark, *_coefficients(one), off))
+            same_k = [a for a in of_factor if a.overlap in (None, a.gains)]
+            for a in sorted([*same_k, *([] if best in same_k else [best])], key=_order):
+                mark = "closest" if a == best else ""
+                overlap = "" if a.overlap is None else _k(a.overlap)
+                off = number_cell(fsxlt.distance(task, a), digits=3)
+                rows.append((name, _k(a.gains), overlap, mark, *_coefficients(a), off))
         header = ("factor", "gain at", "overlap at", "", *_COEFFICIENTS, "off by")
         notes = (
             f"gains from Table {fsxlt.TABLES[task]}, overlap from Table 14, features from Table 9, as printed; off by: "
-            "the larger difference of the two coefficients from Table 3's",
-            "closest: of all pairs (K of the gain, K of the overlap), each 1, 2, 4 or the mean over K",
+            "the larger of the two differences from the coefficients in Table 3",
+            "closest: among all pairs (K of the gain, K of the overlap), each 1, 2, 4 or the mean over K",
         )
         tables.append(
             Table(f"FS Table 3, {task}: recomputed from the printed tables", header, tuple(rows), notes, left=4)
@@ -167,13 +166,13 @@ def table_3() -> list[Table]:
     return tables
 
 
-def _coefficients(one: Association) -> tuple[str, ...]:
-    f = one.correlation
-    return number_cell(f.spearman), p_text(f.spearman_p), number_cell(f.pearson), p_text(f.pearson_p), str(f.n)
+def _coefficients(association: Association) -> tuple[str, ...]:
+    c = association.correlation
+    return number_cell(c.spearman), p_text(c.spearman_p), number_cell(c.pearson), p_text(c.pearson_p), str(c.n)
 
 
-def _order(one: Association) -> tuple[Any, ...]:
-    return (list(FACTORS).index(one.factor), one.gains == ALL, one.gains, one.overlap or 0)
+def _order(a: Association) -> tuple[Any, ...]:
+    return list(FACTORS).index(a.factor), a.gains == ALL, a.gains, a.overlap or 0
 
 
 def _k(k: int) -> str:
@@ -184,7 +183,7 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str
     """Draw gains (mean over K) against each factor of Table 3, a point for each language.
 
     Args:
-        points: name of the factor → language → (factor, gain as a fraction).
+        points: name of the factor → language → (value, gain as a fraction).
     """
     figure = figure_of(3.4 * len(points) + 0.5, 3.1)
     panels = figure.subplots(1, len(points), squeeze=False)[0]
@@ -204,11 +203,11 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str
 
 
 def _named(points: Mapping[str, tuple[float, float]]) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield the names of points, each with its place; names that would hide one another come together."""
+    """Yield the names of points and their positions; overlapping names are joined."""
     wide, high = (max(axis) - min(axis) or 1 for axis in zip(*points.values(), strict=True))
-    left = dict(points)
-    while left:
-        x, gain = next(iter(left.values()))
-        near = [k for k, (a, b) in left.items() if abs(a - x) <= 0.04 * wide and abs(b - gain) <= 0.04 * high]
+    remaining = dict(points)
+    while remaining:
+        x, gain = next(iter(remaining.values()))
+        near = [k for k, (a, b) in remaining.items() if abs(a - x) <= 0.04 * wide and abs(b - gain) <= 0.04 * high]
         yield ", ".join(near), (x, gain)
-        left = {k: point for k, point in left.items() if k not in near}
+        remaining = {k: point for k, point in remaining.items() if k not in near}

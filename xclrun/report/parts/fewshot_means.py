@@ -1,4 +1,4 @@
-"""Few-shot scores next to published ones: means over buckets, tests, drops without a source (FS Tables 2, 4, 6, 11–13).
+"""Few-shot scores next to published ones: means over buckets, tests, runs without a source (FS Tables 2, 4, 6, 11–13).
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 """
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, common, groups, over_buckets
 from xclrun.core.task import short_name
-from xclrun.report.fewshot.data import FewShotRuns
-from xclrun.report.fewshot.names import by_shots, method_name, shots_name, source_name, task_name
+from xclrun.report.fewshot.data import FewShotRuns, by_shots, method_name, shots_name, source_name, task_name
 from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.inference import PAIRED_T
 from xclrun.report.p_figures import p_value_figure, rank_figure
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 OVER_BUCKETS = "mean ± sample standard deviation over buckets; a bucket's score is the mean over seeds"
 ZERO = "K = 0: zero-shot, the score on the target before adapting; mean ± standard deviation over seeds"
 UNTRAINED = "K = 0: the score before any fine-tuning, with untrained heads; mean ± standard deviation over seeds"
-# Rows that a note names.
+# At most so many rows are named in a note.
 NAMED = 8
 
 
@@ -43,33 +42,33 @@ def fewshot_means(runs: FewShotRuns) -> Iterator[Item]:
 @part(FewShotRuns, place=20, title="{metric}{source}: tests of what is tuned")
 def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
     yield (
-        "All strategies adapt to the same languages: these are blocks (buckets and seeds are averaged first); of a "
-        "single language its buckets are. What a block does to all strategies is no error."
+        "All strategies adapt to the same languages, which are the blocks of the tests (buckets and seeds are averaged "
+        "first); with a single language, its buckets are. Effects of a block on all strategies do not count as error."
     )
     yield (
         f"The primary comparisons are confirmatory: each strategy against the baseline, {runs.tests.baseline}, at each "
         "K, by paired t-tests with Holm's correction over all of them in this section. All other tests are exploratory."
     )
-    what = f"{runs.short}{source_name(runs.source)}"
-    yield runs.tests.comparisons(f"{what}: primary comparisons with the baseline")
-    yield runs.tests.anovas(f"{what}: do strategies differ")
-    yield runs.tests.all_pairs(f"{what}: all pairs of strategies")
-    tests = {k: one for k, one in runs.tests.of(runs.metric).items() if len(one.averaged.blocks) > 1}
+    title = f"{runs.short}{source_name(runs.source)}"
+    yield runs.tests.comparisons(f"{title}: primary comparisons with the baseline")
+    yield runs.tests.anovas(f"{title}: do strategies differ")
+    yield runs.tests.all_pairs(f"{title}: all pairs of strategies")
+    tests = {k: test for k, test in runs.tests.of(runs.metric).items() if len(test.averaged.blocks) > 1}
     if tests:
-        replicates = " or ".join(dict.fromkeys(one.replicates for one in tests.values()))
-        what = f"{runs.dataset}, {runs.model}{source_name(runs.source)}: {runs.title}"
+        replicates = " or ".join(dict.fromkeys(test.replicates for test in tests.values()))
+        names = f"{runs.dataset}, {runs.model}{source_name(runs.source)}: {runs.title}"
         title = (
-            f"{what}; p-values (exploratory). Below the diagonal: paired t-test (Holm); above: Tukey's HSD, "
+            f"{names}; p-values (exploratory). Below the diagonal: paired t-test (Holm); above: Tukey's HSD, "
             f"{replicates} as blocks"
         )
         yield runs.plot("p_values", "p-values of all pairs", p_value_figure, tests, title, PAIRED_T)
-        title = f"{what}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
+        title = f"{names}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
         yield runs.plot("critical", "Critical differences of mean ranks", rank_figure, tests, title)
 
 
 @part(FewShotSection, place=15, title="Without source training")
 def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
-    """Where runs with English as the source and runs without a source have the same language, K and strategy."""
+    """Compare runs without a source to runs with English as the source, at equal language, K and strategy."""
     task = task_name(section.dataset)
     scores = section.scores[section.scores["shots"] > 0]
     for (metric, strategy), group in groups(scores, ["metric", "strategy"]):
@@ -91,20 +90,20 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
         if published:
             behind = [section.records[run_id] for run_id in dict.fromkeys(group["run_id"])]
             notes += ["published: FS Table 4, over 40 buckets", *setup_notes(fsxlt.setup(task), behind, [metric])]
-        for (of_task, language, k), subtracted in fsxlt.MISPRINTS.items() if published else ():
-            if of_task == task and (language, k) in drops:
+        for (misprinted, language, k), subtracted in fsxlt.MISPRINTS.items() if published else ():
+            if misprinted == task and (language, k) in drops:
                 notes.append(f"{language}, K = {k}: Table 4 subtracts the score of K = {subtracted} (a misprint)")
         title = f"{short_name(metric)}: drop without source training, {strategy} (FS Table 4)"
         yield Table(title, header, rows, tuple(notes))
 
 
 def by_language(runs: FewShotRuns, strategy: str) -> Table:
-    """Return one strategy's scores: languages down, K across, next to the published ones (FS 2, 11–13)."""
-    own, method = runs.means[runs.means["strategy"] == strategy], method_name(strategy)
-    rows_of: Any = own.itertuples(index=False)
+    """Return the scores of one strategy next to the published ones: languages down, K across (FS Tables 2, 11–13)."""
+    scores, method = runs.means[runs.means["strategy"] == strategy], method_name(strategy)
+    rows_of: Any = scores.itertuples(index=False)
     means: dict[tuple[str, int], Any] = {(row.language, row.shots): row for row in rows_of}
     languages, shots = sorted({c for c, _ in means}), sorted({k for _, k in means}, key=lambda k: (k == WHOLE, k))
-    theirs = {(c, k): one for (c, k, name), one in runs.published.items() if name == method and c in languages}
+    theirs = {(c, k): n for (c, k, name), n in runs.published.items() if name == method and c in languages}
     header, rows = by_shots(
         ("language",), [(c,) for c in languages], shots, {place: _score(row) for place, row in means.items()},
         {place: _published(number) for place, number in theirs.items()},
@@ -114,7 +113,7 @@ def by_language(runs: FewShotRuns, strategy: str) -> Table:
         for k in shots
     }
     pairs = {k: both for k, both in pairs.items() if both}
-    notes = [OVER_BUCKETS, UNTRAINED if runs.source == NO_SOURCE else ZERO, _counts(own)]
+    notes = [OVER_BUCKETS, UNTRAINED if runs.source == NO_SOURCE else ZERO, _counts(scores)]
     if pairs:
         notes.append(f"published: FS paper, {method}, over 40 buckets")
         notes += [*runs.setup(runs.rows(strategy)), *_ranks(pairs)]
@@ -122,26 +121,26 @@ def by_language(runs: FewShotRuns, strategy: str) -> Table:
     return Table(title, header, rows, tuple(notes))
 
 
-# Of a table of strategies: language, K, the cells of the strategies, and whether these have the marks of the tests.
+# Language, K, the cells of the strategies, and whether they have significance marks.
 Line = tuple[str, int, list[Cell], bool]
 
 
 def by_strategy(runs: FewShotRuns) -> Table:
-    """Return what is tuned against each other: (language, K) down, strategies across (FS Table 6).
+    """Compare strategies: (language, K) down, strategies across (FS Table 6).
 
-    A mean is over the buckets and seeds that all strategies have of its row, or with ``unpaired`` over all that a
-    strategy has. Where languages are the blocks of tests, a last row of each K has means over languages, and the marks;
-    else the row of the language that was tested has them.
+    A mean is over the buckets and seeds that all strategies have, or with ``unpaired`` over all of a strategy's. If
+    languages are the blocks of tests, a last row for each K has the means over languages and the significance marks;
+    else the row of the tested language has the marks.
     """
     shared = common(runs.scores)
     means = over_buckets(runs.scores if runs.options.unpaired else shared)
     of_languages, across = list(_of_languages(runs, means)), list(_across_languages(runs, shared))
     published = {s: any(method == method_name(s) for *_, method in runs.published) for s in runs.strategies}
     marks, rows = runs.tests.marks(), []
-    shown: list[Cell] = []
+    all_cells: list[Cell] = []
     for language, k, cells, marked in (*of_languages, *across):
         mark_best(cells)
-        shown += cells
+        all_cells += cells
         row: list[str] = [language, shots_name(k)]
         for strategy, cell in zip(runs.strategies, cells, strict=True):
             cell.mark = marks.get((strategy, runs.metric, shots_name(k)), "") if marked else ""
@@ -156,14 +155,14 @@ def by_strategy(runs: FewShotRuns) -> Table:
         *runs.setup(runs.rows(*(s for s in runs.strategies if published[s]))),
         *runs.tests.notes(fewshot_tests.title.format_map(runs.heading)),
     )
-    raised = [runs.tests.marks_meaning] if any(cell.mark for cell in shown) else []
-    raised += [BEST_OF_ROW] if any(cell.best for cell in shown) else []
+    raised = [runs.tests.marks_meaning] if any(cell.mark for cell in all_cells) else []
+    raised += [BEST_OF_ROW] if any(cell.best for cell in all_cells) else []
     title, ruled = f"{runs.short}: what is tuned{source_name(runs.source)}", (len(of_languages),) if across else ()
     return Table(title, ("language", "K", *names), tuple(rows), notes, left=2, raised=tuple(raised), ruled=ruled)
 
 
 def _of_languages(runs: FewShotRuns, means: pd.DataFrame) -> Iterator[Line]:
-    """Yield the rows of each language and K; ``means`` as `over_buckets` gives them."""
+    """Yield a row for each language and K; ``means`` are from `over_buckets`."""
     by_cell = {(r.language, r.shots, r.strategy): r for r in means.itertuples(index=False)}
     for (language, k), _ in groups(runs.scores, ["language", "shots"]):
         tests = runs.tests.tests.get((runs.metric, shots_name(k)))
@@ -172,19 +171,19 @@ def _of_languages(runs: FewShotRuns, means: pd.DataFrame) -> Iterator[Line]:
 
 
 def _across_languages(runs: FewShotRuns, shared: pd.DataFrame) -> Iterator[Line]:
-    """Yield the means over the languages that are the blocks of tests, for each K that has such tests."""
+    """Yield the means over languages, for each K with languages as the blocks of tests."""
     for (k,), rows in groups(shared, ["shots"]):
         tests = runs.tests.tests.get((runs.metric, shots_name(k)))
         if tests is not None and tests.data.kind == "languages":
             rows = rows[rows["language"].isin(tests.data.languages)]
-            behind = {label: tuple(own["run_id"]) for (label,), own in groups(rows, ["strategy"])}
+            behind = {label: tuple(scores["run_id"]) for (label,), scores in groups(rows, ["strategy"])}
             means = dict(zip(tests.data.strategies, tests.averaged.values.mean(axis=1).tolist(), strict=True))
             cells = [percent_cell(means.get(s), behind.get(s, ())) for s in runs.strategies]
             yield f"mean of {len(tests.averaged.blocks)} languages", int(k), cells, True
 
 
 def _fewer(scores: pd.DataFrame, shared: pd.DataFrame, unpaired: bool) -> list[str]:
-    """Say where strategies have different buckets and seeds, and what the means are over then."""
+    """Note where strategies have different buckets and seeds."""
     fewer = []
     for (language, k), rows in groups(scores, ["language", "shots"]):
         both = shared[(shared["language"] == language) & (shared["shots"] == k)]
@@ -193,9 +192,10 @@ def _fewer(scores: pd.DataFrame, shared: pd.DataFrame, unpaired: bool) -> list[s
     if not fewer:
         return []
     more = f"; and {len(fewer) - NAMED} more" if len(fewer) > NAMED else ""
-    over = "all that its own strategy has; tests and means of languages over those that all have" if unpaired else ""
-    begin = "not all strategies have the same buckets and seeds; each mean is over "
-    return [f"{begin}{over or 'those that all have'} ({'; '.join(fewer[:NAMED])}{more})"]
+    over = "those that all strategies have"
+    if unpaired:
+        over = f"all of its strategy's, but tests and means over languages use {over}"
+    return [f"strategies have different buckets and seeds; each mean is over {over} ({'; '.join(fewer[:NAMED])}{more})"]
 
 
 def _score(row: Any) -> Cell:
@@ -210,22 +210,22 @@ def _published(number: fsxlt.Reported | None) -> str:
 
 def _counts(rows: pd.DataFrame) -> str:
     few = rows[rows["shots"] != 0]
-    buckets = _range(few["buckets"], few["buckets"], "in all rows")
-    return f"buckets: {buckets}; seeds: {_range(few['fewest'], few['seeds'], 'for all buckets')}"
+    buckets = _range(few["buckets"], few["buckets"], "rows")
+    return f"buckets: {buckets}; seeds: {_range(few['fewest'], few['seeds'], 'buckets')}"
 
 
-def _range(lows: pd.Series, highs: pd.Series, what: str) -> str:
+def _range(lows: pd.Series, highs: pd.Series, unit: str) -> str:
     low, high = int(lows.min()), int(highs.max())
-    return f"{low}" if low == high else f"{low} to {high}, not the same {what}"
+    return f"{low}" if low == high else f"{low} to {high}, different between {unit}"
 
 
 def _ranks(pairs: Mapping[int, Sequence[tuple[float, float]]]) -> list[str]:
     correlations = {k: correlate(*zip(*both, strict=True)) for k, both in pairs.items()}
-    known = [
+    defined = [
         f"{c.spearman:.2f} at {shots_name(k)} ({c.n} languages)"
         for k, c in correlations.items()
         if c.spearman == c.spearman
     ]
-    if known:
-        return [f"Spearman's ρ with the published numbers: {', '.join(known)}"]
-    return ["no rank correlation with the published numbers: it needs three languages that differ"]
+    if defined:
+        return [f"Spearman's ρ with the published numbers: {', '.join(defined)}"]
+    return ["no rank correlation with the published numbers: it needs at least three languages with different scores"]

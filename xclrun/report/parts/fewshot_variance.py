@@ -1,4 +1,4 @@
-"""Effect of the bucket and effect of the seed: histograms (FS Fig. 1) and variance components.
+"""Variation of few-shot scores over buckets, seeds and epochs: variance components, FS Figs. 1 and 6.
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 """
@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.analysis.fewshot.scores import Spreads, groups, seeds_against_buckets, selected_dev
+from xclrun.analysis.fewshot.scores import Spreads, dev_curve, groups, seeds_against_buckets, selected_dev
 from xclrun.analysis.fewshot.variance import balanced, nested_variance
-from xclrun.report.fewshot.data import PANELS, FewShotRuns, panels
+from xclrun.report.fewshot.data import PANELS, FewShotRuns, panels, shots_name, source_name
 from xclrun.report.fewshot.data import Cell as Place
-from xclrun.report.fewshot.names import shots_name, source_name
 from xclrun.report.inference import p_text
-from xclrun.report.part import Item, part
-from xclrun.report.style import colour, plain, titled
+from xclrun.report.part import Item, Needs, part
+from xclrun.report.style import colour, plain, tip, titled
 from xclrun.report.tables import Table, number_cell, percent_cell
 
 if TYPE_CHECKING:
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
 @part(FewShotRuns, place=30, title="{metric}{source}: buckets and seeds")
 def fewshot_variance(runs: FewShotRuns) -> Iterator[Item]:
-    yield "Histograms: dev scores of the selected epochs, as FS. Variance components: test scores."
+    yield "Histograms: dev scores of the selected epochs, as in FS. Variance components: test scores."
     dev = {i: selected_dev(runs.records[i], runs.metric) for i in runs.scores["run_id"]}
     cells = runs.cells(runs.first).items()
-    found = {place: seeds_against_buckets(rows.assign(score=rows["run_id"].map(dev))) for place, rows in cells}
-    spreads = dict([(place, one) for place, one in found.items() if one is not None][:PANELS])
+    by_place = {place: seeds_against_buckets(rows.assign(score=rows["run_id"].map(dev))) for place, rows in cells}
+    spreads = dict([(place, both) for place, both in by_place.items() if both is not None][:PANELS])
     if spreads:
         caption = "Dev scores over buckets and over seeds (FS Fig. 1)"
         yield runs.plot("histograms", caption, histograms, spreads, runs.title, runs.names(runs.first))
@@ -44,8 +43,11 @@ def fewshot_variance(runs: FewShotRuns) -> Iterator[Item]:
 def histograms(spreads: Mapping[Place, Spreads], metric: str, title: str) -> Figure:
     """Draw the distribution of dev scores over buckets and over seeds, a panel for each (language, K) (FS Fig. 1)."""
     figure, grid = panels(spreads, 4, (2.9, 2.2), (1.3, 0.9))
-    for axes, _, one in grid:
-        parts = [(f"{len(one.buckets)} buckets", 100 * one.buckets), (f"{len(one.seeds)} seeds", 100 * one.seeds)]
+    for axes, _, spread in grid:
+        parts = [
+            (f"{len(spread.buckets)} buckets", 100 * spread.buckets),
+            (f"{len(spread.seeds)} seeds", 100 * spread.seeds),
+        ]
         parts = [(name, values) for name, values in parts if len(values) > 1]
         low, high = min(v.min() for _, v in parts), max(v.max() for _, v in parts)
         bins = np.linspace(low, high if high > low else low + 1, 13).tolist()
@@ -59,13 +61,13 @@ def histograms(spreads: Mapping[Place, Spreads], metric: str, title: str) -> Fig
         axes.locator_params(axis="x", nbins=5)
         axes.legend(fontsize=6.5, frameon=False, loc="upper left")
         plain(axes)
-    what = "dev scores over buckets (one seed) and over seeds (one bucket)"
-    titled(figure, f"{title}: {what}", f"dev {metric}", "share of scores (%)")
+    details = "dev scores over buckets (one seed) and over seeds (one bucket)"
+    titled(figure, f"{title}: {details}", f"dev {metric}", "share of scores (%)")
     return figure
 
 
 def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
-    """Return variance components of each K: language, bucket in language, seed. None where no K has two buckets.
+    """Return the variance components of each K with two or more buckets: language, bucket within language, seed.
 
     Args:
         scores: rows of `few_shot_scores` of one dataset, model, metric, source and strategy.
@@ -76,20 +78,68 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
         "expected mean squares; std: square root of the component in points; share: of the sum of all components",
         "p: F test that the component is 0; where the estimate is negative, it is 0",
     ]
-    for (k,), of_shots in groups(scores[scores["shots"] > 0], ["shots"]):
-        measured = of_shots.dropna(subset="score")[["language", "bucket", "seed", "score"]]
+    for (k,), rows_of_k in groups(scores[scores["shots"] > 0], ["shots"]):
+        measured = rows_of_k.dropna(subset="score")[["language", "bucket", "seed", "score"]]
         cells = {(c, bucket, seed): score for c, bucket, seed, score in measured.itertuples(index=False, name=None)}
-        values, languages, left = balanced(cells)
+        values, languages, rest = balanced(cells)
         if values.shape[1] < 2:
             continue
         shape = f"{len(languages)} languages × {values.shape[1]} buckets × {values.shape[2]} seeds"
-        notes.append(f"{shots_name(k)}: {shape}" + (f"; {left} runs outside this balanced part" if left else ""))
-        for one in nested_variance(values):
-            std = math.sqrt(max(one.variance, 0.0)) if one.variance == one.variance else math.nan
-            share = number_cell(one.share, 100, 1)
-            rows.append((shots_name(k), one.source, str(one.df), percent_cell(std), share, p_text(one.p)))
+        notes.append(f"{shots_name(k)}: {shape}" + (f"; {rest} runs outside this balanced part" if rest else ""))
+        for component in nested_variance(values):
+            std = math.sqrt(max(component.variance, 0.0)) if component.variance == component.variance else math.nan
+            share = number_cell(component.share, 100, 1)
+            rows.append(
+                (shots_name(k), component.source, str(component.df), percent_cell(std), share, p_text(component.p))
+            )
     if not rows:
         return None
     if all("rest" in row[1] or row[1] == "language" for row in rows):
-        notes.append("one seed: what the bucket does cannot be told from the rest; run a second seed")
+        notes.append("with one seed, the variance of buckets cannot be separated from the rest; run a second seed")
     return Table(title, ("K", "source of variance", "df", "std", "share (%)", "p"), tuple(rows), tuple(notes), left=2)
+
+
+@part(FewShotRuns, place=70, title="{metric}{source}: learning curves of target adapting", folded=True)
+def fewshot_curves(runs: FewShotRuns) -> Iterator[Item]:
+    yield (
+        "Dev score after each epoch of target adapting, a line for each run until it stopped; dots: selected epochs. "
+        "If a curve only falls, the first epoch is selected."
+    )
+    drawn = False
+    for strategy in runs.strategies:
+        lines: dict[Place, list[np.ndarray]] = {}
+        for place, rows in runs.cells(strategy).items():
+            curves = [dev_curve(runs.records[i], runs.metric) for i in rows["run_id"]]
+            several = [curve for curve in curves if len(curve) > 1 and np.isfinite(curve).all()]
+            if several and len(lines) < PANELS:
+                lines[place] = several
+        if lines:
+            drawn = True
+            kind = "curves" if strategy == runs.first else f"curves_{strategy}"
+            caption = "Learning curves of target adapting (FS Fig. 6)"
+            yield runs.plot(kind, caption, adapting_curves, lines, runs.title, runs.names(strategy))
+    if not drawn:
+        yield Needs("dev scores of more than one epoch")
+
+
+def adapting_curves(lines: Mapping[Place, list[np.ndarray]], metric: str, title: str) -> Figure:
+    """Draw dev scores over epochs, a panel for each (language, K), a line for each run (FS Fig. 6).
+
+    Args:
+        lines: (language, K) → scores of each run after its epochs, shape (epochs,).
+    """
+    figure, grid = panels(lines, 4, (2.9, 2.3), (0.6, 0.9))
+    for axes, (language, k), curves in grid:
+        best = [int(np.argmax(curve)) for curve in curves]
+        # Runs whose first epoch is the best are drawn last, in colour.
+        for epoch, curve in sorted(zip(best, curves, strict=True), key=lambda pair: -pair[0]):
+            look: dict[str, Any] = {"color": colour(2 if epoch == 0 else 0), "alpha": 0.9 if epoch == 0 else 0.35}
+            (line,) = axes.plot(np.arange(1, len(curve) + 1), 100 * curve, linewidth=0.9, **look)
+            axes.plot(epoch + 1, 100 * curve[epoch], "o", markersize=3, **look)
+            tip(line, f"{language}, {shots_name(k)}: best {100 * curve[epoch]:.2f} after epoch {epoch + 1}")
+        axes.set_title(f"{language}, {shots_name(k)}: first epoch best in {best.count(0)} of {len(best)}", fontsize=8)
+        axes.locator_params(axis="x", integer=True)
+        plain(axes)
+    details = "dev score after each epoch of target adapting; dots: selected; colour: the first epoch is best"
+    titled(figure, f"{title}: {details}", "epochs of target adapting", f"dev {metric}")
+    return figure

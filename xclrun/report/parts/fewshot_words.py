@@ -1,60 +1,69 @@
-"""Words: lexical overlap of buckets with the source, and the predictions that adapting improves.
+"""Words: lexical overlap with the source, predictions improved by adapting, and attention of [CLS].
 
-FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021),
-Table 14, Figs. 3 and 4.
+FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021), Tables 5 and 14, Figs. 3 and 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xclrun.analysis.fewshot.attention import Change, attention_changes
 from xclrun.analysis.fewshot.gains import ALL, ByLanguage
 from xclrun.analysis.fewshot.words import PRESENCE, bucket_influence, improved_words, improvement, jaccards
 from xclrun.core.task import BY_NAME, Scored
-from xclrun.report.fewshot.data import PANELS, FewShotRuns, FewShotSource, first_of_buckets, panels
+from xclrun.report.fewshot.data import (
+    PANELS,
+    FewShotRuns,
+    FewShotSource,
+    by_shots,
+    first_of_buckets,
+    panels,
+    shots_name,
+    source_name,
+    task_name,
+)
 from xclrun.report.fewshot.data import Cell as Place
-from xclrun.report.fewshot.names import by_shots, shots_name, source_name, task_name
+from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.part import Item, Needs, part
 from xclrun.report.published import fsxlt
 from xclrun.report.style import colour, colour_bar, figure_of, plain, tickless, tip, titled, write_cells
-from xclrun.report.tables import Cell, Table, number_cell
+from xclrun.report.tables import Cell, Table, number_cell, percent_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-BUCKETS = 10  # in a matrix: more cannot be read
+BUCKETS = 10  # in a matrix
+RARE = 5  # the attention to words that occur less often is not shown
+WORDS = 10  # in a table of attention
 
 
 @part(FewShotRuns, place=50, title="{metric}{source}: improved predictions", folded=True)
 def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
-    """Improved words and predictions against the words of the buckets (FS Figs. 3 and 4).
-
-    Labels of whole texts have no words.
-    """
+    """Compare improved words and predictions with the words of the buckets (FS Figs. 3 and 4); not for whole texts."""
     if BY_NAME[runs.metric].of is Scored.labels:
         return
-    yield "Improved: the label of a test word is wrong zero-shot and right after adapting."
-    outcomes, known = runs.given.outcomes.get(runs.metric, {}), runs.given.words
+    yield "Improved: the label of a test word is wrong zero-shot and correct after adapting."
+    outcomes, words = runs.data.outcomes.get(runs.metric, {}), runs.data.words
     counts, influence = dict[Place, np.ndarray](), dict[Place, np.ndarray]()
     for place, rows in runs.cells(runs.first).items():
-        pairs = [(outcomes[i], known[i]) for i in rows["run_id"] if i in outcomes and i in known]
+        pairs = [(outcomes[i], words[i]) for i in rows["run_id"] if i in outcomes and i in words]
         if pairs:
             counts[place] = improvement(pairs)
-        first = [i for i in first_of_buckets(rows) if i in outcomes and i in known]
+        first = [i for i in first_of_buckets(rows) if i in outcomes and i in words][:BUCKETS]
         if len(first) > 1 and len(influence) < PANELS:
-            improved = [improved_words(outcomes[i], known[i]) for i in first[:BUCKETS]]
-            influence[place] = bucket_influence([known[i].bucket for i in first[:BUCKETS]], improved)
+            improved = [improved_words(outcomes[i], words[i]) for i in first]
+            influence[place] = bucket_influence([words[i].bucket for i in first], improved)
     if not counts:
         yield Needs("predictions and the words of the buckets")
         return
     yield improvement_table(f"{runs.short}: improved predictions, {runs.first}{source_name(runs.source)}", counts)
-    shown = dict(list(counts.items())[: 2 * PANELS])
     caption = "Improved predictions by presence in the bucket (FS Fig. 4)"
-    yield runs.plot("improved", caption, improvements, shown, runs.names(runs.first))
+    first_counts = dict(list(counts.items())[: 2 * PANELS])
+    yield runs.plot("improved", caption, improvements, first_counts, runs.names(runs.first))
     if influence:
         caption = "Words of each bucket and words improved by each bucket (FS Fig. 3)"
         yield runs.plot("improved_words", caption, influences, influence, runs.names(runs.first))
@@ -77,7 +86,7 @@ def overlap_table(
     """Return lexical overlap of all buckets with the source (FS Table 14), and between buckets.
 
     Args:
-        overlap: K → language → share of the source's distinct words that are in the buckets too.
+        overlap: K → language → share of the source's distinct words that are in the buckets.
         jaccards: K → language → mean Jaccard index over pairs of buckets.
     """
     published = fsxlt.published_overlap(task_name(dataset))
@@ -90,11 +99,11 @@ def overlap_table(
     ours, theirs = cells(overlap, 1000, 2), cells(published, 1000, 2)
     header, rows = by_shots(("language",), languages, shots, ours, theirs, {"Jaccard": cells(jaccards, 1, 3)})
     notes = (
-        "in per mille: distinct words of the source's training split that stand in a bucket of the language and K too "
-        "(all buckets together), over all distinct words of the source's training split; words as written",
+        "in per mille: distinct words of the source's training split that are in any bucket of the language and K, "
+        "divided by all distinct words of the source's training split; words as written",
         "Jaccard: |A ∩ B| / |A ∪ B| of the distinct words of two buckets, mean over all pairs of buckets",
-        f"published: FS Table 14, {task_name(dataset)}, 40 buckets, whose numbers are multiples of 1/29,606 (POS) and "
-        f"1/33,717 (NER): its English words; ours: {dataset}",
+        f"published: FS Table 14, {task_name(dataset)}, 40 buckets, in multiples of 1/29,606 (POS) and 1/33,717 (NER), "
+        f"the numbers of its English words; ours: {dataset}",
     )
     return Table(title, header, rows, notes if published else notes[:2])
 
@@ -111,9 +120,9 @@ def improvement_table(title: str, counts: Mapping[Place, np.ndarray]) -> Table:
             ))  # fmt: skip
     header = ("language", "K", "test word", "words", "improved", "worsened", "of all improved", "of all words")
     notes = (
-        "words: test words over all buckets and seeds; improved: of those wrong zero-shot, the share that is right "
-        "after adapting; worsened: of those right zero-shot, the share that is wrong after it; percent",
-        "word with label: the bucket has the word, as written, with the test word's gold label",
+        "words: test words over all buckets and seeds; improved: share of the words wrong zero-shot that are correct "
+        "after adapting; worsened: share of the words correct zero-shot that are wrong after adapting; percent",
+        "word with label: the bucket contains the word, as written, with the test word's gold label",
     )
     return Table(title, header, tuple(rows), notes, left=3)
 
@@ -140,11 +149,11 @@ def influences(matrices: Mapping[Place, np.ndarray], title: str) -> Figure:
         axes.set_yticks(numbers, list(map(str, numbers)), fontsize=6)
         tickless(axes)
     colour_bar(figure, image, figure.axes, "softmax over a row (%)", fraction=0.05)
-    what = (
-        "softmax over each row (%) of the Jaccard index of a bucket's words (row) with the words improved by each "
+    details = (
+        "softmax over each row (%) of the Jaccard index of a bucket's words (row) and the words improved by each "
         "bucket (column); framed: the same bucket"
     )
-    titled(figure, f"{title}: {what}", "improved by bucket", "words of bucket")
+    titled(figure, f"{title}: {details}", "improved by bucket", "words of bucket")
     return figure
 
 
@@ -167,5 +176,35 @@ def improvements(counts: Mapping[Place, np.ndarray], title: str) -> Figure:
     axes.set_ylim(0, max(5.0, 1.2 * axes.get_ylim()[1]))
     axes.legend(fontsize=7, frameon=False, ncols=3, loc="upper left")
     plain(axes, up="improved, of those wrong zero-shot (%)")
-    titled(figure, f"{title}: improved word-label predictions by what the bucket holds of the test word")
+    titled(figure, f"{title}: improved word-label predictions by presence of the test word in the bucket")
     return figure
+
+
+@part(FewShotSection, place=20, title="Attention of [CLS]", folded=True)
+def fewshot_attention(section: FewShotSection) -> Iterator[Item]:
+    """A table for each run with attention summaries that adapts more than the heads (FS Table 5)."""
+    yield ("Words that [CLS] attends to more, or less, after adapting (FS Table 5). None if only the heads adapt.")
+    data, tables = section.few_shot_data, 0
+    for run_id, label in dict(zip(section.scores["run_id"], section.scores["strategy"], strict=True)).items():
+        if run_id not in data.attention or tables == PANELS:
+            continue
+        run, words = section.records[run_id], data.words.get(run_id)
+        language, bucket = run.languages[-1], None if words is None else words.bucket
+        changes = attention_changes(data.attention[run_id], language, run.hops - 1, run.hops, RARE, bucket)
+        if any(word.change for word in changes):
+            tables += 1
+            run_name = f"K = {run.config.get('shots')}, bucket {run.bucket}, {label}, seed {run.seed}"
+            yield attention_table(f"[CLS] in {language}, {run_name}", changes)
+    if not tables:
+        yield Needs("attention summaries of the runs (attention.parquet)")
+
+
+def attention_table(title: str, changes: Sequence[Change]) -> Table:
+    extremes = changes if len(changes) <= WORDS else [*changes[: WORDS // 2], *changes[-(WORDS // 2) :]]
+    rows = [
+        (c.word, {True: "yes", False: "no", None: "?"}[c.in_bucket], str(c.count),
+         *map(percent_cell, (c.before, c.after, c.change)))
+        for c in extremes
+    ]  # fmt: skip
+    note = "share of [CLS]'s attention in the last layer, mean over heads and occurrences in the test split; percent"
+    return Table(title, ("word", "in bucket", "times", "zero-shot", "few-shot", "change"), tuple(rows), (note,))

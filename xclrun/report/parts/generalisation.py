@@ -1,4 +1,4 @@
-"""Generalisation to other datasets without training on them: GLI's Table 2 next to ours. Percent."""
+"""Generalisation to datasets not trained on: GLI's Table 2 next to ours, in percent."""
 
 from __future__ import annotations
 
@@ -28,34 +28,31 @@ def gli_generalisation(section: StrategySection) -> Iterator[Item]:
 
 
 def published_table(runs: list[RunRecord], names: str) -> Table:
-    """Return F1 and exact match of models that learned SQuAD alone: a row for each dataset, published next to ours."""
+    """Return F1 and exact match of models trained only on SQuAD: a row for each dataset, published next to ours."""
     theirs, labels = gli.generalisation("bert"), strategy_labels(runs)
-    # Runs with other settings have their own columns.
+    # Runs with different settings have separate columns.
     alike = grouped(runs, lambda run: labels[run.run_id])
     rows = []
     for key in dict.fromkeys(dataset for dataset, _ in theirs):
         cells: list[str] = []
         for measure, metric in METRICS.items():
             cells.append(percent_cell(theirs[key, measure] / 100))
-            for own in alike.values():
-                values = {run.run_id: _score(run, key, metric) for run in own}
-                known = {run_id: value for run_id, value in values.items() if not math.isnan(value)}
-                mean = float(np.mean(list(known.values()))) if known else math.nan
-                cells.append(percent_cell(mean, tuple(known)))
+            for same_settings in alike.values():
+                scores = {
+                    run.run_id: float(run.scores[metric][-1, run.languages.index(key)])
+                    for run in same_settings
+                    if metric in run.scores and key in run.languages
+                }
+                scores = {run_id: score for run_id, score in scores.items() if not math.isnan(score)}
+                mean = float(np.mean(list(scores.values()))) if scores else math.nan
+                cells.append(percent_cell(mean, tuple(scores)))
         rows.append((key, *cells))
     ours = ["ours"] if len(alike) == 1 else list(alike)
-    number = ", ".join(many(len(own), "run") for own in alike.values())
+    number = ", ".join(many(len(group), "run") for group in alike.values())
     notes = (
-        f"published: the best model tuned on {gli.SOURCE} alone; ours: {names}, mean over {number}",
+        f"published: the best model trained only on {gli.SOURCE}; ours: {names}, mean over {number}",
         *setup_notes(gli.SQUAD, runs, METRICS.values()),
         f"published: validation sets without unanswerable questions; the model was tuned on {gli.SOURCE}'s",
     )
     header = ("key", *(name for measure in ("F1", "EM") for name in (measure, *ours)))
     return Table("GLI Table 2: published beside ours", header, tuple(rows), notes)
-
-
-def _score(run: RunRecord, key: str, metric: str) -> float:
-    """Return the last score on a key; NaN if there is none."""
-    if metric not in run.scores or key not in run.languages:
-        return math.nan
-    return float(run.scores[metric][-1, run.languages.index(key)])

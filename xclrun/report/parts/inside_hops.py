@@ -41,7 +41,7 @@ from xclrun.report.tables import Table, percent_cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Measures of LL's Table 1, in its order, and F_m and I_m of the score matrix alone or of the curve alone.
+# Measures of LL's Table 1, in its order; F_m and I from the score matrix alone, I_m from the curve alone.
 EFFICIENCY = ("AULTC", "F_m_curve", "F_m", "I", "I_m_curve", "FP")
 
 
@@ -62,32 +62,32 @@ def inside_hops(section: StrategySection) -> Iterator[Item]:
 
 
 def efficiency_table(summary: Summary, metric: str) -> Table:
-    """Return LL's measures of each strategy; next to them F_m and I of the score matrix, which need no curve."""
+    """Return LL's measures of each strategy, and F_m and I of the score matrix, which need no curve."""
     table = summary.measured(metric, EFFICIENCY, f"{headline(metric)}, learning efficiency and forgetting (LL)")
     return replace(table, notes=(*table.notes, *unadapted_note(summary.comparison.strategies)))
 
 
 def selected_checkpoints(summary: Summary, metric: str) -> dict[str, Selected]:
-    """Return strategy → what the choice of checkpoints did to the runs that enter its mean; only those with points."""
+    """Return strategy → the effects of checkpoint selection on its runs with evaluation points."""
     chosen = {
         label: selection(runs, metric, summary.comparison.languages)
         for label, (runs, _) in compared(summary.comparison).items()
     }
-    return {label: one for label, one in chosen.items() if one is not None}
+    return {label: effects for label, effects in chosen.items() if effects is not None}
 
 
 def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric: str) -> Table | None:
     """Return a row for each strategy and language, and their mean: selected and oracle scores, spread, agreement."""
     rows, entering = [], compared(summary.comparison)
     names = ("selected", "oracle", "selected_spread", "oracle_spread", "source", "target")
-    for label, one in selected.items():
-        arrays = [getattr(one, name) for name in names]
-        lines = [(k, [array[j] for array in arrays]) for j, k in enumerate(one.languages)]
+    for label, effects in selected.items():
+        arrays = [getattr(effects, name) for name in names]
+        lines = [(k, [array[j] for array in arrays]) for j, k in enumerate(effects.languages)]
         lines.append(("mean", [_mean(array) for array in arrays]))
-        having = [run for run in entering[label][0] if run.points and metric in run.metrics]
-        for language, (picked, best, *others) in lines:
-            runs = tuple(run.run_id for run in having if language in (*run.languages, "mean"))
-            cells = [percent_cell(value, runs) for value in (picked, best, best - picked, *others)]
+        measured = [run for run in entering[label][0] if run.points and metric in run.metrics]
+        for language, (picked, best, *further) in lines:
+            runs = tuple(run.run_id for run in measured if language in (*run.languages, "mean"))
+            cells = [percent_cell(value, runs) for value in (picked, best, best - picked, *further)]
             rows.append((label, language, *cells))
     if not rows:
         return None
@@ -96,20 +96,19 @@ def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric:
     header = ("strategy", "language", "selected", "oracle", "oracle − selected", "spread of selected",
               "spread of oracle", "agreement: source dev", "agreement: own dev")  # fmt: skip
     notes = (
-        "selected: test score at the evaluation point with the best dev score of the hop's training languages; oracle: "
-        "at the one with the language's own best dev score; mean over hops and runs, percent (ED)",
+        "selected: test score at the evaluation point with the best dev score on the hop's training languages; oracle: "
+        "at the point with the language's best dev score; mean over hops and runs, percent (ED)",
         "spread: max − min over seeds of the same order, in points, mean over hops and orders; – with one seed",
-        "agreement: share (%) of pairs of points whose test scores differ by at least 0.5 points in which dev changes "
-        "in the same direction (ties: half); 50 is chance",
+        "agreement: share (%) of pairs of points with test scores at least 0.5 points apart in which dev changes in "
+        "the same direction (ties count half); 50 is chance",
     )
     return Table(f"{headline(metric)}, checkpoint selection", header, tuple(rows), notes, left=2)
 
 
 def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
-    """Draw the mean score over all languages by sentences seen, a panel per order and a line per strategy.
+    """Draw the mean score over all languages by sentences seen, a panel for each order, a line for each strategy.
 
-    Mean over seeds and buckets; dotted: the ends of hops, above them what is learned; shaded: what AULTC is the area
-    of. None if there are no points.
+    Mean over seeds and buckets; dotted: ends of hops, above them the learned languages; shaded: the area of AULTC.
     """
     orders, number = first_orders(sorted(summary.comparison.orders, key=natural))
     every = {order: mean_curves(summary, metric, order, learning_curve) for order in orders}
@@ -154,15 +153,16 @@ def selection_figure(summary: Summary, selected: Mapping[str, Selected], metric:
         (agreement, (("source", "dev of the hop's languages", 0, -0.1), ("target", "dev of the language", 1, 0.1))),
     )  # fmt: skip
     for axes, pairs in series:
-        for name, told, k, shift in pairs:
-            values = [100 * _mean(getattr(one, name)) for one in selected.values()]
+        for name, text, k, shift in pairs:
+            values = [100 * _mean(getattr(effects, name)) for effects in selected.values()]
             spreads = [
-                100 * _mean(getattr(one, f"{name}_spread")) if axes is scores else math.nan for one in selected.values()
+                100 * _mean(getattr(effects, f"{name}_spread")) if axes is scores else math.nan
+                for effects in selected.values()
             ]
             half = None if np.isnan(spreads).any() else np.array(spreads) / 2
             axes.errorbar(places + shift, values, yerr=half, fmt="none", ecolor=SIDES[k], elinewidth=1, capsize=2)
-            (points,) = axes.plot(places + shift, values, marker(k), color=SIDES[k], markersize=6, label=told)
-            tip(points, f"{told}: " + ", ".join(f"{label} {v:.2f}" for label, v in zip(selected, values, strict=True)))
+            (points,) = axes.plot(places + shift, values, marker(k), color=SIDES[k], markersize=6, label=text)
+            tip(points, f"{text}: " + ", ".join(f"{label} {v:.2f}" for label, v in zip(selected, values, strict=True)))
         axes.set_xticks(places, list(selected), rotation=35, ha="right", rotation_mode="anchor")
         axes.set_xlim(-0.6, len(selected) - 0.4)
         plain(axes)
@@ -170,13 +170,12 @@ def selection_figure(summary: Summary, selected: Mapping[str, Selected], metric:
     agreement.axhline(50, color=GREY, linestyle=":", linewidth=0.8)
     scores.set_ylabel(f"mean {summary.title(metric)}", fontsize=8)
     agreement.set_ylabel("directional agreement (%)", fontsize=8)
-    bars = (
-        "bars: spread over seeds; " if any(not np.isnan(one.selected_spread).all() for one in selected.values()) else ""
-    )
+    has_spread = any(not np.isnan(effects.selected_spread).all() for effects in selected.values())
+    bars = "bars: spread over seeds; " if has_spread else ""
     titled(figure, f"{summary.names}: checkpoint selection, {summary.title(metric)}; {bars}dotted: chance")
     return figure
 
 
 def _mean(values: np.ndarray) -> float:
-    there = values[~np.isnan(values)]
-    return float(there.mean()) if there.size else math.nan
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if values.size else math.nan

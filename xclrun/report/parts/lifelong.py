@@ -1,4 +1,4 @@
-"""Lifelong learning: statements, rates over time, LL's table next to ours, tests over seeds, distributions over orders.
+"""Lifelong learning: statements, LL's table next to ours, tests over seeds, and distributions over orders.
 
 LL = "Towards a robust experimental framework … for lifelong language learning" (Hussain et al. 2021). Scores in
 percent, differences in points.
@@ -36,13 +36,11 @@ from xclrun.report.tables import Cell, Table, group_starts, mean_and_std, percen
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Measures of LL's Table 1 and its reading in the text, in its order.
+# Measures of LL's Table 1 and text, in its order.
 TESTED = ("AULTC", "F_m_curve", "F_m", "I", "FP")
 RATES = ("true_f1", "true_rate", "false_rate")
-# Orders side by side in a figure.
-PANELS = 3
-# Orders from which on their distribution is shown.
-MANY = 20
+PANELS = 3  # orders in a row of a figure
+MANY = 20  # with so many orders, their distribution is shown
 
 
 @part(StrategySection, place=26, title="Statements")
@@ -59,11 +57,11 @@ def ll_table(section: StrategySection) -> Iterator[Item]:
         yield published_table(section.summary, metric)
 
 
-@part(StrategySection, place=42, title="Tests over seeds, as LL", folded=True)
+@part(StrategySection, place=42, title="Tests over seeds, as in LL", folded=True)
 def seeds(section: StrategySection) -> Iterator[Item]:
     yield (
         "LL compares strategies by two-tailed paired t-tests over the seeds of one order, without correction. "
-        "Seeds of one order say nothing of other orders: the tests of this report, above, take orders."
+        "Results over seeds of one order do not extend to other orders; the tests above are over orders."
     )
     for metric in section.comparison.metrics:
         yield seed_tests(section.summary, section.shared.references, metric)
@@ -83,19 +81,19 @@ ByOrder = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
 def by_order(summary: Summary, metric: str) -> ByOrder:
-    """Return LL's measures in each order, of the strategies that have `MANY` orders or more."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    """Return LL's measures in each order, for strategies with at least `MANY` orders."""
+    values_of: dict[str, dict[str, dict[str, float]]] = {}
     for label, runs in summary.comparison.strategies.items():
         orders = sorted({run.order for run in runs if run.stream == "sequence"}, key=natural)
         for name, ours in ll.MEASURES.items() if len(orders) >= MANY else ():
             values = {order: summary.value(label, metric, ours, order) for order in orders}
-            if known := {order: value for order, value in values.items() if not math.isnan(value)}:
-                found.setdefault(label, {})[name] = known
-    return found
+            if values := {order: value for order, value in values.items() if not math.isnan(value)}:
+                values_of.setdefault(label, {})[name] = values
+    return values_of
 
 
 def orders_table(summary: Summary, metric: str, by_label: ByOrder) -> Table:
-    """Return lowest, median and highest value over orders, a row for each strategy and measure."""
+    """Return the lowest, median and highest value over orders of each strategy and measure."""
     standard = set(ll.STREAMS["standard"]) == set(summary.comparison.languages)
     rows = []
     for label, measures in by_label.items():
@@ -113,7 +111,7 @@ def orders_table(summary: Summary, metric: str, by_label: ByOrder) -> Table:
             rows.append((label, name, str(len(values)), *low, middle, *high, published))
     header = ("strategy", "measure", "orders", "lowest", "in order", "median", "highest", "in order", "published")
     notes = (
-        "a value for each order, mean over its seeds; F_m is F_m_curve, I_m is I, A_m is FP",
+        "one value per order, mean over its seeds; F_m is F_m_curve, I_m is I, A_m is FP",
         *(["published: LL, section 4.3, one run in each of 120 orders"] if standard else []),
         *(setup_notes(replace(ll.SETUP, seeds=None), summary.comparison.runs, [metric]) if standard else []),
     )
@@ -121,13 +119,13 @@ def orders_table(summary: Summary, metric: str, by_label: ByOrder) -> Table:
 
 
 def orders_figure(summary: Summary, metric: str, by_label: ByOrder) -> Figure:
-    """Draw a histogram of each of LL's measures over orders; bars of several strategies stand next to each other."""
+    """Draw a histogram of each of LL's measures over orders."""
     names = [name for name in ll.MEASURES if any(name in measures for measures in by_label.values())]
     figure, grid = panel_grid(len(names), 2, (3.2, 2.3), (2.2, 0.9))
     for axes, name in zip(grid, names, strict=False):
-        having = [label for label in by_label if name in by_label[label]]
-        values = [[100 * value for value in by_label[label][name].values()] for label in having]
-        colours = [colour(k) for k in places(having, summary.comparison.strategies).values()]
+        labels = [label for label in by_label if name in by_label[label]]
+        values = [[100 * value for value in by_label[label][name].values()] for label in labels]
+        colours = [colour(k) for k in places(labels, summary.comparison.strategies).values()]
         axes.hist(values, bins=20, color=colours, edgecolor="white", linewidth=0.4)
         plain(axes, f"{name} (%)" if name in ("AULTC", "A_m") else f"{name} (points)")
     legend(figure, by_label, summary.comparison.strategies)
@@ -138,32 +136,32 @@ def orders_figure(summary: Summary, metric: str, by_label: ByOrder) -> Figure:
 
 
 def statement_table(summary: Summary) -> Table | None:
-    """Return all scores of statements after the last hop, a row for each strategy and key, and their mean."""
-    shown = [STATEMENT_ACCURACY, CONSTANT_ACCURACY, *(m for m in BESIDE_STATEMENTS if m is not CONSTANT_ACCURACY)]
+    """Return all scores of statements after the last hop: a row for each strategy and key, and their mean."""
+    metrics = [STATEMENT_ACCURACY, CONSTANT_ACCURACY, *(m for m in BESIDE_STATEMENTS if m is not CONSTANT_ACCURACY)]
     languages, rows = summary.comparison.languages, []
     for label, (runs, _) in compared(summary.comparison).items():
         runs = [run for run in runs if STATEMENT_ACCURACY.name in run.scores]
         if not runs:
             continue
         columns = []
-        for metric in shown:
-            values = [dict(zip(run.languages, final_scores(run, metric.name), strict=True)) for run in runs]
-            columns.append(mean_over_orders(runs, [[own.get(k, math.nan) for k in languages] for own in values]))
+        for metric in metrics:
+            scores = [dict(zip(run.languages, final_scores(run, metric.name), strict=True)) for run in runs]
+            columns.append(mean_over_orders(runs, [[by_key.get(k, math.nan) for k in languages] for by_key in scores]))
         behind = tuple(run.run_id for run in runs)
         for j, key in enumerate(languages):
             rows.append((label, key, *(percent_cell(column[j], behind) for column in columns)))
-        # Of a key without choices the mean over the others would be of other keys in each column.
+        # The mean is NaN if a key lacks a metric: means over different keys are not comparable.
         rows.append((label, "mean", *(percent_cell(float(column.mean()), behind) for column in columns)))
     if not rows:
         return None
-    names = [metric.short if metric.beside else "accuracy" for metric in shown]
-    notes = tuple(f"{name}: {metric.definition}" for name, metric in zip(names, shown, strict=True))
+    names = [metric.short if metric.beside else "accuracy" for metric in metrics]
+    notes = tuple(f"{name}: {metric.definition}" for name, metric in zip(names, metrics, strict=True))
     header = ("strategy", "key", *names)
     return Table("Statements after the last hop", header, tuple(rows), notes, left=2, ruled=group_starts(rows))
 
 
 def final_scores(run: RunRecord, metric: str) -> np.ndarray:
-    """Return the last score on each language, shape (N,); NaN where the metric is not known."""
+    """Return the final score on each language, shape (N,); NaN if the run lacks the metric."""
     unknown = np.full(len(run.languages), math.nan)
     return Scores(run.scores[metric], unknown, run, metric).final if metric in run.scores else unknown
 
@@ -191,7 +189,7 @@ def rates_figure(summary: Summary) -> Figure | None:
 
 
 def published_table(summary: Summary, metric: str) -> Table | None:
-    """Return LL's Table 1 with ours alongside, where runs learned the same keys in the same order; else None."""
+    """Return LL's Table 1 with ours, if runs learned the same keys in the same order."""
     streams = {run.run_id: stream for run in summary.comparison.runs if (stream := ll.stream_of(run)) is not None}
     if not streams:
         return None
@@ -204,11 +202,11 @@ def published_table(summary: Summary, metric: str) -> Table | None:
         for name, ours in (ll.OF_MULTI_TASK if method == "multi_task" else ll.MEASURES).items():
             reported = theirs[method, name]
             published = Cell(mean_and_std(reported.value, reported.std), reported.value)
-            mine = math.nan if label is None else summary.value(label, metric, ours, order)
+            value = math.nan if label is None else summary.value(label, metric, ours, order)
             runs = () if label is None else summary.behind(label, order, metric, ours)
-            cells += ["–" if math.isnan(reported.value) else published, percent_cell(mine, runs)]
-        shown = label is None or label == summary.comparison.strategies[label][0].strategy
-        body.append((method if shown else f"{method}: {label}", *cells))
+            cells += ["–" if math.isnan(reported.value) else published, percent_cell(value, runs)]
+        default = label is None or label == summary.comparison.strategies[label][0].strategy
+        body.append((method if default else f"{method}: {label}", *cells))
     if floors := summary.floors(metric):
         ours_of = {"A_m": floors[-1]}
         body.append((CONSTANT, *(cell for measure in ll.MEASURES for cell in ("–", ours_of.get(measure, "–")))))
@@ -216,19 +214,16 @@ def published_table(summary: Summary, metric: str) -> Table | None:
     notes = (
         f"published: {stream} stream, mean ± standard deviation over seeds; ours: order {order}, mean over seeds",
         *setup_notes(ll.SETUP, alike, [metric]),
-        "F_m: as its code has it, ours is F_m_curve; I_m of multi_task is read off its curve: ours is I_m_curve there, "
-        "I for the others",
-        "the paper drew its own statements",
+        "F_m is that of the paper's code, ours is F_m_curve; I_m of multi_task is read off its curve, ours is "
+        "I_m_curve; ours is I for the other methods",
+        "the paper drew different statements",
         *unadapted_note(summary.comparison.strategies),
     )
     return Table(f"LL Table 1, {short_name(metric)}: published beside ours", header, tuple(body), notes)
 
 
 def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
-    """Yield (method, label of ours): a row for each setting of its strategy, None if there are no runs.
-
-    Controls are none of the paper's methods.
-    """
+    """Yield (method, our label) for each setting of its strategy; the label is None if there are no runs."""
     for strategy, method in ll.METHODS.items():
         runs = {label: runs[0] for label, runs in summary.comparison.strategies.items()}
         labels = [label for label, run in runs.items() if run.strategy == strategy and not is_control(run)]
@@ -238,10 +233,7 @@ def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
 
 
 def seed_tests(summary: Summary, references: References, metric: str) -> Table | None:
-    """Return paired t-tests over the seeds of each order: raw p, as published, and Holm's over a measure's pairs.
-
-    None where no order has two seeds of runs with evaluation points.
-    """
+    """Return paired t-tests over the seeds of each order: p without correction (LL), and with Holm's over pairs."""
     rows: list[tuple[str, ...]] = []
     for order in sorted(summary.comparison.orders, key=natural):
         entering = {
@@ -262,8 +254,9 @@ def seed_tests(summary: Summary, references: References, metric: str) -> Table |
     header = ("order", "measure", "A", "B", "seeds", "A − B", "p (as LL)", "p (Holm)")
     notes = (
         "two-tailed paired t-test over the seeds that all strategies have; A − B: mean difference in points; p (as "
-        f"LL): without correction, at {ALPHA}; p (Holm): over the pairs of the measure in this order; exploratory",
-        "– where all differences are equal, or there are fewer than two seeds",
+        f"LL): without correction, at {ALPHA}; p (Holm): corrected for the pairs of the measure in this order; "
+        "exploratory",
+        "–: all differences are equal, or there are fewer than two seeds",
         *unadapted_note(summary.comparison.strategies),
         *(
             f"{name} {MEASURES[name].arrow}: {MEASURES[name].definition}"
@@ -280,10 +273,10 @@ def _pairs(
     pairs: list[tuple[int, Pair]] = []
     for a, b in combinations(measured, 2):
         blocks = sorted(measured[a].keys() & measured[b].keys(), key=str)
-        found = [[measured[label][block][name, ""] for block in blocks] for label in (a, b)]
-        values = np.array([[v if isinstance(v, float) else math.nan for v in row] for row in found])
+        rows = [[measured[label][block][name, ""] for block in blocks] for label in (a, b)]
+        values = np.array([[v if isinstance(v, float) else math.nan for v in row] for row in rows])
         if len(blocks) > 1 and np.isfinite(values).all():
-            # One pair alone: nothing is adjusted.
+            # A single pair has no correction.
             (pair,) = paired_t(Replicates((a, b), tuple((order, *block) for block in blocks), values))
             pairs.append((len(blocks), pair))
     adjusted = holm([pair.p for _, pair in pairs])

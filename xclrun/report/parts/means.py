@@ -1,4 +1,4 @@
-"""Means over orders and seeds, by order and by language; and the published table that a sweep makes, next to ours."""
+"""Means over orders and seeds, by order and by language, and the published table that a sweep reproduces."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def by_order(section: StrategySection) -> Iterator[Item]:
     comparison = section.comparison
     for order in comparison.orders:
         languages = {run.languages for run in comparison.runs if run.order == order}
-        arrows = " or ".join(sorted(" → ".join(them) for them in languages))
+        arrows = " or ".join(sorted(" → ".join(keys) for keys in languages))
         yield section.summary.main(comparison.metrics, order, f"Order {order}: {arrows}")
 
 
 @part(StrategySection, place=60, title="By language", folded=True)
 def by_language(section: StrategySection) -> Iterator[Item]:
     for metric in section.comparison.metrics:
-        for measure in sorted(section.comparison.headlines, key=lambda one: one.name != "FP"):
+        for measure in sorted(section.comparison.headlines, key=lambda measure: measure.name != "FP"):
             table = section.summary.languages(metric, measure.name)
             many = len(section.comparison.languages) > MOST
             if many and (groups := section.summary.groups(metric, measure.name)) is not None:

@@ -1,4 +1,4 @@
-"""Gradient overlap over steps (LL §5, Fig. 5): embeddings apart from the rest of the parameters."""
+"""Gradient overlap over steps (LL §5, Fig. 5), of embeddings and of the other parameters."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PARTS = ("embeddings", "rest")
-# Lines have about so many points; of more steps each point is a mean.
-POINTS = 200
+POINTS = 200  # of a line: with more steps, each point is a mean
 
 
 @part(StrategySection, place=96, title="Gradient overlap", folded=True)
@@ -35,26 +34,25 @@ def gradient_overlap(section: StrategySection) -> Iterator[Item]:
         yield Plot(section.file("overlap", order), caption, overlap_figure, section.summary, order, overlaps[order])
 
 
-# Order → strategy → part → its runs.
-Found = Mapping[str, Mapping[str, Mapping[str, list[Overlap]]]]
+# Order → strategy → part → runs.
+Overlaps = Mapping[str, Mapping[str, Mapping[str, list[Overlap]]]]
 
 
-def of_strategies(summary: Summary, counts: Mapping[str, pd.DataFrame]) -> Found:
-    """Return the overlaps of the runs that counted them, by order, strategy and part."""
+def of_strategies(summary: Summary, counts: Mapping[str, pd.DataFrame]) -> Overlaps:
     overlaps: dict[str, dict[str, dict[str, list[Overlap]]]] = {}
     for order in summary.comparison.orders:
         for label, (runs, _) in compared(summary.comparison, order).items():
-            having = [counts[run.run_id] for run in runs if run.run_id in counts]
-            if having:
-                overlaps.setdefault(order, {})[label] = {name: [overlap(one, name) for one in having] for name in PARTS}
+            if of_runs := [counts[run.run_id] for run in runs if run.run_id in counts]:
+                by_part = {name: [overlap(frame, name) for frame in of_runs] for name in PARTS}
+                overlaps.setdefault(order, {})[label] = by_part
     return overlaps
 
 
-def overlap_table(found: Found) -> Table:
-    """Return how large the overlap is within hops and at switches, a row for each order, strategy and part."""
+def overlap_table(overlaps: Overlaps) -> Table:
+    """Return the overlap within hops and at switches: a row for each order, strategy and part."""
     rows = []
-    for order in sorted(found, key=natural):
-        for label, parts in found[order].items():
+    for order in sorted(overlaps, key=natural):
+        for label, parts in overlaps[order].items():
             for name, runs in parts.items():
                 means = np.mean([[np.nanmean(run.nonzero), np.nanmean(run.both)] for run in runs], axis=0).tolist()
                 shares = np.mean([[run.within(), run.at_switches()] for run in runs], axis=0).tolist()
@@ -63,20 +61,20 @@ def overlap_table(found: Found) -> Table:
     header = ("order", "strategy", "part", "runs", "with a gradient", "also before",
               "share within hops", "share at switches")  # fmt: skip
     notes = (
-        "parameters whose gradient is not zero at a main step, before a strategy changes it and before clipping, and "
-        "of those the ones that had one in the step before; means over steps and runs",
-        "share (%): of these among the parameters with a gradient in one of the two steps; at switches: the first step "
-        "of a hop against the last of the hop before (LL Fig. 5)",
+        "with a gradient: parameters with a non-zero gradient at a main step, before changes by the strategy and "
+        "clipping; also before: those that had one in the previous step too; means over steps and runs",
+        "share (%): parameters with a gradient in both steps among those with one in either step; at switches: the "
+        "first step of a hop and the last of the previous hop (LL Fig. 5)",
     )
     return Table("Gradient overlap of consecutive steps", header, tuple(rows), notes, left=3)
 
 
-def overlap_figure(summary: Summary, order: str, found: Mapping[str, Mapping[str, list[Overlap]]]) -> Figure:
+def overlap_figure(summary: Summary, order: str, overlaps: Mapping[str, Mapping[str, list[Overlap]]]) -> Figure:
     """Draw the share of the overlap over main steps, mean over runs, a panel for each part; dotted: switches."""
     figure = figure_of(7.6, 4.6)
     grid = figure.subplots(len(PARTS), 1, sharex=True)
     for axes, name in zip(grid, PARTS, strict=True):
-        for label, parts in found.items():
+        for label, parts in overlaps.items():
             runs = [run for run in parts[name] if len(run.share) == len(parts[name][0].share)]
             k = list(summary.comparison.strategies).index(label)
             values = 100 * np.mean([run.share for run in runs], axis=0)
@@ -85,9 +83,9 @@ def overlap_figure(summary: Summary, order: str, found: Mapping[str, Mapping[str
             text = f"{label}: within hops {within}, at switches {at_switches}"
             line(axes, np.arange(1, len(y) + 1), y, k, text, marker="", linewidth=1)
             ends_of_hops(axes, np.flatnonzero(runs[0].first) + 0.5)
-        # Of dense weights nearly all have a gradient at every step: what little they differ by is no curve.
+        # Nearly all dense weights have a gradient at every step; the axis must not magnify small differences.
         axes.set_ylim(*axis_of([axes.dataLim.intervaly]))
         plain(axes, "main steps of the stream" if axes is grid[-1] else "", f"{name}: overlap (%)")
-    legend(figure, found, summary.comparison.strategies)
+    legend(figure, overlaps, summary.comparison.strategies)
     titled(figure, f"{summary.names}, {order}: parameters with a gradient in consecutive steps (dotted: ends of hops)")
     return figure

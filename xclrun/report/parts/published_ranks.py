@@ -1,4 +1,4 @@
-"""How far our ranking of strategies is the CCL paper's, which of its findings are seen, and the numbers behind both."""
+"""Comparison with the CCL paper: the ranking of strategies, its findings, and the numbers behind both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xclrun.analysis.significance import ALPHA
 from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
-from xclrun.report.published import beside, setup
+from xclrun.report.published import setup, with_ours
 from xclrun.report.published.findings import Finding, findings
 from xclrun.report.published.ranks import FEWEST, Agreement, agreements, behind, over_orders, shared_orders
 from xclrun.report.published.setup import setup_notes
@@ -20,75 +20,69 @@ from xclrun.report.tables import Cell, Table
 HEADER = ("metric", "measure", "strategies", "ρ", "p", "over resamples", "the paper's own orders")
 
 
-@part(StrategySection, place=12, title="Beside the CCL paper", folded=True)
+@part(StrategySection, place=12, title="Comparison with the CCL paper", folded=True)
 def published_ranks(section: StrategySection) -> Iterator[Item]:
-    found = agreements(section.summary, section.inference.resampled)
-    if found:
+    ranks = agreements(section.summary, section.inference.resampled)
+    if ranks:
         orders = shared_orders(section.comparison)
         over = _over(section.comparison, orders)
         setups = setup_notes(setup("10"), behind(section.comparison), section.comparison.metrics)
-        yield _ranks(found, [over, *setups])
+        yield _ranks(ranks, [over, *setups])
         kinds = dict.fromkeys(tests.replicates for tests in section.inference.tests.values())
         tested = " or ".join("seeds of one order" if kind == "seeds" else kind for kind in kinds) or "orders"
         yield _findings(findings(section.summary, section.inference), [over, *setups], tested)
-        yield from beside(section.summary, "Tables 10 to 12", over_orders(orders), setup("10"))
+        yield from with_ours(section.summary, "Tables 10 to 12", over_orders(orders), setup("10"))
 
 
-def _ranks(found: Sequence[Agreement], over: Sequence[str]) -> Table:
-    """Return a row for each measure: Spearman's coefficient, and what it can be compared with."""
+def _ranks(ranks: Sequence[Agreement], setup: Sequence[str]) -> Table:
+    """Return Spearman's coefficient of each measure, next to those of resamples and of the paper's orders."""
     rows = [
         (
-            short_name(one.metric),
-            one.measure,
-            str(one.found.n),
-            Cell(f"{one.found.spearman:.2f}", one.found.spearman),
-            Cell(p_text(one.found.spearman_p), one.found.spearman_p),
-            "–" if one.low != one.low else f"(bias {one.bias:+.2f}) [{one.low:.2f}, {one.high:.2f}]",
-            f"{sum(one.within) / len(one.within):.2f} ({min(one.within):.2f} to {max(one.within):.2f})",
+            short_name(rank.metric),
+            rank.measure,
+            str(rank.ours.n),
+            Cell(f"{rank.ours.spearman:.2f}", rank.ours.spearman),
+            Cell(p_text(rank.ours.spearman_p), rank.ours.spearman_p),
+            "–" if rank.low != rank.low else f"(bias {rank.bias:+.2f}) [{rank.low:.2f}, {rank.high:.2f}]",
+            f"{sum(rank.within) / len(rank.within):.2f} ({min(rank.within):.2f} to {max(rank.within):.2f})",
         )
-        for one in found
+        for rank in ranks
     ]
     notes = (
-        *over,
-        f"ρ: Spearman's, of our means with the paper's; p: two-sided, of up to {FEW} strategies over all pairings, of "
-        "more by Student's t",
-        "over resamples of our test sentences: bias (mean minus ρ) and percentiles 2.5 and 97.5 of ρ; seeds are not in "
-        "it",
+        *setup,
+        f"ρ: Spearman's rank correlation of our means with the paper's; p: two-sided, exact for up to {FEW} "
+        "strategies, by Student's t for more",
+        "over resamples of our test sentences: bias (mean minus ρ) and percentiles 2.5 and 97.5 of ρ; without "
+        "variation of seeds",
         "the paper's own orders: ρ of each of its six orders with the mean of the other five, for the same strategies: "
-        "mean (lowest to highest)",
-        f"measures that at least {FEWEST} strategies have on both sides",
+        "mean (minimum to maximum)",
+        f"measures of at least {FEWEST} strategies in both studies",
     )
     return Table("Ranks beside the CCL paper's", HEADER, tuple(rows), notes, left=2)
 
 
-def _findings(found: Sequence[Finding], over: Sequence[str], tested: str) -> Table:
-    """Return a row for each finding and metric: the paper's difference, ours, and what that says.
-
-    Args:
-        found: the findings.
-        over: what means are over, and how the runs were set up.
-        tested: what the p-values are over.
-    """
+def _findings(findings: Sequence[Finding], setup: Sequence[str], tested: str) -> Table:
+    """Return the paper's difference, ours and a verdict for each finding and metric; ``tested``: the replicates."""
     rows = [
         (
-            one.says,
-            short_name(one.metric) if one.metric in BY_NAME else one.metric,
-            one.difference,
-            Cell(_points(one.published), one.published),
-            Cell(_points(one.ours), one.ours),
-            Cell(p_text(one.p), one.p),
-            Cell(p_text(one.p_sentences), one.p_sentences),
-            one.verdict,
+            f.text,
+            short_name(f.metric) if f.metric in BY_NAME else f.metric,
+            f.difference,
+            Cell(_points(f.published), f.published),
+            Cell(_points(f.ours), f.ours),
+            Cell(p_text(f.p), f.p),
+            Cell(p_text(f.p_sentences), f.p_sentences),
+            f.verdict,
         )
-        for one in found
+        for f in findings
     ]
     notes = (
-        *over,
-        "paper, ours: the difference in points; all are above 0 in the paper's means over six orders",
-        f"p: paired t-test over {tested}, Holm over the tested findings; – of a single replicate, of strategies that "
-        "do not learn in sequence, of differences between metrics or orders, and of T and T0 where orders share one "
-        "seed's reference models and hop 0",
-        "over sentences: p when test sentences are drawn again, which says nothing of other seeds and orders",
+        *setup,
+        "paper, ours: the difference in points; all are positive in the paper's means over six orders",
+        f"p: paired t-test over {tested} with Holm's correction over the tested findings; –: a single replicate, "
+        "strategies that do not learn in sequence, differences between metrics or orders, and T and T0 if all orders "
+        "share one seed's reference models and hop 0",
+        "over sentences: p over resampled test sentences, which does not extend to other seeds and orders",
         "all p-values of this table are exploratory",
         f"holds, does not hold: significant at p < {ALPHA} over {tested}",
     )
@@ -101,10 +95,10 @@ def _points(value: float) -> str:
 
 
 def _over(comparison: Comparison, orders: Sequence[str]) -> str:
-    """Say what means are over: the orders on both sides, and the runs behind ours."""
+    """Describe the orders of both studies and the runs behind our means."""
     runs = behind(comparison)
     seeds = sorted({run.seed for run in runs})
     return (
-        f"over {', '.join(orders)} on both sides: the paper's mean is that of its Tables 10 to 12 over these; ours is "
-        f"over {len(runs)} runs, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        f"means over {', '.join(orders)} in both studies: the paper's from its Tables 10 to 12, ours over {len(runs)} "
+        f"runs, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     )

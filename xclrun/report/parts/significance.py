@@ -17,7 +17,7 @@ from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import CONSTANT, Summary, ruled
 from xclrun.report.tables import Cell, Reasons, Table, percent
 
-# Metric → what belongs to a text and is drawn with it; of others: questions.
+# Metric → units that are resampled together with their text; of other metrics: questions.
 WITH_TEXTS = {
     STATEMENT_ACCURACY.name: "statements",
     CLASS_ACCURACY.name: "pairs",
@@ -35,7 +35,7 @@ def significance(section: StrategySection) -> Iterator[Item]:
     )
     yield (
         "The CCL paper compares strategies by a one-way ANOVA with orders as samples and Tukey's HSD. All strategies "
-        "run the same orders, so the two-way ANOVA takes orders as blocks (seeds of an order are averaged first): "
+        "run the same orders, so the two-way ANOVA uses orders as blocks (seeds of an order are averaged first), and "
         f"differences between orders do not count as error. {TUKEY}."
     )
     tables = (
@@ -51,20 +51,20 @@ def significance(section: StrategySection) -> Iterator[Item]:
         tests = inference.of(metric)
         if tests:
             replicates = next(iter(tests.values())).replicates
-            what = f"{section.names}: {section.summary.title(metric)}"
+            names = f"{section.names}: {section.summary.title(metric)}"
             title = (
-                f"{what}; Tukey's HSD, p-values (exploratory). Below the diagonal: one-way, over orders (CCL); above: "
+                f"{names}; Tukey's HSD, p-values (exploratory). Below the diagonal: one-way, over orders (CCL); above: "
                 f"{replicates} as blocks"
             )
             caption = "p-values of all pairs (CCL Figs. 10 and 11: over bootstraps; 12 and 13: over seeds)"
             yield Plot(section.file("p_values", metric), caption, p_value_figure, tests, title, PAPER)
-            title = f"{what}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
+            title = f"{names}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
             caption = "Critical differences of mean ranks"
             yield Plot(section.file("critical", metric), caption, rank_figure, tests, title)
 
 
 def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
-    """Return the bootstrap intervals of every strategy's means over the test sentences."""
+    """Return bootstrap intervals of each strategy's means."""
     if not inference.resampled:
         return None
     metrics, reasons = list(inference.resampled), Reasons()
@@ -74,37 +74,37 @@ def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
         orders = list(dict.fromkeys(run.order for run in runs if run.path))
         for order in (None, *(orders if inference.kind == "paper" and len(orders) > 1 else ())):
             cells = [
-                _estimated(resampled.estimate(label, one.name, inference.kind, order), reasons)
+                _estimated(resampled.estimate(label, measure.name, inference.kind, order), reasons)
                 for resampled in inference.resampled.values()
-                for one in headlines()
+                for measure in headlines()
             ]
             if any(cell != "–" for cell in cells):
                 rows.append((label if order is None else f"{label}, {order}", *cells))
                 strategies.append(label)
-    shown = ruled(inference.comparison, strategies)
-    # On the test sentences as they are.
-    floor = [summary.floor(metric, MEAN, one.name) for metric in metrics for one in headlines()]
+    starts = ruled(inference.comparison, strategies)
+    # A constant answer is scored on the original test sentences.
+    floor = [summary.floor(metric, MEAN, measure.name) for metric in metrics for measure in headlines()]
     if rows and set(floor) != {"–"}:
-        shown = (*shown, len(rows))
+        starts = (*starts, len(rows))
         rows.append((CONSTANT, *floor))
-    names = [subject((metric, one.name)) for metric in metrics for one in headlines()]
+    names = [subject((metric, measure.name)) for metric in metrics for measure in headlines()]
     header = ("strategy", *(" ".join(name) if len(metrics) > 1 else name[1] for name in names))
-    # What no strategy has is left out: other tables say why.
-    kept = [k for k in range(len(header)) if not rows or any(row[k] != "–" for row in rows)]
-    header, rows = tuple(header[k] for k in kept), [tuple(row[k] for k in kept) for row in rows]
+    # Leave out measures that no strategy has; other tables give the reasons.
+    columns = [k for k in range(len(header)) if not rows or any(row[k] != "–" for row in rows)]
+    header, rows = tuple(header[k] for k in columns), [tuple(row[k] for k in columns) for row in rows]
     sizes = next(iter(inference.resampled.values())).size
-    n = "as many sentences as the test set has" if sizes is None else f"{SENTENCES} test sentences at most"
-    of_texts = (WITH_TEXTS.get(metric, "questions") for metric, of in inference.resampled.items() if of.draws_texts)
-    together = (f"{asked}: what is drawn are texts, each with all {asked} about it" for asked in of_texts)
+    n = "the size of the test set" if sizes is None else f"at most {SENTENCES} test sentences"
+    units = (WITH_TEXTS.get(metric, "questions") for metric, r in inference.resampled.items() if r.draws_texts)
+    together = (f"{unit}: texts are resampled, each with all its {unit}" for unit in units)
     notes = (
         *reasons.lines(),
         f"value from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value",
         *_kinds(inference.kind, (name.split()[-1] for name in header[1:])),
         *dict.fromkeys(together),
-        "the same draws for all strategies; these intervals are about the choice of test sentences; ± of other "
-        "tables is about orders and seeds",
+        "all strategies use the same resamples; these intervals reflect the choice of test sentences, ± in other "
+        "tables reflects orders and seeds",
     )
-    return Table("Bootstrap over test sentences", header, tuple(rows), notes, ruled=shown)
+    return Table("Bootstrap over test sentences", header, tuple(rows), notes, ruled=starts)
 
 
 def _estimated(estimate: Estimate | None, reasons: Reasons) -> Cell:
@@ -116,11 +116,12 @@ def _estimated(estimate: Estimate | None, reasons: Reasons) -> Cell:
 
 
 def _kinds(kind: str | None, measures: Iterable[str]) -> list[str]:
-    """Return what the intervals of measures are; measures with intervals of one kind share a line."""
-    of: dict[str, list[str]] = {}
+    """Describe the intervals of measures, one line for each kind."""
+    by_kind: dict[str, list[str]] = {}
     for name in dict.fromkeys(measures):
-        of.setdefault(kind or default_interval(name), []).append(name)
-    return [INTERVALS[used] if len(of) == 1 else f"{', '.join(names)}: {INTERVALS[used]}" for used, names in of.items()]
+        by_kind.setdefault(kind or default_interval(name), []).append(name)
+    single = len(by_kind) == 1
+    return [INTERVALS[k] if single else f"{', '.join(names)}: {INTERVALS[k]}" for k, names in by_kind.items()]
 
 
 def _signed(difference: float) -> str:

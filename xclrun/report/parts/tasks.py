@@ -1,4 +1,4 @@
-"""Several tasks in one model: scores of keys by its own metrics, over training, and GLI's Tables 1 and 3 next to ours.
+"""Several tasks in one model: scores of each key by its metrics, and GLI's Tables 1 and 3 next to ours.
 
 GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019). Scores in percent.
 """
@@ -29,13 +29,13 @@ from xclrun.report.tables import Cell, Table, percent, percent_cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Panels of a figure: orders side by side, strategies below each other.
+# Panels of a figure: orders across, strategies down.
 ACROSS, DOWN = 3, 5
-# Those of GLI's tables, and how reports call them.
+# GLI's name of a model → name of its column.
 MODELS = {"bert": "GLI: BERT", "elmo": "GLI: ELMo"}
 
 
-@part(StrategySection, place=25, title="Keys, each by its own metrics")
+@part(StrategySection, place=25, title="Scores of each key")
 def tasks(section: StrategySection) -> Iterator[Item]:
     if any(run.metric_of or run.mixtures for run in section.comparison.runs):
         yield key_table(section.summary)
@@ -50,19 +50,19 @@ def gli_tables(section: StrategySection) -> Iterator[Item]:
 
 
 def metrics_of_key(run: RunRecord, key: str) -> list[Metric]:
-    """Return the metrics that a run has of a key, but for those next to others."""
+    """Return the main metrics of a run for a key."""
     j = run.languages.index(key)
-    there = [metric for metric in METRICS if metric.name in run.scores and not metric.beside]
-    return [m for m in there if m is not KEY_SCORE and np.isfinite(run.scores[m.name][:, j]).any()]
+    metrics = [metric for metric in METRICS if metric.name in run.scores and not metric.beside]
+    return [m for m in metrics if m is not KEY_SCORE and np.isfinite(run.scores[m.name][:, j]).any()]
 
 
-def learnt_in(run: RunRecord, key: str) -> int:
-    """Return the hop, from 1, in which a run first learns a key."""
+def learned_in(run: RunRecord, key: str) -> int:
+    """Return the first hop, from 1, in which a run learns a key."""
     return next(hop for hop in range(1, run.hops + 1) if key in run.trains(hop))
 
 
 def key_table(summary: Summary) -> Table:
-    """Return a row for each order, strategy, key and metric of the key: before, after the key's own hop, at the end."""
+    """Return the scores of each key by each of its metrics: before training, after the key's hop, and at the end."""
     rows: list[tuple[str | Cell, ...]] = []
     ruled = []
     for order in summary.comparison.orders:
@@ -74,27 +74,27 @@ def key_table(summary: Summary) -> Table:
             for key in runs[0].languages:
                 for metric in metrics_of_key(runs[0], key):
                     columns = [run.scores[metric.name][:, run.languages.index(key)] for run in runs]
-                    ends = [learnt_in(run, key) if run.stream == "independent" else run.hops for run in runs]
-                    at = [[0] * len(runs), [learnt_in(run, key) for run in runs], ends]
+                    ends = [learned_in(run, key) if run.stream == "independent" else run.hops for run in runs]
+                    at = [[0] * len(runs), [learned_in(run, key) for run in runs], ends]
                     values = [
                         float(np.mean([column[hop] for column, hop in zip(columns, hops, strict=True)])) for hops in at
                     ]
                     rows.append((order, label, key, metric.title, *(percent_cell(value, behind) for value in values)))
     header = ("order", "strategy", "key", "metric", "before any", "after its own hop", "at the end")
-    notes = ("mean over runs (seeds); own hop: the first that learns the key, alone or mixed with others",)
+    notes = ("mean over runs (seeds); own hop: the first hop that learns the key, alone or in a mixture",)
     return Table("Keys, each by its own metrics", header, tuple(rows), notes, left=4, ruled=tuple(ruled))
 
 
 def key_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw the test score of each key by examples seen (GLI, Figs 4 and 5): a panel for each order and strategy.
 
-    Mean over seeds; dotted: the ends of hops. None where runs were not evaluated inside hops.
+    Mean over seeds; dotted: ends of hops. None if runs have no evaluation points within hops.
     """
     every = {order: mean_curves(summary, metric, order) for order in sorted(summary.comparison.orders, key=natural)}
     panels = {order: curves for order, curves in every.items() if curves}
     orders = list(panels)[:ACROSS]
-    of_labels = list(dict.fromkeys(label for order in orders for label in panels[order]))
-    labels = of_labels[:DOWN]
+    all_labels = list(dict.fromkeys(label for order in orders for label in panels[order]))
+    labels = all_labels[:DOWN]
     if not labels:
         return None
     keys = summary.comparison.languages
@@ -106,14 +106,14 @@ def key_figure(summary: Summary, metric: str) -> Figure | None:
                 draw_curve(grid[i, j], seen, y, keys.index(key), f"{key}, {label}, {order}: last {y[-1]:.2f}")
             ends_of_hops(grid[i, j], switches(run))
     legend(figure, keys, keys)
-    number = ((orders, list(panels), "orders"), (labels, of_labels, "strategies"))
-    cut = "".join(f"; {len(own)} of {len(all_of)} {what}" for own, all_of, what in number if len(own) < len(all_of))
+    counts = ((len(orders), len(panels), "orders"), (len(labels), len(all_labels), "strategies"))
+    cut = "".join(f"; {n} of {total} {noun}" for n, total, noun in counts if n < total)
     titled(figure, f"{summary.names}: {summary.title(metric)} on each key (dotted: ends of hops{cut})")
     return figure
 
 
 def trained_on(run: RunRecord) -> list[tuple[str, int, Sequence[str]]]:
-    """Return what GLI's tables call a run, after which of its hops, and the keys that they show; empty: not in them."""
+    """Return (GLI's name of a training, hop of the run, keys in GLI's tables); empty for other runs."""
     first, *later = run.elements
     if run.dataset != "gli":
         return []
@@ -125,14 +125,14 @@ def trained_on(run: RunRecord) -> list[tuple[str, int, Sequence[str]]]:
 
 
 def published_table(summary: Summary) -> Table | None:
-    """Return GLI's scores with ours alongside, a row for each key and metric; None where no run is one of them."""
+    """Return GLI's scores with ours: a row for each key and metric."""
     rows: dict[tuple[str, str, str], dict[str, list[tuple[float, str]]]] = {}
     labels: list[str] = []
     mixed: list[str] = []
     for label, (runs, _) in compared(summary.comparison).items():
         for run in runs:
             for name, hop, keys in trained_on(run):
-                # What is mixed is the first element.
+                # The mixture is the first element.
                 mixed += [f"{name.replace('_', ' ')}, ours: {', '.join(run.mixtures[0])}"] if run.mixtures else []
                 labels += [label] if label not in labels else []
                 for key in keys:
@@ -143,24 +143,23 @@ def published_table(summary: Summary) -> Table | None:
     if not rows:
         return None
     body: list[tuple[str | Cell, ...]] = []
-    for (name, key, of), ours in rows.items():
-        at = gli.DATASETS.get(key, key), gli.MEASURES.get(of, of)
-        theirs = [gli.scores_of_tasks(model, name).get(at, math.nan) / 100 for model in MODELS]
-        own = [ours.get(label, []) for label in labels]
+    for (name, key, measured), ours in rows.items():
+        row = gli.DATASETS.get(key, key), gli.MEASURES.get(measured, measured)
+        theirs = [gli.scores_of_tasks(model, name).get(row, math.nan) / 100 for model in MODELS]
+        published = ["–" if math.isnan(value) else percent(value) for value in theirs]
         cells = [
-            percent_cell(float(np.mean([v for v, _ in found])), tuple(i for _, i in found)) if found else "–"
-            for found in own
+            percent_cell(float(np.mean([v for v, _ in values])), tuple(i for _, i in values)) if values else "–"
+            for values in (ours.get(label, []) for label in labels)
         ]
-        shown = ["–" if math.isnan(value) else percent(value) for value in theirs]
-        body.append((name.replace("_", " "), key, BY_NAME[of].title, *shown, *cells))
+        body.append((name.replace("_", " "), key, BY_NAME[measured].title, *published, *cells))
     header = ("trained on", "key", "metric", *MODELS.values(), *labels)
     behind = [run for label in labels for run in summary.comparison.strategies[label]]
     notes = (
-        *setup_notes(gli.SEVERAL, behind, dict.fromkeys(metric for _, _, metric in rows)),
-        "supervised: a mixture of other tasks (SRL, RE, NLI, TriviaQA, QuAC); random curriculum: one of all seven "
-        "sets; Table 3 names no metric: F1 of questions and accuracy of inference are assumed",
+        *setup_notes(gli.SEVERAL, behind, dict.fromkeys(name for _, _, name in rows)),
+        "supervised: a mixture of other tasks (SRL, RE, NLI, TriviaQA, QuAC); random curriculum: a mixture of all "
+        "seven datasets; Table 3 names no metrics: F1 for question answering and accuracy for inference are assumed",
         *dict.fromkeys(mixed),
-        "GLI removes unanswerable questions, as is done here, so that scores are no leaderboard's; its hyperparameters "
-        "were tuned on the data that it reports",
+        "GLI removes unanswerable questions, as we do, so scores differ from leaderboards; its hyperparameters were "
+        "tuned on the reported data",
     )
     return Table("GLI paper, Tables 1 and 3, and section 5.2", header, tuple(body), notes, left=3)

@@ -1,4 +1,4 @@
-"""Trade-offs between measures, and how results depend on the stream."""
+"""Trade-offs between measures, and the dependence of results on the stream."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
-# Panels of CCL's Figs. 4 and 6: measure upwards, measure across.
+# Panels of CCL Figs. 4 and 6: measures on the y axis and the x axis.
 PANELS = (("FP", "F"), ("FP", "T"), ("T", "F"), ("T0", "F"))
 AXES = {
     "F": "−F: negative forgetting (points)",
@@ -57,16 +57,14 @@ HOP_TITLES = {
     "FP": "final performance (higher is better)",
 }
 
-# Panels of zero-shot gains: what is across → the mean gain at each of its values. CCL's Fig. 8 has the first.
+# Panels of zero-shot gains: x axis → function that returns the mean gain at each position (CCL Fig. 8 has the first).
 GENERALISATION = {
     "languages seen; mean over those not yet seen": metrics.generalisation_by_seen,
     "distance: hops until the language is learned": metrics.generalisation_by_distance,
 }
 
-# Runs of a box, up to which each is a dot.
-DOTS = 100
-# Runs from which on a box summarises them; fewer are drawn as dots alone.
-BOXED = 5
+DOTS = 100  # with more runs, a box has no dots
+BOXED = 5  # with fewer runs, there are only dots
 
 
 @part(StrategySection, place=30, title="Trade-offs")
@@ -87,19 +85,19 @@ def trade_offs(section: StrategySection) -> Iterator[Item]:
 def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw the pairs of `PANELS`, a point for each strategy (CCL Figs. 4, 6): mean ± standard deviation over runs.
 
-    Panels without a strategy that has both measures are left out. None where fewer than two strategies have F.
+    Panels are shown if some strategy has both measures, and the figure if at least two strategies have F.
     """
     comparison = summary.comparison
     labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, metric, "F"))]
     if len(labels) < 2:
         return None
-    shown = [pair for pair in PANELS if any(_both(summary, k, metric, pair) for k in labels)]
-    figure, grid = panel_grid(len(shown), 2, (3.3, 3.0), (1.9, 0.5))
-    for axes, pair in zip(grid, shown, strict=False):
+    pairs = [pair for pair in PANELS if any(_both(summary, k, metric, pair) for k in labels)]
+    figure, grid = panel_grid(len(pairs), 2, (3.3, 3.0), (1.9, 0.5))
+    for axes, pair in zip(grid, pairs, strict=False):
         for label, k in places(labels, comparison.strategies).items():
             if not _both(summary, label, metric, pair):
                 continue
-            # Forgetting is negated, so that the top right is better in every panel.
+            # Negate forgetting, so that the top right is better in every panel.
             up, across = (100 * summary.value(label, metric, name) * (-1 if name == "F" else 1) for name in pair)
             spreads = [100 * summary.std(label, metric, name) for name in pair]
             bars = [None if math.isnan(spread) else spread for spread in spreads]
@@ -127,9 +125,9 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
     """
     lines = {}
     for label, (runs, _) in compared(summary.comparison).items():
-        having = [run for run in runs if metric in run.metrics and run.stream == "sequence"]
-        if having and len({len(run.languages) for run in having}) == 1 and len(having[0].languages) > 1:
-            lines[label] = having
+        runs = [run for run in runs if metric in run.metrics and run.stream == "sequence"]
+        if runs and len({len(run.languages) for run in runs}) == 1 and len(runs[0].languages) > 1:
+            lines[label] = runs
     if not lines:
         return None
     figure, grid = panel_grid(len(GENERALISATION), 2, (3.6, 3.0), (1.9, 0.5), sharey=True)
@@ -139,13 +137,13 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
             gains = 100 * np.array([gain_of(run.scores[metric]) for run in lines[label]])
             mean, n = mean_over_orders(lines[label], gains), len(gains)
             longest = max(longest, len(mean))
-            # Moved apart, so that bars do not hide one another.
+            # Shift strategies, so that their bars do not overlap.
             hops = np.arange(1, len(mean) + 1)
             at = hops + 0.3 * ((place + 0.5) / len(lines) - 0.5)
             std = gains.std(axis=0, ddof=1) if n > 1 else np.full(len(mean), math.nan)
             values = zip(hops, mean, std, strict=True)
-            shown = ", ".join(f"{m:.2f}{'' if math.isnan(s) else f' ± {s:.2f}'} at {hop}" for hop, m, s in values)
-            line(axes, at, mean, k, f"{label}, {many(n, 'run')}: {shown}", markersize=5, linewidth=1.3)
+            text = ", ".join(f"{m:.2f}{'' if math.isnan(s) else f' ± {s:.2f}'} at {hop}" for hop, m, s in values)
+            line(axes, at, mean, k, f"{label}, {many(n, 'run')}: {text}", markersize=5, linewidth=1.3)
             if n > 1:
                 axes.errorbar(at, mean, std, fmt="none", ecolor=colour(k), elinewidth=0.7, capsize=2, alpha=0.6)
         axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
@@ -154,8 +152,8 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
     grid[0].set_ylabel("gain over hop 0 (points)", fontsize=8)
     legend(figure, lines, summary.comparison.strategies)
     counts = [len(runs) for runs in lines.values()]
-    of_each = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else f"{counts[0]}"
-    over = "a single run of each strategy" if max(counts) == 1 else f"mean ± standard deviation over n = {of_each} runs"
+    n_runs = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else f"{counts[0]}"
+    over = "a single run of each strategy" if max(counts) == 1 else f"mean ± standard deviation over n = {n_runs} runs"
     titled(figure, f"{summary.names}: zero-shot transfer, {summary.title(metric)}, {over}")
     return figure
 
@@ -163,43 +161,43 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
 def one_hop_figure(summary: Summary, references: References, metric: str) -> Figure | None:
     """Draw F, T, T0 and FP of two-hop prefixes (one-hop) next to those of whole streams (multi-hop), over runs.
 
-    CCL Figs. 3 and 9. A box is the middle half, its line the median, whiskers reach all runs; of up to `DOTS` runs each
-    is a dot.
+    CCL Figs. 3 and 9. Boxes show quartiles, whiskers reach all runs, and up to `DOTS` runs are drawn as dots.
     """
     # Measure → strategy → values of the prefixes and of the whole streams, shape (2, runs).
     samples: dict[str, dict[str, np.ndarray]] = {}
     for label, (runs, _) in compared(summary.comparison).items():
-        having = [r for r in runs if metric in r.metrics and r.stream == "sequence" and len(r.languages) > 2]
-        matrices = [(run.scores[metric], references.scores(run, metric)) for run in having]
+        runs = [r for r in runs if metric in r.metrics and r.stream == "sequence" and len(r.languages) > 2]
+        matrices = [(run.scores[metric], references.scores(run, metric)) for run in runs]
         sides = [[_measures(metrics.one_hop(R), M[:2]) for R, M in matrices], [_measures(R, M) for R, M in matrices]]
-        for name in HOP_TITLES if having else ():
+        for name in HOP_TITLES if runs else ():
             values = 100 * np.array([[each[name] for each in side] for side in sides])
             if np.isfinite(values).all():
                 samples.setdefault(name, {})[label] = values
-    shown = {name: samples[name] for name in HOP_TITLES if name in samples}
-    if not shown:
+    samples = {name: samples[name] for name in HOP_TITLES if name in samples}
+    if not samples:
         return None
-    width = 0.62 * len(next(iter(shown.values())))
-    # Two to a row as long as the names can be read on a page of usual width; else one above the other.
-    across = min(len(shown), 2 if 2 * width <= WIDEST else 1)
-    figure, grid = panel_grid(len(shown), across, (max(width, 3.25), 3.4), (1.5, 0.4))
-    for axes, (name, values_of) in zip(grid, shown.items(), strict=False):
+    width = 0.62 * len(next(iter(samples.values())))
+    # Two panels in a row if the names stay legible at the usual width of a page.
+    across = min(len(samples), 2 if 2 * width <= WIDEST else 1)
+    figure, grid = panel_grid(len(samples), across, (max(width, 3.25), 3.4), (1.5, 0.4))
+    for axes, (name, values_of) in zip(grid, samples.items(), strict=False):
         for side, (look, hops) in enumerate(zip(SIDES, ("one-hop", "multi-hop"), strict=True)):
             for k, (label, values) in enumerate(values_of.items()):
-                place, own = k + (-0.19 if side == 0 else 0.19), values[side].tolist()
+                place, scores = k + (-0.19 if side == 0 else 0.19), values[side].tolist()
                 artists: list[Artist] = []
-                if len(own) >= BOXED:
+                if len(scores) >= BOXED:
                     artists += axes.boxplot(
-                        own, positions=[place], widths=0.32, whis=(0, 100), manage_ticks=False, patch_artist=True,
+                        scores, positions=[place], widths=0.32, whis=(0, 100), manage_ticks=False, patch_artist=True,
                         boxprops={"facecolor": look, "alpha": 0.35, "edgecolor": look}, medianprops={"color": look},
                         whiskerprops={"color": look}, capprops={"color": look},
                     )["boxes"]  # fmt: skip
-                # Of more the dots would be a bar of ink, and most of the page.
-                if len(own) <= DOTS:
+                # More dots would overlap, and take most of the page.
+                if len(scores) <= DOTS:
                     size = 3 if artists else 6
-                    artists += axes.plot(place + side_by_side(own, 0.3), own, ".", color=look, markersize=size)
+                    artists += axes.plot(place + side_by_side(scores, 0.3), scores, ".", color=look, markersize=size)
+                extent = f"{min(scores):.2f} to {max(scores):.2f}"
                 for artist in artists:
-                    tip(artist, f"{label}, {hops}: median {np.median(own):.2f}, {min(own):.2f} to {max(own):.2f}")
+                    tip(artist, f"{label}, {hops}: median {np.median(scores):.2f}, {extent}")
         labels = list(values_of)
         axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
         axes.set_title(HOP_TITLES[name], fontsize=9)
@@ -216,7 +214,6 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
 
 
 def _measures(R: np.ndarray, M: np.ndarray) -> dict[str, float]:
-    """Return F, T, T0 and FP of a score matrix, given the scores M of the reference models."""
     return {
         "F": float(metrics.forgetting(R)),
         "T": float(metrics.transfer(R, M)),
@@ -226,17 +223,17 @@ def _measures(R: np.ndarray, M: np.ndarray) -> dict[str, float]:
 
 
 def memory_figure(summary: Summary, metric: str) -> Figure | None:
-    """Draw F, T, T0 and FP of replay by the size of its memory (CCL Table 17); naive, without memory, as a line.
+    """Draw F, T, T0 and FP of replay by memory size (CCL Table 17), with naive as a horizontal line.
 
-    Settings that differ in more than the memory have a line each.
+    Settings that differ in more than the memory size have separate lines.
     """
     lines: dict[object, dict[int, str]] = {}
     naive = []
     for label, runs in summary.comparison.strategies.items():
         memory = runs[0].config.get("strategy", {}).get("memory")
         if runs[0].strategy == "er" and isinstance(memory, int):
-            others = [item for item in config_settings(runs[0]) if item[0] != "strategy.memory"]
-            lines.setdefault((*others, *content_settings(runs[0])), {})[memory] = label
+            further = [item for item in config_settings(runs[0]) if item[0] != "strategy.memory"]
+            lines.setdefault((*further, *content_settings(runs[0])), {})[memory] = label
         naive += [label] if runs[0].strategy == "naive" else []
     if len({size for sizes in lines.values() for size in sizes}) < 2:
         return None

@@ -1,7 +1,7 @@
-"""Published numbers, as data, next to ours: the tables of the CCL paper.
+"""Published tables of the CCL paper next to ours.
 
-``ccl_tables.csv`` holds facts from "Cross-lingual Continual Learning" (M'hamdi, Ren & May 2023): table, model, order,
-metric, measure, language, value, unit. Table 6 has no results, and so no rows.
+``ccl_tables.csv`` has facts from "Cross-lingual Continual Learning" (M'hamdi, Ren & May 2023): table, model, order,
+metric, measure, language, value, unit. Table 6 has no results and no rows.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from xclrun.report.published.setup import SPAN_F1, Setup, setup_notes
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, Table, percent
 
-# The paper calls the first two orders by what they are.
+# Alternative names of the paper's first two orders.
 SAME_ORDER = {"h2l": "order1", "l2h": "order2"}
-# Of the paper's encoder.
-LAYERS = 12
+LAYERS = 12  # of the paper's encoder
 # Sentences of every language in each split of the paper's balanced data (section 4.4).
 BALANCED = {"train": 9219, "dev": 1285, "test": 2299}
 # Tables with three seeds; the others have one.
@@ -31,7 +30,7 @@ THREE_SEEDS = ("18", "19", "20")
 
 
 def setup(table: str) -> Setup:
-    """Return the setup behind one of the paper's tables: MTOP's sizes, or those of the balanced data (Tables 5, 13)."""
+    """Return the setup of a table, with the sizes of MTOP or of its balanced subset (Tables 5 and 13)."""
     train = {"5": (9219, 15667), "13": (9219, 9219)}.get(table, (10759, 15667))
     test = {"5": (2299, 4386), "13": (2299, 2299)}.get(table, (2765, 4386))
     seeds = (42, 40, 35) if table in THREE_SEEDS else (42,)
@@ -41,7 +40,7 @@ def setup(table: str) -> Setup:
 
 @dataclass(frozen=True)
 class Published:
-    """One published number; a fraction if it is a score, else in its unit."""
+    """A published number: scores are fractions, other numbers are in their unit."""
 
     table: str
     model: str
@@ -64,13 +63,13 @@ def ccl_tables() -> dict[str, tuple[Published, ...]]:
 
 
 def table_of(sweep: str) -> str | None:
-    """Return the number of the published table that a sweep makes (``ccl_table8`` → ``8``), or None."""
+    """Return the number of the published table that a sweep reproduces (``ccl_table8`` → ``8``), or None."""
     number = sweep.removeprefix("ccl_table")
     return number if number != sweep and number in ccl_tables() else None
 
 
 def published_names(run: RunRecord) -> tuple[str, ...]:
-    """Return what the paper's tables may call the strategy of a run, the most exact name first."""
+    """Return possible names of a run's strategy in the paper's tables, most specific first."""
     settings = run.config.get("strategy", {})
     if run.strategy == "lang_spec_enc" and settings.get("layers"):
         return _names_of_layers(settings["layers"][0], settings["layers"][-1], encoder_layers(run))
@@ -78,7 +77,7 @@ def published_names(run: RunRecord) -> tuple[str, ...]:
         return (f"lang_spec_ft_{run.strategy.rpartition('lang_spec_')[2]}",)
     if run.strategy == "er":
         return (f"er_{settings.get('memory')}", "er")
-    if run.strategy == "naive" and {split: set(of.values()) for split, of in run.sizes.items()} == {
+    if run.strategy == "naive" and {split: set(sizes.values()) for split, sizes in run.sizes.items()} == {
         split: {size} for split, size in BALANCED.items()
     }:
         return ("naive_balanced", "naive")
@@ -86,16 +85,16 @@ def published_names(run: RunRecord) -> tuple[str, ...]:
 
 
 def encoder_layers(run: RunRecord) -> int:
-    """Return how many layers the encoder of a run has; the paper's number if it is not told."""
+    """Return the number of encoder layers of a run; the paper's number if unknown."""
     model = run.config.get("model", {})
     return int(model.get("layers") or model.get("hidden_layers") or LAYERS)
 
 
 def _names_of_layers(first: int, last: int, layers: int) -> tuple[str, ...]:
-    """Return what the paper's tables may call the language-specific layers of an encoder, counted from 1.
+    """Return possible names of a range of language-specific layers in the paper's tables, nearest first.
 
-    For an encoder of another depth these are the ranges that begin and end less than one of its layers away, as shares
-    of the depth, the nearest first: the paper's 1 to 9 of 12 for 1 to 4 (or 5) of 6.
+    Encoders of other depths match ranges that start and end less than one layer away, relative to the depth: layers 1
+    to 4 (or 5) of 6 match the paper's 1 to 9 of 12.
     """
     prefix, off = "lang_spec_enc_", {}
     if layers == LAYERS:
@@ -107,26 +106,26 @@ def _names_of_layers(first: int, last: int, layers: int) -> tuple[str, ...]:
 
 
 def beside_ours(summary: Summary, table: str) -> list[Table]:
-    """Return a published table with ours next to it, one for each metric, and the rank correlation over strategies."""
-    return beside(summary, f"Table {table}", ccl_tables()[table], setup(table))
+    """Return a published table next to ours for each metric, with rank correlations over strategies."""
+    return with_ours(summary, f"Table {table}", ccl_tables()[table], setup(table))
 
 
-def beside(summary: Summary, name: str, rows: Sequence[Published], theirs: Setup) -> list[Table]:
-    """Return published numbers next to ours: a table for each metric, and separate ones by language.
+def with_ours(summary: Summary, name: str, rows: Sequence[Published], theirs: Setup) -> list[Table]:
+    """Return published numbers next to ours: a table for each metric, and separate tables by language.
 
     Args:
-        name: of the published table, with these ``rows``.
-        theirs: how they were made.
+        name: name of the published table with these ``rows``.
+        theirs: setup of the published runs.
     """
     labels = labels_of(summary, {row.model for row in rows})
     parts: dict[tuple[str, bool], list[Published]] = {}
     for row in rows:
         parts.setdefault((row.metric, bool(row.language)), []).append(row)
-    return [_beside(summary, name, metric, part, labels, theirs) for (metric, _), part in parts.items()]
+    return [_with_ours(summary, name, metric, part, labels, theirs) for (metric, _), part in parts.items()]
 
 
 def labels_of(summary: Summary, models: Iterable[str]) -> dict[str, str]:
-    """Return published model → our label; of several that fit, the one with the most exact name."""
+    """Return published model → our label with the most specific name."""
     ranked = sorted(
         (
             (rank, name, label)
@@ -134,7 +133,7 @@ def labels_of(summary: Summary, models: Iterable[str]) -> dict[str, str]:
             for rank, name in enumerate(published_names(runs[0]))
             if name in set(models)
         ),
-        key=lambda one: one[0],
+        key=lambda match: match[0],
     )
     nearest: dict[str, str] = {}
     for _, name, label in ranked:
@@ -146,11 +145,11 @@ def labels_of(summary: Summary, models: Iterable[str]) -> dict[str, str]:
     return labels
 
 
-def _beside(
+def _with_ours(
     summary: Summary, name: str, metric: str, rows: Sequence[Published], labels: dict[str, str], theirs: Setup
 ) -> Table:
-    """Return one metric of a table: two columns, published and ours, for each measure (or language)."""
-    # Name of a column, such as "FP" or "FP de" → published numbers and ours.
+    """Return a published and our column for each measure (or language) of a metric."""
+    # Name of a column, such as "FP" or "FP de" → (published number, our number).
     pairs: dict[str, list[tuple[float, float]]] = {f"{row.measure} {row.language}".strip(): [] for row in rows}
     lines = list(dict.fromkeys((row.order, row.model) for row in rows))
     values = {(row.order, row.model, f"{row.measure} {row.language}".strip()): row for row in rows}
@@ -163,10 +162,10 @@ def _beside(
             if row is None:
                 cells += ["–", "–"]
                 continue
-            mine, run_ids = _ours(summary, labels[model], row) if model in labels else (math.nan, ())
-            ours = "–" if math.isnan(mine) else Cell(_shown(mine, row.unit), mine, run_ids)
-            cells += [Cell(_shown(row.value, row.unit), row.value), ours]
-            numbers.append((row.value, mine))
+            value, run_ids = _ours(summary, labels[model], row) if model in labels else (math.nan, ())
+            ours = "–" if math.isnan(value) else Cell(_format(value, row.unit), value, run_ids)
+            cells += [Cell(_format(row.value, row.unit), row.value), ours]
+            numbers.append((row.value, value))
         body.append((*((order,) if several else ()), model, *cells))
     header = (*(["order"] if several else []), "strategy", *(name for column in pairs for name in (column, "ours")))
     comparison = summary.comparison
@@ -175,21 +174,22 @@ def _beside(
     for label in (label for model, label in labels.items() if model.startswith("lang_spec_enc_")):
         run = comparison.strategies[label][0]
         if (layers := encoder_layers(run)) != LAYERS:
-            own = run.config["strategy"]["layers"]
-            notes.append(f"lang_spec_enc: ours has layers {own[0]} to {own[-1]} of {layers} for each language")
+            specific = run.config["strategy"]["layers"]
+            note = f"lang_spec_enc: in ours, layers {specific[0]} to {specific[-1]} of {layers} are language-specific"
+            notes.append(note)
     for column, numbers in pairs.items():
         c = correlate(*zip(*numbers, strict=True))
         notes.append(
             f"{column}: Spearman's ρ = {c.spearman:.2f} over {c.n} rows"
             if c.n >= 3 and not math.isnan(c.spearman)
-            else f"{column}: no rank correlation, {c.n} rows have both numbers (or one side does not vary)"
+            else f"{column}: no rank correlation ({c.n} rows have both numbers, or one side does not vary)"
         )
     title = f"CCL {name}{f', {short_name(metric)}' if metric else ''}: published beside ours"
     return Table(title, header, tuple(body), tuple(notes), left=2 if several else 1)
 
 
 def _ours(summary: Summary, label: str, row: Published) -> tuple[float, tuple[str, ...]]:
-    """Return our number for a published one, and the runs behind it."""
+    """Return our value of a published number and the IDs of its runs."""
     if row.measure in ("parameters", "runtime"):
         runs = summary.comparison.strategies[label]
         name, unit = ("parameters", 1.0) if row.measure == "parameters" else ("seconds", 60.0)
@@ -202,5 +202,5 @@ def _ours(summary: Summary, label: str, row: Published) -> tuple[float, tuple[st
     return math.nan, ()
 
 
-def _shown(value: float, unit: str) -> str:
+def _format(value: float, unit: str) -> str:
     return percent(value) if unit == "percent" else f"{value:,.0f}" if unit == "count" else f"{value:.1f}"

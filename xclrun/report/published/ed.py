@@ -1,7 +1,7 @@
-"""The figures of "Don't Use English Dev", as data.
+"""Published tables of "Don't Use English Dev".
 
-``ed_tables.csv`` holds facts from ED (Keung et al. 2020), Tables 1 to 5: mBERT and XLM-R, trained on English. Reports
-set Tables 2, 3 and 5 next to ours; docs/checkpoints.md.
+``ed_tables.csv`` has facts from ED (Keung et al. 2020), Tables 1 to 5: mBERT and XLM-R, trained on English. Reports
+show Tables 2, 3 and 5 next to ours; docs/checkpoints.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xclrun.report.published.setup import Setup
 SOURCE = "en"
 # Table 5's name of a row → the rule of `xclrun.analysis.points.RULES`.
 ROWS_OF_TABLE_5 = {"best_en_dev": "current_dev", "target_dev_oracle": "oracle"}
-# Dataset → its setup; the length of training is not known.
+# Dataset → setup; the length of training is unknown.
 SETUPS = {
     name: Setup("ED", name, "mbert", (train, train), (test, test), None, 10, {"class_accuracy": "class accuracy"})
     for name, train, test in (("mldoc", 10_000, 4_000), ("xnli", 393_000, 5_000))
@@ -24,16 +24,16 @@ SETUPS = {
 
 @cache
 def ed_tables() -> dict[tuple[str, str], dict[tuple[str, str, str], float]]:
-    """Return (table, dataset) → (row, language, measure) → value, as a fraction; NaN where a cell is empty.
+    """Return (table, dataset) → (row, language, measure) → value, as a fraction; NaN for empty cells.
 
-    A row that two encoders have is named by its source, which tells them apart.
+    The rows of Table 4 begin with the encoder.
     """
-    found: dict[tuple[str, str], dict[tuple[str, str, str], float]] = {}
+    tables: dict[tuple[str, str], dict[tuple[str, str, str], float]] = {}
     for row in facts("ed_tables.csv"):
         name = row["row"] if row["table"] != "4" else f"{row['encoder']} {row['row']}"
-        table = found.setdefault((row["table"], row["dataset"]), {})
+        table = tables.setdefault((row["table"], row["dataset"]), {})
         table[name, row["language"], row["measure"]] = number(row)
-    return found
+    return tables
 
 
 def published(table: str, dataset: str, row: str, language: str) -> float:

@@ -1,4 +1,4 @@
-"""The packaged files of published numbers: facts from the papers, a row for each number."""
+"""Files of published numbers in the package, with a row for each number."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def facts(name: str) -> list[dict[str, str]]:
 
 
 def number(row: Mapping[str, str], column: str = "value") -> float:
-    """Return a number of a row, percent and points as a fraction; NaN if none is printed."""
+    """Return a number of a row, with percent and points as fractions; NaN if it is not printed."""
     scale = 100 if row["unit"] in ("percent", "points") else 1
     return float(row[column]) / scale if row[column] else math.nan

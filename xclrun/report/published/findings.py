@@ -1,7 +1,7 @@
-"""The CCL paper's findings as differences of two strategies, so that a study says by itself which of them it shows.
+"""The CCL paper's findings as differences between two strategies, compared with ours over the shared orders.
 
-A finding is that one strategy has more of a measure than another. Each holds in the paper's Table 8 for intents
-and for slots (a test checks it); here the same difference is taken over the orders that both sides have run.
+A finding states that one strategy has more of a measure than another. Each holds in the paper's Table 8 for intents and
+for slots.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from xclrun.report.summary import Summary
 
 @dataclass(frozen=True)
 class Claim:
-    """``more`` has more of a measure than ``less``; names are those of the paper's tables."""
+    """Strategy ``more`` has more of a measure than ``less``, by the names of the paper's tables."""
 
-    says: str
+    text: str
     measure: str
     more: str
     less: str
@@ -49,26 +49,25 @@ CLAIMS = (
     Claim("adapters in a frozen encoder help new languages most", "T", "lang_spec_ada_f", "lang_spec_ada_t"),
     Claim("adapters end lower in a frozen encoder", "FP", "lang_spec_ada_t", "lang_spec_ada_f"),
 )
-# The paper's orders from high to low resource, and back.
+# The paper's orders from high to low resource and from low to high.
 HIGH_TO_LOW, LOW_TO_HIGH = "order1", "order2"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is claimed of one metric, and what came out.
+    """A claim about one metric, with the paper's difference and ours.
 
     Attributes:
-        says: the claim in words.
-        metric: its name; of a difference between two, the short names of both.
-        difference: what is taken from what.
-        published, ours: the difference, fractions; NaN where a side lacks a strategy.
-        p: of ours by the paired t-test over replicates (orders, or the seeds of one order), Holm over all findings;
-            NaN if it is not tested: of strategies that do not learn in sequence, of a single replicate, of
-            differences between metrics or orders, and of T and T0 where orders share one seed's reference models.
-        p_sentences: of ours over resampled test sentences; NaN without these.
+        text: the claim in words.
+        metric: name of the metric; short names of both for a difference between metrics.
+        difference: the formula of the difference.
+        published, ours: the difference as a fraction; NaN if a strategy is missing.
+        p: paired t-test of ours over replicates (orders, or seeds of one order), with Holm's correction over all
+            findings; NaN if not tested, see `_p_values`.
+        p_sentences: p-value of ours over resampled test sentences; NaN without predictions.
     """
 
-    says: str
+    text: str
     metric: str
     difference: str
     published: float
@@ -90,12 +89,12 @@ class Finding:
 
 
 def findings(summary: Summary, inference: Inference) -> list[Finding]:
-    """Return every claim about every metric; none where the orders are not the paper's."""
+    """Return all claims about all metrics; none if the orders are not the paper's."""
     orders = shared_orders(summary.comparison)
     rows = over_orders(orders)
     labels = labels_of(summary, {row.model for row in rows})
     published = {(row.model, row.metric, row.measure): row.value for row in rows}
-    found = []
+    findings = []
     for claim, metric in product(CLAIMS, summary.comparison.metrics):
         keys = [(model, metric, claim.measure) for model in (claim.more, claim.less)]
         if all(key in published for key in keys):
@@ -103,13 +102,13 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
             ours = summary.value(more, metric, claim.measure) - summary.value(less, metric, claim.measure)
             theirs, difference = published[keys[0]] - published[keys[1]], f"{claim.measure} {claim.more} − {claim.less}"
             p_values = _p_values(inference, metric, claim.measure, more, less)
-            found.append(Finding(claim.says, metric, difference, theirs, ours, *p_values))
+            findings.append(Finding(claim.text, metric, difference, theirs, ours, *p_values))
     naive = labels.get("naive", "")
     if all(("naive", metric, "F") in published for metric in ("slot_f1", "intent_accuracy")):
         slots, intent = (published["naive", metric, "F"] for metric in ("slot_f1", "intent_accuracy"))
         ours = summary.value(naive, "slot_f1", "F") - summary.value(naive, "intent_accuracy", "F")
-        says, difference = "slots are forgotten more than intents", "F naive, slots − intent"
-        found.append(Finding(says, "slots, intent", difference, slots - intent, ours))
+        text, difference = "slots are forgotten more than intents", "F naive, slots − intent"
+        findings.append(Finding(text, "slots, intent", difference, slots - intent, ours))
     if {HIGH_TO_LOW, LOW_TO_HIGH} <= {*orders}:
         names = {paper_orders().get(run.languages): run.order for run in summary.comparison.strategies.get(naive, ())}
         for metric in summary.comparison.metrics:
@@ -120,18 +119,22 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
             our_high, our_low = (
                 summary.value(naive, metric, "F", names.get(order, "")) for order in (HIGH_TO_LOW, LOW_TO_HIGH)
             )
-            says, difference = "low to high resource forgets more", "F naive, order2 − order1"
-            found.append(Finding(says, metric, difference, low - high, our_low - our_high))
-    adjusted = holm([one.p for one in found])
-    return [replace(one, p=float(p)) for one, p in zip(found, adjusted, strict=True)]
+            text, difference = "low to high resource forgets more", "F naive, order2 − order1"
+            findings.append(Finding(text, metric, difference, low - high, our_low - our_high))
+    adjusted = holm([finding.p for finding in findings])
+    return [replace(finding, p=float(p)) for finding, p in zip(findings, adjusted, strict=True)]
 
 
-def _p_values(inference: Inference, metric: str, measure: str, one: str, other: str) -> tuple[float, float]:
-    """Return the uncorrected p-values over replicates and over test sentences; NaN if there is none."""
+def _p_values(inference: Inference, metric: str, measure: str, a: str, b: str) -> tuple[float, float]:
+    """Return the uncorrected p-values over replicates and over test sentences.
+
+    NaN for strategies that do not learn in sequence, for a single replicate, and for T and T0 if all orders share one
+    seed's reference models.
+    """
     tests, resampled = inference.tests.get((metric, measure)), inference.resampled.get(metric)
-    tested = tests is not None and not tests.given and {one, other} <= set(tests.data.strategies)
-    of_runs = tests.t_test(one, other).p if tests is not None and tested else math.nan
-    draws = [None if resampled is None else resampled.of_strategy(label, measure) for label in (one, other)]
+    tested = tests is not None and not tests.condition and {a, b} <= set(tests.data.strategies)
+    of_runs = tests.t_test(a, b).p if tests is not None and tested else math.nan
+    draws = [None if resampled is None else resampled.of_strategy(label, measure) for label in (a, b)]
     if draws[0] is None or draws[1] is None:
         return of_runs, math.nan
     return of_runs, paired_p_value(draws[0] - draws[1])

@@ -1,4 +1,4 @@
-"""The figures of the few-shot paper, as data, and the languages' features behind its Table 3.
+"""Published tables of the few-shot paper, and the language features behind its Table 3.
 
 Facts from "A Closer Look at Few-Shot Crosslingual Transfer" (FS; Zhao et al. 2021): ``fsxlt_tables.csv`` (Tables 2, 3,
 6, 12, 13, 14), ``fsxlt_more_tables.csv`` (Tables 4, 11), ``fsxlt_confusions.csv`` (Table 10) and ``wals_features.csv``
@@ -18,16 +18,16 @@ from xclrun.report.published.facts import facts
 from xclrun.report.published.setup import SPAN_F1, Setup
 
 SOURCE = "en"
-# Its tables of scores with English as the source.
+# Tables of scores with English as the source.
 OF_SCORES = ("2", "6", "12", "13")
-# Tasks of Table 3 → tables of their scores.
+# Task of Table 3 → table of its scores.
 TABLES = {"panx": "13", "udpos": "12"}
-# Numbers of Table 4 that are not Table 11 minus Tables 2, 12 and 13: (task, language, K) → the K that was subtracted.
+# Misprints in Table 4, which is Table 11 minus Tables 2, 12 and 13: (task, language, K) → the K that was subtracted.
 MISPRINTS = {("udpos", "ru", 4): 2, ("udpos", "es", 4): 2}
 
 
 def setup(task: str) -> Setup:
-    """Return the setup of target adapting on a task; test sizes and seeds are not known."""
+    """Return the setup of target adapting on a task; test sizes and seeds are unknown."""
     return Setup(
         "FS", task, "mbert", steps="at most 50 epochs, batch of all examples", sizes=False,
         metrics={"class_accuracy": "class accuracy", "token_accuracy": "token accuracy",
@@ -37,8 +37,7 @@ def setup(task: str) -> Setup:
 
 @dataclass(frozen=True)
 class Reported:
-    """One published number: scores and their standard deviation over 40 buckets as fractions (NaN: none was printed);
-    Table 4 (difference of two scores) and Table 14 as fractions too; of Table 3 the coefficient."""
+    """A published fraction with standard deviation over 40 buckets (NaN: not printed), or a coefficient (Table 3)."""
 
     table: str
     task: str
@@ -64,45 +63,37 @@ def fsxlt_tables() -> dict[str, tuple[Reported, ...]]:
 
 @cache
 def wals() -> dict[str, dict[str, str]]:
-    """Return language → WALS feature → value; languages without any feature are left out, as is a value not known."""
+    """Return language → WALS feature → value, without unknown values and languages that have none."""
     rows = {row["iso"]: {k: v for k, v in row.items() if k[0].isdigit() and v} for row in facts("wals_features.csv")}
     return {language: features for language, features in rows.items() if features}
 
 
 @cache
 def shared_with_english() -> dict[str, float]:
-    """Return language → number of WALS features that it shares with English; a language without any is left out.
-
-    Of the others, a feature that is not known is not shared.
-    """
-    known = wals()
-    return {
-        language: float(shared_features(known[SOURCE], features))
-        for language, features in known.items()
-        if language != SOURCE
-    }
+    """Return language → number of WALS features that it shares with English; unknown features count as not shared."""
+    english = wals()[SOURCE]
+    return {k: float(shared_features(english, features)) for k, features in wals().items() if k != SOURCE}
 
 
 def sweep_table(sweep: str) -> str | None:
-    """Return the number of the published table that a sweep makes (``fs_table2_marc`` → ``2``), or None."""
+    """Return the number of the published table that a sweep reproduces (``fs_table2_marc`` → ``2``), or None."""
     number = sweep.removeprefix("fs_table").partition("_")[0]
     return number if sweep.startswith("fs_table") and number in fsxlt_tables() else None
 
 
 def scores(task: str, source: str = SOURCE) -> dict[tuple[str, int, str], Reported]:
-    """Return the published scores of a task: (language, K, method) → number; K = 0 under every method of its table.
+    """Return the published scores of a task: (language, K, method) → number; K = 0 has an entry for each method.
 
-    A number that several tables have is the same in all. Without source training (`NO_SOURCE`): those of Table 11. None
-    of other sources.
+    Without source training (`NO_SOURCE`) the scores are those of Table 11; there are none for other sources.
     """
     if source != SOURCE:
         rows = [r for r in fsxlt_tables()["11"] if r.task == task and source == NO_SOURCE]
         return {(r.language, r.shots, FULL): r for r in rows}
     rows = [r for table in OF_SCORES for r in fsxlt_tables()[table] if r.task == task]
     methods = {r.method for r in rows}
-    found = {(r.language, r.shots, r.method): r for r in rows}
+    few_shot = {(r.language, r.shots, r.method): r for r in rows}
     zero = {(r.language, 0, method): r for r in rows if r.shots == 0 for method in methods}
-    return zero | found
+    return zero | few_shot
 
 
 def drops(task: str) -> dict[tuple[str, int], float]:
@@ -112,12 +103,12 @@ def drops(task: str) -> dict[tuple[str, int], float]:
 @cache
 def confusions(task: str) -> dict[tuple[str, int], dict[tuple[str, str], int]]:
     """Return (language, K) → (gold label, predicted label) → number of test examples (Table 10); K = 0: zero-shot."""
-    found: dict[tuple[str, int], dict[tuple[str, str], int]] = {}
+    counts: dict[tuple[str, int], dict[tuple[str, str], int]] = {}
     for row in facts("fsxlt_confusions.csv"):
         if row["task"] == task:
-            of = found.setdefault((row["language"], int(row["shots"])), {})
-            of[row["gold_stars"], row["predicted_stars"]] = int(row["count"])
-    return found
+            cells = counts.setdefault((row["language"], int(row["shots"])), {})
+            cells[row["gold_stars"], row["predicted_stars"]] = int(row["count"])
+    return counts
 
 
 @cache
@@ -126,27 +117,27 @@ def scripts() -> dict[str, str]:
 
 
 def published_overlap(task: str) -> dict[int, ByLanguage]:
-    """Return K → language → lexical overlap as a fraction (Table 14); under ALL over all K."""
-    found: dict[int, dict[str, float]] = {}
+    """Return K → language → lexical overlap as a fraction (Table 14); under ALL the mean over K."""
+    overlap: dict[int, dict[str, float]] = {}
     for r in fsxlt_tables()["14"]:
         if r.task == task:
-            found.setdefault(r.shots, {})[r.language] = r.mean
-    return with_mean(found)
+            overlap.setdefault(r.shots, {})[r.language] = r.mean
+    return with_mean(overlap)
 
 
 def published_gains(task: str) -> dict[int, ByLanguage]:
-    """Return K → language → few-shot score minus zero-shot score (Tables 12, 13); under ALL over all K."""
+    """Return K → language → few-shot score minus zero-shot score (Tables 12, 13); under ALL the mean over K."""
     rows = [r for r in fsxlt_tables()[TABLES[task]] if r.task == task and r.language != SOURCE]
     zero = {r.language: r.mean for r in rows if r.shots == 0}
-    found: dict[int, dict[str, float]] = {}
+    gains: dict[int, dict[str, float]] = {}
     for r in rows:
         if r.shots > 0:
-            found.setdefault(r.shots, {})[r.language] = r.mean - zero[r.language]
-    return with_mean(found)
+            gains.setdefault(r.shots, {})[r.language] = r.mean - zero[r.language]
+    return with_mean(gains)
 
 
 def published_associations(task: str) -> list[Association]:
-    """Return the correlations behind Table 3, from the printed Tables 9 and 12 to 14."""
+    """Recompute Table 3 from the printed Tables 9 and 12 to 14."""
     return associations(published_gains(task), published_overlap(task), shared_with_english())
 
 
@@ -156,10 +147,10 @@ def printed(task: str, factor: str) -> tuple[float, float]:
     return coefficients[f"{factor}:spearman"], coefficients[f"{factor}:pearson"]
 
 
-def distance(task: str, one: Association) -> float:
-    """Return by how much the coefficients of an association are off Table 3's at most."""
-    spearman, pearson = printed(task, one.factor)
-    return max(abs(one.correlation.spearman - spearman), abs(one.correlation.pearson - pearson))
+def distance(task: str, association: Association) -> float:
+    """Return the larger difference of the two coefficients from Table 3's."""
+    spearman, pearson = printed(task, association.factor)
+    return max(abs(association.correlation.spearman - spearman), abs(association.correlation.pearson - pearson))
 
 
 def closest(task: str, factor: str) -> Association:

@@ -1,7 +1,7 @@
-"""The figures of "Towards a robust experimental framework … for lifelong language learning", as data.
+"""Published tables of "Towards a robust experimental framework … for lifelong language learning".
 
-``ll_tables.csv`` holds facts from LL (Hussain et al. 2021): Table 1, on its Standard stream, and numbers in its text.
-Reports set Table 1 next to runs on the same stream of keys, and section 4.3 next to runs on all orders of these keys.
+``ll_tables.csv`` has facts from LL (Hussain et al. 2021): Table 1, on its Standard stream, and numbers in its text.
+Reports show Table 1 next to runs on the same stream of keys, and section 4.3 next to runs on all orders of these keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SETUP = Setup(
     "LL", "lifelong", "bert", (10_000, 10_000), (0, 1000), "at most 1 epoch, batch 25", (1, 2, 3, 4, 42),
     {"statement_accuracy": "statement accuracy"},
 )  # fmt: skip
-# Our strategy → what the table calls it.
+# Our strategy → its name in the table.
 METHODS = {
     "naive": "naive",
     "replay": "replay_10",
@@ -29,11 +29,11 @@ METHODS = {
     "lang_spec_ft": "single_task",
     "multilingual": "multi_task",
 }
-# Its measures → ours. Forgetting is that of its code, which its numbers come from (docs/metrics.md).
+# The paper's measures → ours. Forgetting is that of the paper's code (docs/metrics.md).
 MEASURES = {"AULTC": "AULTC", "F_m": "F_m_curve", "I_m": "I", "A_m": "FP"}
-# Of multi-task training, which has one hop, intransigence is read off the curve.
+# Multi-task training has one hop, and its intransigence is read off the curve.
 OF_MULTI_TASK = {**MEASURES, "I_m": "I_m_curve"}
-# Its measures → which end of their distribution over the 120 orders is printed (section 4.3), and of which stream.
+# The paper's measures → end of the distribution over 120 orders in section 4.3, and its stream.
 EXTREMES = {
     "AULTC": ("lowest", "standard"),
     "F_m": ("highest", "standard"),
@@ -43,7 +43,7 @@ EXTREMES = {
 
 
 class Reported(NamedTuple):
-    """One published number and its standard deviation over five seeds, as fractions; NaN: none is printed."""
+    """A published number and its standard deviation over five seeds, as fractions; NaN: not printed."""
 
     value: float
     std: float
@@ -52,19 +52,19 @@ class Reported(NamedTuple):
 @cache
 def ll_tables() -> dict[tuple[str, str], dict[tuple[str, str], Reported]]:
     """Return (table, stream) → (method, measure) → number."""
-    found: dict[tuple[str, str], dict[tuple[str, str], Reported]] = {}
+    tables: dict[tuple[str, str], dict[tuple[str, str], Reported]] = {}
     for row in facts("ll_tables.csv"):
         reported = Reported(number(row), number(row, "std"))
-        found.setdefault((row["table"], row["stream"]), {})[row["method"], row["measure"]] = reported
-    return found
+        tables.setdefault((row["table"], row["stream"]), {})[row["method"], row["measure"]] = reported
+    return tables
 
 
 def extreme(measure: str) -> tuple[str, float]:
-    """Return which end of a measure's distribution over orders is printed, and its value as a fraction."""
+    """Return the printed end of a measure's distribution over orders, and its value as a fraction."""
     end, stream = EXTREMES[measure]
     return end, ll_tables()["s4.3", stream]["naive", measure].value
 
 
 def stream_of(run: RunRecord) -> str | None:
-    """Return the published stream that a run's keys and order are; None if they are none."""
+    """Return the name of the published stream with a run's keys in the same order, or None."""
     return next((name for name, keys in STREAMS.items() if run.languages == keys), None)

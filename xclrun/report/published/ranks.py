@@ -1,7 +1,7 @@
-"""Compare our ranking of strategies with the CCL paper's, in the orders of languages that both have run.
+"""Compare our ranking of strategies with the CCL paper's over the shared orders of languages.
 
-A published value is the mean of Tables 10 to 12 over those orders. How well a ranking can be known at all is shown by
-the paper's own orders: each against the mean of the others.
+A published value is the mean of Tables 10 to 12 over these orders. The agreement of each of the paper's orders with the
+mean of the others shows how stable a ranking is.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from xclrun.config.files import load_yaml, packaged
 from xclrun.report.published import Published, ccl_tables, labels_of
 from xclrun.report.summary import Summary
 
-# The tables that show each order by itself.
+# The tables by order.
 BY_ORDER = ("10", "11", "12")
-# A perfect ranking of four comes by chance in one of twelve cases, in one direction or the other; of five in one of 60.
+# By chance, rankings of four strategies agree or are opposite in one of 12 cases, of five in one of 60.
 FEWEST = 5
 MEASURES = ("F", "T", "T0", "FP")
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """One measure of one metric, of the strategies that have it on both sides.
+    """Agreement on one measure over the strategies of both studies.
 
     Attributes:
-        metric, measure: which.
         models: names of the strategies in the paper's tables.
-        found: rank correlation of the paper's means with ours.
+        ours: rank correlation of our means with the paper's.
         bias: mean of Spearman's coefficient over bootstrap resamples of our test sentences minus that of our means.
         low, high: percentiles 2.5 and 97.5 of Spearman's coefficient over these resamples; NaN without predictions.
         within: Spearman's coefficient of each order of the paper with the mean of its other orders.
@@ -45,7 +44,7 @@ class Agreement:
     metric: str
     measure: str
     models: tuple[str, ...]
-    found: Correlation
+    ours: Correlation
     bias: float
     low: float
     high: float
@@ -60,39 +59,36 @@ def paper_orders() -> dict[tuple[str, ...], str]:
 
 
 def behind(comparison: Comparison) -> list[RunRecord]:
-    """Return the runs that our means over orders and seeds are over, each once."""
+    """Return the runs behind our means over orders and seeds."""
     return list({run.run_id: run for runs, _ in compared(comparison).values() for run in runs}.values())
 
 
 def shared_orders(comparison: Comparison) -> list[str]:
-    """Return the paper's names of the orders that our means are over; none where one of them is not the paper's."""
+    """Return the paper's names of the orders behind our means; none if any order is not the paper's."""
     ours = {run.languages for run in behind(comparison) if run.stream == "sequence"}
-    known = paper_orders()
-    return sorted(known[order] for order in ours) if ours <= known.keys() else []
+    theirs = paper_orders()
+    return sorted(theirs[order] for order in ours) if ours <= theirs.keys() else []
 
 
 def over_orders(orders: Sequence[str]) -> list[Published]:
-    """Return the means of Tables 10 to 12 over orders, of what is printed for each of them."""
+    """Return the means of Tables 10 to 12 over orders, for measures printed for all of them."""
     by_order: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in (row for table in BY_ORDER for row in ccl_tables()[table]):
         by_order.setdefault((row.model, row.metric, row.measure), {})[row.order] = row.value
     return [
-        Published("10 to 12", model, "mean", metric, measure, "", sum(own[o] for o in orders) / len(orders), "percent")
-        for (model, metric, measure), own in by_order.items()
-        if orders and own.keys() >= {*orders}
+        Published(
+            "10 to 12", model, "mean", metric, measure, "", sum(values[o] for o in orders) / len(orders), "percent"
+        )
+        for (model, metric, measure), values in by_order.items()
+        if orders and values.keys() >= {*orders}
     ]
 
 
 def agreements(summary: Summary, resampled: Mapping[str, Resampled]) -> list[Agreement]:
-    """Return the agreement of each measure that at least `FEWEST` strategies have on both sides; none where the orders
-    are not the paper's.
-
-    Args:
-        resampled: metric → its bootstrap, if there is one.
-    """
+    """Return the agreement on each measure of at least `FEWEST` strategies; none if the orders are not the paper's."""
     rows = over_orders(shared_orders(summary.comparison))
     labels = labels_of(summary, {row.model for row in rows})
-    found = []
+    ranks = []
     for metric, measure in product(summary.comparison.metrics, MEASURES):
         both = {
             row.model: (row.value, ours)
@@ -107,38 +103,38 @@ def agreements(summary: Summary, resampled: Mapping[str, Resampled]) -> list[Agr
             mean, low, high = _over_resamples(published, names, measure, resampled.get(metric))
             within, correlation = _within(metric, measure, list(both)), correlate(published, ours)
             bias = mean - correlation.spearman
-            found.append(Agreement(metric, measure, tuple(both), correlation, bias, low, high, within))
-    return found
+            ranks.append(Agreement(metric, measure, tuple(both), correlation, bias, low, high, within))
+    return ranks
 
 
 def _over_resamples(
     published: np.ndarray, labels: Sequence[str], measure: str, resampled: Resampled | None
 ) -> tuple[float, float, float]:
-    """Return mean and percentiles of Spearman's coefficient over resamples; NaN where a strategy has no resamples."""
+    """Return mean and percentiles of Spearman's coefficient over resamples; NaN if a strategy has none."""
     draws = [] if resampled is None else [resampled.of_strategy(label, measure) for label in labels]
-    known = [draw for draw in draws if draw is not None]
-    if len(known) < len(labels):
+    available = [draw for draw in draws if draw is not None]
+    if len(available) < len(labels):
         return math.nan, math.nan, math.nan
-    each = _spearman(published, np.stack(known, axis=1))
+    each = _spearman(published, np.stack(available, axis=1))
     low, high = np.percentile(each, [2.5, 97.5])
     return float(each.mean()), float(low), float(high)
 
 
-def _spearman(one: np.ndarray, many: np.ndarray) -> np.ndarray:
-    """Return Spearman's coefficient of one row, shape (n,), with each of many, shape (rows, n)."""
+def _spearman(row: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return Spearman's coefficient of a row, shape (n,), with each of ``rows``, shape (k, n)."""
     from scipy.stats import rankdata
 
-    middle = (len(one) + 1) / 2
-    a, b = rankdata(even(one)) - middle, rankdata(even(many), axis=1) - middle
+    middle = (len(row) + 1) / 2
+    a, b = rankdata(even(row)) - middle, rankdata(even(rows), axis=1) - middle
     return np.asarray((b @ a) / np.sqrt((a @ a) * (b * b).sum(axis=1)))
 
 
 def _within(metric: str, measure: str, models: Sequence[str]) -> tuple[float, ...]:
-    """Return Spearman's coefficient of each order of the paper with the mean of its others, over some strategies."""
+    """Return Spearman's coefficient of each order of the paper with the mean of its other orders."""
     by_order = [
         {row.model: row.value for row in over_orders([name]) if (row.metric, row.measure) == (metric, measure)}
         for name in paper_orders().values()
     ]
     values = np.array([[values[model] for model in models] for values in by_order])
-    others = [np.delete(values, k, axis=0).mean(axis=0) for k in range(len(values))]
-    return tuple(float(_spearman(one, other[np.newaxis])[0]) for one, other in zip(values, others, strict=True))
+    means = [np.delete(values, k, axis=0).mean(axis=0) for k in range(len(values))]
+    return tuple(float(_spearman(row, mean[np.newaxis])[0]) for row, mean in zip(values, means, strict=True))

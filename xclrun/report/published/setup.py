@@ -1,4 +1,4 @@
-"""Compare how a paper's experiments and ours were set up: the notes of every table with published numbers."""
+"""Compare the setup of a paper's experiments with ours, in the notes of tables with published numbers."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from dataclasses import dataclass, field
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import BY_NAME
 
-# Papers round the sizes of their data: sizes that differ by this share at most are equal.
+# Papers round the sizes of their data: sizes that differ by at most this share are equal.
 ROUNDED = 0.03
 SPAN_F1 = {"span_micro": "micro F1 over labelled spans", "tag_macro": "macro F1 over tag strings"}
-UNKNOWN = "not known"
-# Items without which values cannot be compared.
+UNKNOWN = "unknown"
+# If these items differ, values cannot be compared.
 DECISIVE = ("dataset", "encoder", "training examples per key", "test examples per key", "metric")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The setup of a paper's experiment; None if it is not known.
+    """The setup of a paper's experiment; None: unknown.
 
     Attributes:
-        paper: its short name.
         dataset, encoder: names in ``conf/``.
-        train, test: fewest and most examples of a key; (0, n): at most n.
-        steps: length of training, as `_steps` writes it.
+        train, test: minimum and maximum number of examples of a key; (0, n): at most n.
+        steps: length of training, in the format of `_steps`.
         seeds: the seeds, or their number.
-        metrics: our name of a metric → the paper's, with what defines it.
-        sizes: whether ``train`` is compared; few-shot tables have a column for each size.
+        metrics: our name of a metric → the paper's name and definition.
+        sizes: compare ``train``; few-shot tables have a column for each size.
     """
 
     paper: str
@@ -42,28 +41,29 @@ class Setup:
 
 
 def setup_notes(paper: Setup, runs: Sequence[RunRecord], metrics: Iterable[str] = ()) -> list[str]:
-    """Return one note with the items in which our runs differ from the paper's setup, and one with those that agree.
-
-    An item that is not known of the paper is among those that differ.
+    """Return a note on items that differ from the paper's setup or are unknown, and one on items that agree.
 
     Args:
-        runs: those behind the table.
+        runs: the runs behind the table.
         metrics: names of the table's metrics.
     """
     ours_trained = _range(n for run in runs for n in _trained(run))
     ours_tested = _range(n for run in runs for n in run.sizes.get("test", {}).values())
     seeds = tuple(sorted({run.seed for run in runs}))
-    wanted = paper.seeds if isinstance(paper.seeds, int) else tuple(sorted(paper.seeds or ()))
-    same_seeds = wanted in (seeds, len(seeds))
-    steps = _joined(map(_steps, runs))
-    dataset, encoder = _joined(run.dataset for run in runs), _joined(map(_encoder, runs))
-    # Name → (the paper's, ours, whether they agree).
+    expected = paper.seeds if isinstance(paper.seeds, int) else tuple(sorted(paper.seeds or ()))
+    same_seeds = expected in (seeds, len(seeds))
+    steps, dataset = _joined(map(_steps, runs)), _joined(run.dataset for run in runs)
+    updates = _range(int(run.costs["updates"]) for run in runs if "updates" in run.costs)
+    count = "" if updates is None else f" ({_sizes(updates)} updates per run)"
+    layers = {run: run.config.get("model", {}).get("layers") for run in runs}
+    encoder = _joined(run.model if n is None else f"{run.model} ({n} layers)" for run, n in layers.items())
+    # Name → (the paper's, ours, equal).
     items: dict[str, tuple[str, str, bool]] = {
         "dataset": (paper.dataset or UNKNOWN, dataset, dataset == paper.dataset),
         "encoder": (paper.encoder, encoder, encoder == paper.encoder),
-        "training examples per key": (_shown(paper.train), _shown(ours_trained), _close(paper.train, ours_trained)),
-        "test examples per key": (_shown(paper.test), _shown(ours_tested), _close(paper.test, ours_tested)),
-        "training": (paper.steps or UNKNOWN, f"{steps}{_updates(runs)}", steps == paper.steps),
+        "training examples per key": (_sizes(paper.train), _sizes(ours_trained), _close(paper.train, ours_trained)),
+        "test examples per key": (_sizes(paper.test), _sizes(ours_tested), _close(paper.test, ours_tested)),
+        "training": (paper.steps or UNKNOWN, f"{steps}{count}", steps == paper.steps),
         "seeds": (_seeds(paper.seeds), _seeds(seeds), same_seeds),
     }
     if not paper.sizes:
@@ -74,21 +74,16 @@ def setup_notes(paper: Setup, runs: Sequence[RunRecord], metrics: Iterable[str] 
         items["metric"] = (theirs, ours, theirs == ours)
     differ = [f"{name}: {theirs}, ours {ours}" for name, (theirs, ours, same) in items.items() if not same]
     agree = [f"{name}: {ours}" for name, (_, ours, same) in items.items() if same]
-    notes = [f"setup, different from {paper.paper} or not known: {'; '.join(differ)}"] if differ else []
+    notes = [f"setup, different from {paper.paper} or unknown: {'; '.join(differ)}"] if differ else []
     notes += [f"setup as in {paper.paper}: {'; '.join(agree)}"] if agree else []
     if any(name in DECISIVE and not same for name, (_, _, same) in items.items()):
-        notes.append("the setups differ: ranks may be compared, values may not")
+        notes.append("the setups differ: compare ranks, not values")
     return notes
 
 
 def _trained(run: RunRecord) -> list[int]:
     keys = {key for hop in range(1, run.hops + 1) for key in run.trains(hop)}
     return [n for key, n in run.sizes.get("train", {}).items() if key in keys]
-
-
-def _encoder(run: RunRecord) -> str:
-    layers = run.config.get("model", {}).get("layers")
-    return run.model if layers is None else f"{run.model} ({layers} layers)"
 
 
 def _steps(run: RunRecord) -> str:
@@ -101,14 +96,9 @@ def _steps(run: RunRecord) -> str:
     return f"{mixed}at most {trainer['epochs']} epoch{'s' if trainer['epochs'] > 1 else ''}, batch {size}"
 
 
-def _updates(runs: Sequence[RunRecord]) -> str:
-    found = _range(int(run.costs["updates"]) for run in runs if "updates" in run.costs)
-    return "" if found is None else f" ({_shown(found)} updates per run)"
-
-
 def _metric(metric: str, run: RunRecord) -> str:
-    known = BY_NAME[metric]
-    return f"{known.title} ({SPAN_F1.get(run.slot_f1, run.slot_f1)})" if known.span_f1 else known.title
+    title = BY_NAME[metric].title
+    return f"{title} ({SPAN_F1.get(run.slot_f1, run.slot_f1)})" if BY_NAME[metric].span_f1 else title
 
 
 def _joined(texts: Iterable[str]) -> str:
@@ -116,11 +106,11 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def _range(sizes: Iterable[int]) -> tuple[int, int] | None:
-    known = list(sizes)
-    return (min(known), max(known)) if known else None
+    sizes = list(sizes)
+    return (min(sizes), max(sizes)) if sizes else None
 
 
-def _shown(sizes: tuple[int, int] | None) -> str:
+def _sizes(sizes: tuple[int, int] | None) -> str:
     if sizes is None:
         return UNKNOWN
     low, high = sizes

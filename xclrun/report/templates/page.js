@@ -1,5 +1,5 @@
 "use strict";
-// Tables sort by a click (or Enter) on a column's name; cells tell the runs behind them.
+// A click (or Enter) on a column name sorts a table; on a cell, it lists the runs behind the cell.
 const runs = JSON.parse(document.getElementById("runs-data").textContent);
 const valueOf = (cell) => cell === undefined ? "" : cell.dataset.v !== undefined ? Number(cell.dataset.v) : cell.textContent;
 function sort(head) {
@@ -7,7 +7,7 @@ function sort(head) {
   const down = head.getAttribute("aria-sort") !== "ascending" ? 1 : -1;
   for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", down === 1 ? "ascending" : "descending");
-  const rank = (v) => typeof v === "number" ? 0 : /^(–|n\/a)/.test(v) ? 2 : 1;  // what is not there comes last
+  const rank = (v) => typeof v === "number" ? 0 : /^(–|n\/a)/.test(v) ? 2 : 1;  // missing values come last
   const order = (x, y) => {
     const a = valueOf(x.cells[column]), b = valueOf(y.cells[column]);
     if (rank(a) !== rank(b)) return rank(a) - rank(b);
