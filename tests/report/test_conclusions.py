@@ -115,7 +115,7 @@ def test_no_strategy_forgets_least_where_none_forgets() -> None:
     assert made.primary["er", "intent_accuracy", "F"].p < 0.05
     intent, _ = conclusions(made)
     assert intent.startswith(
-        "Intent accuracy: No strategy has forgetting above 0. er has the highest final performance"
+        "Intent accuracy: No strategy shows forgetting above 0. er has the highest final performance"
     )
 
 

@@ -303,7 +303,7 @@ def test_few_replicates_are_told_and_one_is_no_test() -> None:
     table = inference.anovas()
     replicates = "replicates: 4 orders (8 runs per strategy, averaged within each replicate)"
     assert table.notes[0] == f"intent F, intent FP, slots F, slots FP: {replicates}; 4 strategies"
-    assert any("T0, slots T, slots T0: " in note and "orders of one seed share" in note for note in table.notes)
+    assert any("T0, slots T, slots T0: " in note and "orders with the same seed share" in note for note in table.notes)
     assert any("Wilcoxon with 4 pairs" in note or "a paired t-test has 80% power" in note for note in table.notes)
     single = study(("naive", "er"), ("h2l",), (1,))
     alone = inference_of(single)

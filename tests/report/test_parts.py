@@ -154,7 +154,7 @@ def test_a_part_that_is_not_whole_is_refused() -> None:
     with pytest.raises(ValueError, match="'means' has the same name or place 20"):
         enter("other", 20)
     enter("other", 5)
-    with pytest.raises(TypeError, match="part other yields int"):
+    with pytest.raises(TypeError, match="part 'other' yields int"):
         make_block(PARTS.pop("other"), object())
 
 

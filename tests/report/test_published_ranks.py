@@ -43,9 +43,9 @@ def test_agreement_is_scipys_over_the_orders_that_both_sides_have() -> None:
         of = [printed(order) for order in ("order1", "order2")]
         theirs = [(of[0][m, one.metric, one.measure] + of[1][m, one.metric, one.measure]) / 2 for m in models]
         ours = [summary.value(m, one.metric, one.measure) for m in models]
-        assert one.found.spearman == pytest.approx(stats.spearmanr(theirs, ours).statistic)
+        assert one.ours.spearman == pytest.approx(stats.spearmanr(theirs, ours).statistic)
     # The two orders are far from being one: were the mean over others taken, this would be seen.
-    assert {round(one.found.spearman, 2) for one in found} != {1.0}
+    assert {round(one.ours.spearman, 2) for one in found} != {1.0}
 
 
 def test_the_papers_own_orders_are_each_compared_with_the_mean_of_the_others() -> None:
@@ -76,7 +76,7 @@ def test_resamples_are_ranked_one_by_one() -> None:
     each = [stats.spearmanr(printed_fp, [drawn[m, "FP"][k] for m in one.models]).statistic for k in range(200)]
     assert (one.low, one.high) == pytest.approx(tuple(np.percentile(each, [2.5, 97.5])))
     assert one.low < one.high
-    assert one.bias == pytest.approx(np.mean(each) - one.found.spearman)
+    assert one.bias == pytest.approx(np.mean(each) - one.ours.spearman)
     assert one.bias < 0  # no resample can rank better than a perfect ranking
     assert np.isnan(found["slot_f1", "FP"].low)
     del drawn["er", "F"]
@@ -100,7 +100,7 @@ def test_nothing_is_ranked_over_an_order_that_the_paper_has_not() -> None:
 
 def test_four_strategies_are_too_few() -> None:
     found = agreements(summary_of(records(strategies=SIX_STRATEGIES[:4])), {})
-    assert [(one.measure, one.found.n) for one in found] == [("FP", 5), ("FP", 5)]
+    assert [(one.measure, one.ours.n) for one in found] == [("FP", 5), ("FP", 5)]
 
 
 def test_a_report_shows_ranks_and_what_is_ranked() -> None:
@@ -111,8 +111,8 @@ def test_a_report_shows_ranks_and_what_is_ranked() -> None:
         (
             next(m.short for m in METRICS if m.name == one.metric),
             one.measure,
-            str(one.found.n),
-            f"{one.found.spearman:.2f}",
+            str(one.ours.n),
+            f"{one.ours.spearman:.2f}",
         )
         for one in found
     ]
@@ -146,7 +146,7 @@ def test_a_study_on_its_way_is_ranked_over_the_orders_that_all_strategies_have()
             of = [printed(order) for order in orders]
             theirs = [np.mean([them[m, one.metric, one.measure] for them in of]) for m in one.models]
             ours = [summary.value(m, one.metric, one.measure) for m in one.models]
-            assert one.found.spearman == pytest.approx(stats.spearmanr(theirs, ours).statistic)
+            assert one.ours.spearman == pytest.approx(stats.spearmanr(theirs, ours).statistic)
 
 
 @pytest.mark.parametrize(

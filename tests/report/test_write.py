@@ -125,7 +125,7 @@ def test_a_number_stays_as_it_is(text: str) -> None:
 
 def test_the_page_for_people(report: write.Report) -> None:
     page = report.summary_md.read_text(encoding="utf-8")
-    assert page.startswith("# demo\n\n6 finished runs · made 2")
+    assert page.startswith("# demo\n\n6 finished runs · created 2")
     for part in (
         "Command: `xclrun report demo`",
         "**F ↓** forgetting",
@@ -133,7 +133,7 @@ def test_the_page_for_people(report: write.Report) -> None:
         "### Mean over orders and seeds",
         "### Order l2h: th → de → en",
         "### Intent FP ↑ by language",
-        "Figures as PDF and PNG: the report's command again, with `--formats pdf,png`.",
+        "For figures as PDF and PNG, repeat the report's command with `--formats pdf,png`.",
         "[svg](figures/matrices_mini_tiny_h2l_intent.svg)",
         "![learning_curves_mini_tiny_intent](figures/learning_curves_mini_tiny_intent.svg)",
         "| naive-h2l-1 | mini | tiny | naive | h2l | 1 | – | – | 0.1.0+gabc123 | 1 | 0f1e2d3c4b5a | finished |",
@@ -152,7 +152,8 @@ def test_formats_are_saved_where_asked_and_those_of_an_earlier_report_go(tmp_pat
     files, page, summary = figures("pdf")
     assert files == {".svg", ".pdf"}
     assert '_intent.svg">svg</a> · <a href="figures/' in page
-    assert "Figures as PNG: the report&#39;s command again, with <code>--formats pdf,png</code>." in page
+    assert "For figures as PNG," in page
+    assert "<code>--formats pdf,png</code>." in page
     assert "_intent.pdf)" in summary
     files, page, summary = figures("png", "pdf")
     assert files == {".svg", ".png", ".pdf"}
