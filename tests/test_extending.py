@@ -38,11 +38,11 @@ def text(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
-def run(copy: Path, *arguments: str, given: str = "") -> str:
+def run(copy: Path, *arguments: str, stdin: str = "") -> str:
     """Run Python in the copy, with nothing of this checkout on its path."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("XCLRUN")} | {"PYTHONPATH": str(copy)}
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=copy, env=environment, input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=copy, env=environment, input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -55,12 +55,12 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
     for page in PAGES:
-        for what, name, content in BLOCK.findall(text(page)):
+        for action, name, content in BLOCK.findall(text(page)):
             path = folder / name
-            assert path.is_file() == (what == "append to"), f"{page.name}: {name}"
+            assert path.is_file() == (action == "append to"), f"{page.name}: {name}"
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
-                file.write(f"\n\n{content}" if what == "append to" else content)
+                file.write(f"\n\n{content}" if action == "append to" else content)
     return folder
 
 
@@ -73,22 +73,24 @@ def commands(copy: Path) -> dict[str, list[tuple[list[str], int, str]]]:
         for split in ("train", "dev", "test"):
             lines = [f"{'good' if i % 3 else 'bad'}\tday {i} in {split} {language}\n" for i in range(40)]
             (data / language / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
-    asked = []
+    requests = []
     for page in PAGES:
         for line in re.findall(r"^    xclrun (.*)$", text(page), re.MULTILINE):
             words = line.replace("DATA", str(data)).split()
             many = words[-1] == "-m"
-            small = [one for one in TINY if "=" in words[0] or one.startswith("model.")] if "=" in line else []
-            asked.append((page.stem, words[: len(words) - many] + small + ["-m"] * many))
+            small = (
+                [request for request in TINY if "=" in words[0] or request.startswith("model.")] if "=" in line else []
+            )
+            requests.append((page.stem, words[: len(words) - many] + small + ["-m"] * many))
     # What is made from runs that are there is asked of those of the page on strategies.
-    places = {name: "strategy" if name in ("measure", "figure") else name for name, _ in asked}
-    order = sorted(asked, key=lambda one: places[one[0]] != "strategy" or one[0] != "strategy")
-    given = json.dumps([(str(copy / "work" / places[name]), words) for name, words in order])
-    answers = [json.loads(line) for line in run(copy, "-c", DRIVER, given=given).splitlines()]
-    found: dict[str, list[tuple[list[str], int, str]]] = {}
+    places = {name: "strategy" if name in ("measure", "figure") else name for name, _ in requests}
+    order = sorted(requests, key=lambda request: places[request[0]] != "strategy" or request[0] != "strategy")
+    stdin = json.dumps([(str(copy / "work" / places[name]), words) for name, words in order])
+    answers = [json.loads(line) for line in run(copy, "-c", DRIVER, stdin=stdin).splitlines()]
+    answers_of: dict[str, list[tuple[list[str], int, str]]] = {}
     for (name, _), answer in zip(order, answers, strict=True):
-        found.setdefault(name, []).append(tuple(answer))
-    return found
+        answers_of.setdefault(name, []).append(tuple(answer))
+    return answers_of
 
 
 def summary(copy: Path, name: str) -> list[dict[str, str]]:
@@ -104,16 +106,16 @@ def test_pages_are_short_and_their_commands_work(
     assert len(text(page).split()) < 500
     assert BLOCK.search(text(page))
     assert commands[page.stem]
-    for words, code, said in commands[page.stem]:
-        assert code == 0, f"{' '.join(words)}: {said}"
+    for words, code, output in commands[page.stem]:
+        assert code == 0, f"{' '.join(words)}: {output}"
 
 
 def test_the_tests_of_the_pages_pass(copy: Path) -> None:
     files = [name for page in PAGES for _, name, _ in BLOCK.findall(text(page)) if name.startswith("tests/")]
     named = [name for page in PAGES for name in re.findall(r"^    pytest (\S+)$", text(page), re.MULTILINE)]
     assert len(files) == 4
-    said = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, *named)
-    assert " passed" in said
+    output = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, *named)
+    assert " passed" in output
 
 
 def test_what_was_added_is_used(copy: Path, commands: dict[str, list[tuple[list[str], int, str]]]) -> None:

@@ -45,7 +45,7 @@ def run(
          "dev": {language: {metric: float(zero + (score - zero) * min(1, e / 4) - 0.004 * (e > 5))}}}
         for e in range(1, epochs + 1)
     ]  # fmt: skip
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "run_id": f"{dataset}-{strategy}-{source}-{language}-k{shots}-b{bucket}-s{seed}",
         "config": {
             "strategy": {"name": strategy},
@@ -62,7 +62,7 @@ def run(
     return RunRecord(
         dataset=dataset, model="tiny", strategy=strategy, order="-".join(languages), languages=languages, seed=seed,
         bucket=bucket, stream="transfer", code_version="0.1.0", algorithms=1, status="finished", curve=tuple(curve),
-        **(given | fields),
+        **(defaults | fields),
     )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def given(records: Iterable[RunRecord], sentences: int = 30) -> FewShotData:
         test = {f"{language}-{i}": tuple(text.choice(vocabulary, size=8).tolist()) for i in range(sentences)}
         rng = np.random.default_rng([record.bucket or 0, shots, *map(ord, language)])
         bucket = frozenset(rng.choice(vocabulary, size=15 * shots, replace=False).tolist())
-        tokens = [word for them in test.values() for word in them]
+        tokens = [word for sentence in test.values() for word in sentence]
         gold = np.array([tag_of[word] for word in tokens])
         wrong = text.random(len(gold)) < 1 - ZERO_SHOT[language]
         before = np.where(wrong, gold % 3 + 1, gold)

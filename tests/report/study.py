@@ -85,9 +85,9 @@ def run(
     rng = np.random.default_rng([seed, len(strategy), *map(ord, order)])
     stream = STREAMS.get(strategy, "sequence")
     hops = 1 if stream == "joint" else len(languages)
-    own = "".join(f"-{v}" for v in (settings or {}).values())
-    given: dict[str, Any] = {
-        "run_id": f"{strategy}{own}-{order}-{seed}",
+    suffix = "".join(f"-{v}" for v in (settings or {}).values())
+    defaults: dict[str, Any] = {
+        "run_id": f"{strategy}{suffix}-{order}-{seed}",
         "dataset": "mini",
         "model": "tiny",
         "bucket": None,
@@ -102,22 +102,22 @@ def run(
     scores = {metric: matrix(rng, strategy, languages, tops[metric]) for metric in metrics}
     return RunRecord(
         strategy=strategy, order=order, languages=tuple(languages), seed=seed, stream=stream, scores=scores,
-        **(given | fields),
+        **(defaults | fields),
     )  # fmt: skip
 
 
-def section_of(records: Sequence[RunRecord], **given: Any) -> StrategySection:
+def section_of(records: Sequence[RunRecord], **options: Any) -> StrategySection:
     """Return the section of a report about records of one dataset and model."""
     (comparison,) = comparisons(records)
-    return StrategySection(comparison, ReportData(records, **given))
+    return StrategySection(comparison, ReportData(records, **options))
 
 
 def inference_of(
-    records: Sequence[RunRecord], resampled: Any = None, kind: str | None = None, **given: Any
+    records: Sequence[RunRecord], resampled: Any = None, kind: str | None = None, **options: Any
 ) -> Inference:
     """Return the tests of records of one dataset and model."""
     (comparison,) = comparisons(records)
-    return Inference(comparison, References(records), resampled or {}, kind, **given)
+    return Inference(comparison, References(records), resampled or {}, kind, **options)
 
 
 def summary_of(records: Sequence[RunRecord]) -> Summary:
@@ -160,8 +160,8 @@ def study(
     languages: Sequence[str] = LANGUAGES,
 ) -> list[RunRecord]:
     """Make every combination; orders keep the languages that the study has."""
-    kept = {order: [language for language in ORDERS[order] if language in languages] for order in orders}
+    keys_of = {order: [language for language in ORDERS[order] if language in languages] for order in orders}
     seeds = list(seeds)
     return [
-        run(strategy, order, seed, them) for strategy in strategies for order, them in kept.items() for seed in seeds
+        run(strategy, order, seed, keys) for strategy in strategies for order, keys in keys_of.items() for seed in seeds
     ]

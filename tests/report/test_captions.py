@@ -36,12 +36,12 @@ MENTION = re.compile(r"\b(CCL|FS|LL|GLI|ED)(?:'s| paper,)? (Fig|Table)s?\.? (\d+
 
 def mentions(text: str) -> list[tuple[str, str, str]]:
     """Return (paper, kind, number) of each figure and table that a text names."""
-    found = []
+    references = []
     for paper, kind, numbers in MENTION.findall(text):
         for first, last in re.findall(r"(\d+)(?:(?:–| to )(\d+))?", numbers):
             each = range(int(first), int(last or first) + 1)
-            found += [(paper.lower(), {"Fig": "figure", "Table": "table"}[kind], str(number)) for number in each]
-    return found
+            references += [(paper.lower(), {"Fig": "figure", "Table": "table"}[kind], str(number)) for number in each]
+    return references
 
 
 def shows(figure: str, reference: tuple[str, str, str]) -> bool:
@@ -77,15 +77,19 @@ def test_a_name_s_number_is_that_of_the_paper(name: str) -> None:
 def test_figures_of_the_papers_that_show_results_have_a_sweep() -> None:
     """Those without: an example of statements, definitions, and figures that other figures' sweeps redraw."""
     named = {tuple(re.match(r"([a-z]+)_fig(\d+)", name).groups()) for name in published() if "_fig" in name}  # type: ignore[union-attr]
-    numbered = {(paper, number) for (paper, kind, number), what in captions().items() if kind == "figure"
-                and "no result" not in what}  # fmt: skip
+    numbered = {(paper, number) for (paper, kind, number), caption in captions().items() if kind == "figure"
+                and "no result" not in caption}  # fmt: skip
     assert numbered - named == {("ll", "3"), ("ll", "4")}
     assert named <= numbered
 
 
 def test_numbers_in_the_code_and_the_docs_exist_in_the_papers() -> None:
     files = [*Path(parts.__file__).parent.glob("*.py"), *sweep_files().values(), *DOCS.glob("*.md")]
-    found = [(path.name, mention) for path in files for mention in mentions(path.read_text(encoding="utf-8"))]
-    assert len(found) > 40
-    wrong = [(name, one) for name, one in found if one not in captions() or "no result" in captions()[one]]
+    references = [(path.name, mention) for path in files for mention in mentions(path.read_text(encoding="utf-8"))]
+    assert len(references) > 40
+    wrong = [
+        (name, reference)
+        for name, reference in references
+        if reference not in captions() or "no result" in captions()[reference]
+    ]
     assert wrong == []

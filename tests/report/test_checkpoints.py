@@ -24,12 +24,12 @@ KEYS = ("en", "de", "th")
 METRIC = "class_accuracy"
 
 
-def point(hop: int, own: int, dev: Any, test: Any, languages: tuple[str, ...] = KEYS) -> dict[str, Any]:
-    found: dict[str, Any] = {"hop": hop, "step": own, "examples": own, "own": own}
+def point(hop: int, seen: int, dev: Any, test: Any, languages: tuple[str, ...] = KEYS) -> dict[str, Any]:
+    fields: dict[str, Any] = {"hop": hop, "step": seen, "examples": seen, "own": seen}
     for split, values in (("dev", dev), ("test", test)):
         if values is not None:
-            found[split] = {k: {METRIC: float(v)} for k, v in zip(languages, values, strict=True)}
-    return found
+            fields[split] = {k: {METRIC: float(v)} for k, v in zip(languages, values, strict=True)}
+    return fields
 
 
 # Three hops of two points; each rule chooses otherwise.
@@ -84,12 +84,12 @@ def test_earlier_hops_are_means_within_orders_first() -> None:
     turned = dataclasses.replace(turned, languages=("de", "en", "th"))
     often = [sequence(seed=seed, run_id=f"naive-{seed}") for seed in (1, 2, 3)]
     table = checkpoints.rules_table(summary([*often, turned]), METRIC)
-    of = {row[1]: row for row in table.rows}
-    assert of["last"][6] == f"{100 * (np.mean(WANTED['last'][:2]) + 0.9) / 2:.2f}"
+    by_rule = {row[1]: row for row in table.rows}
+    assert by_rule["last"][6] == f"{100 * (np.mean(WANTED['last'][:2]) + 0.9) / 2:.2f}"
 
 
 def test_points_on_test_alone_leave_the_rule_that_needs_no_dev() -> None:
-    bare = tuple({k: v for k, v in one.items() if k != "dev"} for one in POINTS)
+    bare = tuple({k: v for k, v in point.items() if k != "dev"} for point in POINTS)
     table = checkpoints.rules_table(summary([sequence(points=bare)]), METRIC)
     assert [row[1] for row in table.rows] == ["last"]
     assert checkpoints.rules_table(summary([sequence(points=())]), METRIC) is None
@@ -102,13 +102,13 @@ LANGUAGES = ("en", "de", "es", "ja")
 
 def wandering(seed: int, dataset: str = "mldoc", model: str = "mbert", points: int = 12) -> RunRecord:
     rng = np.random.default_rng(seed)
-    made = tuple(
+    hop_points = tuple(
         point(1, 10 * k, rng.integers(60, 100, 4) / 100, rng.integers(400, 1000, 4) / 1000, LANGUAGES)
         for k in range(1, points + 1)
     )
     scores = {METRIC: np.full((2, 4), 0.5)}
     return record(
-        "zero_shot", seed=seed, scores=scores, languages=LANGUAGES, stream="zero_shot", points=made,
+        "zero_shot", seed=seed, scores=scores, languages=LANGUAGES, stream="zero_shot", points=hop_points,
         dataset=dataset, model=model,
     )  # fmt: skip
 
@@ -134,8 +134,8 @@ def test_the_spread_over_runs_by_brute_force() -> None:
     table = checkpoints.range_table(RUNS, METRIC, "x")
     assert table.header == ("", "en dev", "de", "es", "ja")
     columns = list(zip(*chosen, strict=True))
-    for name, of in (("max", max), ("min", min), ("range", lambda values: max(values) - min(values))):
-        assert numbers(table, name) == [f"{100 * of(values):.2f}" for values in columns]
+    for name, statistic in (("max", max), ("min", min), ("range", lambda values: max(values) - min(values))):
+        assert numbers(table, name) == [f"{100 * statistic(values):.2f}" for values in columns]
     # What the paper has for the same languages, below each of our rows.
     assert [row[0] for row in table.rows] == ["max", "published", "min", "published", "range", "published"]
     assert table.rows[1][1:] == ("97.70", "87.60", "82.30", "67.70")
@@ -156,9 +156,9 @@ def test_one_run_has_no_spread_and_orders_of_the_same_targets_are_one_run() -> N
 
 
 def test_directional_agreement_by_a_double_loop() -> None:
-    wanted: dict[str, list[float]] = {"dev of en": [], "dev of the language itself": []}
+    expected: dict[str, list[float]] = {"dev of en": [], "dev of the language itself": []}
     for j in range(4):
-        shares: dict[str, list[float]] = {name: [] for name in wanted}
+        shares: dict[str, list[float]] = {name: [] for name in expected}
         for run in RUNS:
             dev, test = arrays(run)
             for name, column in (("dev of en", 0), ("dev of the language itself", j)):
@@ -168,10 +168,10 @@ def test_directional_agreement_by_a_double_loop() -> None:
                         product = (dev[b, column] - dev[a, column]) * (test[b, j] - test[a, j])
                         agreed.append(0.5 if abs(product) < 1e-12 else float(product > 0))
                 shares[name].append(float(np.mean(agreed)))
-        for name in wanted:
-            wanted[name].append(float(np.mean(shares[name])))
+        for name in expected:
+            expected[name].append(float(np.mean(shares[name])))
     table = checkpoints.agreement_table(RUNS, METRIC, "x")
-    for name, values in wanted.items():
+    for name, values in expected.items():
         assert numbers(table, name) == [f"{100 * value:.2f}" for value in values]
     assert table.rows[1] == ("published", "84.00", "57.00", "59.00", "42.00")
     assert table.rows[3] == ("published", "–", "97.00", "92.00", "98.00")
@@ -179,12 +179,12 @@ def test_directional_agreement_by_a_double_loop() -> None:
 
 def test_oracle_and_source_dev_as_maximum_and_as_mean() -> None:
     table = checkpoints.oracle_table(RUNS, METRIC, "x")
-    own = []
+    finals = []
     for run in RUNS:
         dev, test = arrays(run)
-        own.append([test[int(np.argmax(dev[:, j])), j] for j in range(4)])
-    assert numbers(table, "oracle, maximum") == [f"{100 * max(c):.2f}" for c in zip(*own, strict=True)]
-    assert numbers(table, "oracle, mean") == [f"{100 * np.mean(c):.2f}" for c in zip(*own, strict=True)]
+        finals.append([test[int(np.argmax(dev[:, j])), j] for j in range(4)])
+    assert numbers(table, "oracle, maximum") == [f"{100 * max(c):.2f}" for c in zip(*finals, strict=True)]
+    assert numbers(table, "oracle, mean") == [f"{100 * np.mean(c):.2f}" for c in zip(*finals, strict=True)]
     names = [row[0] for row in table.rows]
     assert table.rows[names.index("oracle, maximum") + 1] == ("published", "–", "89.70", "84.40", "75.50")
     assert table.rows[names.index("current_dev, maximum") + 1] == ("published", "–", "87.60", "82.30", "67.70")

@@ -28,8 +28,8 @@ def grid() -> list[RunRecord]:
                 for hop, key in enumerate(("en", "de"), start=1)
             )
             scores = {"intent_accuracy": np.full((3, 2), test)}
-            own = run("er", "en-de", seed, ("en", "de"), settings={"memory": memory}, curve=curve)
-            runs.append(replace(own, scores=scores))
+            base = run("er", "en-de", seed, ("en", "de"), settings={"memory": memory}, curve=curve)
+            runs.append(replace(base, scores=scores))
     return runs
 
 
@@ -44,11 +44,11 @@ def test_a_report_shows_what_was_chosen_on_what_and_only_its_test_scores(tmp_pat
     )
     tables = {path.stem: path for path in (tmp_path / "tables").glob("*.md")}
     [means] = [path for name, path in tables.items() if name.endswith("mean_over_orders_and_seeds")]
-    shown = means.read_text(encoding="utf-8").replace("\\", "")
-    assert caption in shown
-    assert "31.25 ± 0.00" in shown
-    own = (tmp_path / "tables" / "mini_tiny_settings_chosen_on_dev.csv").read_text(encoding="utf-8")
-    assert own.splitlines() == [
+    markdown = means.read_text(encoding="utf-8").replace("\\", "")
+    assert caption in markdown
+    assert "31.25 ± 0.00" in markdown
+    trials = (tmp_path / "tables" / "mini_tiny_settings_chosen_on_dev.csv").read_text(encoding="utf-8")
+    assert trials.splitlines() == [
         "strategy,strategy.memory,runs,dev score right after learning ↑,",
         "er,10,2,75.00 ± 0.00,chosen",
         "er,30,2,75.00 ± 0.00,equal",
@@ -61,8 +61,12 @@ def test_a_report_shows_what_was_chosen_on_what_and_only_its_test_scores(tmp_pat
     budgets = (tmp_path / "tables" / "mini_tiny_budgets.csv").read_text(encoding="utf-8").splitlines()
     assert budgets[1].endswith(",3")  # trials
     assert "Settings chosen on dev" in report.render(80)
-    told = json.loads(json.dumps(report.to_json()))["chosen"]
-    assert (told["objective"], told["keys"], told["strategies"][0]["tied"]) == ("dev_learnt", ["strategy.memory"], 2)
+    selection = json.loads(json.dumps(report.to_json()))["chosen"]
+    assert (selection["objective"], selection["keys"], selection["strategies"][0]["tied"]) == (
+        "dev_learnt",
+        ["strategy.memory"],
+        2,
+    )
 
 
 def test_reports_without_a_choice_say_nothing_of_one() -> None:

@@ -33,8 +33,8 @@ def section(rows: list[tuple[Any, ...]] = ROWS) -> StrategySection:
 def test_gradients_are_averaged_over_keys_being_learned_earlier_and_later() -> None:
     block = make_block(class_gradients, section())
     (table,) = block.tables
-    found = {row[2]: (float(row[3]), row[4]) for row in table.rows}
-    assert found == {
+    by_side = {row[2]: (float(row[3]), row[4]) for row in table.rows}
+    assert by_side == {
         "being learned": (pytest.approx((-0.2 + 0.1 - 0.4 + 0.1 - 0.6) / 5), "40.0"),
         "earlier": (pytest.approx(0.3), "100.0"),
         "later": (pytest.approx(0.2), "100.0"),

@@ -34,13 +34,15 @@ def coded(
     languages, hops = (*start, key), len(start) + len(bits) - 1
     matrix = np.full((hops + 1, len(languages)), 0.5)
     matrix[len(start) :, -1] = scores or np.linspace(0.1, 0.4, len(bits))
-    of = {"labels": bits} | ({} if tags is None else {"tags": tags})
+    bits_of = {"labels": bits} | ({} if tags is None else {"tags": tags})
     blocks = tuple(
         {
             "hop": len(start) + i,
             "block": i + 1,
             "start_knows": (["labels", "tags"] if start else []) if knows is None else knows,
-            "codes": {what: {"examples": 10, "bits": them[i], "uniform": UNIFORM} for what, them in of.items()},
+            "codes": {
+                part: {"examples": 10, "bits": values[i], "uniform": UNIFORM} for part, values in bits_of.items()
+            },
         }
         for i in range(len(bits))
     )
@@ -64,14 +66,14 @@ def test_totals_by_hand_the_shortest_code_first() -> None:
     assert [row[:2] for row in table.rows] == [
         ("e5_small", "en"), ("e5_small", "–"), ("tiny", "–"), ("–", "–"), ("uniform", "–")
     ]  # fmt: skip
-    found = rows(table)
+    by_coder = rows(table)
     # The first block is uniform, 40 bits, but for a start that knows the head.
-    assert found["e5_small", "en", "growing", "strict"]["L kbits ↓"] == "0.030"
-    assert found["tiny", "–", "growing", "strict"]["L/example ↓"] == "2.50 ± 0.00"
-    e5 = found["e5_small", "–", "growing", "strict"]
+    assert by_coder["e5_small", "en", "growing", "strict"]["L kbits ↓"] == "0.030"
+    assert by_coder["tiny", "–", "growing", "strict"]["L/example ↓"] == "2.50 ± 0.00"
+    e5 = by_coder["e5_small", "–", "growing", "strict"]
     assert (e5["runs"], e5["L kbits ↓"], e5["% of uniform"]) == ("2", "0.085 ± 0.001", "53.4 ± 0.4")
     assert e5["intent at the end"] == "40.00 ± 0.00"
-    assert found["uniform", "–", "–", "strict"]["L/example ↓"] == "4.00"
+    assert by_coder["uniform", "–", "–", "strict"]["L/example ↓"] == "4.00"
     assert table.notes[-1] == "mean ± standard deviation over seeds"
     assert score_table(section, "intent_accuracy").notes[-1] == "mean over seeds"
     (single,) = codelength_sections(STUDY[-1:])
@@ -101,8 +103,8 @@ def test_labels_and_tags_are_counted_apart_and_together() -> None:
     (section,) = codelength_sections([coded([99, 10], tags=[99, 30])])
     (row,) = [row for row in rows(total_table(section)).values() if row["model"] == "tiny"]
     assert (row["L/example ↓"], row["labels"], row["tags"]) == ("6.00", "2.50", "3.50")
-    told = " ".join(total_table(section).notes)
-    assert ("gold class" in told, "gold tags" in told, "gold answer" in told) == (True, True, False)
+    note_text = " ".join(total_table(section).notes)
+    assert ("gold class" in note_text, "gold tags" in note_text, "gold answer" in note_text) == (True, True, False)
 
 
 def test_a_start_that_knows_the_labels_alone_codes_them_alone_in_the_first_block() -> None:
@@ -126,8 +128,8 @@ def test_runs_on_other_blocks_have_a_section_of_their_own() -> None:
 
 
 def test_a_start_of_a_mixture_is_told_from_a_sequence() -> None:
-    one, mixed = (coded([9, 8, 7], start=start) for start in (("en", "fr"), ("en+fr",)))
-    (section,) = codelength_sections([one, mixed])
+    sequence, mixed = (coded([9, 8, 7], start=start) for start in (("en", "fr"), ("en+fr",)))
+    (section,) = codelength_sections([sequence, mixed])
     assert {coder.name for coder in section.coders} == {"tiny after en → fr, growing", "tiny after en+fr, growing"}
 
 
@@ -135,8 +137,8 @@ def test_beside_the_code_means_over_other_languages_are_not_compared() -> None:
     """After English the mean final score is one over English and German; scores on German alone are compared."""
     summary = summary_of([coded([9, 8], scores=(0.1, 0.4)), coded([9, 8], start=("en",), scores=(0.1, 0.2))])
 
-    def finals(of: Sequence[Sequence[str]], column: int) -> dict[str, bool]:
-        cells = [row[column] for row in of]
+    def finals(table_rows: Sequence[Sequence[str]], column: int) -> dict[str, bool]:
+        cells = [row[column] for row in table_rows]
         return {str(cell): cell.best for cell in cells if isinstance(cell, Cell)}
 
     main, german = summary.main(["intent_accuracy"]), summary.languages("intent_accuracy", "FP")
@@ -153,8 +155,8 @@ def test_scores_stand_by_the_examples_that_were_learnt() -> None:
 
 def test_the_measures_are_kbits_and_bits_of_what_their_metric_scores() -> None:
     mine = coded([99, 10], tags=[99, 30])
-    of = {metric: measure(mine, metric, np.full(1, math.nan)) for metric in mine.scores}
-    assert (of["intent_accuracy"]["L", ""], of["intent_accuracy"]["L_example", ""]) == (0.05, 2.5)
+    measures = {metric: measure(mine, metric, np.full(1, math.nan)) for metric in mine.scores}
+    assert (measures["intent_accuracy"]["L", ""], measures["intent_accuracy"]["L_example", ""]) == (0.05, 2.5)
     plain = measure(record(), "intent_accuracy", np.full(3, math.nan))["L", ""]
     assert getattr(plain, "reason", None) == "needs the labels of all blocks (dataset.blocks)"
 
@@ -203,14 +205,14 @@ def test_glis_numbers_stand_beside_ours_with_what_is_wrong_with_them() -> None:
         coded([99, 3], dataset="gli", model="bert", start=(first,), key="squad", selection=selection)
         for first, selection in (("triviaqa", "last"), ("triviaqa", "best"), ("quac", "last"))
     ]
-    (beside,) = codelength_sections(several)
-    (table,) = make_block(gli_codelengths, beside).tables
+    (mixed,) = codelength_sections(several)
+    (table,) = make_block(gli_codelengths, mixed).tables
     assert sorted(row[3] for row in table.rows if row[:2] == ("bert", "other tasks first")) == [
         "quac, growing, strict", "triviaqa, growing, strict", "triviaqa, growing, with dev"
     ]  # fmt: skip
     (other,) = codelength_sections([coded([99, 30])])
     assert not make_block(gli_codelengths, other)
     # What the paragraph says, from the printed numbers.
-    left = gli.codelengths("mnli")["bert", False] - 40_000 * math.log2(3) / 1000
-    assert round(left, 1) == 25.9
-    assert left / 353 < 0.074 < 1 - gli.gli_tables()["3", "bert", "random_curriculum", "mnli", "accuracy"] / 100
+    remaining = gli.codelengths("mnli")["bert", False] - 40_000 * math.log2(3) / 1000
+    assert round(remaining, 1) == 25.9
+    assert remaining / 353 < 0.074 < 1 - gli.gli_tables()["3", "bert", "random_curriculum", "mnli", "accuracy"] / 100

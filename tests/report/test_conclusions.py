@@ -19,17 +19,19 @@ ALL = ("h2l", "l2h", "order3", "order4")
 
 
 def test_they_name_the_lowest_forgetting_and_each_difference_with_its_p_value() -> None:
-    made = inference(study(("naive", "er", "kd_logit", "multilingual"), ALL, (1, 2)))
-    intent, slots, caveat = conclusions(made)
+    verdicts = inference(study(("naive", "er", "kd_logit", "multilingual"), ALL, (1, 2)))
+    intent, slots, caveat = conclusions(verdicts)
     key = ("er", "intent_accuracy", "F")
-    er = made.primary[key]
+    er = verdicts.primary[key]
     assert er.p < 0.05
     assert "er has the lowest forgetting of 3 strategies (" in intent  # a reference is none of them
-    said = f"er (−{-100 * er.difference:.2f} points, p {p_text(er.p, sign=True)})"
-    assert re.search(rf"forgetting is significantly lower for {re.escape(said)}", intent)
+    expected = f"er (−{-100 * er.difference:.2f} points, p {p_text(er.p, sign=True)})"
+    assert re.search(rf"forgetting is significantly lower for {re.escape(expected)}", intent)
     # No other p-values than those of the marks.
-    shown = {p_text(pair.p, sign=True) for (_, metric, _), pair in made.primary.items() if metric == "intent_accuracy"}
-    assert set(re.findall(r"p ([<=] [\d.]+\d)", intent)) <= shown
+    p_values = {
+        p_text(pair.p, sign=True) for (_, metric, _), pair in verdicts.primary.items() if metric == "intent_accuracy"
+    }
+    assert set(re.findall(r"p ([<=] [\d.]+\d)", intent)) <= p_values
     assert slots.startswith("Slot F1: er has the lowest forgetting of 3 strategies (")
     assert caveat.startswith("Caveat: replicates: 4 orders (8 runs per strategy, ")
     assert "p-values: paired t-test over orders" in caveat
@@ -44,9 +46,9 @@ def test_differences_that_may_be_chance_are_not_significant_and_no_strategy_is_t
         replace(run("naive", r.order, 9, r.languages), strategy="twin", seed=1, run_id=f"twin-{r.order}")
         for r in records
     ]
-    made = inference(records)
-    intent, *_ = conclusions(made)
-    assert all(pair.p > 0.05 for pair in made.primary.values())
+    verdicts = inference(records)
+    intent, *_ = conclusions(verdicts)
+    assert all(pair.p > 0.05 for pair in verdicts.primary.values())
     assert intent.count("is not significant for twin (") == 2
     assert "significantly" not in intent
     assert "lowest" not in intent
@@ -55,9 +57,9 @@ def test_differences_that_may_be_chance_are_not_significant_and_no_strategy_is_t
 
 def test_only_primary_measures_are_reported() -> None:
     records = study(("naive", "lang_spec_trans", "er"), ALL, (1, 2, 3))
-    made = inference(records)
-    assert ("intent_accuracy", "T0") in made.tests
-    assert not any("transfer" in text for text in conclusions(made)[:-1])
+    verdicts = inference(records)
+    assert ("intent_accuracy", "T0") in verdicts.tests
+    assert not any("transfer" in text for text in conclusions(verdicts)[:-1])
     chosen = inference(records, primary=("T0",))
     assert all("zero-shot transfer" in text and "forgetting" not in text for text in conclusions(chosen)[:-1])
     assert {name for _, _, name in chosen.marks()} == {"T0"}
@@ -65,8 +67,8 @@ def test_only_primary_measures_are_reported() -> None:
 
 def test_no_strategy_is_the_best_where_the_baseline_is() -> None:
     records = study(("naive", "er", "kd_logit"), ALL, (1,))
-    made = inference(records, baseline="er")
-    (intent, *_) = conclusions(made)
+    verdicts = inference(records, baseline="er")
+    (intent, *_) = conclusions(verdicts)
     assert "lowest" not in intent
     assert re.search(
         r"Compared with the baseline, er \([\d.]+ points\), forgetting is significantly higher for", intent
@@ -111,9 +113,9 @@ def test_no_strategy_forgets_least_where_none_forgets() -> None:
             R[-1] += 0.003 * k * (label == "er")
             records.append(replace(run(label, order, 1, ORDERS[order], metrics=("intent_accuracy",)),
                                    scores={"intent_accuracy": R}))  # fmt: skip
-    made = inference(records)
-    assert made.primary["er", "intent_accuracy", "F"].p < 0.05
-    intent, _ = conclusions(made)
+    verdicts = inference(records)
+    assert verdicts.primary["er", "intent_accuracy", "F"].p < 0.05
+    intent, _ = conclusions(verdicts)
     assert intent.startswith(
         "Intent accuracy: No strategy shows forgetting above 0. er has the highest final performance"
     )
@@ -129,9 +131,9 @@ def test_equal_numbers_and_untested_ones_are_said_to_be_so() -> None:
 
 
 def test_tests_against_a_reference_alone_are_not_denied() -> None:
-    made = inference(study(("naive", "inc_joint"), ALL, (1, 2)))
-    assert made.marks()["inc_joint", "intent_accuracy", "F"] == "***"
-    assert conclusions(made) == [UNRANKED]
+    verdicts = inference(study(("naive", "inc_joint"), ALL, (1, 2)))
+    assert verdicts.marks()["inc_joint", "intent_accuracy", "F"] == "***"
+    assert conclusions(verdicts) == [UNRANKED]
 
 
 def test_another_f1_is_named_wherever_slots_are() -> None:
@@ -143,6 +145,6 @@ def test_another_f1_is_named_wherever_slots_are() -> None:
     assert any(text.startswith("Slot F1 (tag_macro): ") for text in section.conclusions)
     plots = [plot for block in section.blocks for plot in block.plots if plot.name.endswith("_slots")]
     drawn = [figure for plot in plots if (figure := plot.draw()) is not None]
-    said = [" ".join(text.split()) for figure in drawn for text in texts(figure) if "slot F1" in text]
-    assert len(said) >= len(drawn) > 4
-    assert [text for text in said if "slot F1 (%, tag_macro)" not in text] == []
+    titles = [" ".join(text.split()) for figure in drawn for text in texts(figure) if "slot F1" in text]
+    assert len(titles) >= len(drawn) > 4
+    assert [text for text in titles if "slot F1 (%, tag_macro)" not in text] == []

@@ -30,11 +30,11 @@ def made() -> StrategySection:
     for memory in (750, 60):
         for order, languages in ORDERS.items():
             for seed in (1, 2):
-                one = run("er", order, seed, languages, settings={"memory": memory})
+                base = run("er", order, seed, languages, settings={"memory": memory})
                 # A smaller memory keeps less of what was learnt.
-                kept = np.linspace(1, 0.9 + memory / 10000, len(languages) + 1)[:, None]
-                scores = {metric: R * kept for metric, R in one.scores.items()}
-                records.append(dataclasses.replace(one, scores=scores))
+                retention = np.linspace(1, 0.9 + memory / 10000, len(languages) + 1)[:, None]
+                scores = {metric: R * retention for metric, R in base.scores.items()}
+                records.append(dataclasses.replace(base, scores=scores))
     return section_of(records)
 
 
@@ -52,15 +52,15 @@ def test_trade_offs_draw_every_row_of_the_table() -> None:
     panels = (("FP ↑", "F ↓"), ("FP ↑", "T ↑"), ("T ↑", "F ↓"), ("T0 ↑", "F ↓"))
     for axes, (up, across) in some(zip(figure.axes, panels, strict=True)):
         points = {line.get_gid().split(":")[1]: line.get_xydata()[0] for line in axes.lines if line.get_gid()}
-        shown = {k: v for k, v in column(table, up).items() if k != "lang_spec_ft"}
-        assert points.keys() == shown.keys()
+        cells = {k: v for k, v in column(table, up).items() if k != "lang_spec_ft"}
+        assert points.keys() == cells.keys()
         for label, (x, y) in some(points.items()):
             assert printed(-x if across == "F ↓" else x) == column(table, across)[label].split(" ±")[0]
-            assert printed(y) == shown[label].split(" ±")[0]
+            assert printed(y) == cells[label].split(" ±")[0]
         # Bars are the standard deviations that the table has after ±.
         bars = [collection.get_segments()[0] for collection in axes.collections]
         upright = [abs(b[1][1] - b[0][1]) / 2 for b in bars if b[0][0] == pytest.approx(b[1][0])]
-        assert [printed(v) for v in upright] == [text.split("± ")[1] for text in shown.values()]
+        assert [printed(v) for v in upright] == [text.split("± ")[1] for text in cells.values()]
 
 
 def test_replay_by_memory_draws_the_table() -> None:
@@ -69,10 +69,10 @@ def test_replay_by_memory_draws_the_table() -> None:
     for axes, name in zip(figure.axes, ("F ↓", "T ↑", "T0 ↑", "FP ↑"), strict=True):
         line, naive = axes.lines
         assert line.get_xdata().tolist() == [60, 750]
-        shown = column(table, name)
-        rows = [shown[f"er(memory={size})"] for size in (60, 750)]
+        cells = column(table, name)
+        rows = [cells[f"er(memory={size})"] for size in (60, 750)]
         assert [printed(v) for v in line.get_ydata()] == [text.split(" ±")[0] for text in rows]
-        assert printed(naive.get_ydata()[0]) == shown["naive"].split(" ±")[0]
+        assert printed(naive.get_ydata()[0]) == cells["naive"].split(" ±")[0]
 
 
 def test_p_values_are_those_of_the_tables_of_pairs() -> None:
@@ -86,9 +86,9 @@ def test_p_values_are_those_of_the_tables_of_pairs() -> None:
         for (a, b), row in rows.items():
             i, j = labels.index(a), labels.index(b)
             for (x, y), test in (((j, i), "Tukey, blocks"), ((i, j), "Tukey, orders (CCL)")):  # above, below
-                told = row[test]
-                shown = "< 0.001" if texts[x, y] == "<.001" else texts[x, y] if x == y else _whole(texts[x, y])
-                assert shown == told
+                cell = row[test]
+                expected = "< 0.001" if texts[x, y] == "<.001" else texts[x, y] if x == y else _whole(texts[x, y])
+                assert expected == cell
                 checked += 1
         assert checked == len(labels) * (len(labels) - 1)
 
@@ -104,8 +104,8 @@ def test_critical_differences_draw_the_ranks() -> None:
         ranks = section.inference.tests["slot_f1", name].ranks
         stems = sorted(line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 3)
         np.testing.assert_allclose(stems, sorted(ranks.ranks))
-        told = [text.get_text() for text in axes.texts]
-        assert {f"{k} ({r:.2f})" for k, r in zip(ranks.strategies, ranks.ranks, strict=True)} <= set(told)
+        labels = [text.get_text() for text in axes.texts]
+        assert {f"{k} ({r:.2f})" for k, r in zip(ranks.strategies, ranks.ranks, strict=True)} <= set(labels)
         assert f"p {p_text(ranks.p, sign=True)}" in axes.get_title(loc="left")
 
 
@@ -128,9 +128,9 @@ def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
     np.testing.assert_allclose(larger.axes[1].lines[0].get_ydata(), expected)
     dots = [line for line in boxes.axes[0].lines if line.get_marker() == "."]
     k = len(dots) // 2
-    one, many = dots[0].get_ydata(), dots[k].get_ydata()
+    single, many = dots[0].get_ydata(), dots[k].get_ydata()
     np.testing.assert_allclose(many, [100 * metrics.forgetting(r.scores["intent_accuracy"]) for r in runs])
-    np.testing.assert_allclose(one, [100 * metrics.forgetting(r.scores["intent_accuracy"][:3, :2]) for r in runs])
+    np.testing.assert_allclose(single, [100 * metrics.forgetting(r.scores["intent_accuracy"][:3, :2]) for r in runs])
     # One panel for each measure; T0 and FP of the first two hops are those of a stream of two languages.
     assert [axes.get_ylabel() for axes in boxes.axes] == ["F (points)", "T (points)", "T0 (points)", "FP (%)"]
     for axes, measured in zip(boxes.axes[2:], (metrics.zero_shot_transfer, lambda R: R[-1].mean()), strict=True):
@@ -156,8 +156,10 @@ def test_a_grid_of_score_matrices_over_many_strategies_shows_every_cell() -> Non
 
 
 def test_the_name_of_a_narrow_panel_is_cut_and_not_left_out() -> None:
-    one = [run("naive", "de", 1, ("de",))]
-    figure = heatmaps({"growing(languages=de)": one, "a b c d e f g h i j": one}, "intent_accuracy", "one language")
+    single = [run("naive", "de", 1, ("de",))]
+    figure = heatmaps(
+        {"growing(languages=de)": single, "a b c d e f g h i j": single}, "intent_accuracy", "one language"
+    )
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
     assert titles == ["growing(langu… (1 run)", "a b c d e f g… (1 run)"]
 

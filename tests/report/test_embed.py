@@ -94,16 +94,16 @@ def test_matrices_of_runs_without_predictions_are_scores_with_all_digits(report:
     assert len(rows) == 4 * 2 * 3  # runs, metrics, hops with that before training
     for record in report.records:
         for metric, scores in record.scores.items():
-            own = rows[(rows["run_id"] == record.run_id) & (rows["metric"] == metric)].sort_values("hop")
-            assert (own[[*record.languages]].to_numpy() == scores).all()
+            matrix = rows[(rows["run_id"] == record.run_id) & (rows["metric"] == metric)].sort_values("hop")
+            assert (matrix[[*record.languages]].to_numpy() == scores).all()
 
 
 def test_few_shot_runs_have_scores_and_matrices_and_no_measures(tmp_path: Path) -> None:
     runs = few_shot_study(("hi",), (1,), buckets=2, seeds=(1,))
-    made = write_report(runs, tmp_path / "reports" / "demo", "demo")
+    report = write_report(runs, tmp_path / "reports" / "demo", "demo")
     page = tmp_path / "found.md"
     page.write_text(place("few_shot.csv") + place("matrices.csv"))
-    assert embed(page, made) == 2
+    assert embed(page, report) == 2
     scores = read_csv(tmp_path / "found" / "demo.csv").set_index("run_id")
     rows = read_csv(tmp_path / "found" / "demo-matrices.csv").set_index(["run_id", "hop"])
     assert len(rows) == len(runs) * 3
@@ -112,7 +112,7 @@ def test_few_shot_runs_have_scores_and_matrices_and_no_measures(tmp_path: Path) 
         assert scores.loc[run.run_id, ["zero_shot", "score"]].tolist() == rows.loc[run.run_id]["hi"].tolist()[1:]
     page.write_text(place("summary.csv"))
     with pytest.raises(UsageError, match=r"has no file 'summary\.csv'"):
-        embed(page, made)
+        embed(page, report)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,14 @@ def test_few_shot_runs_have_scores_and_matrices_and_no_measures(tmp_path: Path) 
         ),
     ],
 )
-def test_a_page_that_cannot_be_filled_stays_as_it_is(report: Report, tmp_path: Path, content: str, told: str) -> None:
+def test_a_page_that_cannot_be_filled_stays_as_it_is(
+    report: Report, tmp_path: Path, content: str, message: str
+) -> None:
     page = tmp_path / "found.md"
     page.write_text(content)
     with pytest.raises(UsageError) as refused:
         embed(page, report)
-    assert str(refused.value).startswith(f"--into {page}: {told}")
+    assert str(refused.value).startswith(f"--into {page}: {message}")
     assert page.read_text() == content
     assert list(tmp_path.iterdir()) == [page]
 

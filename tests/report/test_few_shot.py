@@ -68,9 +68,9 @@ def test_of_few_shot_runs_alone_the_numbers_are_in_their_own_file(tmp_path: Path
     # Of these runs too a baseline may be named; naive is their full.
     report = write_report(records, tmp_path, "few", options=Options(baseline="naive"))
     assert [path.name for path in report.numbers] == ["few_shot.csv"]
-    told = report.summary_md.read_text(encoding="utf-8")
-    assert "summary.csv" not in told
-    assert "`few_shot.csv` has every score" in told
+    text = report.summary_md.read_text(encoding="utf-8")
+    assert "summary.csv" not in text
+    assert "`few_shot.csv` has every score" in text
 
 
 def test_every_figure_of_the_paper_is_drawn(written: Report) -> None:
@@ -79,8 +79,8 @@ def test_every_figure_of_the_paper_is_drawn(written: Report) -> None:
         name = f"few_shot_{kind}_pud_tiny_tokens"
         assert (written.directory / "figures" / f"{name}.svg").stat().st_size > 5000
         assert f"figures/{name}.svg" in page
-    for told in ("FS Table 3, panx: recomputed", "Lexical overlap", "where the variance comes from", "improved"):
-        assert told in page
+    for text in ("FS Table 3, panx: recomputed", "Lexical overlap", "where the variance comes from", "improved"):
+        assert text in page
     assert "Attention of [CLS]: n/a: needs attention summaries" in page
 
 
@@ -94,17 +94,17 @@ def test_the_terminal_shows_means_over_buckets(written: Report) -> None:
 
 def test_without_few_shot_runs_there_is_nothing_of_them(tmp_path: Path, undrawn: None) -> None:
     (tmp_path / "few_shot.csv").write_text("from an earlier report", encoding="utf-8")
-    made = write_report([OTHER], tmp_path, "x")
+    report = write_report([OTHER], tmp_path, "x")
     assert not (tmp_path / "few_shot.csv").exists()
-    assert "few_shot" not in made.to_json()
-    assert "few-shot" not in made.index.read_text(encoding="utf-8") + made.render()
+    assert "few_shot" not in report.to_json()
+    assert "few-shot" not in report.index.read_text(encoding="utf-8") + report.render()
 
 
 def test_what_is_missing_is_told() -> None:
     (section,) = few_shot_sections(study(languages=("de",), shots=(1,), buckets=2, seeds=(1,)))
-    told = "\n".join(section.caveats)
-    assert "Lexical overlap: n/a: needs the words of the buckets" in told
-    assert "token accuracy: confusions: n/a: needs predictions" in told
+    notes = "\n".join(section.caveats)
+    assert "Lexical overlap: n/a: needs the words of the buckets" in notes
+    assert "token accuracy: confusions: n/a: needs predictions" in notes
     records = [*study(languages=("de",), shots=(1,), buckets=3, seeds=(1,)), run("hi", 1, 0)]
     (section,) = few_shot_sections(records, FewShotData(reasons=("words: n/a: needs the data",)))
     assert section.caveats[0] == "words: n/a: needs the data"
@@ -220,7 +220,7 @@ def test_histograms_are_of_dev_scores() -> None:
     dev = [100 * max(p["dev"]["de"]["token_accuracy"] for p in r.curve) for r in records]
     test = [100 * r.scores["token_accuracy"][-1, -1] for r in records]
     drawn = {text.get_text() for text in plot.draw().axes[0].get_legend().get_texts()}
-    stds = [f"4 buckets, std {np.std(of[:4], ddof=1):.2f}" for of in (dev, test)]
+    stds = [f"4 buckets, std {np.std(series[:4], ddof=1):.2f}" for series in (dev, test)]
     assert stds[0] in drawn
     assert stds[0] != stds[1]
     silent = [replace(r, curve=()) for r in records]
@@ -273,13 +273,13 @@ def test_table_3_says_what_comes_closest() -> None:
 
 def test_words_of_buckets() -> None:
     records = study(languages=("de",), shots=(1,), buckets=3, seeds=(1,))
-    found = given(records, 5)
-    words = {("de", 1): [found.words[r.run_id] for r in records]}
+    data = given(records, 5)
+    words = {("de", 1): [data.words[r.run_id] for r in records]}
     union = frozenset().union(*(w.bucket for w in words["de", 1]))
     source = words["de", 1][0].source
     assert overlaps(words)[1]["de"] == len(union & source) / len(source)
     assert 0 < jaccards(words)[1]["de"] < 1
-    counts = improvement((found.outcomes["token_accuracy"][r.run_id], found.words[r.run_id]) for r in records)
+    counts = improvement((data.outcomes["token_accuracy"][r.run_id], data.words[r.run_id]) for r in records)
     assert counts[:, 0].sum() == 3 * 5 * 8
     # The study puts words of the bucket right more often.
     assert counts[0, 2] / counts[0, 1] > counts[2, 2] / counts[2, 1]
@@ -315,9 +315,9 @@ TUNED = ("naive", "fc", "fc_pooler")
 def tables(records: list[RunRecord], options: Options | None = None) -> tuple[Table, ...]:
     """What is tuned; and its tests: of all strategies, and of pairs."""
     (section,) = few_shot_sections(records, options=options)
-    made = {table.title: table for block in section.blocks for table in block.tables}
+    by_title = {table.title: table for block in section.blocks for table in block.tables}
     names = ("what is tuned", "do strategies differ", "all pairs of strategies")
-    return tuple(made[f"tokens: {name}"] for name in names if f"tokens: {name}" in made)
+    return tuple(by_title[f"tokens: {name}"] for name in names if f"tokens: {name}" in by_title)
 
 
 def cells(table: Table) -> list[dict[str, str]]:
@@ -347,22 +347,22 @@ def test_tests_of_what_is_tuned_are_those_of_other_libraries_on_means_of_languag
     wide = of_language.pivot_table(index="strategy", columns="language", values="value").loc[
         ["full", "fc", "fc_pooler"]
     ]
-    values, found = wide.to_numpy(), cells(pairs)
+    values, pair_rows = wide.to_numpy(), cells(pairs)
     at = [(0, 1), (0, 2), (1, 2)]
-    assert [(r["K"], r["a"], r["b"]) for r in found] == [
+    assert [(r["K"], r["a"], r["b"]) for r in pair_rows] == [
         ("K = 1", "full", "fc"), ("K = 1", "full", "fc_pooler"), ("K = 1", "fc", "fc_pooler"),
     ]  # fmt: skip
     differences = [values[i].mean() - values[j].mean() for i, j in at]
-    assert [r["Δ"].value for r in found] == pytest.approx(differences)
+    assert [r["Δ"].value for r in pair_rows] == pytest.approx(differences)
     error = np.sqrt(fit.mse_resid / 4)
     tukey = [stats.studentized_range.sf(abs(d) / error, 3, 6) for d in differences]
-    assert [r["Tukey, blocks"].value for r in found] == pytest.approx(tukey, rel=1e-6)
+    assert [r["Tukey, blocks"].value for r in pair_rows] == pytest.approx(tukey, rel=1e-6)
     half = stats.studentized_range.ppf(0.95, 3, 6) * error
-    assert found[0]["interval"] == f"[{100 * (differences[0] - half):.2f}, {100 * (differences[0] + half):.2f}]"
+    assert pair_rows[0]["interval"] == f"[{100 * (differences[0] - half):.2f}, {100 * (differences[0] + half):.2f}]"
     paired = multipletests([stats.ttest_rel(values[i], values[j]).pvalue for i, j in at], method="holm")[1]
     ranked = multipletests([stats.wilcoxon(values[i], values[j]).pvalue for i, j in at], method="holm")[1]
-    assert [r["paired t"].value for r in found] == pytest.approx(paired)
-    assert [r["Wilcoxon"].value for r in found] == pytest.approx(ranked)
+    assert [r["paired t"].value for r in pair_rows] == pytest.approx(paired)
+    assert [r["Wilcoxon"].value for r in pair_rows] == pytest.approx(ranked)
 
     # The table shows the same means, over what all strategies have, and the marks of paired t-tests against the first.
     *rows, across = cells(means)
@@ -382,14 +382,14 @@ def test_tests_of_what_is_tuned_are_those_of_other_libraries_on_means_of_languag
 def test_the_section_opens_with_gains_and_with_which_strategy_is_best() -> None:
     records = study(languages=("de", "fi", "hi", "tr"), shots=(1,), buckets=3, strategies=TUNED)
     (section,) = few_shot_sections(records)
-    said, caveat = section.conclusions
+    paragraph, caveat = section.conclusions
     means, *_ = tables(records)
     *_, across = cells(means)
     of_language = (
         few_shot_scores(records).query("strategy == 'full'").groupby("language")[["score", "zero_shot"]].mean()
     )
     gain = 100 * (of_language["score"] - of_language["zero_shot"]).mean()
-    assert said.startswith(
+    assert paragraph.startswith(
         f"Token accuracy: full gains {gain:.2f} points over zero-shot at K = 1 (mean over 4 languages)."
     )
     runs = section.data[0]
@@ -400,7 +400,7 @@ def test_the_section_opens_with_gains_and_with_which_strategy_is_best() -> None:
         f"{label} (−{100 * (across['full'].value - across[label].value):.2f} points, p {p_text(p, sign=True)})"
         for label, p in p_values.items()
     )
-    assert f"the baseline, full ({across['full']}%), mean score is significantly lower for {lower}." in said
+    assert f"the baseline, full ({across['full']}%), mean score is significantly lower for {lower}." in paragraph
     assert caveat.startswith("Caveat: replicates: 4 languages")
     assert "paired t-test over languages" in caveat
     assert "2 comparisons (K = 1)" in caveat
@@ -422,9 +422,9 @@ def test_the_family_of_a_section_holds_every_k_metric_and_source() -> None:
     parts = [part for part in section.data if isinstance(part, FewShotRuns)]
     assert len(parts) == 2
     raw = [pair.p for part in parts for pair in part.tests.unadjusted.values()]
-    found = [pair.p for part in parts for pair in part.tests.primary.values()]
+    adjusted = [pair.p for part in parts for pair in part.tests.primary.values()]
     assert len(raw) == 3
-    assert found == pytest.approx(multipletests(raw, method="holm")[1])
+    assert adjusted == pytest.approx(multipletests(raw, method="holm")[1])
 
 
 def test_of_one_language_the_replicates_are_its_buckets() -> None:
@@ -432,13 +432,13 @@ def test_of_one_language_the_replicates_are_its_buckets() -> None:
     means, anovas, pairs = tables(records, Options(baseline="fc"))
     of_bucket = few_shot_scores(records).groupby(["strategy", "bucket"])["score"].mean()
     p = stats.ttest_rel(of_bucket["full"], of_bucket["fc"]).pvalue
-    (row,), (shown,) = cells(pairs), cells(means)
+    (row,), (mean_row,) = cells(pairs), cells(means)
     # Of two strategies Tukey's test with blocks is the paired t-test.
     assert (row["Tukey, blocks"].value, row["paired t"].value) == pytest.approx((p, p), rel=1e-5)
     assert anovas.notes[0].startswith("replicates: 5 buckets (10 runs per strategy, averaged within each replicate)")
     assert "only to de" in anovas.notes[0]
-    assert (shown["language"], shown["fc"].mark) == ("de", "")
-    assert bool(shown["full"].mark) == (p < 0.05)
+    assert (mean_row["language"], mean_row["fc"].mark) == ("de", "")
+    assert bool(mean_row["full"].mark) == (p < 0.05)
     assert "the baseline, fc, at" in means.raised[0]
     assert "paired t-test over buckets" in means.raised[0]
     # Few-shot tables call naive full.
@@ -446,9 +446,9 @@ def test_of_one_language_the_replicates_are_its_buckets() -> None:
 
 
 def test_what_cannot_be_tested_says_why() -> None:
-    one = [run("de", 1, 0, seed, s) for seed in (1, 2, 3) for s in ("naive", "fc")]
+    one_bucket = [run("de", 1, 0, seed, s) for seed in (1, 2, 3) for s in ("naive", "fc")]
     apart = [run("de", 4, b, 1, s) for b, s in enumerate(("naive", "fc"))]
-    means, anovas, pairs = tables([*one, *apart])
+    means, anovas, pairs = tables([*one_bucket, *apart])
     (row,) = cells(pairs)
     # Seeds of one bucket are no evidence about others.
     assert [row[name] for name in ("K", "Tukey, blocks", "paired t", "Wilcoxon")] == ["K = 1", *["n/a [1]"] * 3]
@@ -459,7 +459,7 @@ def test_what_cannot_be_tested_says_why() -> None:
     (alone,) = tables(apart)
     assert alone.notes[-1].startswith("strategies are not tested")
     # With --unpaired a mean is over what its own strategy has.
-    wide, *_ = tables([*one, *apart], Options(unpaired=True))
+    wide, *_ = tables([*one_bucket, *apart], Options(unpaired=True))
     assert [row["full"] for row in cells(wide)][1] != "–"
     assert any("each mean is over all of its strategy's" in note for note in wide.notes)
 

@@ -25,13 +25,13 @@ def few(make_run: Callable[..., Run], do: Callable[..., Run]) -> Run:
 
 def test_outcomes_and_words_are_those_of_the_run(few: Run) -> None:
     scored = record(few.directory)
-    found = read_few_shot(few.outputs, [scored], lambda directory: thaw(directory).dataset)
-    assert found.reasons == ()
-    outcome = found.outcomes["intent_accuracy"][few.id]
+    data = read_few_shot(few.outputs, [scored], lambda directory: thaw(directory).dataset)
+    assert data.reasons == ()
+    outcome = data.outcomes["intent_accuracy"][few.id]
     matrix = scored.scores["intent_accuracy"]
     assert np.mean(outcome.before == outcome.gold) == matrix[1, 1]
     assert np.mean(outcome.after == outcome.gold) == matrix[2, 1]
-    tags, words = found.outcomes["slot_f1"][few.id], found.words[few.id]
+    tags, words = data.outcomes["slot_f1"][few.id], data.words[few.id]
     test = {e.id: e for e in few.dataset.split("de", "test")}
     assert tags.lengths.tolist() == [len(words.test[i]) for i in tags.ids] == [len(test[i].tokens) for i in tags.ids]
     gold = [tag for i in tags.ids for tag in test[i].tags or ()]
@@ -54,14 +54,14 @@ def test_what_is_gone_is_a_reason(few: Run, tmp_path: Path) -> None:
     config.write_text(config.read_text(encoding="utf-8").replace(str(few.config.dataset.root), str(tmp_path / "gone")))
     few.directory.finish()
     mine = record(few.directory)
-    found = read_few_shot(few.outputs, [mine], lambda directory: thaw(directory).dataset)
-    assert few.id not in found.words
-    assert few.id in found.outcomes["slot_f1"]
-    (reason,) = found.reasons
+    data = read_few_shot(few.outputs, [mine], lambda directory: thaw(directory).dataset)
+    assert few.id not in data.words
+    assert few.id in data.outcomes["slot_f1"]
+    (reason,) = data.reasons
     assert reason.startswith("words: n/a: needs the data of the runs: ")
     shutil.rmtree(few.directory.path / "predictions")
-    found = read_few_shot(few.outputs, [mine], lambda directory: thaw(directory).dataset)
-    assert not found.outcomes
-    assert found.reasons[0].startswith("predictions: n/a: ")
+    data = read_few_shot(few.outputs, [mine], lambda directory: thaw(directory).dataset)
+    assert not data.outcomes
+    assert data.reasons[0].startswith("predictions: n/a: ")
     with pytest.raises(OSError, match="hop-1"):
         outcomes(few.directory)

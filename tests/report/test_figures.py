@@ -26,12 +26,12 @@ from .study import LANGUAGES, ORDERS, run, study
 TASKS = ("boolq", "udpos", "wic", "fewrel", "yelp", "agnews", "sst2", "dbpedia")
 
 
-def learning_curves(*given: Any) -> list[Figure]:
-    return [draw() for draw in curves.learning_curve_pages(*given)]
+def learning_curves(*records: Any) -> list[Figure]:
+    return [draw() for draw in curves.learning_curve_pages(*records)]
 
 
-def training_curves(*given: Any, last: int = 9) -> list[Figure]:
-    return [draw() for draw in list(curves.training_curve_pages(*given))[-last:]]
+def training_curves(*records: Any, last: int = 9) -> list[Figure]:
+    return [draw() for draw in list(curves.training_curve_pages(*records))[-last:]]
 
 
 def texts(figure: Figure) -> list[str]:
@@ -86,9 +86,9 @@ def figures() -> Iterator[tuple[str, Figure]]:
         comparison = comparisons(records)[0]
         for k, figure in enumerate(learning_curves(comparison, "intent_accuracy")):
             yield f"learning curves {name} {k}", figure
-        for what in ("loss", "intent_accuracy") if name != "wide" else ("loss",):
-            for k, figure in enumerate(training_curves(comparison, what, last=1)):
-                yield f"training curves {name} {what} {k}", figure
+        for quantity in ("loss", "intent_accuracy") if name != "wide" else ("loss",):
+            for k, figure in enumerate(training_curves(comparison, quantity, last=1)):
+                yield f"training curves {name} {quantity} {k}", figure
 
 
 def test_nothing_is_cut_off_or_lies_under_the_legend() -> None:
@@ -105,12 +105,12 @@ def test_nothing_is_cut_off_or_lies_under_the_legend() -> None:
 def test_a_heat_map_shows_every_cell_and_outlines_the_language_just_learnt() -> None:
     record = run("naive", "l2h", 3, LANGUAGES[::-1])
     figure = heatmap(record, "slot_f1")
-    shown = texts(figure)
+    labels = texts(figure)
     for score in record.scores["slot_f1"].ravel():
-        assert f"{100 * score:.1f}" in shown
+        assert f"{100 * score:.1f}" in labels
     for label in ("0 (before)", "1 th", "6 en", "evaluated on", "after hop", "slot F1 (%)"):
-        assert label in shown
-    assert " ".join("\n".join(shown).split()).count("Score matrix: naive, l2h, seed 3 (slots)") == 1
+        assert label in labels
+    assert " ".join("\n".join(labels).split()).count("Score matrix: naive, l2h, seed 3 (slots)") == 1
     frames = {(p.get_x(), p.get_y()) for p in figure.axes[0].patches if isinstance(p, Rectangle)}
     np.testing.assert_allclose(sorted(frames), [(j - 0.46, j + 0.54) for j in range(6)])
 
@@ -158,10 +158,10 @@ def test_learning_curves_are_over_the_runs_of_the_tables() -> None:
     (figure,) = learning_curves(comparisons(records)[0], "intent_accuracy")
     shared = 100 * records[0].scores["intent_accuracy"]
     np.testing.assert_allclose(figure.axes[0].lines[1].get_ydata(), shared[1:, 0])
-    told = "mean over the runs that all strategies have finished"
-    assert told in " ".join(" ".join(texts(figure)).split())
+    remark = "mean over the runs that all strategies have finished"
+    assert remark in " ".join(" ".join(texts(figure)).split())
     (whole,) = learning_curves(comparisons(records[:2])[0], "intent_accuracy")
-    assert told not in " ".join(" ".join(texts(whole)).split())
+    assert remark not in " ".join(" ".join(texts(whole)).split())
 
 
 def test_a_language_has_the_same_colour_in_every_order() -> None:
@@ -203,7 +203,7 @@ def test_training_curves_of_many_runs_are_their_median_and_nine_tenths() -> None
         [{"hop": hop, "epoch": 1, "step": 100, "loss": loss / hop, "dev": {}} for hop in (1, 2)] for loss in losses
     ]
     points[3][0]["step"] = 200
-    records = [run("naive", "en-th", k, ("en", "th"), curve=tuple(own)) for k, own in enumerate(points)]
+    records = [run("naive", "en-th", k, ("en", "th"), curve=tuple(run_points)) for k, run_points in enumerate(points)]
     (figure,) = training_curves(comparisons(records)[0], "loss")
     axes = figure.axes[0]
     (line,) = axes.lines

@@ -16,8 +16,8 @@ from xclrun.report.published import fsxlt
 ENGLISH = {"udpos": 29_606, "panx": 33_717}
 
 
-def rounded(one: object) -> tuple[float, float]:
-    return round(one.correlation.spearman, 2), round(one.correlation.pearson, 2)  # type: ignore[attr-defined]
+def rounded(association: object) -> tuple[float, float]:
+    return round(association.correlation.spearman, 2), round(association.correlation.pearson, 2)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in Path(fsxlt.__file__).parent.glob("*.csv")))
@@ -34,12 +34,12 @@ def test_the_copied_facts_equal_the_source(name: str) -> None:
 
 
 def test_a_number_that_several_tables_have_is_one_number() -> None:
-    found = defaultdict(set)
+    numbers = defaultdict(set)
     for table, rows in fsxlt.fsxlt_tables().items():
         if table in fsxlt.OF_SCORES:
             for r in rows:
-                found[r.task, r.language, r.shots, r.method].add((round(r.mean, 6), str(r.std)))
-    assert {key: values for key, values in found.items() if len(values) > 1} == {}
+                numbers[r.task, r.language, r.shots, r.method].add((round(r.mean, 6), str(r.std)))
+    assert {key: values for key, values in numbers.items() if len(values) > 1} == {}
 
 
 @pytest.mark.parametrize("task", ENGLISH)
@@ -53,8 +53,8 @@ def test_table_14_is_a_share_of_the_english_words(task: str) -> None:
 
     assert misses(ENGLISH[task]) == 0
     # No other vocabulary of about that size does it.
-    others = [n for n in range(ENGLISH[task] - 4000, ENGLISH[task] + 4000) if n != ENGLISH[task]]
-    assert min(map(misses, others)) > 0
+    other_sizes = [n for n in range(ENGLISH[task] - 4000, ENGLISH[task] + 4000) if n != ENGLISH[task]]
+    assert min(map(misses, other_sizes)) > 0
 
 
 def test_table_3_of_ner_is_met_to_the_printed_digit() -> None:
@@ -81,8 +81,8 @@ def test_with_the_bulgarian_row_that_table_14_lacks_pos_can_be_met_as_ner_is() -
     shares = np.array([overlap.get(language, np.nan) for language in gains])
     met = []
     for permille in np.arange(0.2, 20, 0.1):
-        found = correlate(list(gains.values()), np.where(np.isnan(shares), permille / 1000, shares))
-        if (round(found.spearman, 2), round(found.pearson, 2)) == fsxlt.printed("udpos", "lexical_overlap"):
+        correlation = correlate(list(gains.values()), np.where(np.isnan(shares), permille / 1000, shares))
+        if (round(correlation.spearman, 2), round(correlation.pearson, 2)) == fsxlt.printed("udpos", "lexical_overlap"):
             met.append(round(float(permille), 1))
     assert met == [1.4]
 
@@ -121,9 +121,9 @@ def test_table_4_is_table_11_minus_the_scores_with_source_training() -> None:
 
 
 def test_rows_of_table_10_are_a_thousand_reviews_of_each_label() -> None:
-    found = fsxlt.confusions("marc")
-    assert set(found) == {("de", 0), ("de", 1), ("zh", 0), ("zh", 1)}
-    for (_, shots), counts in found.items():
+    by_k = fsxlt.confusions("marc")
+    assert set(by_k) == {("de", 0), ("de", 1), ("zh", 0), ("zh", 1)}
+    for (_, shots), counts in by_k.items():
         for stars in "12345":
             # One-shot: means of five buckets, rounded to whole reviews.
             total = sum(count for (gold, _), count in counts.items() if gold == stars)

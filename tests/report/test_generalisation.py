@@ -28,13 +28,13 @@ def test_a_model_of_squad_stands_beside_glis_on_each_dataset_that_it_was_tested_
     block = make_block(gli_generalisation, section_of([on_others(1), on_others(2, shift=0.02)]))
     (table,) = block.tables
     assert table.header == ("key", "F1", "ours", "EM", "ours")
-    found = {row[0]: row[1:] for row in table.rows}
+    by_key = {row[0]: row[1:] for row in table.rows}
     # The model was tuned on SQuAD's validation set alone.
     assert any("tuned on squad's" in note for note in table.notes)
     # Means of 50 and 52, 40 and 42.
-    assert found["quac"] == ("56.20", "51.00", "43.90", "41.00")
-    assert found["qa_srl"] == ("77.50", "61.00", "65.00", "51.00")
-    assert found["triviaqa"][1] == found["qa_zre"][1] == "–"
+    assert by_key["quac"] == ("56.20", "51.00", "43.90", "41.00")
+    assert by_key["qa_srl"] == ("77.50", "61.00", "65.00", "51.00")
+    assert by_key["triviaqa"][1] == by_key["qa_zre"][1] == "–"
 
 
 def test_runs_with_other_settings_are_no_part_of_one_mean() -> None:

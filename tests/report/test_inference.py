@@ -119,7 +119,7 @@ def test_marks_are_paired_t_tests_against_the_baseline_with_holm_over_one_family
         for name in measures
     ]
     raw = [
-        stats.ttest_rel(*(by_order(one, metric, measures[name]) for one in (label, "naive"))).pvalue
+        stats.ttest_rel(*(by_order(name_of, metric, measures[name]) for name_of in (label, "naive"))).pvalue
         for label, metric, name in keys
     ]
     expected = dict(zip(keys, multipletests(raw, method="holm")[1], strict=True))
@@ -130,8 +130,8 @@ def test_marks_are_paired_t_tests_against_the_baseline_with_holm_over_one_family
     assert {"", "***"} <= set(marks.values())
     table = inference.comparisons()
     assert table is not None
-    shown = {(row[2], row[0], row[1]): row for row in table.rows}
-    row = shown["er", "intent", "FP"]
+    by_subject = {(row[2], row[0], row[1]): row for row in table.rows}
+    row = by_subject["er", "intent", "FP"]
     differences = np.subtract(*(by_order(label, "intent_accuracy", measures["FP"]) for label in ("er", "naive")))
     interval = stats.t.interval(0.95, len(ORDERS) - 1, differences.mean(), stats.sem(differences))
     assert row[3:5] == (f"{100 * differences.mean():.2f}", f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]")
@@ -147,16 +147,16 @@ def test_a_strategy_with_a_large_spread_gives_no_mark_and_hides_none() -> None:
     noisy += 2.45 * noisy.std(ddof=1) / math.sqrt(6) - noisy.mean()
     steady = 0.02 + rng.normal(0, 0.004, 6)
     finals = {"naive": level, "er": level + steady, "wild": level + noisy}
-    made = []
+    runs = []
     for k, order in enumerate(orders):
         languages = tuple(LANGUAGES[(j + k) % 6] for j in range(6))
         for label, values in finals.items():
             R = np.full((7, 6), 0.5)
             R[-1] = values[k]
-            made.append(dataclasses.replace(
+            runs.append(dataclasses.replace(
                 run(label, order, 1, languages, metrics=("intent_accuracy",)), scores={"intent_accuracy": R}
             ))  # fmt: skip
-    inference = inference_of(made, primary=("FP",))
+    inference = inference_of(runs, primary=("FP",))
     marks = inference.marks()
     assert marks["wild", "intent_accuracy", "FP"] == ""
     assert marks["er", "intent_accuracy", "FP"] in ("**", "***")
@@ -168,26 +168,26 @@ def test_a_strategy_with_a_large_spread_gives_no_mark_and_hides_none() -> None:
 def transfer_study(seeds: tuple[int, ...], primary: tuple[str, ...] = ("T",)) -> Inference:
     """Two strategies, the second with reference models of its own; orders of one seed share the reference models."""
     rng = np.random.default_rng(7)
-    made = []
+    runs = []
     for seed in seeds:
         for expansion in (None, "adapters"):
             extra = {} if expansion is None else {"expansion": {"name": expansion, "pretrained": None}}
             M = 0.7 + rng.normal(0, 0.02, 6) + rng.normal(0, 0.03)
             alone = np.full((7, 6), 0.1)
             alone[range(1, 7), range(6)] = M
-            own = f"lang_spec_ft+{expansion}" if expansion else "lang_spec_ft"
-            made.append(dataclasses.replace(
-                run(own, "h2l", seed, LANGUAGES, settings=extra, metrics=("intent_accuracy",)),
+            reference = f"lang_spec_ft+{expansion}" if expansion else "lang_spec_ft"
+            runs.append(dataclasses.replace(
+                run(reference, "h2l", seed, LANGUAGES, settings=extra, metrics=("intent_accuracy",)),
                 stream="independent", scores={"intent_accuracy": alone},
             ))  # fmt: skip
             for order, languages in ORDERS.items():
                 R = 0.5 + rng.normal(0, 0.01, (7, 6))
                 name = f"naive+{expansion}" if expansion else "naive"
-                made.append(dataclasses.replace(
+                runs.append(dataclasses.replace(
                     run(name, order, seed, languages, settings=extra, metrics=("intent_accuracy",)),
                     scores={"intent_accuracy": R},
                 ))  # fmt: skip
-    return inference_of(made, primary=primary)
+    return inference_of(runs, primary=primary)
 
 
 def test_transfer_with_one_seed_is_labelled_and_has_no_marks() -> None:
@@ -253,10 +253,10 @@ def test_marks_compare_with_one_named_baseline() -> None:
     alone = inference_of(records(), baseline="lang_spec_ft")
     assert alone.marks() == {}
     assert alone.baseline_notes()[0].startswith("no significance marks: the baseline, lang_spec_ft, ")
-    shown = Summary(summarise(records()), summary.comparison, alone.marks(), marks_meaning=alone.marks_meaning).main(
+    table = Summary(summarise(records()), summary.comparison, alone.marks(), marks_meaning=alone.marks_meaning).main(
         ["intent_accuracy"]
     )
-    assert shown.raised == ("bold: best of the column",)
+    assert table.raised == ("bold: best of the column",)
     without = [r for r in records() if r.strategy != "naive"]
     assert inference_of(without).baseline == "er"  # rather than a reference, which come last
 
@@ -314,8 +314,8 @@ def test_what_is_not_said_of_all_tests_names_those_that_it_is_said_of() -> None:
     records = study(("naive", "er", "gdumb"), ("h2l", "l2h"), (1,))
     records = [dataclasses.replace(r, stream="growing") if r.strategy == "gdumb" else r for r in records]
     notes = inference_of(records).anovas().notes  # type: ignore[union-attr]
-    said = [note for note in notes if "replicates: 2 orders" in note]
-    assert said == [
+    scopes = [note for note in notes if "replicates: 2 orders" in note]
+    assert scopes == [
         "intent F, slots F: replicates: 2 orders; 2 strategies",
         "intent T0, slots T0: replicates: 2 orders; given these reference models (one seed); 2 strategies",
         "intent FP, slots FP: replicates: 2 orders; 3 strategies",
@@ -404,10 +404,10 @@ def test_figures_are_whole_and_say_what_they_show() -> None:
 def test_fewer_than_five_runs_are_points_and_equal_ones_lie_side_by_side() -> None:
     def drawn_of(seeds: tuple[int, ...]) -> tuple[int, list[Any]]:
         # Seeds differ by nothing, so all runs of an order have equal values.
-        of = [run("naive", order, 1, ORDERS[order]) for order in ("h2l", "l2h")]
-        of = [dataclasses.replace(one, seed=s, run_id=f"{one.run_id}-{s}") for one in of for s in seeds]
-        summary = summary_of(of)
-        axes = one_hop_figure(summary, References(of), "intent_accuracy").axes[0]
+        runs = [run("naive", order, 1, ORDERS[order]) for order in ("h2l", "l2h")]
+        runs = [dataclasses.replace(record, seed=s, run_id=f"{record.run_id}-{s}") for record in runs for s in seeds]
+        summary = summary_of(runs)
+        axes = one_hop_figure(summary, References(runs), "intent_accuracy").axes[0]
         return len(axes.patches), [line for line in axes.lines if line.get_marker() == "."]
 
     boxes, points = drawn_of((1, 2))
@@ -421,11 +421,13 @@ def test_fewer_than_five_runs_are_points_and_equal_ones_lie_side_by_side() -> No
 
 
 def test_strategies_with_identical_scores_are_both_visible(tmp_path: Path) -> None:
-    of = [run("naive", order, 1, ORDERS[order]) for order in ("h2l", "l2h")]
-    config = of[0].config | {"strategy": {"name": "agem"}}
-    of += [dataclasses.replace(one, strategy="agem", run_id=f"agem-{one.run_id}", config=config) for one in of]
-    of += [run("er", order, 1, ORDERS[order]) for order in ("h2l", "l2h")]
-    figure = trade_off_figure(summary_of(of), "intent_accuracy")
+    runs = [run("naive", order, 1, ORDERS[order]) for order in ("h2l", "l2h")]
+    config = runs[0].config | {"strategy": {"name": "agem"}}
+    runs += [
+        dataclasses.replace(record, strategy="agem", run_id=f"agem-{record.run_id}", config=config) for record in runs
+    ]
+    runs += [run("er", order, 1, ORDERS[order]) for order in ("h2l", "l2h")]
+    figure = trade_off_figure(summary_of(runs), "intent_accuracy")
     save(figure, tmp_path, "trade_offs")
     naive, agem, er = (line for line in figure.axes[0].lines if line.get_marker() != "None")
     np.testing.assert_array_equal(naive.get_xydata(), agem.get_xydata())

@@ -19,12 +19,12 @@ from .study import LANGUAGES, run, study, summary_of
 from .test_figures import is_cut_off, texts
 
 
-def points(record: RunRecord, every: int = 500, own: int = 1800) -> tuple[dict[str, Any], ...]:
+def points(record: RunRecord, every: int = 500, total: int = 1800) -> tuple[dict[str, Any], ...]:
     """Scores that wander from one row of the matrix to the next, with noise of their own for dev and test."""
-    rng, found = np.random.default_rng(list(record.run_id.encode())), []
+    rng, recorded = np.random.default_rng(list(record.run_id.encode())), []
     for hop in range(1, record.hops + 1):
-        for seen in (*range(every, own, every), own):
-            share, point = seen / own, {"hop": hop, "step": seen // 16, "examples": seen, "own": seen}
+        for seen in (*range(every, total, every), total):
+            share, point = seen / total, {"hop": hop, "step": seen // 16, "examples": seen, "own": seen}
             for split in ("dev", "test"):
                 point[split] = {
                     language: {
@@ -35,8 +35,8 @@ def points(record: RunRecord, every: int = 500, own: int = 1800) -> tuple[dict[s
                     }
                     for j, language in enumerate(record.languages)
                 }
-            found.append(point)
-    return tuple(found)
+            recorded.append(point)
+    return tuple(recorded)
 
 
 def with_points(records: list[RunRecord]) -> list[RunRecord]:
@@ -55,10 +55,10 @@ def column(table: Table, name: str) -> dict[tuple[str, ...], str]:
 
 def test_the_measures_of_lifelong_learning_are_means_over_runs() -> None:
     table = inside_hops.efficiency_table(summary(), "slot_f1")
-    shown = column(table, "AULTC ↑"), column(table, "FP ↑")
+    columns = column(table, "AULTC ↑"), column(table, "FP ↑")
     for label, runs in summary().comparison.strategies.items():
         for column_shown, values in zip(
-            shown,
+            columns,
             ([aultc(r, "slot_f1") for r in runs], [r.scores["slot_f1"][-1].mean() for r in runs]),
             strict=True,
         ):
@@ -104,10 +104,10 @@ def test_curves_show_means_over_seeds_and_tell_the_area() -> None:
 
 
 def test_the_figure_of_selection_shows_what_its_table_says() -> None:
-    found = inside_hops.selected_checkpoints(summary(), "intent_accuracy")
+    selected = inside_hops.selected_checkpoints(summary(), "intent_accuracy")
     table, figure = (
-        inside_hops.checkpoint_table(summary(), found, "intent_accuracy"),
-        inside_hops.selection_figure(summary(), found, "intent_accuracy"),
+        inside_hops.checkpoint_table(summary(), selected, "intent_accuracy"),
+        inside_hops.selection_figure(summary(), selected, "intent_accuracy"),
     )
     assert not is_cut_off(figure)
     assert len(table.rows) == 3 * (len(LANGUAGES) + 1)
@@ -117,20 +117,20 @@ def test_the_figure_of_selection_shows_what_its_table_says() -> None:
         "selected": scores.lines, "oracle": scores.lines,
         "agreement: source dev": agreement.lines, "agreement: own dev": agreement.lines,
     }  # fmt: skip
-    told = {"selected": "selected:", "oracle": "oracle:", "agreement: source dev": "dev of the hop",
+    labels = {"selected": "selected:", "oracle": "oracle:", "agreement: source dev": "dev of the hop",
             "agreement: own dev": "dev of the language"}  # fmt: skip
     for name, lines in drawn.items():
-        (line,) = (one for one in lines if str(one.get_label()).startswith(told[name]))
-        shown = [column(table, name)[label, "mean"] for label in found]
-        assert [f"{value:.2f}" for value in line.get_ydata()] == shown
+        (line,) = (candidate for candidate in lines if str(candidate.get_label()).startswith(labels[name]))
+        cells = [column(table, name)[label, "mean"] for label in selected]
+        assert [f"{value:.2f}" for value in line.get_ydata()] == cells
     assert "bars: spread over seeds" in " ".join(texts(figure))
 
 
 def test_one_seed_has_no_spread() -> None:
     records = with_points([run("naive", "h2l", 1, LANGUAGES)])
-    one = summary_of(records)
+    summary_of_seed = summary_of(records)
     table = inside_hops.checkpoint_table(
-        one, inside_hops.selected_checkpoints(one, "intent_accuracy"), "intent_accuracy"
+        summary_of_seed, inside_hops.selected_checkpoints(summary_of_seed, "intent_accuracy"), "intent_accuracy"
     )
     assert table is not None
     assert set(column(table, "spread of selected").values()) == {"–"}

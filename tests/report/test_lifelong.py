@@ -30,9 +30,9 @@ METRIC = "statement_accuracy"
 def curve(rng: np.random.Generator, keys: tuple[str, ...], hops: int, shift: float) -> tuple[dict[str, Any], ...]:
     names = (METRIC, "true_f1", "true_rate", "false_rate")
     return tuple(
-        {"hop": hop, "step": own, "examples": own, "own": own,
+        {"hop": hop, "step": seen, "examples": seen, "own": seen,
          "test": {k: {name: float(rng.uniform(0.3, 0.6) + shift) for name in names} for k in keys}}
-        for hop in range(1, hops + 1) for own in (500, 1000)
+        for hop in range(1, hops + 1) for seen in (500, 1000)
     )  # fmt: skip
 
 
@@ -53,15 +53,15 @@ def test_statements_by_key_are_the_means_over_runs() -> None:
     table = lifelong.statement_table(section_of([statements(seed=1), statements(seed=2, gain=0.02)]).summary)
     assert table is not None
     assert table.header == ("strategy", "key", "accuracy", "constant", "F1", "TPR", "TNR", "balanced", "choice")
-    found = rows(table)
+    by_key = rows(table)
     # After the last hop 0.2 above the floor of 0.75, once 0.22.
-    assert found["naive", "pos"]["accuracy"] == "96.00"
-    assert found["naive", "pos"]["constant"] == "75.00"
-    assert found["naive", "pos"]["TPR"] == "86.00"
-    assert found["naive", "topics"]["choice"] == "–"
+    assert by_key["naive", "pos"]["accuracy"] == "96.00"
+    assert by_key["naive", "pos"]["constant"] == "75.00"
+    assert by_key["naive", "pos"]["TPR"] == "86.00"
+    assert by_key["naive", "topics"]["choice"] == "–"
     # Not the mean over the keys that have it.
-    assert found["naive", "mean"]["choice"] == "–"
-    assert found["naive", "mean"]["accuracy"] == "83.50"
+    assert by_key["naive", "mean"]["choice"] == "–"
+    assert by_key["naive", "mean"]["accuracy"] == "83.50"
     assert lifelong.statement_table(section_of([record()]).summary) is None
 
 
@@ -76,14 +76,14 @@ def test_measures_are_distributed_over_many_orders() -> None:
                        scores={METRIC: np.full((6, 5), 0.6)}, run_id="alone"))  # fmt: skip
     section = section_of(runs)
     block = make_block(lifelong.over_orders, section)
-    found = rows(block.tables[0])
-    assert {key[1]: key[2] for key in found} == {"AULTC": "120", "F_m": "120", "I_m": "120", "A_m": "120"}
+    by_measure = rows(block.tables[0])
+    assert {key[1]: key[2] for key in by_measure} == {"AULTC": "120", "F_m": "120", "I_m": "120", "A_m": "120"}
     final = {run.order: run.scores[METRIC][-1].mean() for run in runs[:-1]}
-    lowest = found["naive", "A_m", "120"]
+    lowest = by_measure["naive", "A_m", "120"]
     assert lowest["lowest"] == f"{100 * min(final.values()):.2f}"
     assert lowest["median"] == f"{100 * np.median(list(final.values())):.2f}"
     assert block.tables[0].rows[3][4] == min(final, key=final.__getitem__)
-    published = {key[1]: row["published"] for key, row in found.items()}
+    published = {key[1]: row["published"] for key, row in by_measure.items()}
     assert published == {"AULTC": "lowest 58.72", "F_m": "highest 16.77", "I_m": "highest 6.07", "A_m": "lowest 62.94"}
     assert any("encoder: bert, ours tiny" in note for note in block.tables[0].notes)
     panels = block.plots[0].draw().axes
@@ -96,10 +96,10 @@ def test_rates_over_time_are_means_over_keys_and_seeds() -> None:
     figure = drawn(section_of(runs), lifelong.statements, "rates")
     assert [axes.get_ylabel() for axes in figure.axes] == ["F1 of true", "true-positive rate", "true-negative rate"]
     line = next(line for line in figure.axes[1].get_lines() if len(line.get_xdata()) == 5)
-    own = [[p["test"][k]["true_rate"] for k in KEYS] for run in runs[:2] for p in run.points]
+    rates = [[p["test"][k]["true_rate"] for k in KEYS] for run in runs[:2] for p in run.points]
     np.testing.assert_allclose(line.get_xdata(), [0, 500, 1000, 1500, 2000])
-    wanted = np.array(own).reshape(2, 4, 2).mean(axis=(0, 2))
-    np.testing.assert_allclose(line.get_ydata(), [20, *(100 * wanted)])
+    expected = np.array(rates).reshape(2, 4, 2).mean(axis=(0, 2))
+    np.testing.assert_allclose(line.get_ydata(), [20, *(100 * expected)])
 
 
 def test_learning_curves_shade_aultc_and_name_what_is_learnt() -> None:
@@ -117,7 +117,7 @@ def test_t_tests_over_seeds_are_scipy_s_and_holm_s_by_hand() -> None:
             for seed in seeds]  # fmt: skip
     section = section_of(runs)
     (table,) = make_block(lifelong.seeds, section).tables
-    found = rows(table)
+    by_pair = rows(table)
     nothing = np.full(2, np.nan)
     for name in ("AULTC", "F_m_curve", "F_m", "FP"):
         values = {
@@ -125,11 +125,11 @@ def test_t_tests_over_seeds_are_scipy_s_and_holm_s_by_hand() -> None:
             for strategy in ("naive", "replay", "mbpa")
         }
         pairs = [("naive", "replay"), ("naive", "mbpa"), ("replay", "mbpa")]
-        pairs = [pair if ("pos-topics", name, *pair) in found else pair[::-1] for pair in pairs]
+        pairs = [pair if ("pos-topics", name, *pair) in by_pair else pair[::-1] for pair in pairs]
         raw = {pair: ttest_rel(values[pair[0]], values[pair[1]]).pvalue for pair in pairs}
         previous = 0.0
         for rank, pair in enumerate(sorted(raw, key=raw.__getitem__)):
-            cells = found[("pos-topics", name, *pair)]
+            cells = by_pair[("pos-topics", name, *pair)]
             assert cells["seeds"] == "5"
             assert cells["A − B"] == f"{np.mean(np.subtract(values[pair[0]], values[pair[1]])):+.2f}"
             previous = max(previous, min(1.0, (3 - rank) * raw[pair]))
@@ -150,22 +150,22 @@ def test_published_numbers_stand_beside_the_same_stream_alone() -> None:
     runs = [online("naive", seed, standard) for seed in (1, 2)]
     (table,) = make_block(lifelong.ll_table, section_of(runs)).tables
     assert table.header == ("strategy", "AULTC", "ours", "F_m", "ours", "I_m", "ours", "A_m", "ours")
-    found = {row[0]: row[1:] for row in table.rows}
+    by_method = {row[0]: row[1:] for row in table.rows}
     nothing = np.full(5, np.nan)
-    assert found["naive"][::2] == ("60.95 ± 1.64", "12.78 ± 3.30", "1.52 ± 1.70", "68.26 ± 3.87")
+    assert by_method["naive"][::2] == ("60.95 ± 1.64", "12.78 ± 3.30", "1.52 ± 1.70", "68.26 ± 3.87")
     for at, name in ((1, "AULTC"), (3, "F_m_curve"), (7, "FP")):
         ours = np.mean([measure(run, METRIC, nothing)[name, ""] for run in runs])  # type: ignore[arg-type]
-        assert found["naive"][at] == f"{100 * ours:.2f}"
-    assert found["naive"][5] == "–"  # no runs that learn each key alone
-    assert found["single_task"][::2] == ("–", "–", "–", "80.64 ± 1.37")
-    assert set(found["mbpa_pp"][1::2]) == {"–"}
+        assert by_method["naive"][at] == f"{100 * ours:.2f}"
+    assert by_method["naive"][5] == "–"  # no runs that learn each key alone
+    assert by_method["single_task"][::2] == ("–", "–", "–", "80.64 ± 1.37")
+    assert set(by_method["mbpa_pp"][1::2]) == {"–"}
     turned = [online("naive", 1, standard[::-1])]
     assert not make_block(lifelong.ll_table, section_of(turned))
 
 
 def shown_and_hidden(keys: tuple[str, ...]) -> list[RunRecord]:
     """Two strategies and their controls, which read no text: these score lower, and forget nothing."""
-    found = []
+    runs = []
     for strategy, gain in (("naive", 0.1), ("replay", 0.2)):
         for seed in (1, 2, 3):
             for context in ("hidden", "shown"):
@@ -177,8 +177,8 @@ def shown_and_hidden(keys: tuple[str, ...]) -> list[RunRecord]:
                 if context == "hidden":
                     scores = {**run.scores, METRIC: np.full_like(run.scores[METRIC], 0.3)}
                     run = dataclasses.replace(run, scores=scores)
-                found.append(run)
-    return found
+                runs.append(run)
+    return runs
 
 
 def test_what_reads_no_text_is_a_control_and_no_strategy() -> None:
@@ -186,9 +186,9 @@ def test_what_reads_no_text_is_a_control_and_no_strategy() -> None:
     assert not is_control(record(config={"dataset": {"statements": {"kind": None, "context": "hidden"}}}))
     section = section_of(shown_and_hidden(KEYS))
     assert section.inference.baseline == "naive(context=shown)"
-    found, _ = section.conclusions
-    assert "replay(context=shown)" in found
-    assert "hidden" not in found
+    paragraph, _ = section.conclusions
+    assert "replay(context=shown)" in paragraph
+    assert "hidden" not in paragraph
     (table,) = section.summary.means()
     assert [row[0] for row in table.rows[:2]] == ["naive(context=shown)", "replay(context=shown)"]
     assert table.ruled == (2, 4)
@@ -198,9 +198,9 @@ def test_what_reads_no_text_is_a_control_and_no_strategy() -> None:
     # Nor are they LL's: no test over seeds, no row of its Table 1.
     (tests,) = make_block(lifelong.seeds, section).tables
     assert {row[2:4] for row in tests.rows} == {("naive(context=shown)", "replay(context=shown)")}
-    (beside,) = make_block(lifelong.ll_table, section_of(shown_and_hidden(ll.STREAMS["standard"]))).tables
-    assert any("training examples per key: 10,000, ours 2,000;" in note for note in beside.notes)
-    rows = {row[0]: row for row in beside.rows}
+    (published,) = make_block(lifelong.ll_table, section_of(shown_and_hidden(ll.STREAMS["standard"]))).tables
+    assert any("training examples per key: 10,000, ours 2,000;" in note for note in published.notes)
+    rows = {row[0]: row for row in published.rows}
     assert "naive: naive(context=shown)" in rows
     assert not any("hidden" in name for name in rows)
     runs = [run for run in shown_and_hidden(ll.STREAMS["standard"]) if run.run_id.startswith("naive-shown")]
@@ -221,8 +221,8 @@ def test_every_table_of_scores_of_statements_prints_what_a_constant_answer_score
     assert chosen is not None
     assert [row[1] for row in chosen.rows if row[0] == "constant answer"] == [*standard, "mean"]
     assert {row[2:4] for row in chosen.rows if row[0] == "constant answer"} == {("75.00", "75.00")}
-    (beside,) = make_block(lifelong.ll_table, section_of(runs)).tables
-    assert beside.rows[-1] == ("constant answer", *["–"] * 7, "75.00")
+    (published,) = make_block(lifelong.ll_table, section_of(runs)).tables
+    assert published.rows[-1] == ("constant answer", *["–"] * 7, "75.00")
     # T0 begins at one of the two constant answers, which the seed chooses: 25 or 75 %.
     for table in (*summary.means(), summary.orders(METRIC), summary.languages(METRIC, "T0")):
         assert HOP_0 in table.notes
@@ -237,11 +237,11 @@ def test_tables_say_whose_curves_are_of_the_unadapted_model() -> None:
     settings = {"neighbours": 25, "adapt_steps": 10, "replay_write": 0.1}
 
     def tables(**more: Any) -> list[Table]:
-        own = {"strategy": {"name": "mbpa", **settings, **more}}
+        run_config = {"strategy": {"name": "mbpa", **settings, **more}}
         section = section_of([*(online("naive", k, standard) for k in (1, 2)),
-                              *(online("mbpa", k, standard, 0.1, config=own) for k in (1, 2))])  # fmt: skip
+                              *(online("mbpa", k, standard, 0.1, config=run_config) for k in (1, 2))])  # fmt: skip
         parts = (inside_hops.inside_hops, lifelong.ll_table, lifelong.seeds, checkpoints.checkpoints)
-        return [make_block(one, section).tables[0] for one in parts]
+        return [make_block(entry, section).tables[0] for entry in parts]
 
     begin = "mbpa: points inside hops (AULTC, curves, F_m_curve, I_m_curve) evaluate the model without adaptation"
     for table in tables(adapt_points=False):

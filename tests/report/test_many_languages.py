@@ -70,17 +70,17 @@ def test_few_languages_have_a_column_each_and_a_note_of_scripts() -> None:
 def test_a_matrix_of_51_languages_fits_a_page_in_colours_and_names_each() -> None:
     keys = tuple(f"l{k}-XX" for k in range(51))
     records = [run(name, "o", 1, keys, metrics=(METRIC,)) for name in ("naive", "er")]
-    one, both = heatmap(records[0], METRIC), heatmaps({r.strategy: [r] for r in records}, METRIC, "o")
-    for figure in (one, both):
+    single, both = heatmap(records[0], METRIC), heatmaps({r.strategy: [r] for r in records}, METRIC, "o")
+    for figure in (single, both):
         assert figure.get_size_inches()[0] <= WIDEST
-    panels = [one.axes[0], *both.axes[:2]]
+    panels = [single.axes[0], *both.axes[:2]]
     for axes in panels:
         assert not [text for text in axes.texts if text.get_text()]
         assert [label.get_text() for label in axes.get_xticklabels()] == list(keys)
         assert axes.get_images()[0].get_array().shape == (52, 51)
     # Names beside each other do not overlap: less high than a cell.
-    height = one.get_size_inches()[1] / 54 * 72
-    assert max(label.get_fontsize() for label in one.axes[0].get_yticklabels()) < height
+    height = single.get_size_inches()[1] / 54 * 72
+    assert max(label.get_fontsize() for label in single.axes[0].get_yticklabels()) < height
     few = heatmap(run("naive", "o", 1, keys[:MOST], metrics=(METRIC,)), METRIC)
     assert len([text for text in few.axes[0].texts if text.get_text()]) == MOST * (MOST + 1)
 
@@ -91,17 +91,17 @@ def test_curves_of_many_languages_are_means_of_those_learnt_and_those_to_come() 
     (page,) = learning_curve_pages(comparison, METRIC)
     axes = page().axes[0]
     scores = 100 * record.scores[METRIC]
-    learnt, others = axes.lines
+    learnt, unseen = axes.lines
     assert np.allclose(learnt.get_xdata(), range(1, 21))
     assert np.allclose(learnt.get_ydata(), [scores[i, :i].mean() for i in range(1, 21)])
-    assert np.allclose(others.get_xdata(), range(20))
-    assert np.allclose(others.get_ydata(), [scores[i, i:].mean() for i in range(20)])
+    assert np.allclose(unseen.get_xdata(), range(20))
+    assert np.allclose(unseen.get_ydata(), [scores[i, i:].mean() for i in range(20)])
     each, _ = axes.collections  # the other: lines upright
     assert len(each.get_segments()) == 20  # type: ignore[attr-defined]
     (training,) = training_curve_pages(comparison, "loss")
     # Names are not there, and nothing says that they are.
     drawn = training()
     assert not [text for text in drawn.axes[0].texts if text.get_text()]
-    told = [text.get_text() for text in drawn.findobj(Text)]
-    assert "main steps (vertical: start of a hop)" in told
-    assert not any("above" in text for text in told)
+    labels = [text.get_text() for text in drawn.findobj(Text)]
+    assert "main steps (vertical: start of a hop)" in labels
+    assert not any("above" in text for text in labels)

@@ -110,14 +110,14 @@ def probed(page: Path, profile: Path, width: int, probe: str = PROBE) -> dict[st
     acted = page.with_name(f"probe-{width}.html")
     text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{probe}</script></body>")
     acted.write_text(text, encoding="utf-8")
-    shown = subprocess.run(
+    output = subprocess.run(
         [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", f"--user-data-dir={profile}", f"--window-size={width},900",
          "--virtual-time-budget=5000", "--dump-dom", acted.as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    answer = re.search(r"ANSWER(.*)ANSWER", shown.stdout, re.DOTALL)
-    assert answer, shown.stdout[-500:] + shown.stderr[-500:]
+    answer = re.search(r"ANSWER(.*)ANSWER", output.stdout, re.DOTALL)
+    assert answer, output.stdout[-500:] + output.stderr[-500:]
     result: dict[str, Any] = json.loads(answer[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     return result
 

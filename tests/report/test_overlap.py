@@ -31,13 +31,13 @@ COUNTS = rows(
 
 
 def test_shares_within_hops_and_at_switches_by_hand() -> None:
-    for given in (COUNTS, COUNTS.sample(frac=1, random_state=1), COUNTS.convert_dtypes()):
-        found = overlap(given, "embeddings")
-        np.testing.assert_array_equal(found.share, [np.nan, 0.5, 1 / 16, 1, 0.25])
-        assert found.first.tolist() == [False, False, True, False, False]
-        assert found.within() == pytest.approx((0.5 + 1 + 0.25) / 3)
-        assert found.at_switches() == 1 / 16
-        rest = overlap(given, "rest")
+    for counts in (COUNTS, COUNTS.sample(frac=1, random_state=1), COUNTS.convert_dtypes()):
+        overlaps = overlap(counts, "embeddings")
+        np.testing.assert_array_equal(overlaps.share, [np.nan, 0.5, 1 / 16, 1, 0.25])
+        assert overlaps.first.tolist() == [False, False, True, False, False]
+        assert overlaps.within() == pytest.approx((0.5 + 1 + 0.25) / 3)
+        assert overlaps.at_switches() == 1 / 16
+        rest = overlap(counts, "rest")
         # Of two steps without a gradient none is shared.
         np.testing.assert_array_equal(rest.share, [np.nan, 1, 0.9, 0, 0])
         np.testing.assert_array_equal(rest.nonzero, [100, 100, 90, 0, 0])
@@ -60,10 +60,10 @@ def section(**counts: Any) -> StrategySection:
 def test_the_report_tells_and_draws_what_runs_counted() -> None:
     doubled = COUNTS.assign(both=COUNTS["both"] / 2)
     block = make_block(gradient_overlap, section(naive1=COUNTS, naive2=doubled))
-    found = {row[2]: row for row in block.tables[0].rows}
-    assert set(found) == {"embeddings", "rest"}
+    by_part = {row[2]: row for row in block.tables[0].rows}
+    assert set(by_part) == {"embeddings", "rest"}
     # Mean of both runs: 7.8 of each; (19 / 4 + 19 / 8) / 2; shares once and by half.
-    assert found["embeddings"] == ("en-de", "naive", "embeddings", "2", "8", "4", "43.75", "4.69")
+    assert by_part["embeddings"] == ("en-de", "naive", "embeddings", "2", "8", "4", "43.75", "4.69")
     figure = block.plots[0].draw()
     assert figure is not None
     line, switch = figure.axes[0].get_lines()

@@ -47,7 +47,7 @@ def small(strategies: tuple[str, ...], seeds: tuple[int, ...]) -> list[RunRecord
     """Runs of one metric without training curves, whose figures are quickly drawn."""
     orders = {"h2l": ("en", "de", "th"), "l2h": ("th", "de", "en")}
     return [
-        run(name, order, seed, them, **ONE) for name in strategies for order, them in orders.items() for seed in seeds
+        run(name, order, seed, keys, **ONE) for name in strategies for order, keys in orders.items() for seed in seeds
     ]
 
 
@@ -186,8 +186,8 @@ def test_captions_stand_above_figures_and_say_what_they_show(page: str, read: Re
 
 
 def test_the_page_opens_with_what_was_found_and_has_one_table_of_all_pairs(page: str) -> None:
-    found = page.index('<div class="found">')
-    assert page.index("<h2") < found < page.index("<figure")
+    conclusions = page.index('<div class="found">')
+    assert page.index("<h2") < conclusions < page.index("<figure")
     assert re.search(
         r"forgetting from the baseline, naive \([\d.]+ points\), is not significant for er \(−[\d.]+ po", page
     )

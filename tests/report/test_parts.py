@@ -53,10 +53,10 @@ def predictions(record: RunRecord) -> Predictions:
 def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     """A new part has to be shown here too: the runs below must have what it needs."""
     orders = {order: tuple(k for k in ORDERS[order] if k in ("en", "de", "th")) for order in ("h2l", "l2h")}
-    records = [run(name, order, 1, them) for order, them in orders.items() for name in ("naive", "er")]
+    records = [run(name, order, 1, order_keys) for order, order_keys in orders.items() for name in ("naive", "er")]
     records = with_points(records)
-    given: dict[str, Any] = {record.run_id: predictions(record) for record in records}
-    strategies = section_of(records, options=Options(table="8"), predictions=lambda: given)
+    predicted: dict[str, Any] = {record.run_id: predictions(record) for record in records}
+    strategies = section_of(records, options=Options(table="8"), predictions=lambda: predicted)
 
     buckets = few_shot.study(languages=("de", "hi"), shots=(1,), buckets=2, strategies=("naive", "fc"))
     behind = few_shot.given(buckets, 4)
@@ -84,9 +84,9 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     sections += [section_of(grid[:1], options=Options(choice=choose(grid, ("strategy.memory",))))]
     sections += [section_of(test_published_ranks.records(orders=("order1",)))]
     sections += [section_of([test_generalisation.on_others(1)]), section_of([test_tasks.random_curriculum()])]
-    shown = [block for section in sections for block in section.blocks]
+    all_blocks = [block for section in sections for block in section.blocks]
 
-    assert PARTS.keys() - {block.part.name for block in shown} == set()
+    assert PARTS.keys() - {block.part.name for block in all_blocks} == set()
     named: set[tuple[str, str, str]] = set()
     for section in sections:
         plots = [plot for block in section.blocks for plot in block.plots]
@@ -96,12 +96,14 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
             kind = plot.name.removeprefix("few_shot_")
             figures = [mention for mention in test_captions.mentions(plot.caption) if mention[1] == "figure"]
             if figures:
-                (*_, figure) = sorted((one for one in test_captions.FIGURES if kind.startswith(f"{one}_")), key=len)
+                (*_, figure) = sorted(
+                    (known_kind for known_kind in test_captions.FIGURES if kind.startswith(f"{known_kind}_")), key=len
+                )
                 assert all(test_captions.shows(figure, mention) for mention in figures), plot
                 named |= {*figures}
     assert len(named) > 10
-    assert all(table.title and table.rows for block in shown for table in block.tables)
-    assert not any("{" in block.title for block in shown)
+    assert all(table.title and table.rows for block in all_blocks for table in block.tables)
+    assert not any("{" in block.title for block in all_blocks)
 
 
 def test_a_part_is_added_in_one_place_and_what_it_showed_goes_with_it(tmp_path: Path, undrawn: None) -> None:

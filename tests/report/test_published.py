@@ -35,11 +35,11 @@ SIX = {
 
 def per_order() -> dict[tuple[str, str, str], list[float]]:
     """(model, metric, measure) → its values in the six orders, from Tables 10 to 12."""
-    found = defaultdict(list)
+    values = defaultdict(list)
     for table in ("10", "11", "12"):
         for row in ccl_tables()[table]:
-            found[row.model, row.metric, row.measure].append(row.value)
-    return found
+            values[row.model, row.metric, row.measure].append(row.value)
+    return values
 
 
 def test_the_averages_of_the_per_order_tables_are_table_8_to_the_printed_digit() -> None:
@@ -72,18 +72,18 @@ def test_our_mean_of_those_orders_prints_table_8s_final_performance() -> None:
     for (model, metric, measure), values in per_order().items():
         if measure == "FP" and metric == "intent_accuracy" and model in ("naive", "er", "kd_logit", "kd_rep"):
             for (order, languages), value in zip(SIX.items(), values, strict=True):
-                made = run(model, order, 42, languages, metrics=("intent_accuracy",))
-                data = made.to_json() | {"scores": {"intent_accuracy": matrix(value, 0.01).tolist()}}
+                record = run(model, order, 42, languages, metrics=("intent_accuracy",))
+                data = record.to_json() | {"scores": {"intent_accuracy": matrix(value, 0.01).tolist()}}
                 records.append(RunRecord.from_json(data))
     summary = summary_of(records)
     (table,) = [t for t in beside_ours(summary, "8") if "intent" in t.title]
     at = table.header.index("FP")
-    shown = {row[0]: (row[at], row[at + 1]) for row in table.rows}
+    by_model = {row[0]: (row[at], row[at + 1]) for row in table.rows}
     for model in ("naive", "er", "kd_logit", "kd_rep"):
-        assert shown[model][0] == shown[model][1]
-        assert isinstance(shown[model][1], Cell)
-        assert len(shown[model][1].runs) == 6
-    assert shown["ewc_online"][1] == "–"
+        assert by_model[model][0] == by_model[model][1]
+        assert isinstance(by_model[model][1], Cell)
+        assert len(by_model[model][1].runs) == 6
+    assert by_model["ewc_online"][1] == "–"
     assert any(note.startswith("FP: Spearman's ρ = 1.00 over 4 rows") for note in table.notes)
     assert "the setups differ: compare ranks, not values" in table.notes
 
@@ -108,10 +108,16 @@ def test_every_table_is_set_beside_ours(table: str) -> None:
     ]
     tables = beside_ours(summary_of(records), table)
     rows = ccl_tables()[table]
-    published = [cell for made in tables for row in made.rows for k, cell in enumerate(row) if made.header[k] != "ours"]
+    published = [
+        cell
+        for our_table in tables
+        for row in our_table.rows
+        for k, cell in enumerate(row)
+        if our_table.header[k] != "ours"
+    ]
     for row in some(rows):
-        shown = percent(row.value) if row.unit == "percent" else None
-        assert shown is None or shown in published
+        text = percent(row.value) if row.unit == "percent" else None
+        assert text is None or text in published
 
 
 def test_runtimes_are_minutes_like_the_published_ones() -> None:
@@ -139,10 +145,12 @@ def test_what_the_paper_calls_a_run() -> None:
     assert names("naive", {}) == ("naive",)
 
 
-def sizes(train: int, dev: int, test: int, **others: int) -> dict[str, dict[str, int]]:
+def sizes(train: int, dev: int, test: int, **further: int) -> dict[str, dict[str, int]]:
     """Return split → language → sentences; ``others``: training sentences of some languages."""
-    made = {"train": train, "dev": dev, "test": test}
-    return {split: dict.fromkeys(ORDERS["h2l"], n) | (others if split == "train" else {}) for split, n in made.items()}
+    splits = {"train": train, "dev": dev, "test": test}
+    return {
+        split: dict.fromkeys(ORDERS["h2l"], n) | (further if split == "train" else {}) for split, n in splits.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -157,12 +165,12 @@ def sizes(train: int, dev: int, test: int, **others: int) -> dict[str, dict[str,
         ({}, False),
     ],
 )
-def test_only_runs_with_the_paper_s_sizes_are_balanced(of: dict[str, dict[str, int]], balanced: bool) -> None:
+def test_only_runs_with_the_paper_s_sizes_are_balanced(by_split: dict[str, dict[str, int]], balanced: bool) -> None:
     config = {"strategy": {"name": "naive"}, "dataset": {"max_train": 9219, "max_dev": 1285, "max_test": 2299}}
-    record = run("naive", "h2l", 1, ORDERS["h2l"], config=config, sizes=of)
+    record = run("naive", "h2l", 1, ORDERS["h2l"], config=config, sizes=by_split)
     assert ("naive_balanced" in published_names(record)) == balanced
     read = RunRecord.from_json(record.to_json())
-    assert read.sizes == of
+    assert read.sizes == by_split
 
 
 @pytest.mark.full
@@ -173,9 +181,9 @@ def test_the_balanced_sweep_on_mtop16_is_not_the_paper_s(tmp_path: Path) -> None
         pytest.skip(f"no public data in {root}")
     [job, *_] = compose_command(["sweep=ccl_balanced", f"dataset.root={root}", "model=tiny", "-m"])
     dataset = load_dataset(job.config.dataset)
-    of = {split: dataset.sizes(split) for split in SPLITS}
-    assert {n for sizes in of.values() for n in sizes.values()} == {7274, 7280, 1021, 1829}
-    record = run("naive", "h2l", 1, ORDERS["h2l"], config=job.resolved, sizes=of)
+    by_split = {split: dataset.sizes(split) for split in SPLITS}
+    assert {n for sizes in by_split.values() for n in sizes.values()} == {7274, 7280, 1021, 1829}
+    record = run("naive", "h2l", 1, ORDERS["h2l"], config=job.resolved, sizes=by_split)
     assert published_names(record) == ("naive",)
 
 
@@ -192,8 +200,14 @@ def study_of(metric: str = "slot_f1", slot_f1: str = "span_micro", **fields: obj
         "trainer": {"epochs": 10, "batch_size": 16},
         "evaluate": {"slot_f1": slot_f1},
     }
-    given = {"dataset": "mtop", "model": "mbert", "config": config, "sizes": MTOP_SIZES, "costs": {"updates": 40_000.0}}
-    return run("naive", "order1", 42, SIX["order1"], metrics=(metric,), **(given | fields))
+    defaults = {
+        "dataset": "mtop",
+        "model": "mbert",
+        "config": config,
+        "sizes": MTOP_SIZES,
+        "costs": {"updates": 40_000.0},
+    }
+    return run("naive", "order1", 42, SIX["order1"], metrics=(metric,), **(defaults | fields))
 
 
 def items(notes: tuple[str, ...], which: str) -> dict[str, str]:
@@ -259,18 +273,24 @@ def test_a_study_with_the_paper_s_setup_differs_in_nothing() -> None:
 def test_ll_s_encoder_is_bert(model: str, other: bool) -> None:
     keys = ll.STREAMS["standard"]
     config = {"strategy": {"name": "naive"}, "trainer": {"epochs": 1, "batch_size": 25}}
-    of = {"train": dict.fromkeys(keys, 10_000), "test": dict.fromkeys(keys, 638) | {"yelp": 1000}}
-    given = {"metrics": ("intent_accuracy",), "model": model, "dataset": "lifelong", "config": config, "sizes": of}
-    runs = [run("naive", "standard", seed, keys, **given) for seed in ll.SETUP.seeds]
+    by_split = {"train": dict.fromkeys(keys, 10_000), "test": dict.fromkeys(keys, 638) | {"yelp": 1000}}
+    fields = {
+        "metrics": ("intent_accuracy",),
+        "model": model,
+        "dataset": "lifelong",
+        "config": config,
+        "sizes": by_split,
+    }
+    runs = [run("naive", "standard", seed, keys, **fields) for seed in ll.SETUP.seeds]
     notes = tuple(setup_notes(ll.SETUP, runs))
     assert ("encoder" in items(notes, ", different")) == other
     assert set(items(notes, " as")) >= {"dataset", "training examples per key", "test examples per key", "training"}
 
 
 def test_balanced_and_whole_data_have_rows_of_their_own_in_table_5() -> None:
-    def made(limits: dict[str, int | None], of: dict[str, dict[str, int]], name: str) -> RunRecord:
+    def made(limits: dict[str, int | None], by_split: dict[str, dict[str, int]], name: str) -> RunRecord:
         config = {"strategy": {"name": "naive"}, "dataset": {"name": "mtop"} | limits}
-        return run("naive", "h2l", 42, ORDERS["h2l"], config=config, sizes=of, data_fingerprint=name, run_id=name)
+        return run("naive", "h2l", 42, ORDERS["h2l"], config=config, sizes=by_split, data_fingerprint=name, run_id=name)
 
     none = dict.fromkeys(("max_train", "max_dev", "max_test"))
     records = [

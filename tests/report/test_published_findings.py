@@ -36,14 +36,17 @@ def test_a_finding_is_the_difference_over_the_same_orders_with_its_own_p_value()
     """Each pair has its own variance: with Tukey's pooled error findings contradicted “What was found”."""
     section = section_of(records(tuple(SIX)))
     inference = section.inference
-    found = {(one.difference, one.metric): one for one in findings(section.summary, inference)}
-    one = found["F naive − er", "intent_accuracy"]
-    theirs = [of["naive", "intent_accuracy", "F"] - of["er", "intent_accuracy", "F"] for of in map(printed, SIX)]
-    assert one.published == pytest.approx(sum(theirs) / 6)
+    by_difference = {(finding.difference, finding.metric): finding for finding in findings(section.summary, inference)}
+    finding = by_difference["F naive − er", "intent_accuracy"]
+    theirs = [
+        printed_of["naive", "intent_accuracy", "F"] - printed_of["er", "intent_accuracy", "F"]
+        for printed_of in map(printed, SIX)
+    ]
+    assert finding.published == pytest.approx(sum(theirs) / 6)
     ours = [section.summary.value(name, "intent_accuracy", "F") for name in ("naive", "er")]
-    assert one.ours == pytest.approx(ours[0] - ours[1])
+    assert finding.ours == pytest.approx(ours[0] - ours[1])
     raw = {}
-    for difference, metric in found:
+    for difference, metric in by_difference:
         if ", " in difference:
             continue
         measure, more, _, less = difference.split()
@@ -52,35 +55,41 @@ def test_a_finding_is_the_difference_over_the_same_orders_with_its_own_p_value()
             rows = (data.values[data.strategies.index(name)] for name in (more, less))
             raw[difference, metric] = float(ttest_rel(*rows).pvalue)
     # One seed: T and T0 of different orders share its reference models, so they are not tested.
-    transfers = [of for key, of in found.items() if key[0].startswith(("T ", "T0 ")) and not math.isnan(of.ours)]
-    assert {of.verdict for of in transfers} <= {"so here, untested", "the other way, untested"}
+    transfers = [
+        printed_of
+        for key, printed_of in by_difference.items()
+        if key[0].startswith(("T ", "T0 ")) and not math.isnan(printed_of.ours)
+    ]
+    assert {printed_of.verdict for printed_of in transfers} <= {"so here, untested", "the other way, untested"}
     assert transfers
-    tested = [key for key, of in found.items() if not math.isnan(of.p)]
+    tested = [key for key, printed_of in by_difference.items() if not math.isnan(printed_of.p)]
     assert tested == list(raw)
     expected = multipletests(list(raw.values()), method="holm")[1]
-    assert [found[key].p for key in tested] == pytest.approx(expected.tolist())
-    assert one.verdict == "holds"
-    assert found["FP lang_spec_ft − naive", "slot_f1"].verdict == "so here, untested"
-    assert found["FP multilingual − naive", "slot_f1"].verdict == "not run"
+    assert [by_difference[key].p for key in tested] == pytest.approx(expected.tolist())
+    assert finding.verdict == "holds"
+    assert by_difference["FP lang_spec_ft − naive", "slot_f1"].verdict == "so here, untested"
+    assert by_difference["FP multilingual − naive", "slot_f1"].verdict == "not run"
 
 
 def test_slots_and_low_to_high_resource_are_compared_within_naive_fine_tuning() -> None:
     # A run in another order, which no other strategy has, enters no mean.
     section = section_of([*records(), run("naive", "mine", 1, (*LANGUAGES[1:], LANGUAGES[0]))])
-    found = {(one.difference, one.metric): one for one in findings(section.summary, section.inference)}
+    by_difference = {
+        (finding.difference, finding.metric): finding for finding in findings(section.summary, section.inference)
+    }
     value = section.summary.value
-    whole = found["F naive, slots − intent", "slots, intent"]
+    whole = by_difference["F naive, slots − intent", "slots, intent"]
     assert whole.ours == pytest.approx(value("naive", "slot_f1", "F") - value("naive", "intent_accuracy", "F"))
     both = {(row.model, row.metric, row.measure): row.value for row in over_orders(["order1", "order2"])}
     assert whole.published == pytest.approx(both["naive", "slot_f1", "F"] - both["naive", "intent_accuracy", "F"])
-    orders = found["F naive, order2 − order1", "slot_f1"]
+    orders = by_difference["F naive, order2 − order1", "slot_f1"]
     assert orders.ours == pytest.approx(
         value("naive", "slot_f1", "F", "order2") - value("naive", "slot_f1", "F", "order1")
     )
     key = ("naive", "slot_f1", "F")
     assert orders.published == pytest.approx(printed("order2")[key] - printed("order1")[key])
     one_order = section_of(records(orders=("order1",)))
-    differences = {one.difference for one in findings(one_order.summary, one_order.inference)}
+    differences = {finding.difference for finding in findings(one_order.summary, one_order.inference)}
     assert "F naive, slots − intent" in differences
     assert "F naive, order2 − order1" not in differences
 
@@ -88,14 +97,14 @@ def test_slots_and_low_to_high_resource_are_compared_within_naive_fine_tuning() 
 def test_resampled_sentences_give_a_p_value_of_their_own() -> None:
     section, rng = section_of(records(orders=("order1",))), np.random.default_rng(0)
     drawn = {name: rng.normal(level, 0.01, 300) for name, level in (("naive", 0.06), ("er", 0.03))}
-    of: Any = SimpleNamespace(of_strategy=lambda label, measure: drawn.get(label) if measure == "F" else None)
-    inference: Any = SimpleNamespace(tests={}, resampled={"intent_accuracy": of})
-    found = {(one.difference, one.metric): one for one in findings(section.summary, inference)}
-    one = found["F naive − er", "intent_accuracy"]
-    assert one.p_sentences == paired_p_value(drawn["naive"] - drawn["er"])
-    assert math.isnan(one.p)
-    assert math.isnan(found["FP er − naive", "intent_accuracy"].p_sentences)
-    assert math.isnan(found["F naive − er", "slot_f1"].p_sentences)
+    bootstrap: Any = SimpleNamespace(of_strategy=lambda label, measure: drawn.get(label) if measure == "F" else None)
+    inference: Any = SimpleNamespace(tests={}, resampled={"intent_accuracy": bootstrap})
+    by_difference = {(finding.difference, finding.metric): finding for finding in findings(section.summary, inference)}
+    finding = by_difference["F naive − er", "intent_accuracy"]
+    assert finding.p_sentences == paired_p_value(drawn["naive"] - drawn["er"])
+    assert math.isnan(finding.p)
+    assert math.isnan(by_difference["FP er − naive", "intent_accuracy"].p_sentences)
+    assert math.isnan(by_difference["F naive − er", "slot_f1"].p_sentences)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +127,9 @@ def test_what_is_said_of_a_finding(ours: float, p: float, verdict: str) -> None:
 def test_a_report_tells_every_finding() -> None:
     section = section_of(records())
     _, table, *_ = make_block(PARTS["published_ranks"], section).tables
-    found = findings(section.summary, section.inference)
-    assert len(table.rows) == 2 * len(CLAIMS) + 3 == len(found)
-    assert [row[-1] for row in table.rows] == [one.verdict for one in found]
+    claims = findings(section.summary, section.inference)
+    assert len(table.rows) == 2 * len(CLAIMS) + 3 == len(claims)
+    assert [row[-1] for row in table.rows] == [finding.verdict for finding in claims]
     (row,) = (row for row in table.rows if row[1:3] == ("intent", "F naive − er"))
     assert row[3] == "+1.99"  # of 1.52 − 0.71 and 5.52 − 2.35
     (whole,) = (row for row in table.rows if row[1] == "slots, intent")

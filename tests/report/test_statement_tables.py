@@ -28,8 +28,8 @@ FLOOR = np.array([0.75, 0.5])
 def statements(strategy: str = "naive", seed: int = 1, gain: float = 0.0, **fields: object) -> RunRecord:
     """A run on two keys of statements, as good as a constant answer before training, and better after it."""
     rows = FLOOR + np.array([0.0, 0.1 + gain, 0.2 + gain])[:, np.newaxis]
-    beside = dict.fromkeys(("true_f1", "true_rate", "false_rate", "balanced_accuracy"), rows - 0.1)
-    scores = {"statement_accuracy": rows, "constant_accuracy": np.tile(FLOOR, (3, 1)), **beside}
+    further = dict.fromkeys(("true_f1", "true_rate", "false_rate", "balanced_accuracy"), rows - 0.1)
+    scores = {"statement_accuracy": rows, "constant_accuracy": np.tile(FLOOR, (3, 1)), **further}
     scores["choice_accuracy"] = np.tile([0.5, np.nan], (3, 1))
     return record(strategy, seed=seed, scores=scores, languages=KEYS, **fields)  # type: ignore[arg-type]
 
@@ -70,15 +70,15 @@ def test_final_scores_beside_are_among_the_numbers() -> None:
     """Their mean over keys and each key's, after the last hop; nothing else is made of them."""
     run = statements()
     frame = summarise([run]).query("order == 'mean'")
-    beside = frame[frame["metric"] != "statement_accuracy"]
-    assert set(beside["measure"]) == {"FP"}
-    assert set(beside["metric"]) == set(run.scores) - {"statement_accuracy"}
+    further = frame[frame["metric"] != "statement_accuracy"]
+    assert set(further["measure"]) == {"FP"}
+    assert set(further["metric"]) == set(run.scores) - {"statement_accuracy"}
     for metric in ("true_rate", "constant_accuracy"):
-        values = dict(zip(*(beside.loc[beside["metric"] == metric, c] for c in ("language", "value")), strict=True))
+        values = dict(zip(*(further.loc[further["metric"] == metric, c] for c in ("language", "value")), strict=True))
         last = run.scores[metric][-1]
         assert values == pytest.approx({"": last.mean(), **dict(zip(run.languages, last, strict=True))})
     # Of a key without choices nothing is known, nor of the mean over keys.
-    choice = beside[beside["metric"] == "choice_accuracy"].set_index("language")
+    choice = further[further["metric"] == "choice_accuracy"].set_index("language")
     assert choice["value"].tolist() == pytest.approx([np.nan, 0.5, np.nan], nan_ok=True)
     lacking = "n/a: needs examples with one true statement and others (topics)"
     assert choice["status"].tolist() == [lacking, "ok", lacking]

@@ -28,8 +28,8 @@ def test_the_main_table_shows_percent_as_mean_and_std() -> None:
     row = frame.query(
         "strategy == 'er' and order == 'mean' and metric == 'slot_f1' and measure == 'T0' and language == ''"
     )
-    shown = cells(table)["er",]["slots T0 ↑"]
-    assert shown == f"{100 * row['value'].item():.2f} ± {100 * row['std'].item():.2f}"
+    cell = cells(table)["er",]["slots T0 ↑"]
+    assert cell == f"{100 * row['value'].item():.2f} ± {100 * row['std'].item():.2f}"
     assert cells(table)["naive",]["runs"] == "4"
 
 
@@ -133,13 +133,13 @@ def test_tables_with_slots_say_how_they_were_scored(settings: dict[str, str], no
 def test_text_fits_the_width_and_loses_no_number() -> None:
     records = study(("naive", "er", "lang_spec_ft", "lang_spec_trans"))
     settings = {"memory": 6000, "every_k": 100, "interleave": "replace"}
-    records += [run("er", order, 1, them, settings=settings) for order, them in (("h2l", LANGUAGES), ("x" * 30, "ab"))]
-    of = summary(records)
+    records += [run("er", order, 1, keys, settings=settings) for order, keys in (("h2l", LANGUAGES), ("x" * 30, "ab"))]
+    summary_of_runs = summary(records)
     tables = [
-        of.main(["slot_f1"]),
-        of.orders("slot_f1"),
-        of.main(["intent_accuracy", "slot_f1"]),
-        of.languages("intent_accuracy", "FP"),
+        summary_of_runs.main(["slot_f1"]),
+        summary_of_runs.orders("slot_f1"),
+        summary_of_runs.main(["intent_accuracy", "slot_f1"]),
+        summary_of_runs.languages("intent_accuracy", "FP"),
     ]
     for width in (100, 80, 60):
         for table in tables:
@@ -188,5 +188,5 @@ def test_markdown_has_bold_and_marks_and_says_what_they_mean_and_csv_has_values_
 @pytest.mark.parametrize(
     ("value", "shown"), [(0.91057, "91.06"), (-0.00001, "0.00"), (-0.1, "-10.00"), (1.0, "100.00")]
 )
-def test_percent(value: float, shown: str) -> None:
-    assert percent(value) == percent(np.float64(value)) == shown
+def test_percent(value: float, text: str) -> None:
+    assert percent(value) == percent(np.float64(value)) == text

@@ -49,8 +49,8 @@ def rows(table: Any) -> list[tuple[str, ...]]:
 
 
 def test_each_key_has_a_row_for_each_of_its_metrics() -> None:
-    found = rows(key_table(summary(continual())))
-    assert found == [
+    by_metric = rows(key_table(summary(continual())))
+    assert by_metric == [
         ("squad-mnli", "naive", "squad", "answer F1", "10.00", "80.00", "30.00"),
         ("squad-mnli", "naive", "squad", "exact match", "5.00", "75.00", "25.00"),
         ("squad-mnli", "naive", "mnli", "class accuracy", "30.00", "70.00", "70.00"),
@@ -58,8 +58,8 @@ def test_each_key_has_a_row_for_each_of_its_metrics() -> None:
 
 
 def test_means_say_whose_metric_is_whose() -> None:
-    [told] = summary(continual()).definitions(["key_score"])
-    assert told.endswith("means over keys are over different metrics: answer F1 (squad), class accuracy (mnli)")
+    [definition] = summary(continual()).definitions(["key_score"])
+    assert definition.endswith("means over keys are over different metrics: answer F1 (squad), class accuracy (mnli)")
 
 
 def test_keys_are_drawn_over_training() -> None:

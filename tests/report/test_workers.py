@@ -79,10 +79,10 @@ def test_an_error_of_another_process_is_raised_here(tmp_path: Path, monkeypatch:
 
 def test_a_killed_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "cores", lambda: 2)
-    here = os.getpid()
+    parent = os.getpid()
 
     def die() -> None:
-        if os.getpid() != here:
+        if os.getpid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.1)
 

@@ -42,7 +42,7 @@ def report(records: list, tmp_path_factory: pytest.TempPathFactory) -> write.Rep
 def test_files_written(report: write.Report) -> None:
     files = {str(path.relative_to(report.directory)) for path in report.directory.rglob("*") if path.is_file()}
     stems = {f"learning_curves_mini_tiny_{metric}" for metric in ("intent", "slots")}
-    stems |= {f"training_curves_mini_tiny_{what}" for what in ("loss", "intent", "slots")}
+    stems |= {f"training_curves_mini_tiny_{quantity}" for quantity in ("loss", "intent", "slots")}
     orders, metrics = ("h2l", "l2h"), ("intent", "slots")
     stems |= {f"matrices_mini_tiny_{order}_{metric}" for order in orders for metric in metrics}
     kinds = ("trade_offs", "distances", "one_hop", "p_values", "critical")
@@ -83,10 +83,10 @@ def test_names_that_spreadsheets_would_run_begin_with_an_apostrophe(tmp_path: Pa
         path.name: [cell for row in csv.reader(path.read_text(encoding="utf-8").splitlines()) for cell in row]
         for path in [report.summary_csv, *report.directory.glob("tables/*.csv")]
     }
-    assert sum(f"'{evil}" in found for found in cells.values()) > 1
-    assert not [cell for found in cells.values() for cell in found if cell.startswith("=")]
+    assert sum(f"'{evil}" in text_cells for text_cells in cells.values()) > 1
+    assert not [cell for text_cells in cells.values() for cell in text_cells if cell.startswith("=")]
     # Numbers are what they were, below 0 too: of the long form, and of tables with deviations and intervals.
-    every = [cell for found in cells.values() for cell in found]
+    every = [cell for text_cells in cells.values() for cell in text_cells]
     assert any(cell.startswith("-") for cell in every)
     assert {cell for cell in every if cell.startswith("'")} == {f"'{evil}"}
     read = read_csv(report.summary_csv, keep_default_na=False, na_values={"value": [""]})
@@ -211,8 +211,8 @@ def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
     (tmp_path / "figures" / "my_notes.png").write_bytes(b"")
     (tmp_path / "figures" / "matrices_paper.tex").write_text("")
     second = write_report(small("er"), tmp_path, "demo")
-    left = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert left == {path.name for path in second.figures} | {"my_notes.png", "matrices_paper.tex"}
+    remaining = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert remaining == {path.name for path in second.figures} | {"my_notes.png", "matrices_paper.tex"}
     assert "naive" not in (tmp_path / "summary.csv").read_text()
 
 
@@ -235,10 +235,10 @@ def test_unfinished_runs_and_other_versions_are_told(tmp_path: Path) -> None:
 
 
 def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
-    one = {"metrics": ("intent_accuracy",), "curve": ()}
-    records = [run("naive", "en-th", seed, ("en", "th"), **one) for seed in (1, 2)]
+    fields = {"metrics": ("intent_accuracy",), "curve": ()}
+    records = [run("naive", "en-th", seed, ("en", "th"), **fields) for seed in (1, 2)]
     lr = {"strategy": {"name": "er"}, "trainer": {"lr": 0.01}}
-    records += [run("er", "en-th", 1, ("en", "th"), config=lr, **one)]
+    records += [run("er", "en-th", 1, ("en", "th"), config=lr, **fields)]
     (section,) = write_report(records, tmp_path, "demo").sections
     assert section.caveats == [
         "missing: er has no finished run for en-th seed 2",
@@ -251,9 +251,9 @@ def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
 
 def test_a_command_in_a_note_can_be_copied_from_a_terminal() -> None:
     command = f"xclrun {'key=value ' * 12}-m"
-    told = write._wrapped([f"T needs reference runs: {command}", "a note " * 20], 60).splitlines()
-    assert told[:2] == ["- T needs reference runs:", f"    {command}"]
-    assert max(map(len, told[2:])) <= 60
+    lines = write._wrapped([f"T needs reference runs: {command}", "a note " * 20], 60).splitlines()
+    assert lines[:2] == ["- T needs reference runs:", f"    {command}"]
+    assert max(map(len, lines[2:])) <= 60
 
 
 def test_a_baseline_must_be_there_and_what_unpaired_does_not_reach_is_told(tmp_path: Path) -> None:
@@ -269,33 +269,35 @@ def test_a_baseline_must_be_there_and_what_unpaired_does_not_reach_is_told(tmp_p
 
 def test_missing_reference_runs_are_made_by_the_sweeps_own_command() -> None:
     """As `xclrun plan --missing` says it: the rest of the command is kept, and the sweep's name goes on being its."""
-    runs = [run("naive", order, seed, them) for order, them in (("en-th", ("en", "th")), ("th-en", ("th", "en")))
+    runs = [run("naive", order, seed, keys) for order, keys in (("en-th", ("en", "th")), ("th-en", ("th", "en")))
             for seed in (1, 2)]  # fmt: skip
     adapters = {"name": "lang_spec_ada_t", "reduction": 2, "pretrained": None}
     runs.append(run("er", "l2h", 1, ("en", "th"), settings={"expansion": adapters}))
     (comparison,) = comparisons(runs)
     command = "xclrun sweep=demo trainer.epochs=3 strategy.memory=5 order=[en,th],[th,en] seed=1,2 sweep_name=x -m"
-    told = [note for note in comparison_caveats(comparison, {r.run_id: command for r in runs}) if "T needs" in note]
-    kept = "T needs reference runs: xclrun sweep=demo trainer.epochs=3 sweep_name=demo-references strategy=lang_spec_ft"
-    assert told == [
-        f"{kept} 'order=[en,th]' seed=1,2 -m",
-        f"{kept} strategy.expansion=lang_spec_ada_t strategy.expansion.reduction=2 order=l2h seed=1 -m",
+    notes = [note for note in comparison_caveats(comparison, {r.run_id: command for r in runs}) if "T needs" in note]
+    common = (
+        "T needs reference runs: xclrun sweep=demo trainer.epochs=3 sweep_name=demo-references strategy=lang_spec_ft"
+    )
+    assert notes == [
+        f"{common} 'order=[en,th]' seed=1,2 -m",
+        f"{common} strategy.expansion=lang_spec_ada_t strategy.expansion.reduction=2 order=l2h seed=1 -m",
     ]
 
 
 def test_commands_that_differ_in_strategies_and_seeds_need_one_command_for_their_references() -> None:
     runs = [run(name, "en-th", seed, ("en", "th")) for name, seed in (("naive", 1), ("er", 2))]
-    made = {runs[0].run_id: "xclrun model=tiny strategy=naive order=[en,th] seed=1",
+    commands = {runs[0].run_id: "xclrun model=tiny strategy=naive order=[en,th] seed=1",
             runs[1].run_id: "xclrun model=tiny strategy=er strategy.every_k=5 order=[en,th] seed=2 -m"}  # fmt: skip
-    told = [note for note in comparison_caveats(comparisons(runs)[0], made) if "T needs" in note]
-    assert told == ["T needs reference runs: xclrun model=tiny strategy=lang_spec_ft 'order=[en,th]' seed=1,2 -m"]
+    notes = [note for note in comparison_caveats(comparisons(runs)[0], commands) if "T needs" in note]
+    assert notes == ["T needs reference runs: xclrun model=tiny strategy=lang_spec_ft 'order=[en,th]' seed=1,2 -m"]
 
 
 def test_the_first_language_of_an_order_needs_no_reference_run() -> None:
     naive = run("naive", "en-de-th", 1, ("en", "de", "th"))
-    enough, too_few = (run("lang_spec_ft", "-".join(them), 1, them) for them in (("de", "th"), ("en", "th")))
+    enough, too_few = (run("lang_spec_ft", "-".join(keys), 1, keys) for keys in (("de", "th"), ("en", "th")))
     notes = [comparison_caveats(comparisons([naive, other])[0], {}) for other in (enough, too_few)]
-    assert [any(note.startswith("T needs") for note in them) for them in notes] == [False, True]
+    assert [any(note.startswith("T needs") for note in keys) for keys in notes] == [False, True]
 
 
 def test_strategies_with_the_same_scores_throughout_are_named() -> None:
@@ -338,8 +340,8 @@ def test_no_table_overwrites_another(tmp_path: Path) -> None:
         )
     ]
     write._write_tables(sections, tmp_path)  # type: ignore[arg-type]
-    found = sorted(path.read_text(encoding="utf-8").splitlines()[1] for path in tmp_path.glob("*.csv"))
-    assert found == ["A b", "a B", long + "one", long + "other"]
+    rows = sorted(path.read_text(encoding="utf-8").splitlines()[1] for path in tmp_path.glob("*.csv"))
+    assert rows == ["A b", "a B", long + "one", long + "other"]
     assert len(list(tmp_path.iterdir())) == 12
     assert "\\caption{A b (mini $\\cdot$ tiny)}\n\\label{tab:w-a-b}" in (tmp_path / "w_a_b.tex").read_text()
 
