@@ -1,4 +1,4 @@
-"""docs/extending: the files of each page are written into a copy of the checkout; its tests and commands are run."""
+"""docs/extending: the files of each page are added to a copy of the checkout, and its tests and commands run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.full
 REPOSITORY = Path(__file__).parents[1]
 PAGES = sorted((REPOSITORY / "docs" / "extending").glob("*.md"))
 BLOCK = re.compile(r"^```\w+\n# (file|append to): (\S+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# Runs the commands of all pages in one process, each in the folder of its page; prints what came of them.
+# Runs the commands of all pages in one process, each in the directory of its page; prints exit codes and output.
 DRIVER = """
 import contextlib, io, json, os, sys
 from xclrun.cli import main
@@ -39,7 +39,7 @@ def text(page: Path) -> str:
 
 
 def run(copy: Path, *arguments: str, stdin: str = "") -> str:
-    """Run Python in the copy, with nothing of this checkout on its path."""
+    """Run Python in the copy, without this checkout on its path."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("XCLRUN")} | {"PYTHONPATH": str(copy)}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=copy, env=environment, input=stdin, capture_output=True, text=True, check=False)
@@ -66,7 +66,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def commands(copy: Path) -> dict[str, list[tuple[list[str], int, str]]]:
-    """Page → its commands, what they returned and said. Values that make runs small are added."""
+    """Page → (command, exit code, output); overrides for small runs are added."""
     data = copy / "DATA"
     for language in ("en", "de"):
         (data / language).mkdir(parents=True)
@@ -82,7 +82,7 @@ def commands(copy: Path) -> dict[str, list[tuple[list[str], int, str]]]:
                 [request for request in TINY if "=" in words[0] or request.startswith("model.")] if "=" in line else []
             )
             requests.append((page.stem, words[: len(words) - many] + small + ["-m"] * many))
-    # What is made from runs that are there is asked of those of the page on strategies.
+    # Pages on measures and figures use the runs of the page on strategies.
     places = {name: "strategy" if name in ("measure", "figure") else name for name, _ in requests}
     order = sorted(requests, key=lambda request: places[request[0]] != "strategy" or request[0] != "strategy")
     stdin = json.dumps([(str(copy / "work" / places[name]), words) for name, words in order])

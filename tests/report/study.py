@@ -29,7 +29,7 @@ ORDERS = {
     "order4": ("fr", "th", "de", "en", "hi", "es"),
 }
 STREAMS = {"lang_spec_ft": "independent", "multilingual": "joint"}
-# Share of what was learnt that one further hop takes away.
+# Share of the score lost at each further hop.
 FORGETS = {
     "naive": 0.06,
     "er": 0.02,

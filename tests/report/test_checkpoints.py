@@ -1,4 +1,4 @@
-"""Checkpoints chosen after the fact: rules by hand, ED's tables by brute force, its published numbers beside ours."""
+"""Selection rules by hand, and ED's tables by brute force and next to its published numbers."""
 
 from __future__ import annotations
 

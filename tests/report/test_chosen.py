@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def grid() -> list[RunRecord]:
-    """Three settings, of which dev scores choose the first, and test scores the last."""
+    """Make three settings; the first has the best dev score, the last the best test score."""
     runs = []
     for memory, dev, test in ((10, 0.75, 0.3125), (20, 0.5, 0.4375), (30, 0.75, 0.8125)):
         for seed in (1, 2):

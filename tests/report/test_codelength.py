@@ -1,4 +1,4 @@
-"""Codelengths in reports: tables by hand, switching to the best, and GLI's numbers beside ours."""
+"""Codelength tables by hand, switching between coders, and GLI's numbers."""
 
 from __future__ import annotations
 

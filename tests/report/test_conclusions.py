@@ -1,4 +1,4 @@
-"""What the page says was found: the tested numbers, and nothing that was not tested."""
+"""The paragraphs under “What was found” contain the tested numbers, and no others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_they_name_the_lowest_forgetting_and_each_difference_with_its_p_value() 
     key = ("er", "intent_accuracy", "F")
     er = verdicts.primary[key]
     assert er.p < 0.05
-    assert "er has the lowest forgetting of 3 strategies (" in intent  # a reference is none of them
+    assert "er has the lowest forgetting of 3 strategies (" in intent  # without the reference
     expected = f"er (−{-100 * er.difference:.2f} points, p {p_text(er.p, sign=True)})"
     assert re.search(rf"forgetting is significantly lower for {re.escape(expected)}", intent)
     # No other p-values than those of the marks.
@@ -105,7 +105,6 @@ def test_settings_of_one_strategy_are_compared_with_a_caveat_and_no_best() -> No
 
 
 def test_no_strategy_forgets_least_where_none_forgets() -> None:
-    """Every hop improves all languages: F is below 0, and lower F is no better memory."""
     records = []
     for label, gain in (("naive", 0.02), ("er", 0.04)):
         for k, order in enumerate(ALL):

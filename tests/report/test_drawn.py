@@ -31,7 +31,7 @@ def made() -> StrategySection:
         for order, languages in ORDERS.items():
             for seed in (1, 2):
                 base = run("er", order, seed, languages, settings={"memory": memory})
-                # A smaller memory keeps less of what was learnt.
+                # Scores fall faster with a smaller memory.
                 retention = np.linspace(1, 0.9 + memory / 10000, len(languages) + 1)[:, None]
                 scores = {metric: R * retention for metric, R in base.scores.items()}
                 records.append(dataclasses.replace(base, scores=scores))

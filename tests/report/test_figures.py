@@ -283,7 +283,7 @@ def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) ->
 
 
 def test_drawing_a_figure_leaves_pyplot_alone() -> None:
-    """pyplot would hold every figure, and open a window where there is a display."""
+    """pyplot would keep every figure in memory, and open windows."""
     code = (
         "import sys; from tests.report.study import run, LANGUAGES; from xclrun.report.heatmaps import heatmap;"
         "assert 'matplotlib' not in sys.modules; heatmap(run('naive', 'h2l', 1, LANGUAGES), 'intent_accuracy');"

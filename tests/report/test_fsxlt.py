@@ -24,7 +24,7 @@ def rounded(association: object) -> tuple[float, float]:
 def test_the_copied_facts_equal_the_source(name: str) -> None:
     shared = Path(__file__).parents[3] / "shared" / "reference" / name
     if not shared.is_file():
-        pytest.skip("the published tables are not beside the project")
+        pytest.skip("needs the published tables in shared/")
     theirs, ours = (path.read_text(encoding="utf-8") for path in (shared, Path(fsxlt.__file__).with_name(name)))
     # Our names of metrics.
     renamed = (("task", "metric"), ("intent", "intent_accuracy"), ("slots", "slot_f1"))

@@ -1,4 +1,4 @@
-"""GLI's Table 2 beside ours."""
+"""GLI's Table 2 next to ours."""
 
 from __future__ import annotations
 

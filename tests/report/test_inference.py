@@ -1,4 +1,4 @@
-"""Tests, intervals, budgets and the figures over strategies: their numbers, and that nothing is cut off."""
+"""Tests, intervals, budgets and figures over strategies: numbers and layout."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_strategy_with_a_large_spread_gives_no_mark_and_hides_none() -> None:
 
 
 def transfer_study(seeds: tuple[int, ...], primary: tuple[str, ...] = ("T",)) -> Inference:
-    """Two strategies, the second with reference models of its own; orders of one seed share the reference models."""
+    """Test two strategies with separate reference models, which orders of one seed share."""
     rng = np.random.default_rng(7)
     runs = []
     for seed in seeds:
@@ -200,7 +200,6 @@ def test_transfer_with_one_seed_is_labelled_and_has_no_marks() -> None:
         assert (math.isnan(pair.p), pair.reason) == (True, label)
     assert label not in inference.tests["intent_accuracy", "FP"].scope
     assert {name: mark for (_, _, name), mark in inference.marks().items() if name != "FP"} == {"T": "", "T0": ""}
-    # What was not tested is no part of the family.
     assert " over 1 comparison (" in inference.marks_meaning
 
 
@@ -353,7 +352,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     assert "value from the data; bias: mean over 600 resamples" in table.notes[1]
     assert "95 % BCa interval" in table.notes[2]
     assert not any("texts are resampled" in note for note in table.notes)
-    # The paper's intervals are means over orders, each of which has a row.
+    # The paper's intervals are means over orders; each order has a row.
     table = bootstrap_table(inference_of(records(), resampled, "paper"), summary)
     orders = [run.order for run in summary.comparison.strategies["naive"]]
     assert len(set(orders)) > 1

@@ -20,7 +20,7 @@ from .test_figures import is_cut_off, texts
 
 
 def points(record: RunRecord, every: int = 500, total: int = 1800) -> tuple[dict[str, Any], ...]:
-    """Scores that wander from one row of the matrix to the next, with noise of their own for dev and test."""
+    """Make scores between the rows of the matrix, with independent noise for dev and test."""
     rng, recorded = np.random.default_rng(list(record.run_id.encode())), []
     for hop in range(1, record.hops + 1):
         for seen in (*range(every, total, every), total):

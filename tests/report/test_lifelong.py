@@ -1,4 +1,4 @@
-"""Lifelong learning in reports: scores of statements by hand, LL's numbers beside ours, t-tests as scipy has them."""
+"""Lifelong learning in reports: statements by hand, LL's numbers, and t-tests against scipy."""
 
 from __future__ import annotations
 
@@ -140,7 +140,6 @@ def test_t_tests_over_seeds_are_scipy_s_and_holm_s_by_hand() -> None:
     fewer = make_block(lifelong.seeds, section_of([r for r in runs if (r.strategy, r.seed) != ("mbpa", 42)])).tables[0]
     assert {row[4] for row in fewer.rows} == {"4"}
     assert fewer.notes[0].startswith("two-tailed paired t-test over the seeds that all strategies have")
-    # Without references there is no intransigence to test.
     assert "I" not in {row[1] for row in table.rows}
     assert not make_block(lifelong.seeds, section_of([dataclasses.replace(run, points=()) for run in runs]))
 
@@ -182,7 +181,7 @@ def shown_and_hidden(keys: tuple[str, ...]) -> list[RunRecord]:
 
 
 def test_what_reads_no_text_is_a_control_and_no_strategy() -> None:
-    # Where nothing is made into statements the key does nothing.
+    # The key has no effect without statements.
     assert not is_control(record(config={"dataset": {"statements": {"kind": None, "context": "hidden"}}}))
     section = section_of(shown_and_hidden(KEYS))
     assert section.inference.baseline == "naive(context=shown)"

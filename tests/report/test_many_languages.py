@@ -30,7 +30,7 @@ def test_a_table_by_language_has_a_row_for_each_family_by_family_with_script() -
     assert table.rows[1][1:4] == ("Arabic", "Afro-Asiatic", "Arabic")
     assert table.rows[-1][:4] == ("notes", "–", "–", "–")
     assert len(table.rows) == 20
-    # Rules stand where a family begins: Indo-European, Japonic, what is not known.
+    # Rules separate families: Indo-European, Japonic, unknown.
     assert [table.rows[k][0] for k in table.ruled] == ["af-ZA", "ja-JP", "notes"]
     for row in table.rows:
         values = {record.strategy: record.scores[METRIC][-1, KEYS.index(row[0])] for record in records}
@@ -51,7 +51,6 @@ def test_families_and_scripts_are_means_over_their_languages() -> None:
     assert [(row[0], row[1]) for row in table.rows] == [("Indo-European", "15"), ("Afro-Asiatic", "3"), ("Latin", "14")]
     assert rows["Afro-Asiatic"][1] == f"{100 * semitic:.2f}"
     assert table.ruled == (2,)
-    # Where nothing is known there is no table to read.
     assert summary_of(records).groups(METRIC, "T") is None
     assert summary_of(records).languages(METRIC, "T").rows == ()
 
@@ -78,7 +77,7 @@ def test_a_matrix_of_51_languages_fits_a_page_in_colours_and_names_each() -> Non
         assert not [text for text in axes.texts if text.get_text()]
         assert [label.get_text() for label in axes.get_xticklabels()] == list(keys)
         assert axes.get_images()[0].get_array().shape == (52, 51)
-    # Names beside each other do not overlap: less high than a cell.
+    # Names are lower than a cell, so they do not overlap.
     height = single.get_size_inches()[1] / 54 * 72
     assert max(label.get_fontsize() for label in single.axes[0].get_yticklabels()) < height
     few = heatmap(run("naive", "o", 1, keys[:MOST], metrics=(METRIC,)), METRIC)

@@ -1,4 +1,4 @@
-"""What other programs make of a report: a browser runs its page, LaTeX sets its tables. Skipped without them."""
+"""A browser runs the page of a report, and LaTeX typesets its tables; skipped without them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def probed(page: Path, profile: Path, width: int, probe: str = PROBE) -> dict[st
 
 
 def rank(value: str) -> tuple[int, float]:
-    """Order values as a reader expects: numbers and bounds of p-values, then words, then what is not there."""
+    """Sort numbers and bounds of p-values first, then words, then missing values."""
     if value.startswith(("–", "n/a")):
         return 2, 0.0
     try:
@@ -162,7 +162,7 @@ def test_a_browser_runs_the_page(written: Path, tmp_path: Path, width: int) -> N
         assert figure["missed"] == [], figure
         # Words of 7 points can be read in drawings that are not much smaller than they were made.
         assert 0.79 < figure["shrunk"] < 1.01, figure
-    # The page does not scroll sideways: wide tables and figures do, in frames of their own.
+    # Wide tables and figures scroll, the page does not.
     assert seen["width"][0] <= seen["width"][1]
     assert seen["narrow"][0] <= seen["narrow"][1]
 

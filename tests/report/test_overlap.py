@@ -23,7 +23,7 @@ def rows(*counts: tuple[int, int, str, int, int | None, int | None]) -> pd.DataF
 COUNTS = rows(
     (1, 1, "embeddings", 10, None, None), (1, 1, "rest", 100, None, None),
     (1, 2, "embeddings", 8, 6, 12), (1, 2, "rest", 100, 100, 100),
-    # The next hop: few of the same word pieces.
+    # The next hop shares few subwords.
     (2, 1, "embeddings", 9, 1, 16), (2, 1, "rest", 90, 90, 100),
     (2, 2, "embeddings", 9, 9, 9), (2, 2, "rest", 0, 0, 90),
     (2, 3, "embeddings", 3, 3, 12), (2, 3, "rest", 0, 0, 0),

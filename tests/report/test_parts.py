@@ -64,7 +64,7 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     behind.attention[buckets[0].run_id] = pd.DataFrame(rows, columns=list(COLUMNS))  # type: ignore[index]
     sections = [strategies, *few_shot_sections(buckets, behind)]
     sections += few_shot_sections([few_shot.run("tr", 1, 0, source=source) for source in ("en", None)])
-    # Each of these is shown of runs of its own kind.
+    # Each of these parts needs another kind of runs.
     sections += [section_of(test_checkpoints.RUNS), test_overlap.section(naive1=test_overlap.COUNTS)]
     sections += [test_class_gradients.section()]
     sections += [section_of([test_lifelong.statements(seed=1)])]

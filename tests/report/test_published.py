@@ -1,4 +1,4 @@
-"""Published tables as an oracle of averages, and beside ours."""
+"""Published tables as an oracle for averages, and next to ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's findings as differences: true of its own tables, and told of ours with the tests of reports."""
+"""The paper's findings hold in its tables, and are tested in ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of strategies beside the paper's: against scipy, on the facts as they are printed."""
+"""Rank correlations with the paper's strategies, against scipy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reports say of statements: the floor of a constant answer in every table, rates over time, scores beside."""
+"""Statements in reports: the score of a constant answer in every table, rates over time, further scores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_table_of_statements_ends_with_what_a_constant_answer_scores() -> 
         assert table.rows[-1] == ("constant answer", "–", "–", "–", "–", "62.50")
         assert table.ruled[-1] == len(table.rows) - 1 == 2
     assert tables.languages("statement_accuracy", "FP").rows[-1] == ("constant answer", "75.00", "50.00")
-    # Forgetting of a constant answer says nothing.
+    # A constant answer has no forgetting.
     assert [row[0] for row in tables.languages("statement_accuracy", "F").rows] == ["naive", "er"]
     by_order = tables.orders("statement_accuracy")
     assert by_order.rows[-1] == ("pos-topics", "constant answer", "–", "–", "–", "–", "62.50")
@@ -77,7 +77,7 @@ def test_final_scores_beside_are_among_the_numbers() -> None:
         values = dict(zip(*(further.loc[further["metric"] == metric, c] for c in ("language", "value")), strict=True))
         last = run.scores[metric][-1]
         assert values == pytest.approx({"": last.mean(), **dict(zip(run.languages, last, strict=True))})
-    # Of a key without choices nothing is known, nor of the mean over keys.
+    # Keys without choices have no score, nor has the mean over keys.
     choice = further[further["metric"] == "choice_accuracy"].set_index("language")
     assert choice["value"].tolist() == pytest.approx([np.nan, 0.5, np.nan], nan_ok=True)
     lacking = "n/a: needs examples with one true statement and others (topics)"

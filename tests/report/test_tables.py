@@ -91,7 +91,7 @@ def test_languages_of_a_measure() -> None:
     value = records[0].scores["intent_accuracy"][6, 5]
     assert cells(final)["naive",]["th"] == f"{100 * value:.2f}"
     forgotten = tables.languages("intent_accuracy", "F")
-    assert list(cells(forgotten)) == [("naive",)]  # the other is no sequence
+    assert list(cells(forgotten)) == [("naive",)]
     assert cells(forgotten)["naive",]["th"] == "n/a [1]"
     assert forgotten.notes[0] == "[1] needs a hop after th"
 

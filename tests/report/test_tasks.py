@@ -76,7 +76,7 @@ def test_keys_are_drawn_over_training() -> None:
     np.testing.assert_allclose(lines[0].get_ydata(), [10, 50, 50, 50, 50])
     np.testing.assert_allclose(lines[1].get_ydata(), [30, 10, 20, 10, 20])
     assert key_figure(summary(continual()), "key_score") is None
-    # What there is no room for is said.
+    # The title counts panels that are not drawn.
     assert "of hops)" in "".join(text.get_text() for text in figure.texts)
     many = [continual(points=points, order=f"order{i}", seed=i) for i in range(1, 6)]
     crowded = key_figure(summary(*many), "key_score")

@@ -1,4 +1,4 @@
-"""Figures drawn by other processes are the ones that are drawn here, each once, and what goes wrong there is told."""
+"""Figures drawn by other processes equal those drawn here, and errors are reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ def test_processes_draw_what_one_draws(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("before", [False, True], ids=["ours", "the caller's"])
 def test_garbage_is_looked_for_among_what_figures_made(before: bool, tmp_path: Path) -> None:
-    """Of what was there before, all is looked at again afterwards, unless the caller had it left alone."""
     gc.unfreeze()
     if before:
         gc.freeze()

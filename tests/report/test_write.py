@@ -71,7 +71,7 @@ def test_the_csv_holds_the_summary_in_full_precision(report: write.Report, recor
 
 
 def test_names_that_spreadsheets_would_run_begin_with_an_apostrophe(tmp_path: Path) -> None:
-    """A language is named by a folder of the data; its name stands in the header, in rows, and in long form."""
+    """Directory names of languages occur in headers, rows and long form."""
     evil = "=cmd|' /C calc'!A0"
     records = [
         replace(r, languages=tuple(evil if key == "de" else key for key in r.languages), curve=())
@@ -217,7 +217,6 @@ def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
 
 
 def test_unfinished_runs_and_other_versions_are_told(tmp_path: Path) -> None:
-    """A run of which there is a finished record is not: that wins over an older one."""
     records = [
         *small("naive"),
         *small("naive", status="running"),
@@ -268,7 +267,6 @@ def test_a_baseline_must_be_there_and_what_unpaired_does_not_reach_is_told(tmp_p
 
 
 def test_missing_reference_runs_are_made_by_the_sweeps_own_command() -> None:
-    """As `xclrun plan --missing` says it: the rest of the command is kept, and the sweep's name goes on being its."""
     runs = [run("naive", order, seed, keys) for order, keys in (("en-th", ("en", "th")), ("th-en", ("th", "en")))
             for seed in (1, 2)]  # fmt: skip
     adapters = {"name": "lang_spec_ada_t", "reduction": 2, "pretrained": None}
@@ -313,7 +311,6 @@ def test_strategies_with_the_same_scores_throughout_are_named() -> None:
 
     assert told(("naive", 0.5), ("er", 0.5), ("ewc", 0.6)) == ["naive and er are identical after every hop"]
     assert told(("naive", 0.5), ("er", 0.5000001)) == []
-    # With one hop there is nothing to set them apart.
     assert told(("multilingual", 0.5), ("other", 0.5), stream="joint") == []
 
 
