@@ -124,8 +124,8 @@ def test_a_report_shows_ranks_and_what_is_ranked() -> None:
         == f"{np.mean(agreement[0].within):.2f} ({min(agreement[0].within):.2f} to {max(agreement[0].within):.2f})"
     )
     assert ranks.rows[0][5] == "–"
-    assert ranks.notes[0].startswith("over order1, order2 on both sides: ")
-    assert ranks.notes[0].endswith("; ours is over 13 runs, seed 1")
+    assert ranks.notes[0].startswith("means over order1, order2 ")
+    assert ranks.notes[0].endswith("13 runs, seed 1")
     assert findings.notes[0] == ranks.notes[0]
     assert "intent" in intent.title
     assert "slots" in slots.title
