@@ -60,6 +60,7 @@ KEYS = {
         model.windows.stride model.windows.question model.windows.answer model.source_lr
         trainer.checkpoint_minutes tracking.enabled tracking.to tracking.uri tracking.experiment sweep_name
         paths.outputs paths.store runtime.device runtime.threads runtime.deterministic
+        runtime.devices runtime.rank_timeout
     """,
     "own": """
         strategy.memory strategy.every_k strategy.selection strategy.interleave strategy.weight

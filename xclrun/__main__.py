@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from xclrun.cli import main
 
 if __name__ == "__main__":
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # Started by torchrun: ranks other than 0 follow rank 0 and do not return.
+        from xclrun.train.ranks import join_launched
+
+        join_launched()
     sys.exit(main())

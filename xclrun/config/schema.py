@@ -430,6 +430,8 @@ class RuntimeConfig:
     device: Device = Device.auto
     threads: int | None = count(1, at_most=4_096)
     deterministic: bool = True
+    devices: int = count(1, at_most=4_096)
+    rank_timeout: float = bounded(30.0, above=0)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from xclrun.data.example import Dataset
 from xclrun.data.windows import check_windows
 from xclrun.model.families import number
 from xclrun.model.source import check_masks, check_settings, depth, family_of, settings_of
-from xclrun.strategy import Strategy
+from xclrun.strategy import Strategy, divisible
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
 
@@ -68,6 +68,26 @@ def check_graphs(config: Config) -> None:
         if longest % EVEN_PIECES:
             raise UsageError(f"{key}=true model.max_length={longest}: must be a multiple of {EVEN_PIECES}")
         check_masks(config.model, key)
+
+
+def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
+    """Check that several ranks can train the run (``runtime.devices``)."""
+    if ranks == 1:
+        return
+    name = f"runtime.devices={ranks}"
+    if not divisible(strategy):
+        raise UsageError(
+            f"{name} strategy={config.strategy.name}: does not support several devices, because its class defines loss "
+            "without skip; use runtime.devices=1"
+        )
+    for key, trainer in config.trainers.items():
+        if trainer.gradient_accumulation < ranks:
+            raise UsageError(
+                f"{name} {key}.gradient_accumulation={trainer.gradient_accumulation}: a batch needs a part for each "
+                f"device; use {key}.gradient_accumulation={ranks} (and a smaller {key}.batch_size: sentences per part)"
+            )
+        if trainer.cuda_graphs:
+            raise UsageError(f"{name} {key}.cuda_graphs=true: recorded steps support one device; choose one of the two")
 
 
 def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:

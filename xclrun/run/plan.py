@@ -23,7 +23,15 @@ from xclrun.data.load import load_dataset, read_whole
 from xclrun.data.orders import complete_order, compute_order
 from xclrun.model.source import encoder_identity
 from xclrun.run.advice import notes_of
-from xclrun.run.checks import check_dev, check_encoder, check_graphs, check_mixtures, check_packing, check_tasks
+from xclrun.run.checks import (
+    check_dev,
+    check_encoder,
+    check_graphs,
+    check_mixtures,
+    check_packing,
+    check_ranks,
+    check_tasks,
+)
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Strategy, make
@@ -289,6 +297,7 @@ def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: S
     check_tasks(config, dataset, strategy)
     check_packing(config, strategy)
     check_graphs(config)
+    check_ranks(config, strategy, config.runtime.devices)
     check_encoder(config, dataset, strategy)
     stream = stream_of(config, strategy, order)
     for language in stream.languages:

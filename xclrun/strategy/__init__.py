@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import place, provides
-from xclrun.strategy.base import Context, Length, State, Strategy, check_answers, recordable
+from xclrun.strategy.base import Context, Length, State, Strategy, check_answers, divisible, recordable
 
 __all__ = [
     "STRATEGIES",
@@ -24,6 +24,7 @@ __all__ = [
     "Length",
     "State",
     "Strategy",
+    "divisible",
     "having",
     "make",
     "recordable",

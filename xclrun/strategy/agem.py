@@ -49,6 +49,9 @@ class AGEM(MemoryStrategy[Settings]):
         self._parts += 1
         return super().loss(batch, context)
 
+    def skip(self, batch: Batch, context: Context) -> None:
+        self._parts += 1
+
     def repeats(self) -> bool:
         return not self.due(self._step)
 

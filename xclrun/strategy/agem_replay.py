@@ -45,6 +45,9 @@ class AGEMReplay(Replay[ReplaySettings]):
         self._largest = max(self._largest, batch.size)
         return super().loss(batch, context)
 
+    def skip(self, batch: Batch, context: Context) -> None:
+        self._largest = max(self._largest, batch.size)
+
     def edit_gradients(self, context: Context) -> None:
         # A step that ends several intervals is compared once.
         if not self._intervals or not any(len(indices) for indices in self.memory.values()):

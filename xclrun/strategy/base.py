@@ -56,6 +56,7 @@ class Context:
         precision: autocast type of the run (``fp32``, ``bf16``, ``fp16``).
         beside: called with each batch of the memory that a step learns from in addition to its own batch.
         stop_here: to be called in the middle of what takes long: ends it where the run was asked to stop.
+        gather: returns the values of all parts of a batch, in any order, where other processes compute some of them.
     """
 
     model: Model
@@ -68,6 +69,7 @@ class Context:
     precision: str = "fp32"
     beside: Callable[[Batch], None] = lambda batch: None
     stop_here: Callable[[], None] = lambda: None
+    gather: Callable[[list[Any]], list[Any]] = lambda values: values
 
     def generator(self, purpose: str, *position: int | str) -> np.random.Generator:
         """Return its own generator for ``purpose`` at ``position`` in this hop: the same whatever ran before."""
@@ -323,6 +325,12 @@ class Strategy(Generic[Settings]):
         """Return the loss of a batch (scalar); default: the model's own."""
         return context.model.loss(batch)
 
+    def skip(self, batch: Batch, context: Context) -> None:
+        """Account for a part of a batch whose loss another process computes (``runtime.devices``).
+
+        A class that overrides `loss` must override this too, with no code if it does not count parts: `divisible`.
+        """
+
     def edit_gradients(self, context: Context) -> None:
         """Change the gradients in place, after the backward pass and before clipping and the optimiser's step."""
 
@@ -399,6 +407,12 @@ def check_answers(cls: type[Strategy[Any]], instance: Strategy[Any] | None = Non
                 f"share results that are not its own; define {signature} beside it, or say "
                 f"{signature} = Strategy.signature (everything described; see xclrun/strategy/base.py)"
             )
+
+
+def divisible(strategy: Strategy[Any]) -> bool:
+    """Whether several processes may compute the parts of a batch: the class that defines `loss` also defines `skip`."""
+    cls = type(strategy)
+    return "loss" not in vars(strategy) and _place(cls, "skip") <= _place(cls, "loss")
 
 
 def recordable(strategy: Strategy[Any]) -> bool:

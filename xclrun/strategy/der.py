@@ -192,8 +192,10 @@ class DER(Expandable[Settings]):
         super().__init__(settings)
         self.reservoir = Reservoir(settings.memory)
         self._step = 0
-        # Of the step's main mini-batch: (index among the hop's sentences, outputs).
-        self._seen: list[tuple[int, dict[str, Tensor]]] = []
+        # Of the step's main mini-batch: row → (index among the hop's sentences, outputs).
+        self._seen: dict[int, tuple[int, dict[str, Tensor]]] = {}
+        # Rows of the main mini-batch in the parts so far.
+        self._rows = 0
 
     def active(self) -> bool:
         return self.settings.memory > 0 and self.settings.alpha > 0
@@ -202,7 +204,7 @@ class DER(Expandable[Settings]):
         return self.described() if self.active() else None
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        self._step, self._seen = step, []
+        self._step, self._seen, self._rows = step, {}, 0
         self._drawn = self.drawn("replay", main.size, context)
         return (main,)
 
@@ -215,7 +217,9 @@ class DER(Expandable[Settings]):
     def loss(self, batch: Batch, context: Context) -> Tensor:
         output = context.model(batch)
         if self.active():
-            self._seen += zip(batch.indices.tolist(), by_example(output, batch), strict=True)
+            examples = zip(batch.indices.tolist(), by_example(output, batch), strict=True)
+            self._seen.update(enumerate(examples, self._rows))
+        self._rows += batch.size
         loss = context.model.loss(batch, output)
         for language, part, taught, rows, factor in self._drawn.take(batch, context) if self._drawn else ():
             found = self.output_of(language, part, context)
@@ -223,11 +227,18 @@ class DER(Expandable[Settings]):
             loss = loss + factor * self.settings.alpha * squared_distance(found, wanted, part)
         return loss
 
+    def skip(self, batch: Batch, context: Context) -> None:
+        self._rows += batch.size
+        if self._drawn is not None:
+            self._drawn.skip(batch)
+
     def edit_gradients(self, context: Context) -> None:
         """Offer the step's examples to the reservoir; no gradient is changed."""
         sizes = {key: len(context.train[key]) for key in context.hop.train}
-        self.reservoir.offer(self._seen, sizes, context.generator("reservoir", self._step))
-        self._seen = []
+        seen = dict(context.gather(list(self._seen.items())))
+        examples = [seen[row] for row in sorted(seen)]
+        self.reservoir.offer(examples, sizes, context.generator("reservoir", self._step))
+        self._seen = {}
 
     def footprint(self) -> dict[str, int]:
         return {"examples": len(self.reservoir.kept), "bytes": self.reservoir.nbytes}

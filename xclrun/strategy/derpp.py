@@ -55,3 +55,8 @@ class DERPP(DER[DERPPSettings]):
         for language, part, _, _, factor in self._labelled.take(batch, context) if self._labelled else ():
             loss = loss + factor * self.settings.beta * self.loss_of(language, part, context)
         return loss
+
+    def skip(self, batch: Batch, context: Context) -> None:
+        super().skip(batch, context)
+        if self._labelled is not None:
+            self._labelled.skip(batch)

@@ -67,6 +67,9 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
         # A language's own parts are in for the model's.
         return self._replayed is None or self.settings.expansion is None
 
+    def skip(self, batch: Batch, context: Context) -> None:
+        """Nothing counts parts."""
+
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:
             return super().loss(batch, context)

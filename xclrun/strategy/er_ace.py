@@ -71,6 +71,10 @@ class ERACE(MemoryStrategy[MemorySettings]):
             loss = loss + factor * self.loss_of(language, part, context)
         return loss
 
+    def skip(self, batch: Batch, context: Context) -> None:
+        if self._drawn is not None:
+            self._drawn.skip(batch)
+
 
 def own_classes(output: Output, main: Batch) -> Output:
     """Return outputs without the classes, and the tags, that the main mini-batch does not have."""

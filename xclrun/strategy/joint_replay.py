@@ -81,6 +81,9 @@ class JointReplay(Expandable[JointReplaySettings]):
     def repeats(self) -> bool:
         return self._replayed is None or self.settings.expansion is None
 
+    def skip(self, batch: Batch, context: Context) -> None:
+        """Nothing counts parts."""
+
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:
             return super().loss(batch, context)

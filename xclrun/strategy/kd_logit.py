@@ -98,6 +98,9 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
                 loss = loss + self.settings.weight * whole * (self._size / batch.size)
         return loss
 
+    def skip(self, batch: Batch, context: Context) -> None:
+        self._done += batch.size
+
     def distance(self, language: str, rows: np.ndarray, context: Context, among: np.ndarray | None = None) -> Tensor:
         """Return the sum over outputs of their MSE to the teacher's, on rows of the memory (scalar).
 

@@ -95,6 +95,9 @@ class LwF(Expandable[LwFSettings]):
     def repeats(self) -> bool:
         return not self.teacher
 
+    def skip(self, batch: Batch, context: Context) -> None:
+        """Nothing counts parts."""
+
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if not self.teacher:
             return super().loss(batch, context)

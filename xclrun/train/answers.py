@@ -54,6 +54,11 @@ class Readings:
         n = len(windows.examples)
         return cls(windows, np.zeros((n, 2), np.int64), *(np.full(n, -np.inf) for _ in range(4)))
 
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """What `note` records, one array for each attribute."""
+        return [self.span, self.best, self.total, self.gold, self.none]
+
     def note(self, rows: np.ndarray, emissions: np.ndarray, mask: np.ndarray) -> None:
         """Record the windows ``rows`` (B,) from their emissions (B, W, 2) and word mask (B, W); word 0 is [CLS]."""
         scores, longest = span_scores(emissions, mask, self.windows.longest)

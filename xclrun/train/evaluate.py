@@ -22,6 +22,7 @@ from xclrun.model.network import Model, Prediction
 from xclrun.store import predictions
 from xclrun.train.answers import Readings, answers_of
 from xclrun.train.precision import autocast
+from xclrun.train.ranks import ALONE, Ranks
 
 # The prediction function: the model's own, or that of a strategy.
 Answer = Callable[[Batch], Prediction]
@@ -40,13 +41,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a model on encoded splits, in batches of ``batch_size`` sentences."""
+    """Evaluates a model on encoded splits, in batches of ``batch_size`` sentences; each rank predicts a share."""
 
     dataset: Dataset
     device: torch.device
     batch_size: int
     precision: str
     slot_f1: SlotF1
+    ranks: Ranks = ALONE
 
     def predict(
         self, model: Model, encoded: Encoded, language: str, split: str, answer: Answer | None = None
@@ -64,7 +66,9 @@ class Evaluator:
         readings = None if encoded.windows is None else Readings.empty(encoded.windows)
         training = model.training
         model.eval()
-        for indices, batch, output in self._late(encoded, answer or model.predict):
+        order = np.argsort(-encoded.lengths, kind="stable")
+        share = order[self.ranks.rank :: self.ranks.size]
+        for indices, batch, output in self._late(encoded, share, answer or model.predict):
             if "label" in output:
                 predicted[indices] = output["label"].numpy()
                 log2_gold[indices] = output["log2_label"].numpy()
@@ -77,6 +81,15 @@ class Evaluator:
             if "answers" in output and readings is not None:
                 readings.note(indices, output["answers"].numpy(), batch.word_mask.numpy())
         model.train(training)
+        if self.ranks.several:
+            arrays = [predicted, log2_gold, log2_tags, *([] if readings is None else readings.arrays)]
+            values = [array[share] for array in arrays], [sequences[i] for i in share]
+            for rank, (parts, tags) in enumerate(self.ranks.gather(values)):
+                places = order[rank :: self.ranks.size]
+                for array, part in zip(arrays, parts, strict=True):
+                    array[places] = part
+                for place, sequence in zip(places, tags, strict=True):
+                    sequences[place] = sequence
         if readings is not None:
             # One answer per example, over all its windows.
             first = readings.windows.starts
@@ -87,10 +100,13 @@ class Evaluator:
         columns = self._columns(encoded, language, split, predicted, log2_gold, log2_tags, sequences)
         return columns | self._texts_of_pairs(language, split)
 
-    def _late(self, encoded: Encoded, answer: Answer) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
+    def _late(
+        self, encoded: Encoded, rows: np.ndarray, answer: Answer
+    ) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
         """Yield (indices, batch, predictions) on the CPU, one batch late so that the device does not wait."""
         before: tuple[np.ndarray, Batch, Callable[[], dict[str, Tensor]]] | None = None
-        for indices in length_sorted_batches(encoded.lengths, self.batch_size):
+        for at in length_sorted_batches(encoded.lengths[rows], self.batch_size):
+            indices = rows[at]
             batch = encoded.batch(indices)
             with autocast(self.device, self.precision):
                 result = answer(batch.to(self.device))

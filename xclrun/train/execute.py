@@ -25,6 +25,7 @@ from xclrun.core.plugins import provided, told
 from xclrun.core.task import Task, described
 from xclrun.data.notes import count_notes
 from xclrun.run import Run
+from xclrun.run.checks import check_ranks
 from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
 from xclrun.store.records import write_counts
@@ -36,6 +37,7 @@ from xclrun.train.overlap import FILE as OVERLAP
 from xclrun.train.points import FILE as POINTS
 from xclrun.train.precision import device_facts
 from xclrun.train.progress import Listener
+from xclrun.train.ranks import ALONE, Ranks, ranks_of
 from xclrun.train.stages import Busy, StageGraph, made_here
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -63,7 +65,6 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
         Stopped: a signal was received; a checkpoint was saved, or the run had ended.
         Busy: another process is working on the run or on one of its stages, and this one is not patient.
     """
-    _set_threads(run)
     lease, waited = run.directory.lease, False
     while (mine := lease.try_acquire()) is None:
         if not patient:
@@ -87,7 +88,13 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
                     listener.run_failed(run, refused)
                     raise refused from unreadable
                 listener.noted(f"{unreadable}; restoring the run from the store")
-            _Execution(run, listener, stop, patient).run_all()
+            ranks = _ranks(run, listener)
+            set_threads(run, ranks)
+            try:
+                _Execution(run, listener, stop, patient, ranks).run_all()
+            finally:
+                if ranks.failed:
+                    ranks.close()
     # A signal after the last step must prevent the next run.
     stop.check()
 
@@ -98,7 +105,7 @@ def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFla
     Raises:
         Stopped: a signal was received; a checkpoint was saved.
     """
-    _set_threads(run)
+    set_threads(run)
     graph = StageGraph(run, listener, stop)
     for hop in hops:
         graph.evaluation(run.stages[hop])
@@ -106,19 +113,35 @@ def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFla
     stop.check()
 
 
-def _set_threads(run: Run) -> None:
-    torch.set_num_threads(run.config.runtime.threads or THREADS)
+def set_threads(run: Run, ranks: Ranks = ALONE) -> None:
+    """Set the number of PyTorch's threads: by default, the ranks of a machine share its processors."""
+    torch.set_num_threads(run.config.runtime.threads or max(1, THREADS // ranks.on_machine))
+
+
+def _ranks(run: Run, listener: Listener) -> Ranks:
+    """Return the ranks for a run; none in addition to this process if the store has all evaluations."""
+    if all(run.store.has(stage.evaluation) for stage in run.stages):
+        return ALONE
+    try:
+        ranks = ranks_of(run)
+        check_ranks(run.config, run.strategy(), ranks.size)
+    except XclrunError as error:
+        listener.run_failed(run, error)
+        raise
+    return ranks
 
 
 class _Execution:
     """The execution of a run by the holder of its lease."""
 
-    def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool) -> None:
-        self.run, self.listener, self.directory = run, listener, run.directory
-        self.graph = StageGraph(run, listener, stop, patient)
+    def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool, ranks: Ranks) -> None:
+        self.run, self.listener, self.directory, self.ranks = run, listener, run.directory, ranks
+        self.graph = StageGraph(run, listener, stop, patient, ranks)
         # File in the run directory → rows of each hop: optional measurements in addition to predictions.
         self.measured: dict[Path, list[pa.Table]] = {}
         self.manifest = _manifest(run, self.graph.strategy.identified(), self.graph.bench.device)
+        if ranks.several:
+            self.manifest["environment"]["ranks"] = str(ranks.size)
 
     def run_all(self) -> None:
         directory, started = self.directory, time.monotonic()
@@ -127,6 +150,7 @@ class _Execution:
         directory.event("started", host=self.manifest["host"], pid=self.manifest["pid"])
         self.listener.run_started(self.run)
         try:
+            self.ranks.begin(self.run)
             scores = [self._hop(stage) for stage in self.run.stages]
             self._write_scores(scores)
             self._write_measured()

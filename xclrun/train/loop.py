@@ -89,7 +89,7 @@ class GradientObserver(Protocol):
         """Write the observations of the hop into the folder of its training in the store."""
 
 
-def _seed_dropout(seed: int, device: torch.device) -> None:
+def _seed(seed: int, device: torch.device) -> None:
     # torch.manual_seed formats a stack trace at every call if there is no GPU.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -140,7 +140,7 @@ class HopTraining:
         # Without dev selection, runs that differ in evaluate.slot_f1 share the training and so its log.
         self.evaluator = bench.evaluator if trainer.uses_dev else replace(bench.evaluator, slot_f1=SlotF1.span_micro)
         self.dev, self.checkpoints = bench.dev(context.hop), checkpoints
-        self.listener, self.stop = bench.listener, bench.stop
+        self.listener, self.stop, self.ranks = bench.listener, bench.stop, bench.ranks
         parts = [context.train[language] for language in context.hop.train]
         self.sentences = sum(map(len, parts))
         self.curriculum = self._curriculum(parts)
@@ -165,6 +165,8 @@ class HopTraining:
         self.look_every = 1 if context.device.type == "cpu" else 25
         # (main step, losses of the update's parts on the device) since the last reading.
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
+        # Sentences and subwords of the memory since then, of the parts of this rank; None: not computing parts.
+        self._from_memory, self._counts_parts = [0, 0], False
 
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
         context, size = self.context, self.trainer.batch(self.sentences)
@@ -212,7 +214,8 @@ class HopTraining:
                     self._update(batch, batch is main)
                 self._point()
                 self.listener.stepped(self._progress())
-                if self.stop.number is not None or time.monotonic() - saved > 60 * self.trainer.checkpoint_minutes:
+                due = time.monotonic() - saved > 60 * self.trainer.checkpoint_minutes
+                if self.ranks.agree(self.stop.number is not None or due):
                     self._save()
                     saved = time.monotonic()
                     self.stop.check()
@@ -239,9 +242,7 @@ class HopTraining:
         position = self.position
         factor = lr_factor(position.step - 1, self.steps, self.trainer.schedule, self.trainer.warmup)
         set_lr(self.optimizer, self.trainer.lr * factor)
-        _seed_dropout(
-            derive(self.context.seed, "dropout", self.context.hop.depth, position.updates), self.context.device
-        )
+        self._seed_dropout()
         if self.recorded is not None and self.strategy.repeats():
             losses = self.recorded.take(batch)
         else:
@@ -256,13 +257,30 @@ class HopTraining:
 
     def _step(self, batch: Batch, main: bool = True) -> Sequence[Tensor]:
         """Compute the gradients part by part, step the optimiser, and return the losses of the parts."""
-        losses = []
         self.optimizer.zero_grad(set_to_none=True)
-        for part in batch.split(self.trainer.part(self.sentences)):
+        parts = batch.split(self.trainer.part(self.sentences))
+        losses = [torch.zeros((), device=self.context.device) for _ in parts]
+        divided = self.ranks.several and len(parts) > 1
+        self._counts_parts = divided
+        for number, part in enumerate(parts):
+            if number not in self.ranks.parts(len(parts)):
+                self.strategy.skip(part, self.context)
+                continue
+            if number:
+                self._seed_dropout(number)
             with autocast(self.context.device, self.context.precision):
                 loss = self.strategy.loss(part, self.context) * (part.size / batch.size)
             self.scaler.scale(loss).backward()
-            losses.append(loss.detach())
+            losses[number] = loss.detach()
+        self._counts_parts = False
+        if len(parts) > 1:
+            self._seed_dropout(len(parts))
+        if divided:
+            self.ranks.sum_gradients(self.context.model.parameters())
+        elif self.ranks.rank:
+            # Rank 0 reports the loss of a single part.
+            losses = [torch.zeros_like(loss) for loss in losses]
+        self.context.gather = self._gather if divided else list
         self.scaler.unscale_(self.optimizer)
         if main:
             for observer in self.observers.values():
@@ -274,9 +292,23 @@ class HopTraining:
         self.scaler.update()
         return losses
 
+    def _seed_dropout(self, *part: int) -> None:
+        """Seed dropout by the update and, after the first part, the part, whichever rank computes it."""
+        if part and self.trainer.cuda_graphs:
+            # A recorded step cannot be seeded inside.
+            return
+        place = self.context.hop.depth, self.position.updates, *part
+        _seed(derive(self.context.seed, "dropout", *place), self.context.device)
+
+    def _gather(self, values: list[Any]) -> list[Any]:
+        return [value for part in self.ranks.gather(values, self.context.device) for value in part]
+
     def _count_beside(self, batch: Batch) -> None:
-        self.position.beside_examples += batch.size
-        self.position.beside_tokens += batch.pieces
+        if self._counts_parts:
+            self._from_memory = [self._from_memory[0] + batch.size, self._from_memory[1] + batch.pieces]
+        else:
+            self.position.beside_examples += batch.size
+            self.position.beside_tokens += batch.pieces
 
     def _look(self) -> None:
         """Add the losses since the last reading to the sum.
@@ -286,7 +318,11 @@ class HopTraining:
         """
         if not self._losses:
             return
-        values = iter(torch.stack([loss for _, parts in self._losses for loss in parts]).tolist())
+        losses = torch.stack([loss for _, parts in self._losses for loss in parts]).tolist()
+        *losses, examples, tokens = self.ranks.sum([*losses, *self._from_memory])
+        self.position.beside_examples += int(examples)
+        self.position.beside_tokens += int(tokens)
+        self._from_memory, values = [0, 0], iter(losses)
         for step, parts in self._losses:
             value = sum(next(values) for _ in parts)
             if not math.isfinite(value):
@@ -301,6 +337,7 @@ class HopTraining:
     def _end_epoch(self) -> None:
         """Score the dev splits, copy the best weights, and record the epoch."""
         self._look()
+        self._compare_ranks()
         position = self.position
         scores = {}
         for language, encoded in self.dev.items():
@@ -328,6 +365,17 @@ class HopTraining:
         position.epochs.append(facts)
         position.loss_sum, position.loss_count = 0.0, 0
         self.listener.epoch_ended(self._progress(), facts)
+
+    def _compare_ranks(self) -> None:
+        """Check that all ranks have the same weights.
+
+        Raises:
+            RunError: they differ, which a nondeterministic algorithm can cause.
+        """
+        if self.ranks.several:
+            weights = sum(float(p.detach().double().sum()) for p in self.context.model.parameters())
+            if len(set(self.ranks.gather(weights))) > 1:
+                raise RunError("the weights of the ranks differ; use runtime.deterministic=true or runtime.devices=1")
 
     def _point(self, last: bool = False) -> None:
         """Take an evaluation point if one is due, or at the ``last`` step."""
@@ -366,8 +414,10 @@ class HopTraining:
         return Progress(self.context.hop, epoch, epochs, p.step, self.steps, p.examples, p.seconds)
 
     def _save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, on rank 0."""
         self._look()
+        if self.ranks.rank:
+            return
         state = self.strategy.state_dict() if self.own else State()
         unchanged = self.began_with.among(state.tensors)
         changed = {name: tensor for name, tensor in state.tensors.items() if name not in set(unchanged)}

@@ -90,7 +90,7 @@ class Points:
                 if language not in hop.train:
                     bench.strategy.for_language(language, bench.learnt(hop.index - 1))
                 for split in splits:
-                    self.context.stop_here()
+                    bench.stop.check()
                     encoded, answer = bench.sentences(hop, language, split), self._answer(language, split)
                     rows = bench.evaluator.predict(self.context.model, encoded, language, split, answer)
                     split_rows[split, language] = rows
@@ -98,9 +98,10 @@ class Points:
         n = len(columns["split"])
         # The hop's number depends on the run, which sets it when it copies the rows.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
-        if self.kept(1):
-            self._weights(step).write(content(bench.stored_weights(hop)))
-        self._rows(step).write(predictions.content(predictions.table(columns)))
+        if not bench.ranks.rank:
+            if self.kept(1):
+                self._weights(step).write(content(bench.stored_weights(hop)))
+            self._rows(step).write(predictions.content(predictions.table(columns)))
         return {"step": step, "examples": examples, "own": own}
 
     def forget(self, facts: Sequence[Mapping[str, Any]]) -> None:

@@ -24,18 +24,18 @@ from xclrun.core.stream import BEFORE, Hop
 from xclrun.core.version import code_version
 from xclrun.run import Run
 from xclrun.store import predictions
-from xclrun.store.tensors import load_tensors
 from xclrun.strategy.shared.parameters import sizes
 from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.class_gradients import FILE as CLASS_GRADIENTS
-from xclrun.train.features import load_features, save_features
+from xclrun.train.features import save_features
 from xclrun.train.loop import load_weights
 from xclrun.train.overlap import FILE as OVERLAP
 from xclrun.train.overlap import LAST
 from xclrun.train.points import FILE as POINTS
 from xclrun.train.precision import device_name
 from xclrun.train.progress import Listener
+from xclrun.train.ranks import ALONE, Ranks
 from xclrun.train.stop import StopFlag
 from xclrun.train.workbench import (
     GATHERED,
@@ -43,7 +43,6 @@ from xclrun.train.workbench import (
     STATE,
     Split,
     Workbench,
-    load_state,
     lookup_key,
     save_state,
 )
@@ -78,10 +77,12 @@ class StageGraph:
         trained_here: the hops that this process has trained.
     """
 
-    def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
+    def __init__(
+        self, run: Run, listener: Listener, stop: StopFlag, patient: bool = True, ranks: Ranks = ALONE
+    ) -> None:
         self.run, self.listener, self.stop, self.patient = run, listener, stop, patient
         self.store = replace(run.store, warn=listener.noted)
-        self.bench = Workbench(run, listener, stop)
+        self.bench = Workbench(run, listener, stop, ranks)
         self.strategy = self.bench.strategy
         self.trained_here: set[int] = set()
         self._checked: set[str] = set()
@@ -218,7 +219,7 @@ class StageGraph:
             key = self.bench.features_key(hop, split)
             if key is not None and key not in self.bench.features:
                 folder = self._find_or_make(key, self._make_features, hop, split, key)
-                self.bench.features[key] = load_features(folder, self.bench.encodings.splits[split])
+                self.bench.load_features(key, folder, split)
 
     def _need_lookup(self, hop: Hop) -> None:
         """Compute the features of hop 0 that the strategy looks up after a hop; this may load the model of hop 0."""
@@ -242,13 +243,13 @@ class StageGraph:
         if self.bench.weights_of == index:
             return
         if index == 0:
-            self.bench.model = self.bench.untrained()
+            self.bench.reset()
         else:
             folder, hop = self._trained(index), self.run.stages[index].hop
             if self.bench.weights_of != index:
                 if self.strategy.keeps_encoder(hop):
                     self.weights(hop.parent)
-                load_weights(self.bench.model, load_tensors(folder / "weights.safetensors"))
+                self.bench.load_weights(folder / "weights.safetensors")
         self.bench.weights_of = index
 
     def state(self, index: int) -> None:
@@ -257,14 +258,14 @@ class StageGraph:
             return
         hop, key = self.run.stages[index].hop, self.run.stages[index].state
         if index == 0 or key is None:
-            self.bench.set_state(None)
+            self.bench.load_state(None)
         else:
             if not self.store.has(key):
                 self.weights(index)
                 self.state(hop.parent)
             folder = self._find_or_make(key, self._end_hop, hop, key)
             if self.bench.state_of != index:
-                self.bench.set_state(load_state(folder, STATE))
+                self.bench.load_state(folder)
         self.bench.state_of = index
 
     def _takes_up_optimizer(self, hop: Hop) -> bool:
@@ -288,7 +289,7 @@ class StageGraph:
         parent = self.store.path(self.run.stages[hop.parent].train)
         optimizer = parent / OPTIMIZER if self._takes_up_optimizer(hop) else None
         last = parent / LAST if self._compares_gradients(hop) else None
-        counters, write = self.bench.train(hop, checkpoints, optimizer, last)
+        counters, write = self.bench.train(hop, checkpoints.folder, optimizer, last)
         cost = self.run.cost(hop) | {"device": device_name(self.bench.device)}
         facts = {"hop": hop.name, "depth": hop.depth, "cost": cost, "training": counters}
         self._put(stage.train, "train", facts, write)
@@ -308,7 +309,7 @@ class StageGraph:
         self.state(hop.parent)
         self._need_features(hop, [(language, "train") for language in hop.train])
         if self.strategy.gathers:
-            self.bench.set_state(load_state(self.store.path(self.run.stages[hop.index].train), GATHERED))
+            self.bench.load_state(self.store.path(self.run.stages[hop.index].train), GATHERED)
         footprint, state = self.bench.end_hop(hop), self.strategy.state_dict()
         facts = {"hop": hop.name, "footprint": footprint}
         self._put(key, "state", facts, lambda folder: save_state(folder, STATE, state))
@@ -354,7 +355,7 @@ class StageGraph:
 
     def _predict(self, hop: Hop, point: Mapping[str, Any]) -> pa.Table:
         """Return the prediction rows of all test splits after a hop; ``point`` identifies the weights."""
-        columns = predictions.joined(rows for _, rows in self.bench.predictions(hop))
+        columns = predictions.joined(self.bench.predictions(hop))
         return predictions.table(self._at(columns, point))
 
     def _at(self, columns: dict[str, list[Any]], point: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -33,13 +33,14 @@ from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.class_gradients import ClassGradients
 from xclrun.train.encodings import Encodings, cached_cut, encodings
 from xclrun.train.evaluate import Evaluator
-from xclrun.train.features import features_key, load_cls, with_features
-from xclrun.train.loop import GradientObserver, HopTraining, trained_tensors
+from xclrun.train.features import features_key, load_cls, load_features, with_features
+from xclrun.train.loop import GradientObserver, HopTraining, load_weights, trained_tensors
 from xclrun.train.optimize import optimizer_state
 from xclrun.train.overlap import GradientOverlap
 from xclrun.train.points import SPLITS, Points
 from xclrun.train.precision import choose_device, set_deterministic, slow_precision
 from xclrun.train.progress import Listener
+from xclrun.train.ranks import ALONE, Ranks, SharedStop, repeated
 from xclrun.train.stop import StopFlag
 
 if TYPE_CHECKING:
@@ -87,15 +88,20 @@ def load_state(folder: Path, files: tuple[str, str]) -> State:
 class Workbench:
     """Model, strategy and sentences of a run.
 
+    If several ranks train the run, each has a workbench, and `repeated` methods are executed by all ranks.
+
     Attributes:
         weights_of: the hop after which the model has its current weights; None during training.
         state_of: the hop after which the strategy has its current state; None if there is none.
         features: key in the store → sentences with features of a frozen encoder.
     """
 
-    def __init__(self, run: Run, listener: Listener, stop: StopFlag) -> None:
-        self.run, self.listener, self.stop = run, listener, stop
+    def __init__(self, run: Run, listener: Listener, stop: StopFlag, ranks: Ranks = ALONE) -> None:
+        self.run, self.listener, self.ranks = run, listener, ranks
+        self.stop = SharedStop(stop, ranks) if ranks.several else stop
         self.device = choose_device(run.config)
+        if ranks.several and self.device.type == "cuda":
+            self.device = torch.device("cuda", ranks.local)
         set_deterministic(run.config, self.device)
         self.strategy = run.strategy()
         self.fresh_state, self.fresh_footprint = self.strategy.state_dict(), self.strategy.footprint()
@@ -119,7 +125,7 @@ class Workbench:
     def evaluator(self) -> Evaluator:
         config = self.run.config
         size, precision = config.evaluate.batch_size, config.trainer.precision.value
-        return Evaluator(self.run.dataset, self.device, size, precision, config.evaluate.slot_f1)
+        return Evaluator(self.run.dataset, self.device, size, precision, config.evaluate.slot_f1, self.ranks)
 
     @cached_property
     def cut(self) -> dict[str, dict[str, int]]:
@@ -147,6 +153,31 @@ class Workbench:
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
             self.strategy.prepare(model, self.run.stream, Stored(self.run))
         return model.to(self.device)
+
+    def stop_here(self) -> None:
+        """Check the stop flag at a point that only some ranks reach."""
+        if not self.ranks.several:
+            self.stop.check()
+
+    @repeated
+    def reset(self) -> None:
+        """Give the model its weights before fine-tuning."""
+        self.model = self.untrained()
+
+    @repeated
+    def load_weights(self, file: Path) -> None:
+        """Load weights after a hop, which `train` wrote."""
+        load_weights(self.model, load_tensors(file))
+
+    @repeated
+    def load_state(self, folder: Path | None, files: tuple[str, str] = STATE) -> None:
+        """Load the strategy's state from a folder of the store; None: the state before any hop."""
+        self.strategy.load_state_dict(self.fresh_state if folder is None else load_state(folder, files))
+
+    @repeated
+    def load_features(self, key: str, folder: Path, split: Split) -> None:
+        """Load the features of a split from a folder of the store."""
+        self.features[key] = load_features(folder, self.encodings.splits[split])
 
     # Sentences.
 
@@ -197,7 +228,7 @@ class Workbench:
             seed=self.run.config.seed,
             batch_size=0,
             precision=trainer.precision.value,
-            stop_here=self.stop.check,
+            stop_here=self.stop_here,
         )
         if trains:
             chosen = self.strategy.choose(context)
@@ -207,13 +238,14 @@ class Workbench:
 
     # Operations of a hop.
 
+    @repeated
     def train(
-        self, hop: Hop, checkpoints: Checkpoints, optimizer: Path | None, last: Path | None = None
+        self, hop: Hop, folder: Path, optimizer: Path | None, last: Path | None = None
     ) -> tuple[dict[str, Any], Callable[[Path], None]]:
         """Train a hop, from the model and the strategy's state after its parent.
 
         Args:
-            checkpoints: of this training, which resumes from the newest.
+            folder: of the checkpoints of this training, which resumes from the newest.
             optimizer: file of the parent's optimiser state, if this hop continues with it.
             last: file of the parent's last gradients, for `GradientOverlap`.
 
@@ -224,6 +256,7 @@ class Workbench:
         context, trainer, evaluate = self.context(hop), self.run.trainer(hop), self.run.config.evaluate
         # After an interruption the model has the weights of no hop.
         self.weights_of = None
+        checkpoints = Checkpoints(folder, self.listener.noted)
         inherited = self._begin(context, optimizer)
         points, every = None, evaluate.every(sum(len(context.train[language]) for language in hop.train))
         if every is not None:
@@ -272,36 +305,36 @@ class Workbench:
         }
         return {key: tensor for key, tensor in load_tensors(optimizer).items() if key.rpartition("/")[0] in continued}
 
+    @repeated
     def end_hop(self, hop: Hop) -> dict[str, float]:
         """Update the strategy's state after a trained hop; return its footprint and the seconds that this took."""
         self.state_of, began = None, time.monotonic()
         self.strategy.end_hop(self.context(hop))
         return {**self.strategy.footprint(), "seconds": time.monotonic() - began}
 
-    def set_state(self, state: State | None) -> None:
-        """Load a state of the strategy; None: the state before any hop."""
-        self.strategy.load_state_dict(self.fresh_state if state is None else state)
-
-    def predictions(self, hop: Hop) -> Iterator[tuple[str, dict[str, list[Any]]]]:
-        """Yield the prediction columns of each language's test split after a hop."""
-        context = self.context(hop, trains=False)
+    @repeated
+    def predictions(self, hop: Hop) -> list[dict[str, list[Any]]]:
+        """Return the prediction columns of each language's test split after a hop."""
+        context, columns = self.context(hop, trains=False), []
         for language in self._served(hop):
 
             def answer(batch: Batch, language: str = language) -> Prediction:
                 # A strategy's answer may take long.
-                self.stop.check()
+                self.stop_here()
                 return self.strategy.answer(batch, language, "test", context)
 
             sentences = self.sentences(hop, language, "test")
-            yield language, self.evaluator.predict(self.model, sentences, language, "test", answer)
+            columns.append(self.evaluator.predict(self.model, sentences, language, "test", answer))
+        return columns
 
+    @repeated
     def next_block(self, hop: Hop) -> dict[str, list[Any]]:
         """Return the prediction columns of the block that follows a hop (`Hop.codes`)."""
         context, key = self.context(hop, trains=False), hop.codes
         self.strategy.for_language(key, self.learnt(hop.index))
 
         def answer(batch: Batch) -> Prediction:
-            self.stop.check()
+            self.stop_here()
             return self.strategy.answer(batch, key, "train", context)
 
         return self.evaluator.predict(self.model, self.sentences(hop, key, "train"), key, "train", answer)

@@ -212,6 +212,10 @@ class MemoryBatches(Generic[Taught]):
             context.beside(part)
             yield language, part, taught, rows, (count / self.total) * (self.size / main.size)
 
+    def skip(self, main: Batch) -> None:
+        """Pass over what goes with a part of the main batch that another process computes."""
+        self.done += main.size
+
 
 @dataclass
 class MemorySettings(ExpandableSettings):

@@ -1,0 +1,246 @@
+"""Several ranks train one run: they equal one process with as many parts, and end together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xclrun.core.errors import RunError, UsageError
+from xclrun.run import Run
+from xclrun.store import predictions
+from xclrun.strategy import Context, Strategy, divisible
+from xclrun.train import ranks
+from xclrun.train.ranks import Ranks
+
+from .conftest import StopAt, stopped
+
+Make = Callable[..., Run]
+
+# Parts of 2 sentences, three in a batch: 22, 18 and 13 sentences leave smaller batches and parts. Dropout is on.
+PARTS = ("trainer.batch_size=2", "trainer.gradient_accumulation=3")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended() -> Iterator[None]:
+    """End the ranks after the tests."""
+    yield
+    if ranks._group is not None:
+        ranks._group.close()
+
+
+def losses(run: Run) -> list[list[float]]:
+    stages = run.directory.read_manifest()["stages"]
+    return [[epoch["loss"] for epoch in stage["training"]["epochs"]] for stage in stages]
+
+
+def counters(run: Run) -> list[dict[str, Any]]:
+    names = ("step", "updates", "examples", "tokens", "beside_examples", "beside_tokens", "best_epoch")
+    stages = run.directory.read_manifest()["stages"][1:]
+    return [{name: stage["training"][name] for name in names} for stage in stages]
+
+
+def equal(run: Run, alone: Run) -> None:
+    """Check losses to 1e-5, the same counters, and predictions that differ only in rounding."""
+    assert run.id == alone.id
+    for several, one in zip(losses(run), losses(alone), strict=True):
+        np.testing.assert_allclose(several, one, rtol=1e-5)
+    assert counters(run) == counters(alone)
+    for hop in range(len(run.stages)):
+        several, one = (predictions.read(r.directory.predictions(hop)) for r in (run, alone))
+        for column in one.column_names:
+            if column.startswith("log2"):
+                expected = one[column].to_numpy()
+                np.testing.assert_allclose(several[column].to_numpy(), expected, rtol=1e-3, atol=1e-4)
+            else:
+                assert several[column].to_pylist() == one[column].to_pylist(), column
+
+
+def compare(make_run: Make, do: Make, devices: int, *overrides: str) -> None:
+    alone = do(make_run(*PARTS, *overrides, outputs="alone"))
+    several = do(make_run(*PARTS, *overrides, f"runtime.devices={devices}", outputs=f"{devices}"))
+    assert several.directory.read_manifest()["environment"]["ranks"] == str(devices)
+    equal(several, alone)
+
+
+def test_two_ranks_equal_one_process(make_run: Make, do: Make) -> None:
+    """DER++ has dropout, memory batches in parts, and outputs that all ranks gather."""
+    compare(make_run, do, 2, "strategy=derpp", "order=[en,de]", "trainer.epochs=1")
+
+
+SETTINGS = {
+    "er": (),
+    "agem": ("dataset.replay.every_k=1",),
+    "gem": ("dataset.replay.every_k=1",),
+    "ewc_online": (),
+    "si": (),
+    "mas": (),
+    "lwf": (),
+    "kd_logit": (),
+    "kd_rep": (),
+    "er_ace": (),
+    "agem_replay": ("strategy.replay_write=1", "strategy.replay_interval=12", "strategy.replay_number=4"),
+    "mbpa": (
+        "strategy.replay_write=1",
+        "strategy.replay_interval=12",
+        "strategy.replay_number=4",
+        "strategy.neighbours=2",
+        "strategy.adapt_steps=1",
+    ),
+    "lang_spec_ada_t": (),
+    "lang_spec_lora_t": (),
+    "lang_spec_trans": (),
+    "multilingual": ("evaluate.every_examples=20",),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("strategy", SETTINGS)
+def test_strategies_with_several_ranks_equal_one_process(strategy: str, devices: int, make_run: Make, do: Make) -> None:
+    compare(make_run, do, devices, f"strategy={strategy}", *SETTINGS[strategy])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("experiment=fewshot", "order=list", "source=en", "language=de", "shots=1"),
+        ("strategy=er", "strategy.expansion=lang_spec_task"),
+        ("order=[en,de]", "dataset.blocks=3"),
+        ("order=[en+de,es]",),
+        ("strategy=fc", "order=[en,de]"),
+    ],
+    ids=["fewshot", "expansion", "blocks", "mixture", "features"],
+)
+def test_settings_with_several_ranks_equal_one_process(overrides: tuple[str, ...], make_run: Make, do: Make) -> None:
+    compare(make_run, do, 2, *overrides)
+
+
+@pytest.mark.full
+def test_a_stopped_run_resumes_with_any_number_of_ranks(make_run: Make, do: Make) -> None:
+    """Bit for bit with the same number; equal to rounding with another one."""
+    given = (*PARTS, "strategy=derpp")
+    whole = do(make_run(*given, "runtime.devices=2", outputs="whole"))
+    run = stopped(make_run(*given, "runtime.devices=2", outputs="same"), do, 3, 5)
+    do(run)
+    assert losses(run) == losses(whole)
+    other = stopped(make_run(*given, "runtime.devices=2", outputs="other"), do, 5)
+    equal(do(make_run(*given, outputs="other")), whole)
+    assert other.directory.finished
+
+
+class KillRank(StopAt):
+    """Sends a signal to another rank after some steps."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__()
+        self.number, self.step = number, step
+
+    def stepped(self, progress: Any) -> None:
+        self.taken += 1
+        if self.taken == self.step:
+            assert ranks._group is not None
+            os.kill(ranks._group.processes[-1].pid, self.number)
+
+
+@pytest.mark.full
+def test_a_killed_rank_ends_the_run_in_one_line(make_run: Make, do: Make) -> None:
+    given = (*PARTS, "strategy=er", "runtime.devices=3")
+    whole = do(make_run(*given, outputs="whole"))
+    for step in (1, 4, 9):
+        run, listener = make_run(*given, outputs=f"killed-{step}"), KillRank(signal.SIGKILL, step)
+        with pytest.raises(RunError, match=r"^one of the 3 ranks ended, .*re-run the same command"):
+            do(run, listener, listener.stop)
+        assert run.directory.read_manifest()["status"] == "failed"
+        do(run)
+        assert losses(run) == losses(whole)
+
+
+@pytest.mark.full
+def test_a_hanging_rank_is_detected(make_run: Make, do: Make) -> None:
+    run = make_run(*PARTS, "runtime.devices=2", "runtime.rank_timeout=0.1")
+    listener = KillRank(signal.SIGSTOP, 2)
+    began = time.monotonic()
+    with pytest.raises(RunError, match=r"runtime.rank_timeout=0\.1 minutes"):
+        do(run, listener, listener.stop)
+    assert time.monotonic() - began < 120
+
+
+@pytest.mark.full
+def test_ranks_with_other_versions_are_refused(make_run: Make, do: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xclrun.train.ranks.version", lambda library: "0.1")
+    with pytest.raises(RunError, match=r"has torch 2\S*, but rank 0 has 0\.1"):
+        do(make_run(*PARTS, "runtime.devices=2"))
+
+
+@pytest.mark.full
+def test_ranks_with_other_data_are_refused(make_run: Make, do: Make, corpus: Any, tmp_path: Any) -> None:
+    import shutil
+
+    data = shutil.copytree(corpus, tmp_path / "changing")
+    run = make_run(*PARTS, "runtime.devices=2", data=data)
+    file = data / "de" / "dev.jsonl"
+    file.write_text(file.read_text().replace('"alarm"', '"weather"'))
+    with pytest.raises(RunError, match=r"rank 1: .*the data has changed"):
+        do(run)
+
+
+@pytest.mark.full
+def test_torchrun(make_run: Make, do: Make, corpus: Any, tmp_path: Any) -> None:
+    from tests.conftest import SMALL
+
+    given = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "xclrun"]
+    done = subprocess.run(
+        [*command, *given, f"paths.outputs={tmp_path / 'outputs'}"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    alone = do(make_run(*PARTS, "order=[en,de]", outputs="alone"))
+    several = make_run(*PARTS, "order=[en,de]", outputs=tmp_path / "outputs")
+    equal(several, alone)
+
+
+def test_parts_of_a_rank() -> None:
+    group = Ranks()
+    group.rank, group.size = 1, 3
+    assert list(group.parts(7)) == [1, 4]
+    assert list(group.parts(2)) == [1]
+    assert list(group.parts(1)) == [0]
+    group.rank = 2
+    assert list(group.parts(2)) == []
+
+
+class Counting(Strategy[Any]):
+    signature = Strategy.signature
+
+    def loss(self, batch: Any, context: Context) -> Any:
+        raise NotImplementedError
+
+
+class Dividing(Counting):
+    def skip(self, batch: Any, context: Context) -> None: ...
+
+
+def test_strategies_that_divide_batches(make_run: Make) -> None:
+    assert (divisible(Counting(None)), divisible(Dividing(None))) == (False, True)
+    assert all(divisible(make_run(f"strategy={name}").strategy()) for name in ("naive", *SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ((), r"^runtime\.devices=2 trainer\.gradient_accumulation=1: .* use trainer\.gradient_accumulation=2"),
+        ((*PARTS, "trainer.cuda_graphs=true"), r"^runtime\.devices=2 trainer\.cuda_graphs=true"),
+    ],
+)
+def test_settings_that_need_one_device(overrides: tuple[str, ...], message: str, make_run: Make) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_run("runtime.devices=2", *overrides)

@@ -1,0 +1,414 @@
+"""Ranks: the processes that train one run together (data parallelism), each on its own device.
+
+A batch consists of parts (``trainer.gradient_accumulation``). With W ranks, rank r computes the parts r, r + W, … The
+gradients of all parts are summed before the strategy edits them, so every rank takes the same optimiser step. Every
+rank computes a batch with a single part. Dev and test splits are divided by rows: r, r + W, … in order of length.
+
+Rank 0 does the run: it alone writes to the store and the run directory, holds leases and reports progress. The other
+ranks repeat the operations of its workbench on a workbench of their own (`repeated`), and read the same store.
+
+Ranks come from ``runtime.devices``, with which rank 0 starts the others on its machine, or from torchrun and other
+launchers that set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Gradients on GPUs go through NCCL, all else through
+gloo (`torch.distributed`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import io
+import os
+import platform
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from xclrun.config.schema import Device
+from xclrun.core.errors import RunError, UsageError
+from xclrun.core.plugins import told
+from xclrun.core.version import code_version
+from xclrun.train.stop import SIGNALS, StopFlag, Stopped
+
+if TYPE_CHECKING:
+    from xclrun.run import Run
+
+# Gradients are summed in buckets of this many numbers; a larger gradient is a bucket by itself.
+BUCKET = 2**22
+# How long other ranks wait for rank 0's next operation: it may be waiting for another process. They notice its end.
+IDLE = timedelta(days=30)
+# Seconds for the other ranks to start, and to end.
+START, END = 300.0, 10.0
+
+Value = TypeVar("Value")
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Ranks:
+    """The ranks of a run, seen from one of them.
+
+    Attributes:
+        rank: of this process, from 0.
+        size: W, the number of ranks.
+        local: index of this process's GPU.
+        on_machine: number of ranks on this machine.
+        minutes: time limit of communication.
+        repeating: whether all ranks are executing an operation.
+        failed: whether an operation has failed, so that the ranks may no longer be in the same state.
+    """
+
+    rank, size, local, on_machine, minutes = 0, 1, 0, 1, 30.0
+    repeating = failed = False
+
+    @property
+    def several(self) -> bool:
+        return self.size > 1
+
+    def parts(self, count: int) -> range:
+        """Return the numbers of this rank's parts of a batch with ``count`` parts."""
+        return range(self.rank, count, self.size) if count > 1 else range(count)
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Sum gradients over ranks in place; a parameter without a gradient on every rank keeps None."""
+
+    def sum(self, values: Sequence[float]) -> Sequence[float]:
+        """Return the sum over ranks of each value."""
+        return values
+
+    def gather(self, value: Value, device: torch.device | str = "cpu") -> list[Value]:
+        """Return the values of all ranks in order, with tensors on ``device``."""
+        return [value]
+
+    def agree(self, value: int) -> int:
+        """Return rank 0's value on every rank."""
+        return value
+
+    def begin(self, run: Run) -> None:
+        """Have the other ranks load a run, and check that they have the same data and versions."""
+
+    @contextlib.contextmanager
+    def repeat(self, name: str, arguments: Sequence[Any]) -> Iterator[None]:
+        """Have the other ranks execute an operation of the workbench while the block executes it on rank 0."""
+        yield
+
+    def close(self) -> None:
+        """End the other ranks."""
+
+
+ALONE = Ranks()
+
+
+class Group(Ranks):
+    """Several ranks, connected by `torch.distributed`.
+
+    Args:
+        store: key-value store that all ranks share.
+        processes: the other ranks, if this process started them.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: Any,
+        *,
+        local: int,
+        on_machine: int,
+        minutes: float,
+        processes: Sequence[Any] = (),
+    ) -> None:
+        self.rank, self.size, self.store, self.minutes = rank, size, store, minutes
+        self.local, self.on_machine, self.processes, self.process = local, on_machine, processes, os.getpid()
+        self.closed = False
+        backend = "gloo"
+        if torch.cuda.is_available() and local < torch.cuda.device_count():
+            backend = "cpu:gloo,cuda:nccl"
+            torch.cuda.set_device(local)
+        with self._explained():
+            limit = timedelta(minutes=minutes)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+            self.operations = dist.new_group(backend="gloo", timeout=IDLE)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn an error of communication into one line."""
+        try:
+            yield
+        except RuntimeError as error:
+            self.failed = True
+            reason = ""
+            with contextlib.suppress(RuntimeError):
+                reason = f" ({self.store.get('error').decode()})" if self.store.check(["error"]) else ""
+            raise RunError(
+                f"one of the {self.size} ranks ended, or did not respond within runtime.rank_timeout={self.minutes:g} "
+                f"minutes{reason}; re-run the same command to resume"
+            ) from error
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        trained = [p for p in parameters if p.requires_grad]
+        present = torch.tensor([p.grad is not None for p in trained], dtype=torch.uint8)
+        buckets: list[list[Tensor]] = []
+        room = 0
+        with self._explained(), torch.no_grad():
+            dist.all_reduce(present, dist.ReduceOp.MAX)
+            for parameter in (p for p, on_some_rank in zip(trained, present.tolist(), strict=True) if on_some_rank):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                if not buckets or parameter.numel() > room or parameter.grad.dtype != buckets[-1][0].dtype:
+                    buckets.append([])
+                    room = BUCKET
+                buckets[-1].append(parameter.grad)
+                room -= parameter.numel()
+            sums = [bucket[0] if len(bucket) == 1 else torch.cat([g.flatten() for g in bucket]) for bucket in buckets]
+            for work in [dist.all_reduce(total, async_op=True) for total in sums]:
+                work.wait()
+            for bucket, total in zip(buckets, sums, strict=True):
+                if len(bucket) > 1:
+                    pieces = total.split([g.numel() for g in bucket])
+                    torch._foreach_copy_(bucket, [piece.view_as(g) for piece, g in zip(pieces, bucket, strict=True)])
+
+    def sum(self, values: Sequence[float]) -> Sequence[float]:
+        total = torch.tensor(values, dtype=torch.float64)
+        with self._explained():
+            dist.all_reduce(total)
+        result: list[float] = total.tolist()
+        return result
+
+    def gather(self, value: Value, device: torch.device | str = "cpu") -> list[Value]:
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
+        values: list[Any] = [None] * self.size
+        with self._explained():
+            dist.all_gather_object(values, buffer.getvalue())
+        return [torch.load(io.BytesIO(content), device, weights_only=False) for content in values]
+
+    def agree(self, value: int) -> int:
+        first = torch.tensor([value])
+        with self._explained():
+            dist.broadcast(first, 0)
+        return int(first)
+
+    def begin(self, run: Run) -> None:
+        with self.repeat("begin", (str(run.directory.path),)):
+            self._compare(run)
+
+    def _compare(self, run: Run) -> None:
+        facts = [self._facts(run)] if self.rank else []
+        first, *others = self.gather(self._facts(run) if not facts else facts[0])
+        for rank, other in enumerate(others, 1):
+            for name, value in other.items():
+                if value != first[name]:
+                    raise RunError(
+                        f"rank {rank} has {name} {value}, but rank 0 has {first[name]}; all ranks need the same"
+                    )
+
+    def _facts(self, run: Run) -> dict[str, str]:
+        """Return what has to be the same on all ranks."""
+        cuda = run.config.runtime.device is not Device.cpu and torch.cuda.is_available()
+        return {
+            "xclrun": code_version(),
+            "Python": platform.python_version(),
+            **{library: version(library) for library in ("torch", "transformers", "numpy")},
+            "device": torch.cuda.get_device_name(self.local) if cuda else platform.machine(),
+            "data and settings of run": run.id,
+        }
+
+    @contextlib.contextmanager
+    def repeat(self, name: str, arguments: Sequence[Any]) -> Iterator[None]:
+        if self.rank or self.repeating:
+            yield
+            return
+        self._send((name, arguments))
+        self.repeating = True
+        try:
+            yield
+        except BaseException as error:
+            # All ranks stop at the same point, unless a second signal stops rank 0 at once.
+            self.failed |= not isinstance(error, Stopped) or error.at_once
+            raise
+        finally:
+            self.repeating = False
+
+    def _send(self, operation: tuple[str, Sequence[Any]] | None) -> None:
+        with self._explained():
+            dist.broadcast_object_list([operation], 0, self.operations)
+
+    def follow(self) -> None:
+        """Execute rank 0's operations until it ends, then end this process."""
+        from xclrun.run import thaw
+        from xclrun.store.rundir import RunDirectory
+        from xclrun.train.execute import set_threads
+        from xclrun.train.progress import Listener
+        from xclrun.train.workbench import Workbench
+
+        code = 0
+        try:
+            bench: Workbench | None = None
+            while True:
+                received: list[Any] = [None]
+                with self._explained():
+                    dist.broadcast_object_list(received, 0, self.operations)
+                if received[0] is None:
+                    break
+                name, arguments = received[0]
+                with contextlib.suppress(Stopped):
+                    if name == "begin":
+                        run = thaw(RunDirectory(Path(arguments[0])))
+                        set_threads(run, self)
+                        self._compare(run)
+                        bench = Workbench(run, Listener(), StopFlag(), self)
+                    else:
+                        getattr(bench, name)(*arguments)
+        except BaseException as error:
+            code = 1
+            if not self.failed:
+                with contextlib.suppress(RuntimeError):
+                    self.store.set("error", f"rank {self.rank}: {told(error)}")
+        # At once: the other ranks notice that the connections are closed.
+        os._exit(code)
+
+    def close(self) -> None:
+        if self.process != os.getpid() or self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(RunError, RuntimeError):
+            if not self.failed:
+                self._send(None)
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+        for process in self.processes:
+            process.join(0.0 if self.failed else END)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+class SharedStop(StopFlag):
+    """Rank 0's flag, which all ranks check at the same points of an operation."""
+
+    def __init__(self, flag: StopFlag, ranks: Ranks) -> None:
+        self.flag, self.ranks = flag, ranks
+
+    @property
+    def number(self) -> int | None:  # type: ignore[override]
+        return self.flag.number
+
+    def check(self) -> None:
+        if not self.ranks.rank and not self.ranks.repeating:
+            self.flag.check()
+        elif number := self.ranks.agree(self.flag.number or 0):
+            raise Stopped(number)
+
+
+def repeated(method: Method) -> Method:
+    """Have all ranks execute a method of the workbench."""
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any) -> Any:
+        with self.ranks.repeat(method.__name__, arguments):
+            return method(self, *arguments)
+
+    return call  # type: ignore[return-value]
+
+
+# The group of this process: it serves all runs with the same number of ranks.
+_group: Group | None = None
+
+
+def ranks_of(run: Run) -> Ranks:
+    """Return the ranks for a run, started if necessary.
+
+    Raises:
+        UsageError: the machine has too few GPUs, or the processes of torchrun are not these ranks.
+        RunError: the other ranks did not start.
+    """
+    global _group
+    runtime = run.config.runtime
+    if (launched := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        if runtime.devices not in (1, launched):
+            raise UsageError(f"runtime.devices={runtime.devices}: the launcher started {launched} ranks; leave it out")
+        if _group is None or _group.process != os.getpid():
+            raise UsageError(f"a launcher started {launched} ranks: use hydra.launcher.n=1, or start no ranks")
+        return _group
+    if _group is not None and _group.process == os.getpid() and not _group.closed:
+        if (_group.size, _group.minutes, _group.failed) == (runtime.devices, runtime.rank_timeout, False):
+            return _group
+        _group.close()
+    if runtime.devices == 1:
+        return ALONE
+    gpus = torch.cuda.device_count() if runtime.device is not Device.cpu else 0
+    if 0 < gpus < runtime.devices:
+        raise UsageError(f"runtime.devices={runtime.devices}: number of visible GPUs is {gpus}")
+    _group = _started(runtime.devices, runtime.rank_timeout)
+    return _group
+
+
+def _started(size: int, minutes: float) -> Group:
+    """Start the other ranks on this machine."""
+    from torch.multiprocessing.spawn import start_processes
+
+    store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    context = start_processes(
+        _local_rank, (size, store.port, minutes), size - 1, join=False, daemon=True, start_method="spawn"
+    )
+    try:
+        waited = 0.0
+        while not store.check([f"started/{rank}" for rank in range(1, size)]):
+            if waited > START or not all(process.is_alive() for process in context.processes):
+                raise RunError(f"runtime.devices={size}: the other ranks did not start")
+            waited += 0.1
+            context.processes[0].join(0.1)
+        group = Group(0, size, store, local=0, on_machine=size, minutes=minutes, processes=context.processes)
+    except BaseException:
+        for process in context.processes:
+            process.kill()
+        raise
+    atexit.register(group.close)
+    return group
+
+
+def _local_rank(index: int, size: int, port: int, minutes: float) -> None:
+    _ignore_signals()
+    rank = index + 1
+    store = dist.TCPStore("127.0.0.1", port, size, is_master=False)  # type: ignore[attr-defined]
+    store.set(f"started/{rank}", "")
+    Group(rank, size, store, local=rank, on_machine=size, minutes=minutes).follow()
+
+
+def join_launched() -> None:
+    """Connect the ranks that torchrun or another launcher started; only rank 0 returns."""
+    global _group
+    environment: Mapping[str, str] = os.environ
+    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    if rank:
+        _ignore_signals()
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    # The agent of torchrun provides the store.
+    hosts = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = dist.TCPStore(address, port, size, is_master=hosts)  # type: ignore[attr-defined]
+    prefix = f"xclrun/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    local, on_machine = int(environment.get("LOCAL_RANK", rank)), int(environment.get("LOCAL_WORLD_SIZE", size))
+    _group = Group(
+        rank,
+        size,
+        dist.PrefixStore(prefix, store),  # type: ignore[attr-defined]
+        local=local,
+        on_machine=on_machine,
+        minutes=float(environment.get("XCLRUN_RANK_TIMEOUT", Ranks.minutes)),
+    )
+    if rank:
+        _group.follow()
+    atexit.register(_group.close)
+
+
+def _ignore_signals() -> None:
+    # Rank 0 handles signals; the other ranks end with it.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
