@@ -58,7 +58,8 @@ KEYS = {
         dataset.replay.memory dataset.replay.every_k dataset.source_lr order.by order.seed order.start
         order.measure order.features strategy.pretrained model.hub model.revision model.path model.package
         model.windows.stride model.windows.question model.windows.answer model.source_lr
-        trainer.checkpoint_minutes tracking.enabled tracking.to tracking.uri tracking.experiment sweep_name
+        trainer.checkpoint_minutes trainer.gradient_checkpointing
+        tracking.enabled tracking.to tracking.uri tracking.experiment sweep_name
         paths.outputs paths.store runtime.device runtime.threads runtime.deterministic
         runtime.devices runtime.rank_timeout
     """,

@@ -330,6 +330,7 @@ class TrainerConfig:
     precision: Precision = Precision.fp32
     packing: bool = False
     cuda_graphs: bool = False
+    gradient_checkpointing: bool = False
     selection: Selection = Selection.best
     patience: int | None = count()
     checkpoint_minutes: float = bounded(10.0, above=0)

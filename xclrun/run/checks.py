@@ -58,6 +58,8 @@ def check_graphs(config: Config) -> None:
             raise UsageError(
                 f"{key}=true {name}.packing=true: packed batches have varying shapes; choose one of the two"
             )
+        if trainer.gradient_checkpointing:
+            raise UsageError(f"{key}=true {name}.gradient_checkpointing=true: recorded steps do not support it")
         if trainer.precision is Precision.fp16:
             raise UsageError(f"{key}=true {name}.precision=fp16: the loss scaler cannot be recorded; use bf16")
         for observed in ("gradient_overlap", "class_gradients"):

@@ -115,7 +115,7 @@ class Run:
         trainer = {key: settings[key] for key in ("batch_size", "gradient_accumulation", "precision")}
         if settings["optimizer_state"] != "fresh":
             trainer["optimizer_state"] = settings["optimizer_state"]
-        trainer |= {key: True for key in ("packing", "cuda_graphs") if settings[key]}
+        trainer |= {key: True for key in ("packing", "cuda_graphs", "gradient_checkpointing") if settings[key]}
         heads = [number for target in self.dataset.targets for number in (len(target.labels), len(target.tags))]
         return {
             "model": digest([model, trainer, *heads])[:16],

@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from xclrun.config.schema import Selection, SlotF1
-from xclrun.core.errors import RunError
+from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import derive
 from xclrun.data.batches import Batch, Encoded
 from xclrun.model.network import takes_masks
@@ -194,10 +195,26 @@ class HopTraining:
         self.context.beside, before = self._count_beside, self.context.beside
         self.context.model.packs = self.trainer.packing
         try:
-            with products(self.context.precision):
+            with products(self.context.precision), self._checkpointing():
                 return self._run()
         finally:
             self.context.beside, self.context.model.packs, self.recorded = before, False, None
+
+    @contextmanager
+    def _checkpointing(self) -> Iterator[None]:
+        """Recompute activations in backward passes inside the block (``trainer.gradient_checkpointing``)."""
+        encoder: Any = self.context.model.encoder
+        if not self.trainer.gradient_checkpointing:
+            yield
+            return
+        if not encoder.supports_gradient_checkpointing:
+            kind = type(encoder).__name__
+            raise UsageError(f"trainer.gradient_checkpointing=true: {kind} does not support it; set it to false")
+        encoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        try:
+            yield
+        finally:
+            encoder.gradient_checkpointing_disable()
 
     def _run(self) -> dict[str, Any]:
         self._resume()
