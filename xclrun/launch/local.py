@@ -58,8 +58,8 @@ class Local(Launcher):
         with BackgroundMirror(sweep.outputs, sweep.tracking, ids) as mirror:
             gpus = self.gpus_of(unfinished)
             places = self.places(len(unfinished), gpus)
-            single = self.n == 1 and all(run.config.runtime.devices == 1 for run in unfinished)
-            if single and (n := min(len(gpus), len(unfinished))) > 1:
+            single = all(run.config.runtime.devices == 1 for run in unfinished)
+            if self.n == 1 and single and (n := min(len(gpus), len(unfinished))) > 1:
                 advice = f"set hydra.launcher.n={n} to use {n}"
                 note(f"{len(gpus)} GPUs are visible, but hydra.launcher.n=1 uses only one; {advice}")
             if len(places) > 1 or (places and self.gpus):
