@@ -185,8 +185,8 @@ def test_without_the_protocol(overrides: list[str], message: str, make_run: Make
 
 
 def test_keys_of_the_protocol_may_be_set_beside_a_sweep_that_chooses_it() -> None:
-    asked = ["sweep=fs_pud", "protocol.source_trainer.epochs=3", "language=hi", "shots=1", "bucket=0", "strategy=fc"]
-    [job] = compose_command(asked)
+    typed = ["sweep=fs_pud", "protocol.source_trainer.epochs=3", "language=hi", "shots=1", "bucket=0", "strategy=fc"]
+    [job] = compose_command(typed)
     assert job.config.protocol is not None
     assert job.config.protocol.source_trainer.epochs == 3
     with pytest.raises(UsageError, match=r"^protocol\.name=a: needs experiment=fewshot$"):
@@ -194,7 +194,7 @@ def test_keys_of_the_protocol_may_be_set_beside_a_sweep_that_chooses_it() -> Non
 
 
 def test_a_list_of_languages_is_no_sweep(xclrun: Callable[..., tuple[int, str]]) -> None:
-    code, said = xclrun("plan", "experiment=fewshot", "language=[de,fr]", "-m")
+    code, output = xclrun("plan", "experiment=fewshot", "language=[de,fr]", "-m")
     assert code == 2
-    assert said.startswith("xclrun: language: ")
-    assert "['de', 'fr']" in said
+    assert output.startswith("xclrun: language: ")
+    assert "['de', 'fr']" in output

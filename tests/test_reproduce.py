@@ -92,8 +92,8 @@ def test_a_run_of_a_page_is_done_anew_and_a_changed_count_is_seen(
     made.loc[made["hop"] == 1, "en"] = f"{int(right) + 1}/{whole}"
     made.to_csv(folder / "few-matrices.csv", index=False)
     assert main([str(page), str(corpus)]) == 1
-    assert "DIFFERENT: " in (said := capsys.readouterr().out)
-    assert f"hop 1, en: {int(right) + 1}/{whole} → {right}/{whole}" in said
+    assert "DIFFERENT: " in (output := capsys.readouterr().out)
+    assert f"hop 1, en: {int(right) + 1}/{whole} → {right}/{whole}" in output
     assert main([str(page), str(corpus), "--outputs", str(tmp_path / "first")]) == 2
     assert "is not empty" in capsys.readouterr().err
     assert main([str(page), str(corpus), "--run", run_id[:-1]]) == 2

@@ -45,17 +45,19 @@ def compared(page: Path) -> int:
         path = page.with_suffix("") / f"{report}.csv"
         numbers = read_csv(path, keep_default_na=False, na_values={"value": [""], "std": [""]})
         means = numbers[numbers["order"] == "mean"]
-        shown = {(row["strategy"], name): row[column] for row in table for column, name in columns.items()}
-        known: dict[str, dict[tuple[str, str], str]] = {}
+        printed = {(row["strategy"], name): row[column] for row in table for column, name in columns.items()}
+        available: dict[str, dict[tuple[str, str], str]] = {}
         for row in means.itertuples():
             of = MEASURES[row.measure].shown
             text = (
                 "n/a" if row.value != row.value else of(row.value) + ("" if row.std != row.std else f" ± {of(row.std)}")
             )
-            known.setdefault(row.metric, {})[row.strategy, row.measure] = text
-        told = {key: cell.split(" [")[0] for key, cell in shown.items() if key[0] != "constant answer"}
-        assert any(told == {key: of.get(key) for key in told} for of in known.values()), f"{page.name}: {file}"
-        count += len(told)
+            available.setdefault(row.metric, {})[row.strategy, row.measure] = text
+        messages = {key: cell.split(" [")[0] for key, cell in printed.items() if key[0] != "constant answer"}
+        assert any(messages == {key: of.get(key) for key in messages} for of in available.values()), (
+            f"{page.name}: {file}"
+        )
+        count += len(messages)
     return count
 
 
@@ -195,11 +197,11 @@ def test_the_summary_of_the_papers_findings_counts_tests_not_signs() -> None:
                 for k in (more, less)
             ]
             p_of[f"{row['metric']} {measure} of `{more}` − `{less}`"] = float(ttest_rel(*pair).pvalue)
-    found = {k: p for k, p in zip(p_of, multipletests(list(p_of.values()), method="holm")[1], strict=True) if p < 0.05}
+    result = {k: p for k, p in zip(p_of, multipletests(list(p_of.values()), method="holm")[1], strict=True) if p < 0.05}
     shared = sum(row["difference"].startswith("T") for row in significant)
     assert f"So {shared} of the {len(significant)} would have no test" in summary
-    assert f"Of the {len(p_of)} differences in F and FP, {len(found)} would be significant" in summary
-    assert all(f"{name} (p = {p:.3f})" in summary for name, p in found.items())
+    assert f"Of the {len(p_of)} differences in F and FP, {len(result)} would be significant" in summary
+    assert all(f"{name} (p = {p:.3f})" in summary for name, p in result.items())
 
 
 def test_a_mean_without_an_interval_is_compared_with_the_interval_of_the_page() -> None:

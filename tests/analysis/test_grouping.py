@@ -13,8 +13,8 @@ from .build import record
 
 
 def labels(*runs: Any) -> list[str]:
-    found = strategy_labels(runs)
-    return [found[run.run_id] for run in runs]
+    result = strategy_labels(runs)
+    return [result[run.run_id] for run in runs]
 
 
 def er(run_id: str, **settings: Any) -> Any:
@@ -129,8 +129,8 @@ def test_labels_that_would_be_long_are_numbers_and_a_note_says_what_they_stand_f
 
     runs = run("b", 10), run("a", 2), run("c", 2), run("d", 2, name="er", memory=5), er("e", memory=5)
     assert labels(*runs[:4]) == ["naive#2", "naive#1", "naive#1", "er"]
-    told = "dataset.max_train={}0, model.size={}, trainer.epochs={}"
-    assert numbered_labels(runs[:4]) == {"naive#1": told.format(2, 10, 2), "naive#2": told.format(10, 18, 10)}
+    messages = "dataset.max_train={}0, model.size={}, trainer.epochs={}"
+    assert numbered_labels(runs[:4]) == {"naive#1": messages.format(2, 10, 2), "naive#2": messages.format(10, 18, 10)}
     (comparison,) = comparisons(runs[:4])
     assert comparison_caveats(comparison)[:2] == [f"{label}: {of}" for label, of in numbered_labels(runs[:4]).items()]
 

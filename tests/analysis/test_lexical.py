@@ -53,8 +53,8 @@ def test_words_are_improved_where_a_wrong_label_becomes_right() -> None:
 
 
 def test_the_influence_of_buckets_is_a_softmax_over_each_row() -> None:
-    found = bucket_influence([{"a", "b"}, {"c"}], [{"a", "b"}, {"b", "c"}])
+    result = bucket_influence([{"a", "b"}, {"c"}], [{"a", "b"}, {"b", "c"}])
     index = np.array([[1, 1 / 3], [0, 1 / 2]])
-    np.testing.assert_allclose(found, 100 * np.exp(index) / np.exp(index).sum(axis=1, keepdims=True))
-    np.testing.assert_allclose(found.sum(axis=1), 100)
+    np.testing.assert_allclose(result, 100 * np.exp(index) / np.exp(index).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(result.sum(axis=1), 100)
     assert np.isfinite(bucket_influence([set(), {"a"}], [set(), set()])).all()

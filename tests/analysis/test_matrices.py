@@ -33,8 +33,8 @@ def record(scores: dict[str, np.ndarray]) -> RunRecord:
 def test_cells_are_the_counts_that_scores_are_ratios_of() -> None:
     predictions, scores = made()
     one = record(scores)
-    found = counted([one], {one.run_id: predictions})
-    of = {(row.metric, row.hop): row for row in found.itertuples()}
+    result = counted([one], {one.run_id: predictions})
+    of = {(row.metric, row.hop): row for row in result.itertuples()}
     assert [of["intent_accuracy", hop].en for hop in range(3)] == ["1/3", "2/3", "3/3"]
     # TP 0, 1, 3; FP 1, 1, 1; FN 6, 3, 0.
     assert [of["slot_f1", hop].de for hop in range(3)] == ["0/7", "2/6", "6/7"]
@@ -46,7 +46,7 @@ def test_what_is_no_ratio_of_these_counts_stands_with_all_digits() -> None:
     predictions, scores = made()
     scores["slot_f1"] = scores["slot_f1"] * 0.9 + 0.01
     one = record(scores)
-    found = counted([one], {one.run_id: predictions})
-    slots = found[found["metric"] == "slot_f1"]
+    result = counted([one], {one.run_id: predictions})
+    slots = result[result["metric"] == "slot_f1"]
     assert [float(text) for text in slots["en"]] == scores["slot_f1"][:, 0].tolist()
-    assert set(found[found["metric"] == "intent_accuracy"]["en"]) == {"1/3", "2/3", "3/3"}
+    assert set(result[result["metric"] == "intent_accuracy"]["en"]) == {"1/3", "2/3", "3/3"}

@@ -54,12 +54,12 @@ def test_every_measure_is_whole() -> None:
 @pytest.mark.parametrize("stream", STREAMS)
 def test_every_measure_of_every_stream_is_a_number_or_a_reason(stream: str) -> None:
     scores = R[: STREAMS[stream](3) + 1]
-    found = measure(record(scores=scores, stream=stream), "intent_accuracy", M)
+    result = measure(record(scores=scores, stream=stream), "intent_accuracy", M)
     for name, one in MEASURES.items():
-        assert isinstance(found[name, ""], float) == (stream in one.streams and not one.otherwise), name
+        assert isinstance(result[name, ""], float) == (stream in one.streams and not one.otherwise), name
         for language in ("en", "de", "th"):
             left_out = leaves_out(record(stream=stream, scores=scores), name, language)
-            assert isinstance(found.get((name, language)), float) == (not left_out), (name, language)
+            assert isinstance(result.get((name, language)), float) == (not left_out), (name, language)
 
 
 def test_every_measure_is_in_the_summary() -> None:

@@ -59,9 +59,9 @@ def test_aultc_of_a_line_is_its_middle_and_that_of_any_curve_is_scikit_learns() 
 
 def test_forgetting_on_the_curve_is_from_the_best_point_of_each_key_by_hand() -> None:
     # en: 0.1 0.5 0.7 0.5 0.3; de: 0.1 0.1 0.3 0.7 0.9. By the hops alone en had been at 0.7, and ended at 0.5.
-    found = measure(run(), "intent_accuracy", np.full(2, np.nan))
-    assert found["F_m_curve", ""] == pytest.approx((0.4 + 0.0) / 2)
-    assert found["F_m", ""] == pytest.approx(0.7 - 0.5)
+    result = measure(run(), "intent_accuracy", np.full(2, np.nan))
+    assert result["F_m_curve", ""] == pytest.approx((0.4 + 0.0) / 2)
+    assert result["F_m", ""] == pytest.approx(0.7 - 0.5)
     # The best may have been before any training.
     before = dataclasses.replace(run(), scores={"intent_accuracy": np.array([[0.9, 0.1], [0.7, 0.3], [0.5, 0.7]])})
     assert measure(before, "intent_accuracy", np.full(2, np.nan))["F_m_curve", ""] == pytest.approx((0.6 + 0.0) / 2)
@@ -73,24 +73,24 @@ def test_forgetting_on_the_curve_is_from_the_best_point_of_each_key_by_hand() ->
 def test_intransigence_on_the_curve_by_hand() -> None:
     reference = np.array([0.9, 0.8])
     # Of 270 sentences: en at 135, of which the last point before is at 100; de at the end.
-    found = measure(run(), "intent_accuracy", reference)["I_m_curve", ""]
-    assert found == pytest.approx(((0.9 - 0.5) + (0.8 - 0.9)) / 2)
+    result = measure(run(), "intent_accuracy", reference)["I_m_curve", ""]
+    assert result == pytest.approx(((0.9 - 0.5) + (0.8 - 0.9)) / 2)
     joint = record("multilingual", scores=[[0.1, 0.1], [0.7, 0.3]], languages=("en", "de"), stream="joint",
                    points=(at(1, 75, (0, 0), (0.4, 0.2)), *POINTS[:2]))  # fmt: skip
     # A point that lies at half counts.
-    found = measure(joint, "intent_accuracy", reference)["I_m_curve", ""]
-    assert found == pytest.approx(((0.9 - 0.4) + (0.8 - 0.3)) / 2)
+    result = measure(joint, "intent_accuracy", reference)["I_m_curve", ""]
+    assert result == pytest.approx(((0.9 - 0.4) + (0.8 - 0.3)) / 2)
 
 
 def test_intransigence_on_the_curve_says_which_of_the_two_it_lacks() -> None:
-    known, unknown = np.array([0.9, 0.8]), np.array([np.nan, 0.8])
+    available, unknown = np.array([0.9, 0.8]), np.array([np.nan, 0.8])
     joint = record("multilingual", scores=[[0.1, 0.1], [0.7, 0.3]], languages=("en", "de"), stream="joint",
                    points=POINTS[:2], seed=7)  # fmt: skip
     for one in (run(seed=7), joint):
         assert measure(one, "intent_accuracy", unknown)["I_m_curve", ""] == Absent(
             "needs lang_spec_ft", 7, frozenset({"en"})
         )
-    for reference in (known, unknown):
+    for reference in (available, unknown):
         absent = measure(run(points=()), "intent_accuracy", reference)["I_m_curve", ""]
         assert absent == Absent(MEASURES["AULTC"].otherwise)
 
@@ -111,22 +111,22 @@ def test_aultc_is_a_measure_that_says_what_it_needs() -> None:
 
 
 def test_selected_and_oracle_scores_by_hand() -> None:
-    found = selection([run()], "intent_accuracy", ("de", "en"))
+    result = selection([run()], "intent_accuracy", ("de", "en"))
     # Hop 1 is selected by dev of en: the second point. Hop 2 by dev of de: equal, so the first.
-    np.testing.assert_allclose(found.selected, [(0.3 + 0.7) / 2, (0.7 + 0.5) / 2])
+    np.testing.assert_allclose(result.selected, [(0.3 + 0.7) / 2, (0.7 + 0.5) / 2])
     # By its own dev de takes the first point of hop 1, and en the second of hop 2.
-    np.testing.assert_allclose(found.oracle, [(0.1 + 0.7) / 2, (0.7 + 0.3) / 2])
-    assert np.isnan(found.selected_spread).all()
+    np.testing.assert_allclose(result.oracle, [(0.1 + 0.7) / 2, (0.7 + 0.3) / 2])
+    assert np.isnan(result.selected_spread).all()
     # One pair a hop. With dev of the training language: hop 1 both rise (1, 1); hop 2 dev is level: a half each.
-    np.testing.assert_allclose(found.source, [0.75, 0.75])
+    np.testing.assert_allclose(result.source, [0.75, 0.75])
     # With their own: de falls while test rises (0), then level (0.5); en rises with test (1), then against it (0).
-    np.testing.assert_allclose(found.target, [0.25, 0.5])
+    np.testing.assert_allclose(result.target, [0.25, 0.5])
 
 
 def test_spread_is_over_seeds_of_the_same_order() -> None:
     other = (*POINTS[:1], at(1, 150, (0.9, 0.1), (0.6, 0.5)), *POINTS[2:])
-    found = selection([run(1), run(2, points=other), run(3, points=())], "intent_accuracy", ("en", "de"))
-    np.testing.assert_allclose(found.selected_spread, [0.1 / 2, 0.2 / 2])  # in hop 1; none in hop 2
+    result = selection([run(1), run(2, points=other), run(3, points=())], "intent_accuracy", ("en", "de"))
+    np.testing.assert_allclose(result.selected_spread, [0.1 / 2, 0.2 / 2])  # in hop 1; none in hop 2
     assert selection([run(points=())], "intent_accuracy", ("en", "de")) is None
 
 

@@ -84,11 +84,11 @@ def test_from_json_names_the_missing_key_and_refuses_what_is_not_json() -> None:
 
 def test_scores_are_copies_that_cannot_be_changed() -> None:
     given = R.copy()
-    kept = record(scores=given).scores["intent_accuracy"]
+    retained = record(scores=given).scores["intent_accuracy"]
     given[0, 0] = 0.0
-    assert kept[0, 0] == 0.90
+    assert retained[0, 0] == 0.90
     with pytest.raises(ValueError, match="read-only"):
-        kept[0, 0] = 0.0
+        retained[0, 0] = 0.0
 
 
 def test_tasks_are_those_that_were_scored() -> None:

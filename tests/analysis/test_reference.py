@@ -85,9 +85,9 @@ def test_strategies_with_adapters_have_reference_runs_with_adapters() -> None:
     own = record("lang_spec_ada_t", config={"strategy": ADAPTERS})
     over = record("er", config={"strategy": {"name": "er", "expansion": ADAPTERS}}, strategy_version="1+1")
     beneath = record("er", config={"strategy": {"name": "er", "expansion": {"name": "lang_spec_task"}}})
-    for found in (own, over):
-        assert find(found, plain, mono, other) == [0.1, 0.2, 0.3]
-        np.testing.assert_array_equal(find(found, plain, other), [NAN, NAN, NAN])
+    for result in (own, over):
+        assert find(result, plain, mono, other) == [0.1, 0.2, 0.3]
+        np.testing.assert_array_equal(find(result, plain, other), [NAN, NAN, NAN])
     assert find(beneath, plain, mono) == find(record(), plain, mono) == [0.7, 0.8, 0.9]
     # Adapters with another pretrained content are others.
     assert np.isnan(find(record("lang_spec_ada_t", config={"strategy": ADAPTERS}, strategy_version="1+ab"), mono)).all()

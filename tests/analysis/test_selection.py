@@ -41,11 +41,4 @@ def test_directional_agreement_by_brute_force() -> None:
                 product = (dev[j] - dev[i]) * (test[j] - test[i])
                 agreed.append(0.5 if product == 0 else float(product > 0))
     assert directional_agreement(dev, test) == pytest.approx(np.mean(agreed))
-
-
-def test_directional_agreement_of_known_cases() -> None:
-    assert directional_agreement([1, 2, 3], [0.1, 0.2, 0.3]) == 1
-    assert directional_agreement([3, 2, 1], [0.1, 0.2, 0.3]) == 0
-    assert directional_agreement([1, 1, 1], [0.1, 0.2, 0.3]) == 0.5
-    assert np.isnan(directional_agreement([1, 2], [0.1, 0.104]))  # too near to say
-    assert directional_agreement([1, 2], [0.1, 0.105]) == 1
+    assert np.isnan(directional_agreement([1, 2], [0.1, 0.104]))

@@ -53,9 +53,9 @@ def test_tukey_equals_scipy_and_statsmodels(data: Replicates) -> None:
     interval = theirs.confidence_interval()
     for pair in some(pairs):
         i, j = NAMES.index(pair.a), NAMES.index(pair.b)
-        found = (pair.difference, pair.low, pair.high, pair.p)
+        result = (pair.difference, pair.low, pair.high, pair.p)
         expected = (theirs.statistic[i, j], interval.low[i, j], interval.high[i, j], theirs.pvalue[i, j])
-        assert found == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        assert result == pytest.approx(expected, rel=1e-6, abs=1e-9)
     long = frame(data)
     table = pairwise_tukeyhsd(long["value"], long["strategy"])
     for a, b, p in some(
@@ -197,16 +197,16 @@ def test_holm_with_missing_values() -> None:
 
 
 def test_friedman_equals_scipy_and_groups_are_maximal(data: Replicates) -> None:
-    found = critical_difference(data, higher_is_better=True)
-    assert found.p == pytest.approx(stats.friedmanchisquare(*data.values).pvalue)
-    assert found.strategies[0] == "er"
-    assert found.ranks.sum() == pytest.approx(10)
+    result = critical_difference(data, higher_is_better=True)
+    assert result.p == pytest.approx(stats.friedmanchisquare(*data.values).pvalue)
+    assert result.strategies[0] == "er"
+    assert result.ranks.sum() == pytest.approx(10)
     # Demšar 2006, table 5: q_0.05 of four classifiers is 2.569.
-    assert found.critical == pytest.approx(2.569 * math.sqrt(4 * 5 / (6 * 18)), rel=1e-3)
-    for first, last in found.groups:
-        assert found.ranks[last] - found.ranks[first] <= found.critical
+    assert result.critical == pytest.approx(2.569 * math.sqrt(4 * 5 / (6 * 18)), rel=1e-3)
+    for first, last in result.groups:
+        assert result.ranks[last] - result.ranks[first] <= result.critical
     reverse = critical_difference(data, higher_is_better=False)
-    assert reverse.strategies == found.strategies[::-1]
+    assert reverse.strategies == result.strategies[::-1]
 
 
 def test_each_strategy_has_its_own_mean_rank() -> None:
@@ -214,9 +214,9 @@ def test_each_strategy_has_its_own_mean_rank() -> None:
     values = np.array([[0.9, 0.8, 0.5], [0.7, 0.2, 0.6], [0.1, 0.3, 0.4]])
     data = Replicates(("a", "b", "c"), tuple((f"o{k}", 1, None) for k in range(3)), values)
     for higher_is_better, names in ((True, "abc"), (False, "cba")):
-        found = critical_difference(data, higher_is_better)
-        assert found.strategies == tuple(names)
-        assert found.ranks.tolist() == pytest.approx([4 / 3, 2.0, 8 / 3])
+        result = critical_difference(data, higher_is_better)
+        assert result.strategies == tuple(names)
+        assert result.ranks.tolist() == pytest.approx([4 / 3, 2.0, 8 / 3])
 
 
 def test_friedman_with_ties() -> None:

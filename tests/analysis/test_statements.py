@@ -87,12 +87,12 @@ def test_choice_accuracy_is_the_mean_over_examples() -> None:
 
 def test_points_have_all_scores_of_statements() -> None:
     made = [row("pos", f"x#{k}", (int(k == 0), 0), None) | {"log2_gold": -0.5} for k in range(4)]
-    found = of_points(rows_of(*made), MetricsOfKeys(STATEMENT_TRUTH.measured(tagged=False)))[1]["test"]["pos"]
-    assert found["statement_accuracy"] == found["constant_accuracy"] == 0.75
-    assert found["true_rate"] == found["true_f1"] == 0
+    result = of_points(rows_of(*made), MetricsOfKeys(STATEMENT_TRUTH.measured(tagged=False)))[1]["test"]["pos"]
+    assert result["statement_accuracy"] == result["constant_accuracy"] == 0.75
+    assert result["true_rate"] == result["true_f1"] == 0
     # P(true): of the true one 0.71, of the others 0.29.
-    assert found["choice_accuracy"] == 1
-    assert set(found) == {"statement_accuracy", *(metric.name for metric in BESIDE_STATEMENTS)}
+    assert result["choice_accuracy"] == 1
+    assert set(result) == {"statement_accuracy", *(metric.name for metric in BESIDE_STATEMENTS)}
 
 
 def test_scores_beside_do_not_select_and_survive_a_manifest() -> None:

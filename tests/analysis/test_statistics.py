@@ -22,14 +22,14 @@ def test_the_percentile_interval_of_forgetting_misses_the_value(monkeypatch: pyt
     """Resamples smaller than the test set, of models that err on sentences of their own: all 8 studies."""
     monkeypatch.setattr(statistics, "COMMON", 0.0)
     of = Setting(6, 6, 0.95, "little")
-    found = coverage(of, sentences=800, size=100, studies=8, kinds=("centred", "percentile", "basic"), resamples=100)
-    assert found["F"]["excludes percentile"] == 1
-    assert found["F"]["percentile"] < 0.5 < found["F"]["basic"]
-    assert found["F"]["bias"] > found["F"]["error"] > 0  # resamples are more noisy than the value
-    assert found["F"]["excludes basic"] > 0
+    result = coverage(of, sentences=800, size=100, studies=8, kinds=("centred", "percentile", "basic"), resamples=100)
+    assert result["F"]["excludes percentile"] == 1
+    assert result["F"]["percentile"] < 0.5 < result["F"]["basic"]
+    assert result["F"]["bias"] > result["F"]["error"] > 0  # resamples are more noisy than the value
+    assert result["F"]["excludes basic"] > 0
     for name in ("F", "T", "T0", "FP"):
-        assert found[name]["excludes centred"] == 0
-    assert [found[name]["excludes percentile"] for name in ("T", "T0", "FP")] == [0, 0, 0]
+        assert result[name]["excludes centred"] == 0
+    assert [result[name]["excludes percentile"] for name in ("T", "T0", "FP")] == [0, 0, 0]
 
 
 def documented(name: str) -> list[dict[str, str]]:
@@ -70,21 +70,21 @@ def test_all_settings_are_documented() -> None:
 
 @pytest.mark.full
 def test_coverage_of_forgetting_and_of_scores() -> None:
-    found = coverage(Setting(6, 6, 0.95, "little"), sentences=300, size=None, studies=60, resamples=150)
-    assert found["F"]["basic"] > 0.85 > found["F"]["centred"] > found["F"]["percentile"]
+    result = coverage(Setting(6, 6, 0.95, "little"), sentences=300, size=None, studies=60, resamples=150)
+    assert result["F"]["basic"] > 0.85 > result["F"]["centred"] > result["F"]["percentile"]
     for name in ("T", "T0", "FP"):
-        assert all(found[name][kind] > 0.85 for kind in ("basic", "centred", "percentile", "bca"))
-        assert found[name]["paper"] < 0.35
+        assert all(result[name][kind] > 0.85 for kind in ("basic", "centred", "percentile", "bca"))
+        assert result[name]["paper"] < 0.35
 
 
 @pytest.mark.full
 def test_order_means_keep_to_the_level_where_seeds_as_blocks_do_not() -> None:
-    found = rejection((3,) * 6, interaction=2.0, studies=60)
-    assert found["(seeds as blocks)"] > 0.2
-    assert found["paired bootstrap"] > 0.2
-    kept = set(TESTS) - {"(seeds as blocks)", "paired bootstrap"}
+    result = rejection((3,) * 6, interaction=2.0, studies=60)
+    assert result["(seeds as blocks)"] > 0.2
+    assert result["paired bootstrap"] > 0.2
+    retained = set(TESTS) - {"(seeds as blocks)", "paired bootstrap"}
     # Three standard errors above 5 % where that is the level.
-    assert all(found[name] < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 60) for name in kept), found
+    assert all(result[name] < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 60) for name in retained), result
 
 
 def test_the_simulated_decisions_are_those_of_reports() -> None:
@@ -92,15 +92,15 @@ def test_the_simulated_decisions_are_those_of_reports() -> None:
     for interaction in (0.0, 4.0):
         data = null((3, 1, 2, 3), interaction, rng)
         data = type(data)(data.strategies, data.blocks, data.values + np.array([[0.0], [0.0], [0.0], [0.03]]))
-        averaged, found = data.averaged(), rejected(data)
+        averaged, result = data.averaged(), rejected(data)
         tests = inference.Tests(data, True)
-        assert found["two-way ANOVA, blocks"] == (tests.blocked[0].p < 0.05)
+        assert result["two-way ANOVA, blocks"] == (tests.blocked[0].p < 0.05)
         primary = inference.Verdicts({("intent_accuracy", "FP"): tests}, "strategy0").primary
-        assert found["primary (marks)"] == any(pair.p < 0.05 for pair in primary.values())
+        assert result["primary (marks)"] == any(pair.p < 0.05 for pair in primary.values())
         pairs = tukey(averaged, blocked_anova(averaged))
-        assert found["Tukey, blocks"] == any(pair.p < 0.05 for pair in pairs)
-        assert found["paired t"] == any(pair.p < 0.05 for pair in paired_t(averaged))
-        assert found["Wilcoxon"] == any(pair.p < 0.05 for pair in wilcoxon(averaged))
+        assert result["Tukey, blocks"] == any(pair.p < 0.05 for pair in pairs)
+        assert result["paired t"] == any(pair.p < 0.05 for pair in paired_t(averaged))
+        assert result["Wilcoxon"] == any(pair.p < 0.05 for pair in wilcoxon(averaged))
 
 
 def test_the_test_that_makes_marks_keeps_to_its_level_in_the_documented_tables() -> None:
@@ -128,7 +128,7 @@ def test_the_simulated_family_is_that_of_reports() -> None:
     """Vectorised p-values and Tukey's decisions equal those of reports, study by study."""
     rng = np.random.default_rng(2)
     values = studies(6, 3, 4, 3.0, "another", rng, effect=6.0)
-    adjusted, found = primary_p(values), tukey_found(values)
+    adjusted, result = primary_p(values), tukey_found(values)
     for study in range(len(values)):
         tests = {}
         for k, of in enumerate(values[study]):
@@ -138,7 +138,7 @@ def test_the_simulated_family_is_that_of_reports() -> None:
         ours = [primary[label, metric, name].p for metric, name in tests for label in ("b", "c")]
         assert adjusted[study].ravel() == pytest.approx(ours)
         pairs = [pair.p < 0.05 for one in tests.values() for pair in one.blocked[1] if pair.a == "a"]
-        assert found[study].ravel().tolist() == pairs
+        assert result[study].ravel().tolist() == pairs
 
 
 def test_marks_keep_to_the_level_with_unequal_spreads_where_tukey_does_not() -> None:
@@ -148,6 +148,6 @@ def test_marks_keep_to_the_level_with_unequal_spreads_where_tukey_does_not() -> 
 
 
 def test_crossed_intervals_cover_where_orders_as_samples_do_not() -> None:
-    found = shared_coverage(4000, 6, 3, 2.0, 1.0, np.random.default_rng(0))
-    assert found["crossed"] > 0.92
-    assert found["orders"] < 0.6
+    result = shared_coverage(4000, 6, 3, 2.0, 1.0, np.random.default_rng(0))
+    assert result["crossed"] > 0.92
+    assert result["orders"] < 0.6

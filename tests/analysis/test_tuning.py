@@ -78,10 +78,10 @@ def test_the_choice_is_what_brute_force_finds(objective: str) -> None:
         for lr, weight in itertools.product(*GRID.values())
     }
     ranked = sorted(means, key=lambda setting: -sign * means[setting])
-    [found] = choose(runs(cells), list(GRID), objective).tuned
-    assert [tuple(map(float, trial.values.values())) for trial in found.trials] == ranked
-    assert [trial.score for trial in found.trials] == pytest.approx([means[setting] for setting in ranked])
-    assert {run.run_id for run in found.trials[0].runs} == {
+    [result] = choose(runs(cells), list(GRID), objective).tuned
+    assert [tuple(map(float, trial.values.values())) for trial in result.trials] == ranked
+    assert [trial.score for trial in result.trials] == pytest.approx([means[setting] for setting in ranked])
+    assert {run.run_id for run in result.trials[0].runs} == {
         f"er-{'-'.join(order)}-{seed}-{ranked[0][0]}-{ranked[0][1]}" for order in ORDERS for seed in (1, 2, 3)
     }
 
@@ -123,8 +123,8 @@ def test_each_strategy_has_its_own_choice_and_keys_it_does_not_have_are_left_out
 
 def test_settings_that_are_not_chosen_keep_strategies_apart() -> None:
     given = [flat(lr + m / 9, trainer__lr=lr, strategy__memory=m) for lr in (0.5, 0.6) for m in (1, 2)]
-    found = choose(given, ("trainer.lr",)).tuned
-    assert [(one.strategy, one.trials[0].values) for one in found] == [
+    result = choose(given, ("trainer.lr",)).tuned
+    assert [(one.strategy, one.trials[0].values) for one in result] == [
         ("er(memory=1)", {"trainer.lr": "0.6"}),
         ("er(memory=2)", {"trainer.lr": "0.6"}),
     ]
@@ -133,9 +133,9 @@ def test_settings_that_are_not_chosen_keep_strategies_apart() -> None:
 def test_of_settings_equal_but_for_rounding_the_first_by_size_counts() -> None:
     equal = ((10.0, 4e-16), (0.5, 0), (1e-05, 0), (9.0, 2e-16))
     given = [flat(0.7 + e, trainer__lr=lr) for lr, e in (*equal, (0.1, -0.1))]
-    [found] = choose(given, ("trainer.lr",)).tuned
-    assert [trial.values["trainer.lr"] for trial in found.trials] == ["1e-05", "0.5", "9.0", "10.0", "0.1"]
-    assert found.tied == 4
+    [result] = choose(given, ("trainer.lr",)).tuned
+    assert [trial.values["trainer.lr"] for trial in result.trials] == ["1e-05", "0.5", "9.0", "10.0", "0.1"]
+    assert result.tied == 4
 
 
 def test_orders_count_the_same() -> None:
@@ -144,8 +144,8 @@ def test_orders_count_the_same() -> None:
     for lr, scores in ((0.1, (0.9, 0.5)), (0.2, (0.6, 0.85))):
         for k, (order, seeds) in enumerate(((ORDERS[0], (1, 2, 3)), (ORDERS[1], (1,)))):
             given += [flat(scores[k], languages=order, seed=seed, trainer__lr=lr) for seed in seeds]
-    [found] = choose(given, ("trainer.lr",)).tuned
-    assert [t.score for t in found.trials] == pytest.approx([0.725, 0.7])
+    [result] = choose(given, ("trainer.lr",)).tuned
+    assert [t.score for t in result.trials] == pytest.approx([0.725, 0.7])
 
 
 def test_a_grid_with_missing_cells_is_refused() -> None:
@@ -199,8 +199,8 @@ def test_a_language_counts_after_the_last_hop_that_trains_it() -> None:
             record("growing", languages=("en",), stream="blocks", scores=np.full((3, 1), 0.5), config=own, curve=curve,
                    run_id=str(lr))
         )  # fmt: skip
-    [found] = choose(given, ("trainer.lr",), "dev_learnt").tuned
-    assert [(trial.values["trainer.lr"], trial.score) for trial in found.trials] == [("0.2", 0.7), ("0.1", 0.5)]
+    [result] = choose(given, ("trainer.lr",), "dev_learnt").tuned
+    assert [(trial.values["trainer.lr"], trial.score) for trial in result.trials] == [("0.2", 0.7), ("0.1", 0.5)]
 
 
 def test_a_measure_finds_nothing_of_the_test_split_beside_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,8 +211,8 @@ def test_a_measure_finds_nothing_of_the_test_split_beside_the_matrix(monkeypatch
 
     own = Measure("peek", "", "", "", True, peek, None, needs=lambda n: np.eye(n + 1, n, k=-1, dtype=bool))
     monkeypatch.setitem(MEASURES, "peek", own)
-    [found] = choose([flat(lr, trainer__lr=lr) for lr in (0.5, 0.6)], ("trainer.lr",), "dev_peek").tuned
-    assert [trial.score for trial in found.trials] == pytest.approx([9 * 0.6, 9 * 0.5])
+    [result] = choose([flat(lr, trainer__lr=lr) for lr in (0.5, 0.6)], ("trainer.lr",), "dev_peek").tuned
+    assert [trial.score for trial in result.trials] == pytest.approx([9 * 0.6, 9 * 0.5])
 
 
 def test_reference_runs_are_chosen_among_only_where_there_is_nothing_else() -> None:

@@ -12,14 +12,14 @@ BY_HAND = np.array([[[10, 12], [14, 16]], [[20, 24], [22, 30]]], dtype=float)
 
 
 def test_the_example_worked_by_hand() -> None:
-    found = nested_variance(BY_HAND)
-    assert tuple(c.source for c in found) == SOURCES
-    assert [c.df for c in found] == [1, 2, 1, 1, 2]
-    np.testing.assert_allclose([c.mean_square for c in found], [242, 16, 32, 8, 2])
-    np.testing.assert_allclose([c.variance for c in found], [55, 7, 6, 3, 2])
-    np.testing.assert_allclose([c.share for c in found], np.array([55, 7, 6, 3, 2]) / 73)
+    result = nested_variance(BY_HAND)
+    assert tuple(c.source for c in result) == SOURCES
+    assert [c.df for c in result] == [1, 2, 1, 1, 2]
+    np.testing.assert_allclose([c.mean_square for c in result], [242, 16, 32, 8, 2])
+    np.testing.assert_allclose([c.variance for c in result], [55, 7, 6, 3, 2])
+    np.testing.assert_allclose([c.share for c in result], np.array([55, 7, 6, 3, 2]) / 73)
     # F(2, 2) = 8 has p = 1 / (1 + 8).
-    assert found[1].p == pytest.approx(1 / 9)
+    assert result[1].p == pytest.approx(1 / 9)
 
 
 def test_one_language_is_a_two_way_layout() -> None:
@@ -37,10 +37,10 @@ def test_one_seed_cannot_tell_the_bucket_from_the_rest() -> None:
 
 
 def test_a_negative_component_has_no_share() -> None:
-    found = nested_variance([[[1, 5], [5, 1]], [[3, 3], [3, 3]]])
-    assert min(c.variance for c in found) < 0
-    assert all(c.share >= 0 for c in found)
-    assert sum(c.share for c in found) == pytest.approx(1)
+    result = nested_variance([[[1, 5], [5, 1]], [[3, 3], [3, 3]]])
+    assert min(c.variance for c in result) < 0
+    assert all(c.share >= 0 for c in result)
+    assert sum(c.share for c in result) == pytest.approx(1)
 
 
 def test_restricted_maximum_likelihood_gives_the_same() -> None:
@@ -56,8 +56,8 @@ def test_restricted_maximum_likelihood_gives_the_same() -> None:
         + rng.normal(0, 1.5, (a, 1, n))
         + rng.normal(0, 1, (a, b, n))
     )
-    found = {c.source: c.variance for c in nested_variance(y)}
-    assert min(found.values()) > 0
+    result = {c.source: c.variance for c in nested_variance(y)}
+    assert min(result.values()) > 0
     cells = pd.DataFrame([(i, f"{i}-{j}", k, f"{i}-{k}", y[i, j, k]) for i, j, k in np.ndindex(a, b, n)])
     cells.columns = ["language", "bucket", "seed", "both", "y"]
     parts = {name: f"0 + C({name})" for name in ("language", "bucket", "seed", "both")}
@@ -67,8 +67,8 @@ def test_restricted_maximum_likelihood_gives_the_same() -> None:
     theirs = dict(zip(fit.model.exog_vc.names, fit.vcomp, strict=True))
     names = {"language": "language", "bucket": "bucket in language", "seed": "seed", "both": "language × seed"}
     for theirs_name, ours in names.items():
-        assert found[ours] == pytest.approx(theirs[theirs_name], rel=1e-2)
-    assert found["rest"] == pytest.approx(fit.scale, rel=1e-3)
+        assert result[ours] == pytest.approx(theirs[theirs_name], rel=1e-2)
+    assert result["rest"] == pytest.approx(fit.scale, rel=1e-3)
 
 
 def test_the_largest_balanced_part() -> None:
