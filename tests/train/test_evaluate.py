@@ -12,12 +12,13 @@ import pytest
 import seqeval.metrics
 import torch
 
+from xclrun.analysis.record import selection_score
 from xclrun.config.schema import SlotF1
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.train import evaluate
 from xclrun.train.encodings import encodings
-from xclrun.train.evaluate import Evaluator, selection_score
+from xclrun.train.evaluate import Evaluator
 from xclrun.train.loop import HopTraining
 
 Make = Callable[..., Run]

@@ -168,12 +168,7 @@ def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str,
 
 def mean_over_orders(runs: Sequence[RunRecord], values: ArrayLike) -> np.ndarray:
     """Average values of runs, shape (runs, ...), within each order first. Shape (...)."""
-    return np.asarray(np.average(np.asarray(values, dtype=float), axis=0, weights=_weights(orders_of(runs))))
-
-
-def orders_of(runs: Iterable[RunRecord]) -> list[tuple[str, ...]]:
-    """Return the order of each run as languages; empty if the strategy does not depend on it."""
-    return [run.path for run in runs]
+    return np.asarray(np.average(np.asarray(values, dtype=float), axis=0, weights=_weights([run.path for run in runs])))
 
 
 def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:
@@ -250,7 +245,7 @@ def _average(
     absents = [v for v, _ in defined if isinstance(v, Absent)]
     if absents:
         return nan, nan, nan, nan, 0, f"n/a: {explain(absents)}", ""
-    numbers, orders = np.array([v for v, _ in defined], dtype=float), orders_of(run for _, run in defined)
+    numbers, orders = np.array([v for v, _ in defined], dtype=float), [run.path for _, run in defined]
     weights, n = _weights(orders), len(numbers)
     mean = float(np.average(numbers, weights=weights))
     notes = [f"interim: {len(values)} of {len(values) + lacking} runs"] if lacking else []

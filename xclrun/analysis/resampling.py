@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xclrun.analysis.aggregate import Comparison, compared, mean_over_orders, orders_of
+from xclrun.analysis.aggregate import Comparison, compared, mean_over_orders
 from xclrun.analysis.base_scores import Counts, Predictions, Sentences
 from xclrun.analysis.bootstrap import (
     CHUNK,
@@ -231,7 +231,9 @@ class Resampled:
             return None
         value, kind = float(observed[0]), kind or default_interval(name)
         if kind == "paper":
-            groups = [[pair for pair in chosen if pair[0].path == path] for path in dict.fromkeys(orders_of(runs))]
+            groups = [
+                [pair for pair in chosen if pair[0].path == path] for path in dict.fromkeys(run.path for run in runs)
+            ]
             means = [_mean([run for run, _ in group], [resampled for _, resampled in group]) for group in groups]
             ends = mean_of_intervals([standard_error_of_mean(mean) for mean in means if mean is not None])
         else:

@@ -19,12 +19,12 @@ from xclrun.analysis.fewshot.scores import is_few_shot
 from xclrun.analysis.grouping import FREE, NAMED, grouped, natural, setting_text, strategy_labels
 from xclrun.analysis.measures import MEASURES, Absent, Measure, measure
 from xclrun.analysis.points import adapts
-from xclrun.analysis.record import STREAMS, RunRecord, point_score
+from xclrun.analysis.record import STREAMS, RunRecord, point_score, selection_score
 from xclrun.analysis.reference import REFERENCE
 from xclrun.analysis.replicates import TIE
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import flat
-from xclrun.core.task import BY_NAME, KEY_SCORE, short_name
+from xclrun.core.task import BY_NAME, short_name
 
 # The default objective: ``dev_fp`` if all runs have it, otherwise ``dev_learnt``.
 DEV = "dev"
@@ -353,12 +353,7 @@ def _selected(record: RunRecord, hop: int) -> dict[str, Any] | None:
     span_f1 = {metric for metric in record.scores if BY_NAME[metric].span_f1}
     if not all(scores) or (span_f1 and not record.metric_of and not all(span_f1 & by.keys() for by in scores)):
         return None
-    return max(epochs, key=lambda epoch: _mean_score(epoch["dev"]))
-
-
-def _mean_score(dev: dict[str, dict[str, float]]) -> float:
-    by_language = [[value for name, value in scores.items() if name != KEY_SCORE.name] for scores in dev.values()]
-    return math.fsum(value / len(values) for values in by_language for value in values) / len(by_language)
+    return max(epochs, key=lambda epoch: selection_score(epoch["dev"]))
 
 
 def unsighted(strategy: str, config: Mapping[str, Any], edited: bool = False) -> Absent | None:

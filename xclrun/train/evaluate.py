@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor
 from xclrun.analysis import base_scores
 from xclrun.analysis.spans import span_counts, word_counts
 from xclrun.config.schema import SlotF1
-from xclrun.core.task import KEY_SCORE, STATEMENT_TRUTH, Scored
+from xclrun.core.task import STATEMENT_TRUTH, Scored
 from xclrun.data.batches import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset, text_numbers
 from xclrun.data.transfer import copy_to_host
@@ -191,9 +190,3 @@ def _word_tags(predicted: list[int], gold: list[int], names: Sequence[str]) -> l
     outside = names.index("O") if "O" in names else 0
     pairs = zip(predicted, gold, strict=True)
     return [outside if tag == tail else tag for tag, target in pairs if target != tail]
-
-
-def selection_score(scores: dict[str, dict[str, float]]) -> float:
-    """Return the score that selects the best epoch: the mean over languages of the mean of their base scores."""
-    by_key = [[value for name, value in metrics.items() if name != KEY_SCORE.name] for metrics in scores.values()]
-    return math.fsum(value / len(values) for values in by_key for value in values) / len(by_key)

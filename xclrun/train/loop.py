@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from xclrun.analysis.record import selection_score
 from xclrun.config.schema import Selection, SlotF1
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import derive
@@ -27,7 +28,6 @@ from xclrun.model.network import takes_masks
 from xclrun.strategy import Context, State, Strategy, recordable
 from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes
-from xclrun.train.evaluate import selection_score
 from xclrun.train.graphs import CudaRecorder, RecordedSteps, Recorder
 from xclrun.train.optimize import load_optimizer_state, lr_factor, make_optimizer, optimizer_state, set_lr
 from xclrun.train.points import Points
