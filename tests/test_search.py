@@ -93,7 +93,7 @@ REFUSED = [
     (("trainer.lr=tag(lgo,interval(1,2))",), "the tag 'lgo' means nothing here; did you mean 'log'? Known: log"),
     (("trainer.lr=interval(0,1)",), "trainer.lr=0.0: must be above 0, for example 3e-5"),
     (("strategy.memory=5,-1",), "strategy.memory=-1: must be"),
-    (("runtime.threads=1,2",), "hydra/sweeper=optuna: runtime.threads has no effect on results; "),
+    (("runtime.threads=1,2",), "hydra/sweeper=optuna: runtime.threads cannot be selected, since it has no effect"),
     ((f"{OF}dev_pf", LR), "hydra.sweeper.objective=dev_pf: unknown objective; did you mean 'dev_f'? "),
     ((f"{OF}dev_f", "evaluate.every_share=null", LR), "needs dev scores after each hop; set evaluate.every_share=1"),
     ((f"{OF}dev_f", "evaluate.point_splits=test", LR), "evaluate.point_splits=test: evaluation on dev is needed"),

@@ -279,11 +279,11 @@ def check_keys(keys: Sequence[str], settings: Iterable[Mapping[str, str]], optio
     without_effect = {key for key in (*available, *keys) if any(f"{key}.".startswith(f"{free}.") for free in FREE)}
     for key in keys:
         if key in NAMED or key in ("strategy", "model", "dataset"):
-            raise UsageError(f"{option}: reports compare the values of {key}; use --filter to exclude some")
+            raise UsageError(f"{option}: {key} cannot be selected, since reports compare its values")
         if key.split(".")[0] in ("order", "seed", "bucket"):
-            raise UsageError(f"{option}: reports average over {key}; select other keys")
+            raise UsageError(f"{option}: {key} cannot be selected, since results are averaged over it")
         if key in without_effect:
-            raise UsageError(f"{option}: {key} has no effect on results; select other keys")
+            raise UsageError(f"{option}: {key} cannot be selected, since it has no effect on results")
         if key not in available:
             raise UsageError(f"{option}: unknown key {key}; {did_you_mean(key, available - NAMED - without_effect)}")
 
