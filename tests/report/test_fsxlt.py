@@ -59,9 +59,9 @@ def test_table_14_is_a_share_of_the_english_words(task: str) -> None:
 
 def test_table_3_of_ner_is_met_to_the_printed_digit() -> None:
     overlap, features = (fsxlt.closest("panx", factor) for factor in FACTORS)
-    assert (overlap.gains, overlap.overlap, overlap.found.n) == (ALL, 2, 39)
+    assert (overlap.gains, overlap.overlap, overlap.correlation.n) == (ALL, 2, 39)
     assert rounded(overlap) == fsxlt.printed("panx", "lexical_overlap") == (-0.34, -0.35)
-    assert (features.gains, features.found.n) == (ALL, 35)
+    assert (features.gains, features.correlation.n) == (ALL, 35)
     assert rounded(features) == fsxlt.printed("panx", "wals_features") == (-0.37, -0.10)
 
 
