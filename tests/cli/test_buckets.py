@@ -30,7 +30,7 @@ def test_what_is_made_passes_the_check_and_what_is_broken_does_not(xclrun: Calla
     # One bucket becomes another one's copy, without a fingerprint.
     one, other = (here / f"few/mini/1-shots/de/{b}-th" for b in (0, 1))
     (other / "sampled.json").write_bytes((one / "sampled.json").read_bytes())
-    assert "is not what bucket.json in the same folder says" in xclrun("buckets", "check", "--from", "few").line
+    assert "differs from the fingerprint in bucket.json" in xclrun("buckets", "check", "--from", "few").line
     (other / "bucket.json").unlink()
     told = xclrun("buckets", "check", "--from", "few")
     assert told.code == 1
@@ -44,7 +44,7 @@ def test_what_is_made_passes_the_check_and_what_is_broken_does_not(xclrun: Calla
     (here / "few/mini/1-shots/jv/3-th/train.tsv").touch()
     told = xclrun("buckets", "check", "--from", "few")
     assert told.code == 1
-    assert "mini/1-shots/jv/3-th: examples: the file holds none\n" in told.out
+    assert "mini/1-shots/jv/3-th: examples: the file has none\n" in told.out
     assert f"{labels + 1} violations in 2 of 9 buckets" in told.out
     assert "1-shots/jv/3-th" in xclrun("buckets", "show", "--from", "few").out
     # What is not asked for is not looked at.
@@ -88,7 +88,7 @@ def test_show(xclrun: Callable[..., Told]) -> None:
         (("check", "--from", "."), "no bucket is in it"),
         (("check", "dataset=mini", "shots=0"), "shots=0: must be at least 1"),
         (("check", "dataset=mini", "shots=1", "bucket=40"), "bucket=40: there are dataset.buckets.number=40"),
-        (("check", "dataset=mini", "shots=1000"), "disjoint buckets of shots=1000, from 0"),
+        (("check", "dataset=mini", "shots=1000"), "disjoint buckets of shots=1000"),
         (("check", "dataset=mini", "shots=1", "dataset.buckets.root=x"), "needs dataset.buckets.sampler=files"),
         (("check", "dataset=mini", "shots=1", "dataset.buckets.sampler=files"), "dataset.buckets.root is needed"),
         (("chek",), "invalid choice"),
