@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-# Words of a text, by what is asked for; "🙂" and what is not ASCII stands before most answers.
+# Words of a text, by question word; "🙂" and what is not ASCII stands before most answers.
 WORDS = {
     "en": {"who": ["Anna 🙂", "old Bob"], "what": ["a red ball", "two cats"], "where": ["New York", "Rome"]},
     "th": {"who": ["สมชาย", "มาลี"], "what": ["แมวสองตัว", "ลูกบอล"], "where": ["เชียงใหม่", "กรุงเทพ"]},
@@ -27,15 +27,15 @@ def questions(language: str, split: str, size: int, long: int = 0, silent: int =
     """Return a file's content, the same each time.
 
     Args:
-        long: every so many-th text is told several times over, so that it needs several windows; 0: none.
-        silent: every so many-th question has no answer; 0: none.
+        long: every ``long``-th text is repeated and needs several windows; 0: none.
+        silent: every ``silent``-th question has no answer; 0: none.
     """
     generator = random.Random(f"{language}/{split}")
     paragraphs = []
     for i in range(size):
-        given = {name: generator.choice(words) for name, words in WORDS[language].items()}
-        text, name = TEXTS[language].format(**given), generator.choice(sorted(given))
-        answers = [{"text": given[name], "answer_start": text.index(given[name])}]
+        values = {name: generator.choice(words) for name, words in WORDS[language].items()}
+        text, name = TEXTS[language].format(**values), generator.choice(sorted(values))
+        answers = [{"text": values[name], "answer_start": text.index(values[name])}]
         if long and i % long == 0:
             before = f"{text} " * 6
             text, answers[0]["answer_start"] = before + text, answers[0]["answer_start"] + len(before)

@@ -1,4 +1,4 @@
-"""Real data beside the project, and configs and small datasets for the readers."""
+"""Public data next to the project, and configs and small datasets for the readers."""
 
 import json
 import os
@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The public data beside the project, or where XCLRUN_SHARED points; its tests skip where it is absent."""
+    """The public data next to the project, or at XCLRUN_SHARED; without it, tests are skipped."""
     folder = Path(os.environ.get("XCLRUN_SHARED", REPOSITORY.parent / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"no public data in {folder} (XCLRUN_SHARED points elsewhere)")
@@ -40,7 +40,7 @@ def mtop_line(
     json_tokens: Any = None,
     **columns: str,
 ) -> str:
-    """Return a line of MTOP for a sentence whose tokens are its words; arguments left as they are give a good line."""
+    """Return a line of MTOP for a sentence whose tokens are its words; the defaults give a valid line."""
     words = tokens.split(" ")
     starts = [len(" ".join([*words[:i], ""])) for i in range(len(words))]
     spans = [{"start": s, "length": len(w)} for s, w in zip(starts, words, strict=True)]

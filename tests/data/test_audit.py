@@ -35,8 +35,8 @@ def dataset() -> Dataset:
 
 
 def test_leaks_are_found(dataset: Dataset) -> None:
-    found = {(o.one, o.other, o.language, o.kind): (o.sentences, o.of) for o in overlaps(dataset)}
-    assert found == {
+    result = {(o.one, o.other, o.language, o.kind): (o.sentences, o.of) for o in overlaps(dataset)}
+    assert result == {
         ("train", "dev", "en", "same sentence"): (1, 1),
         ("train", "test", "en", "same sentence"): (1, 2),
         ("train", "test", "de", "translation"): (1, 2),
@@ -73,9 +73,9 @@ def test_the_embedded_corpus_has_no_leak_and_no_unseen_label() -> None:
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["data", "audit", "dataset.languages=[en,de]"]) == 0
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     for part in ("mini: 2 languages, 18 labels", "Sentences that splits share", "none", "pieces per word", "640"):
-        assert part in told
+        assert part in message
     assert main(["data", "audit", "dataset.languages=[en]", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["coverage"][0]["sentences"] == 640
@@ -89,17 +89,23 @@ def test_the_command_counts_answers_that_cannot_be_predicted(capsys: pytest.Capt
     assert main(["data", "audit", "dataset=questions", f"dataset.root={root}", *few, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)["pieces"]
     # In English all but Rome are of several words.
-    wanted = [q["answers"][0]["text"] for p in questions("en", "train", 14)["data"][0]["paragraphs"] for q in p["qas"]]
-    assert facts[0]["long_answers"] == sum(" " in text for text in wanted) > 0
+    expected = [
+        q["answers"][0]["text"] for p in questions("en", "train", 14)["data"][0]["paragraphs"] for q in p["qas"]
+    ]
+    assert facts[0]["long_answers"] == sum(" " in text for text in expected) > 0
     assert main(["data", "audit", "dataset=questions", f"dataset.root={root}", *few]) == 0
     assert "long answers" in capsys.readouterr().out
 
 
-def test_the_command_tells_of_questions_what_they_have(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
-    """A row of the model is a window; a text that training asks about is told, whatever is asked."""
+def test_the_command_describes_questions(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
+    """Input rows are windows, and texts in both training and test are reported."""
     long = "Rome is old , " * 8 + "they say ."
-    asked = {"train": [(long, "a"), (long, "b")], "dev": [("Rome", "c")], "test": [(long, "b"), ("Rome is old .", "c")]}
-    for split, rows in asked.items():
+    options = {
+        "train": [(long, "a"), (long, "b")],
+        "dev": [("Rome", "c")],
+        "test": [(long, "b"), ("Rome is old .", "c")],
+    }
+    for split, rows in options.items():
         answers = [{"text": "Rome", "answer_start": 0}]
         paragraphs = [
             {"context": text, "qas": [{"id": name, "question": f"{name} {split}", "answers": answers}]}
@@ -109,15 +115,15 @@ def test_the_command_tells_of_questions_what_they_have(capsys: pytest.CaptureFix
     # 35 words of the long text, where windows have room for 24 to 27 and share 8: two for each question.
     sizes = ("model.max_length=32", "model.windows.stride=8", "model.windows.question=5", "model.vocab_size=300")
     assert main(["data", "audit", "dataset=questions", f"dataset.root={tmp_path}", *sizes]) == 0
-    told = capsys.readouterr().out
-    assert "questions: 1 language, answers in texts" in told
-    assert "labels" not in told
-    assert re.search(r"en +train +2 +1 +70 +4\n", told)
-    assert re.search(r"en +test +2 +2 +39 +3\n", told)
-    assert re.search(r"train / test +en +same text +1 +2\n", told)
-    assert "cut at" not in told
+    message = capsys.readouterr().out
+    assert "questions: 1 language, answers in texts" in message
+    assert "labels" not in message
+    assert re.search(r"en +train +2 +1 +70 +4\n", message)
+    assert re.search(r"en +test +2 +2 +39 +3\n", message)
+    assert re.search(r"train / test +en +same text +1 +2\n", message)
+    assert "cut at" not in message
     # No text of theirs is cut, and no question of two words; with room for one piece alone all are.
-    assert re.search(r"longest +cut questions\n.*\nen +train( +[\d.]+){3} +0\n", told)
+    assert re.search(r"longest +cut questions\n.*\nen +train( +[\d.]+){3} +0\n", message)
     assert (
         main(["data", "audit", "dataset=questions", f"dataset.root={tmp_path}", *sizes, "model.windows.question=1"])
         == 0

@@ -43,22 +43,22 @@ def test_rows_are_wide_where_attention_costs_little(linear: int, shape: tuple[in
 
 def test_tensors_of_all_types_and_shapes_come_out_of_one_copy_as_they_went_in() -> None:
     torch.manual_seed(0)
-    given = {
+    values = {
         "mask": torch.tensor([[True, False, True]]),
         "ids": torch.arange(12).reshape(4, 3).T,
         "empty": torch.empty(0, 5, dtype=torch.int64),
         "half": torch.randn(7).to(torch.float16),
         "one": torch.tensor(3.5),
     }
-    together, places = packed(given)
+    together, places = packed(values)
     assert all(start % ALIGNED == 0 for *_, start in places.values())
-    found = unpacked(together.clone(), places)
-    assert list(found) == list(given)
-    for name, tensor in given.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor), name
+    result = unpacked(together.clone(), places)
+    assert list(result) == list(values)
+    for name, tensor in values.items():
+        assert result[name].dtype == tensor.dtype
+        assert torch.equal(result[name], tensor), name
     # Of a CPU they are the same tensors.
-    assert all(to_device(given, "cpu")[name] is tensor for name, tensor in given.items())
+    assert all(to_device(values, "cpu")[name] is tensor for name, tensor in values.items())
 
 
 def test_rows_of_words_are_those_that_the_mask_selects() -> None:

@@ -1,4 +1,4 @@
-"""Buckets: what the samplers promise, the published layout, and that `check` finds what is broken."""
+"""Buckets: properties of the samplers, the published layout, and `check`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_nway_is_k_of_each_class_and_disjoint(sizes: list[int], shots: int, seed
 
 
 def test_minimum_by_hand() -> None:
-    """What has to be in, and what may not: 'all' alone has everything once; X is in one sentence, whatever K is."""
+    """The sentence 'all' alone has every tag once; X is in one sentence only."""
     everything, noun, both = tagged("all", "N", "V", "X"), tagged("n", "N"), tagged("nv", "N", "V", "V")
     for seed in range(20):
         assert minimum([everything, noun, both], 1, seed) == (everything,)
@@ -98,7 +98,7 @@ def test_minimum_by_hand() -> None:
     twice = [tagged("a", "V", "V"), tagged("b", "V"), tagged("c", "V")]
     assert {len(minimum(twice, 2, seed, "words")) for seed in range(20)} == {1, 2}
     assert {len(minimum(twice, 2, seed, "sentences")) for seed in range(20)} == {2}
-    # O says that there is no tag.
+    # O is not counted as a tag.
     assert minimum([tagged("a", "O", "O"), tagged("b", "O", "B-x")], 2, 1) == (tagged("b", "O", "B-x"),)
 
 
@@ -115,7 +115,7 @@ def test_minimum_begins_with_the_rarest_tag(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("sampler", ["nway", "minimum"])
 def test_buckets_of_two_sizes_are_drawn_apart(sampler: str) -> None:
-    """With one random order for every K, the buckets of K = 1 would lie in those of K = 2."""
+    """With one random order for every K, the buckets of K = 1 would be parts of those of K = 2."""
     rows = [replace(classed(str(i), "a"), tags=("A",) * len(classed(str(i), "a").tokens)) for i in range(40)]
     whole, config = dataset_of(rows), cfg(sampler, counts=BucketCounts.sentences)
     ones, twos = (
@@ -125,7 +125,7 @@ def test_buckets_of_two_sizes_are_drawn_apart(sampler: str) -> None:
     if sampler == "nway":
         assert twos[:10] != [ones[b] | ones[b + 1] for b in range(0, 20, 2)]
     else:
-        assert not all(one <= two for one, two in zip(ones, twos, strict=True))
+        assert not all(first <= two for first, two in zip(ones, twos, strict=True))
 
 
 SENTENCES = st.lists(st.lists(st.sampled_from("ABCDEO"), min_size=1, max_size=6), min_size=1, max_size=14)
@@ -145,8 +145,8 @@ def test_minimum_has_every_tag_and_nothing_to_spare(
     bucket = minimum(examples, shots, seed, counts.value)
     need = {tag: min(shots, often(examples, tag)) for tag in "ABCDE"}
     assert all(often(bucket, tag) >= n for tag, n in need.items())
-    for left in combinations(bucket, len(bucket) - 1) if bucket else ():
-        assert any(often(left, tag) < n for tag, n in need.items())
+    for remaining in combinations(bucket, len(bucket) - 1) if bucket else ():
+        assert any(often(remaining, tag) < n for tag, n in need.items())
     assert list(bucket) == [e for e in examples if e in bucket], "in the order of the file, none twice"
     drawn = Bucket("hi", shots, 0, bucket, {"sampler": "minimum", "counts": counts.value})
     if bucket:
@@ -221,19 +221,19 @@ def small(corpus: Path) -> Callable[..., DatasetConfig]:
 
 
 def test_a_bucket_replaces_the_training_splits_asked_for(small: Callable[..., DatasetConfig]) -> None:
-    whole, found = load_dataset(small()), load_dataset(small(), 1, 2, ["es"])
-    assert {key for key in whole.splits if whole.splits[key] != found.splits[key]} == {("es", "train")}
-    assert set(found.split("es", "train")) < set(whole.split("es", "train"))
-    assert found.origin == whole
-    assert (found.labels, found.tags) == (whole.labels, whole.tags)
-    assert found.fingerprints == {key: fingerprint(examples) for key, examples in found.splits.items()}
+    whole, result = load_dataset(small()), load_dataset(small(), 1, 2, ["es"])
+    assert {key for key in whole.splits if whole.splits[key] != result.splits[key]} == {("es", "train")}
+    assert set(result.split("es", "train")) < set(whole.split("es", "train"))
+    assert result.origin == whole
+    assert (result.labels, result.tags) == (whole.labels, whole.tags)
+    assert result.fingerprints == {key: fingerprint(examples) for key, examples in result.splits.items()}
     every = load_dataset(small(), 1, 2)
     assert all(len(every.split(language, "train")) < 8 for language in every.languages)
-    assert every.split("es", "train") == found.split("es", "train")
+    assert every.split("es", "train") == result.split("es", "train")
     assert load_dataset(small(), None, 2) == load_dataset(small(), 0, 2)
-    # Subsets are drawn of what is no bucket.
+    # Other splits are subsets as usual.
     cut = load_dataset(small(max_train=3, max_eval=2), 1, 2, ["es"])
-    assert cut.sizes() == {"de": 3, "en": 3, "es": len(found.split("es", "train"))}
+    assert cut.sizes() == {"de": 3, "en": 3, "es": len(result.split("es", "train"))}
     assert set(cut.sizes("test").values()) == {2}
     with pytest.raises(UsageError, match=r"^the dataset has no language 'th'; Known: de, en, es$"):
         load_dataset(small(), 0, 1, ["th"])
@@ -242,9 +242,9 @@ def test_a_bucket_replaces_the_training_splits_asked_for(small: Callable[..., Da
 def test_from_dev_the_rest_stays_dev(small: Callable[..., DatasetConfig]) -> None:
     config = small(buckets={"draw_from": BucketSource.dev, "number": 2})
     whole = read_whole(config)
-    found = [load_dataset(config, b, 1, ["en"]) for b in range(2)]
-    for dataset in found:
-        assert dataset.split("en", "dev") == found[0].split("en", "dev") != whole.split("en", "dev")
+    result = [load_dataset(config, b, 1, ["en"]) for b in range(2)]
+    for dataset in result:
+        assert dataset.split("en", "dev") == result[0].split("en", "dev") != whole.split("en", "dev")
         assert not set(dataset.split("en", "dev")) & set(dataset.split("en", "train"))
         assert set(dataset.split("en", "train")) < set(whole.split("en", "dev"))
         assert dataset.split("de", "dev") == whole.split("de", "dev")
@@ -272,7 +272,7 @@ def test_what_is_written_is_read_again(examples: tuple[Example, ...], tmp_path: 
         back = layout.load(layout.find(root, "made", "hi", 2, 3), "hi", 2, 3)
         assert back.examples == examples
         assert back.drawn["sampler"] == "nway"
-    assert [found[:4] for found in layout.walk(tmp_path)] == [("made", "hi", 2, 3)]
+    assert [result[:4] for result in layout.walk(tmp_path)] == [("made", "hi", 2, 3)]
     with pytest.raises(UsageError, match="another bucket"):
         layout.write(tmp_path / "made", replace(bucket, examples=examples[:1]))
     [file] = [p for p in tmp_path.rglob("*") if p.name in ("sampled.json", "train.tsv")]
@@ -297,7 +297,7 @@ def test_drawn_and_read_are_the_same_training_data(small: Callable[..., DatasetC
 
 
 def test_files_of_buckets_from_dev_hold_what_dev_has(small: Callable[..., DatasetConfig], tmp_path: Path) -> None:
-    """Otherwise dev could keep, written differently, what is trained on; every bucket of this K is looked at."""
+    """All buckets of this K must consist of sentences of dev."""
     options = {"draw_from": BucketSource.dev, "number": 2}
     config, files = small(buckets=options), small("files", buckets={**options, "root": str(tmp_path)})
     whole = read_whole(config)
@@ -440,26 +440,26 @@ def test_check_finds_broken_properties_of_tags() -> None:
 @pytest.mark.shared
 def test_the_published_buckets(shared_data: Path) -> None:
     """What `check` finds in them: the POS buckets were not made minimal, all else is as the paper says."""
-    found: dict[str, list[Bucket]] = {}
+    result: dict[str, list[Bucket]] = {}
     for task, language, shots, number, folder in layout.walk(shared_data / "fsxlt-buckets"):
-        found.setdefault(task, []).append(layout.load(folder, language, shots, number))
-    assert {task: len(buckets) for task, buckets in found.items()} == {
+        result.setdefault(task, []).append(layout.load(folder, language, shots, number))
+    assert {task: len(buckets) for task, buckets in result.items()} == {
         "marc": 45, "panx": 10, "pawsx": 5, "udpos": 10, "xnli": 5,
     }  # fmt: skip
-    lacking = {task: violations(buckets) for task, buckets in found.items()}
-    assert {task: len(what) for task, what in lacking.items() if what} == {"udpos": 8}
+    lacking = {task: violations(buckets) for task, buckets in result.items()}
+    assert {task: len(kind) for task, kind in lacking.items() if kind} == {"udpos": 8}
     assert {v.broken for v in lacking["udpos"]} == {"minimality"}
     assert {v.bucket for v in lacking["udpos"] if v.language == "hi"} == {0, 1, 3, 4}
     assert {v.bucket for v in lacking["udpos"] if v.language == "zh"} == {0, 2, 3, 4}
     # K counts sentences in them: no tag is in fewer than K, though by words fewer would do.
-    assert {v.broken for v in violations(found["udpos"], counts="sentences")} == {"minimality"}
+    assert {v.broken for v in violations(result["udpos"], counts="sentences")} == {"minimality"}
     # docs/buckets.md: no reading of "minimal" fits all of them; counting sentences leaves the fewest to drop.
-    assert {name: sum(spare(b, how) for b in found["udpos"]) for name, how in READINGS.items()} == {
+    assert {name: sum(spare(b, how) for b in result["udpos"]) for name, how in READINGS.items()} == {
         "words": 20, "sentences": 15, "B- tags": 20, "spans": 18,
     }  # fmt: skip
     for how in READINGS.values():
-        assert sum(spare(b, how) > 0 for b in found["udpos"]) == 8
-        assert not any(spare(b, how) for b in found["panx"])
+        assert sum(spare(b, how) > 0 for b in result["udpos"]) == 8
+        assert not any(spare(b, how) for b in result["panx"])
 
 
 def starts(tags: tuple[str, ...]) -> list[str]:
@@ -499,10 +499,10 @@ def test_all_buckets_of_pud(counts: str, shared_data: Path, compose: Callable[..
     buckets = [bucket_of(config, whole, *which) for which in every]
     assert len(buckets) == 960
     assert violations(buckets, whole) == []
-    # Published files with other sentences can stand in for them, where their tags are known.
+    # Published files with other sentences can replace them if their tags are known.
     files = replace(config, buckets=BucketsConfig(Sampler.files, root=str(shared_data / "fsxlt-buckets" / "udpos")))
-    found = load_dataset(files, 2, 1, ["hi"])
-    assert (len(found.split("hi", "train")), found.tags) == (4, whole.tags)
+    result = load_dataset(files, 2, 1, ["hi"])
+    assert (len(result.split("hi", "train")), result.tags) == (4, whole.tags)
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""Encoding and batching, held against what the tokenizers themselves give, and against plain loops."""
+"""Encoding and batching, compared with the tokenizers and with plain loops."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -92,10 +92,10 @@ def test_sentences_are_what_the_tokenizer_makes_of_them(tokenizer: PreTrainedTok
     assert encoded.truncated == 0
     for i, sentence in enumerate(SENTENCES):
         words = sentence.split()
-        own = tokenizer(words, is_split_into_words=True, return_token_type_ids=True)
-        assert row(encoded.pieces, i) == own["input_ids"]
-        assert row(encoded.types, i) == own["token_type_ids"]
-        assert row(encoded.word_pieces, i) == labelled(own.word_ids(), len(words), label_on)
+        reference = tokenizer(words, is_split_into_words=True, return_token_type_ids=True)
+        assert row(encoded.pieces, i) == reference["input_ids"]
+        assert row(encoded.types, i) == reference["token_type_ids"]
+        assert row(encoded.word_pieces, i) == labelled(reference.word_ids(), len(words), label_on)
     assert encoded.lengths.tolist() == [len(row(encoded.pieces, i)) for i in range(len(SENTENCES))]
 
 
@@ -107,7 +107,7 @@ def test_first_and_last_pieces_differ(bert: PreTrainedTokenizerFast) -> None:
     assert row(first.word_pieces, 0) == [1, 2, 5]
     assert row(last.word_pieces, 0) == [1, 4, 5]
     assert row(first.tags, 0) == row(last.tags, 0) == [0, 1, UNSEEN]
-    # X, a tag of its own after the others, is on all but a word's first piece.
+    # X, a separate tag after the others, is on all but the first subword of a word.
     assert row(every.word_pieces, 0) == [1, 2, 3, 4, 5]
     assert row(every.tags, 0) == [0, 1, 3, 3, UNSEEN]
     assert [tag_outputs(TAGS, on) for on in LabelOn] == [3, 3, 4]
@@ -119,10 +119,10 @@ def test_pairs_are_what_the_tokenizer_makes_of_them(tokenizer: PreTrainedTokeniz
     pairs = [Example(a, "xx", tuple(a.split()), "alarm", text_b=b) for a, b in PAIRS]
     encoded = encode([*pairs, *examples("the plants")], tokenizer, LABELS, (), 128)
     for i, (a, b) in enumerate(PAIRS):
-        own = tokenizer(a.split(), b.split(), is_split_into_words=True, return_token_type_ids=True)
-        assert row(encoded.pieces, i) == own["input_ids"]
-        assert row(encoded.types, i) == own["token_type_ids"]
-        firsts = [w if s == 0 else None for w, s in zip(own.word_ids(), own.sequence_ids(), strict=True)]
+        reference = tokenizer(a.split(), b.split(), is_split_into_words=True, return_token_type_ids=True)
+        assert row(encoded.pieces, i) == reference["input_ids"]
+        assert row(encoded.types, i) == reference["token_type_ids"]
+        firsts = [w if s == 0 else None for w, s in zip(reference.word_ids(), reference.sequence_ids(), strict=True)]
         assert row(encoded.word_pieces, i) == labelled(firsts, len(a.split()), "first")
     assert row(encoded.pieces, len(PAIRS)) == tokenizer(["the", "plants"], is_split_into_words=True)["input_ids"]
 
@@ -132,13 +132,13 @@ def test_pieces_know_their_words(tokenizer: PreTrainedTokenizerFast) -> None:
     pairs = [Example(a, "xx", tuple(a.split()), "alarm", text_b=b) for a, b in PAIRS]
     numbers = word_numbers([*pairs, *examples(*SENTENCES)], tokenizer, 128, whole_words=True)
     for i, (a, b) in enumerate(PAIRS):
-        own = tokenizer(a.split(), b.split(), is_split_into_words=True)
-        texts = zip(own.word_ids(), own.sequence_ids(), strict=True)
-        wanted = [-1 if w is None else w + (len(a.split()) if text else 0) for w, text in texts]
-        assert row(numbers, i) == wanted
+        reference = tokenizer(a.split(), b.split(), is_split_into_words=True)
+        texts = zip(reference.word_ids(), reference.sequence_ids(), strict=True)
+        target = [-1 if w is None else w + (len(a.split()) if text else 0) for w, text in texts]
+        assert row(numbers, i) == target
     for i, sentence in enumerate(SENTENCES, start=len(PAIRS)):
-        own = tokenizer(sentence.split(), is_split_into_words=True)
-        assert row(numbers, i) == [-1 if w is None else w for w in own.word_ids()]
+        reference = tokenizer(sentence.split(), is_split_into_words=True)
+        assert row(numbers, i) == [-1 if w is None else w for w in reference.word_ids()]
 
 
 @pytest.mark.parametrize("whole_words", [True, False])
@@ -155,9 +155,9 @@ def test_pieces_that_are_left_know_their_words(
         named.setdefault(word, []).append(piece)
     assert set(named.pop(-1)) == {"[CLS]", "[SEP]"}
     whole = [UNAFFABLE, ["the"], ["the"], UNAFFABLE]
-    for word, them in named.items():
-        assert them == whole[word][: len(them)]
-        assert not whole_words or word == 0 or them == whole[word]
+    for word, group in named.items():
+        assert group == whole[word][: len(group)]
+        assert not whole_words or word == 0 or group == whole[word]
 
 
 @pytest.mark.parametrize("template", ["$A </s>", "<s> <s> $A", "$A"])
@@ -167,13 +167,13 @@ def test_any_template_of_special_pieces(template: str) -> None:
         single=template, pair="$A </s> $B", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
     encoded = encode(examples(SENTENCES[0]), tokenizer, LABELS, TAGS, 128)
-    own = tokenizer(SENTENCES[0].split(), is_split_into_words=True)
-    assert row(encoded.pieces, 0) == own["input_ids"]
-    assert row(encoded.word_pieces, 0) == labelled(own.word_ids(), 8, "first")
+    reference = tokenizer(SENTENCES[0].split(), is_split_into_words=True)
+    assert row(encoded.pieces, 0) == reference["input_ids"]
+    assert row(encoded.word_pieces, 0) == labelled(reference.word_ids(), 8, "first")
 
 
 def test_a_word_without_pieces_gets_the_unknown_piece(bert: PreTrainedTokenizerFast) -> None:
-    """A zero-width space is a word of its own in MTOP's Hindi; BERT's normaliser leaves nothing of it."""
+    """A zero-width space is a separate word in MTOP's Hindi, which BERT's normalizer removes."""
     encoded = encode(examples("the \u200b the"), bert, LABELS, TAGS, 128)
     assert bert.convert_ids_to_tokens(row(encoded.pieces, 0)) == ["[CLS]", "the", "[UNK]", "the", "[SEP]"]
     assert row(encoded.word_pieces, 0) == [1, 2, 3]
@@ -199,13 +199,13 @@ def test_a_long_sentence_is_cut_at_a_whole_word(bert: PreTrainedTokenizerFast, m
     tags = ["O", "B-when", "I-when", "O", "O"]
     encoded = encode(examples(" ".join(words), tags=tags), bert, LABELS, TAGS, max_length, label_on)
     sizes = [1, 3, 1, 1, 3]
-    kept = max(n for n in range(1, 6) if sum(sizes[:n]) + 2 <= max_length)
-    own = bert(words[:kept], is_split_into_words=True)
-    assert row(encoded.pieces, 0) == own["input_ids"]
-    assert row(encoded.word_pieces, 0) == labelled(own.word_ids(), kept, label_on)
-    assert row(encoded.tags, 0) == [0, 1, 2, 0, 0][:kept]
+    retained = max(n for n in range(1, 6) if sum(sizes[:n]) + 2 <= max_length)
+    reference = bert(words[:retained], is_split_into_words=True)
+    assert row(encoded.pieces, 0) == reference["input_ids"]
+    assert row(encoded.word_pieces, 0) == labelled(reference.word_ids(), retained, label_on)
+    assert row(encoded.tags, 0) == [0, 1, 2, 0, 0][:retained]
     assert encoded.words.tolist() == [5]
-    assert encoded.truncated == (kept < 5)
+    assert encoded.truncated == (retained < 5)
 
 
 @pytest.mark.parametrize("label_on", ["first", "last"])
@@ -217,7 +217,7 @@ def test_a_first_word_that_is_too_long_is_cut_itself(bert: PreTrainedTokenizerFa
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "max_length", "kept"),
+    ("a", "b", "max_length", "retained"),
     [
         ("the the the the", "the", 7, "[CLS] the the the [SEP] the [SEP]"),
         ("the", "the the the the", 7, "[CLS] the [SEP] the the the [SEP]"),
@@ -227,11 +227,11 @@ def test_a_first_word_that_is_too_long_is_cut_itself(bert: PreTrainedTokenizerFa
     ],
 )
 def test_the_longer_text_of_a_pair_is_cut(
-    bert: PreTrainedTokenizerFast, a: str, b: str, max_length: int, kept: str
+    bert: PreTrainedTokenizerFast, a: str, b: str, max_length: int, retained: str
 ) -> None:
     pair = Example("a", "xx", tuple(a.split()), "alarm", text_b=b)
     encoded = encode([pair], bert, LABELS, (), max_length)
-    assert bert.convert_ids_to_tokens(row(encoded.pieces, 0)) == kept.split()
+    assert bert.convert_ids_to_tokens(row(encoded.pieces, 0)) == retained.split()
     assert encoded.truncated == 1
 
 
@@ -352,9 +352,9 @@ def test_real_sentences(shared_data: Path, bert: PreTrainedTokenizerFast, langua
     encoded = encode(sentences, bert, LABELS, TAGS, 512)
     compared = 0
     for i, example in enumerate(sentences):
-        own = bert(list(example.tokens), is_split_into_words=True)
-        if len(set(own.word_ids()) - {None}) == len(example.tokens):
-            assert row(encoded.pieces, i) == own["input_ids"]
+        reference = bert(list(example.tokens), is_split_into_words=True)
+        if len(set(reference.word_ids()) - {None}) == len(example.tokens):
+            assert row(encoded.pieces, i) == reference["input_ids"]
             compared += 1
         assert (np.diff(row(encoded.word_pieces, i)) > 0).all()
         assert len(row(encoded.word_pieces, i)) == len(example.tokens)

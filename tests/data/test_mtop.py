@@ -50,7 +50,7 @@ def test_a_line_without_an_id_is_named_by_its_number() -> None:
     with_id, without = parse(mtop_line(id="9")), parse(mtop_line(id=None))
     assert (with_id.id, without.id) == ("9", "test-17")
     assert (without.tokens, without.tags, without.label) == (with_id.tokens, with_id.tags, with_id.label)
-    assert with_id.text is None, "words joined by spaces need no text of their own"
+    assert with_id.text is None, "words joined by spaces need no text"
     assert parse(mtop_line(id="")) == without
 
 
@@ -151,11 +151,11 @@ def test_the_real_files(shared_data: Path, config: Config) -> None:
 
 def _spans(example: Example) -> set[tuple[str, str]]:
     """Return (name, words joined by spaces) of each span, by a walk over the tags."""
-    found: list[tuple[str, list[str]]] = []
+    result: list[tuple[str, list[str]]] = []
     for word, tag in zip(example.tokens, example.tags or (), strict=True):
         if tag[0] == "B":
-            found.append((tag[2:], [word]))
+            result.append((tag[2:], [word]))
         elif tag[0] == "I":
-            assert found[-1][0] == tag[2:]
-            found[-1][1].append(word)
-    return {(name, " ".join(words)) for name, words in found}
+            assert result[-1][0] == tag[2:]
+            result[-1][1].append(word)
+    return {(name, " ".join(words)) for name, words in result}

@@ -1,4 +1,4 @@
-"""Orders that are worked out from languages or their data: known answers, and what a run is known by."""
+"""Computed orders: known answers, and run IDs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xclrun.run import Run, plan_run
 
 
 class Words:
-    """A dataset of which each language has one training sentence of some words, and so many copies of it."""
+    """A dataset with copies of one training sentence in each language."""
 
     def __init__(self, words: dict[str, str], sizes: dict[str, int] | None = None) -> None:
         self.words, self._sizes = words, sizes or {}
@@ -44,9 +44,9 @@ def keys(*names: str, **sizes: int) -> Any:
 
 
 def test_a_random_order_is_drawn_by_its_seed_alone_and_each_is_as_likely() -> None:
-    found = Counter(order_of(keys("a", "b", "c"), by="random", seed=seed) for seed in range(1200))
-    assert set(found) == set(itertools.permutations("abc"))
-    assert all(150 < count < 250 for count in found.values())  # 200 expected, standard deviation 13
+    result = Counter(order_of(keys("a", "b", "c"), by="random", seed=seed) for seed in range(1200))
+    assert set(result) == set(itertools.permutations("abc"))
+    assert all(150 < count < 250 for count in result.values())  # 200 expected, standard deviation 13
     # As it was given first: what a seed draws stays.
     assert order_of(keys("en", "de", "fr", "es", "hi", "th"), by="random", seed=1) == (
         "de",
@@ -76,8 +76,8 @@ def test_typology_begins_with_the_nearest_by_the_features_of_the_table() -> None
     # Of English SVO, prepositions, no order of genitives, adjective, demonstrative and numeral first: Bulgarian has all
     # six, Russian and Polish five, French four, Hindi and Turkish three, Welsh and Thai two; relatives come first.
     dataset = keys("tr", "th-TH", "hi", "fr", "ru", "pl", "cy", "bg", "en")
-    found = order_of(dataset, by="typology")
-    assert found == ("en", "bg", "pl", "ru", "fr", "hi", "tr", "cy", "th-TH")
+    result = order_of(dataset, by="typology")
+    assert result == ("en", "bg", "pl", "ru", "fr", "hi", "tr", "cy", "th-TH")
     assert order_of(dataset, by="typology", start="tha")[:3] == ("th-TH", "cy", "fr")
 
 
@@ -94,13 +94,13 @@ def test_a_feature_on_which_a_branch_disagrees_stands_for_no_language(tmp_path: 
         "p,W,B,0,1,0,,\nq,W,B,1,1,0,,\nu,W,B,,,,,\n"
     )
     # From s: q 1 of 3, a 2 of 5, u 1 of 2 (of g and h), b 3 of 5, p 2 of 3.
-    found = order_of(keys(*"abpqsu"), by="typology", start="s", features=str(path))
-    assert found == ("s", "q", "a", "u", "b", "p")
+    result = order_of(keys(*"abpqsu"), by="typology", start="s", features=str(path))
+    assert result == ("s", "q", "a", "u", "b", "p")
 
 
 def test_features_of_the_branch_stand_for_those_not_known_and_that_is_said() -> None:
     order = OrderConfig(by="typology", name="typology")
-    # No feature of Malay is known; its branch has Indonesian, from which Khmer differs in one feature.
+    # Malay has no known features; Khmer differs from Indonesian, of the same branch, in one feature.
     dataset: Any = keys("km", "ms-MY", "id-ID")
     assert compute_order(replace(order, start="id-ID"), dataset) == ("id-ID", "ms-MY", "km")
     [note] = notes(order, dataset)
@@ -114,12 +114,12 @@ def test_a_file_gives_features_and_families_of_any_key(tmp_path: Path) -> None:
     path.write_text("language,family,branch,f,g,h\nde,X,,1,1,1\nfra,X,,1,1,0\nq,Y,,0,1,\nen,Y,,0,0,0\n")
     dataset = keys("en-US", "q", "fr-FR", "de-DE")
     # From German: French differs in 1 of 3, q in 1 of 2, English in 3 of 3.
-    given = {"features": str(path), "start": "de"}
-    assert order_of(dataset, by="typology", **given) == ("de-DE", "fr-FR", "q", "en-US")
-    # The chain goes on from French to q: 1 of 2; then English.
-    assert order_of(dataset, by="similarity", measure="typology", **given) == ("de-DE", "fr-FR", "q", "en-US")
+    values = {"features": str(path), "start": "de"}
+    assert order_of(dataset, by="typology", **values) == ("de-DE", "fr-FR", "q", "en-US")
+    # The chain continues from French to q: 1 of 2; then English.
+    assert order_of(dataset, by="similarity", measure="typology", **values) == ("de-DE", "fr-FR", "q", "en-US")
     assert order_of(dataset, by="family", features=str(path)) == ("de-DE", "fr-FR", "en-US", "q")
-    for text, told in (
+    for text, message in (
         ("language,f\nde,1\nde,2\n", ":3: 'de' is repeated"),
         ("language,f,f \nde,1,2\n", ":1: column 'f' is repeated"),
         ("language,f\nen,1\neng,2\n", ": 'en-US' could be en or eng"),
@@ -130,8 +130,8 @@ def test_a_file_gives_features_and_families_of_any_key(tmp_path: Path) -> None:
         ("", ": has no rows"),
     ):
         path.write_text(text)
-        with pytest.raises(UsageError, match=told):
-            order_of(dataset, by="typology", **given)
+        with pytest.raises(UsageError, match=message):
+            order_of(dataset, by="typology", **values)
 
 
 def test_similarity_is_a_greedy_chain_over_the_trigrams_of_training_words() -> None:
@@ -154,8 +154,8 @@ def test_words_in_parentheses_are_settings_and_sweeps_keep_them_apart() -> None:
         "order=similarity", "order.measure=typology", "order.start=de",
     ]  # fmt: skip
     assert rewritten(["order=random(1),h2l,[en,de]"]) == ["order='random(1)',h2l,[en,de]"]
-    for left in ("order=choice(h2l,l2h)", "order=glob(h*)"):
-        assert rewritten([left]) == [left]
+    for remaining in ("order=choice(h2l,l2h)", "order=glob(h*)"):
+        assert rewritten([remaining]) == [remaining]
     jobs = compose_command(["order=random(1),typology(de),similarity(greedy,typology),[en,de]", "seed=1,2", "-m"])
     assert [(job.config.order.by, job.config.order.seed, job.config.order.start) for job in jobs[::2]] == [
         ("random", 1, None), ("typology", None, "de"), ("similarity", None, None), (None, None, None),
@@ -173,7 +173,7 @@ def test_an_order_with_unknown_arguments_is_refused(order: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("values", "message"),
     [
         (("order.seed=1",), "^order.seed=1: needs order=random$"),
         (("order=random", "order.start=en"), "^order.start=en: needs order=typology or order=similarity$"),
@@ -189,10 +189,10 @@ def test_an_order_with_unknown_arguments_is_refused(order: str) -> None:
     ],
 )
 def test_settings_of_other_orders_are_refused(
-    given: tuple[str, ...], told: str, compose: Callable[..., Composed]
+    values: tuple[str, ...], message: str, compose: Callable[..., Composed]
 ) -> None:
-    with pytest.raises(UsageError, match=told):
-        plan_run(compose(*given).config)
+    with pytest.raises(UsageError, match=message):
+        plan_run(compose(*values).config)
 
 
 def test_a_run_is_known_by_the_sequence_that_its_order_came_to(make_run: Callable[..., Run]) -> None:
@@ -203,7 +203,7 @@ def test_a_run_is_known_by_the_sequence_that_its_order_came_to(make_run: Callabl
     assert "-random_1_-" in run.id
     same = make_run(f"order=[{','.join(sequence)}]", "order.name='random(1)'")
     assert same.id == run.id
-    # Another name is another run; what is trained is shared.
+    # Another name gives another run that shares all stages.
     other = make_run(f"order=[{','.join(sequence)}]")
     assert (other.id != run.id, other.stages) == (True, run.stages)
     assert make_run("order=random(2)").id != run.id
@@ -215,5 +215,5 @@ def test_languages_are_found_by_any_of_their_codes_and_keys_stay(make_run: Calla
     run, named = make_run("order=[spa,en-US]"), make_run("order=[es,en]")
     assert run.stream.languages == ("es", "en")
     assert run.id == named.id
-    ids = {make_run("order=h2l", f"dataset.languages=[{given}]").id for given in ("eng_Latn,deu", "en,de")}
+    ids = {make_run("order=h2l", f"dataset.languages=[{values}]").id for values in ("eng_Latn,deu", "en,de")}
     assert len(ids) == 1

@@ -81,15 +81,15 @@ def test_a_part_of_several_languages_has_a_key_for_each(config: Config, tmp_path
     write_mtop(tmp_path / "mtop", "en", "de")
     write_words(tmp_path / "pud", "fi", "ar", "zh")
     words = PartConfig(reader="conllu", root="pud", task="token_tags", tags_are=TagsAre.words, languages=["zh", "fi"])
-    one = PartConfig(
+    first = PartConfig(
         reader="conllu", root="pud", task="token_tags", tags_are=TagsAre.words, languages=["ar"], label_prefix="words"
     )
-    dataset = load_dataset(config(parts={"words": words, "more": one}))
+    dataset = load_dataset(config(parts={"words": words, "more": first}))
     # Languages of one part share its labels; so do parts of one prefix. "O" is a word's tag here, and none outside.
     assert dataset.languages == ("words-zh", "words-fi", "more")
     assert dataset.tags == ("words:NOUN", "words:O")
     assert {e.language for e in dataset.split("more", "dev")} == {"more"}
-    few = load_dataset(config(parts={"words": words, "more": one}, languages=["more", "words-fi"]))
+    few = load_dataset(config(parts={"words": words, "more": first}, languages=["more", "words-fi"]))
     assert few.languages == ("more", "words-fi")
     assert few.fingerprints["more", "test"] == dataset.fingerprints["more", "test"]
 
@@ -113,7 +113,7 @@ def test_notes_are_told_by_key(config: Config, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "message"),
     [
         ({"a": PartConfig(reader="mtpo")}, r"dataset\.parts\.a\.reader=mtpo: unknown; did you mean 'mtop'\?"),
         ({"a": PartConfig(task="sequence_clas")}, r"dataset\.parts\.a\.task=sequence_clas: unknown; did you mean"),
@@ -129,15 +129,15 @@ def test_notes_are_told_by_key(config: Config, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_parts_are_one_line(
-    parts: dict[str, PartConfig], told: str, config: Config, tmp_path: Path
+    parts: dict[str, PartConfig], message: str, config: Config, tmp_path: Path
 ) -> None:
     write_mtop(tmp_path, "en", "de")
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         load_dataset(config(parts=parts))
 
 
 @pytest.mark.parametrize(
-    ("of_dataset", "of_part", "told"),
+    ("of_dataset", "of_part", "message"),
     [
         ({"root": "all"}, {}, ("all", None)),
         ({"root": "all"}, {"root": "one"}, ("all/one", None)),
@@ -149,19 +149,19 @@ def test_mistakes_in_parts_are_one_line(
     ],
 )
 def test_where_the_data_of_a_part_are(
-    of_dataset: dict[str, Any], of_part: dict[str, Any], told: Any, config: Config, monkeypatch: pytest.MonkeyPatch
+    of_dataset: dict[str, Any], of_part: dict[str, Any], message: Any, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own place, below the dataset's folder; else the dataset's. Never a folder and a hub at once."""
-    asked: list[DatasetConfig] = []
+    options: list[DatasetConfig] = []
 
     def read(cfg: DatasetConfig) -> Any:
-        asked.append(cfg)
+        options.append(cfg)
         return {("en", split): (Example("1", "en", ("x",), "y"),) for split in ("train", "dev", "test")}, {}
 
     monkeypatch.setitem(READERS, "mtop", Reader(read))
     load_dataset(config(**of_dataset, parts={"a": PartConfig(**of_part)}, on_bad_line=OnBadLine.skip))
-    assert [(cfg.root, cfg.hub) for cfg in asked] == [told]
-    assert (asked[0].task, asked[0].on_bad_line, asked[0].languages) == ("intent_slots", OnBadLine.skip, None)
+    assert [(cfg.root, cfg.hub) for cfg in options] == [message]
+    assert (options[0].task, options[0].on_bad_line, options[0].languages) == ("intent_slots", OnBadLine.skip, None)
 
 
 def test_files_of_parts_that_are_not_asked_for_need_not_be_there(config: Config, tmp_path: Path) -> None:
@@ -221,19 +221,19 @@ def test_without_classes_a_stratified_subset_is_the_plain_one(classes: tuple[Exa
 
 def test_statements_of_one_context_stay_together() -> None:
     """Groups of one true and three false statements, and single ones, true or false."""
-    made = [Example(f"m{i}#{k}", "en", ("x",), "false" if k else "true") for i in range(60) for k in range(4)]
-    own = [Example(f"o{i}#{i % 3 > 0:d}", "en", ("x",), "false" if i % 3 else "true") for i in range(60)]
-    drawn = stratified([*made, *own], 100, (0, "en", "test"), STATEMENT_TRUTH)
+    built = [Example(f"m{i}#{k}", "en", ("x",), "false" if k else "true") for i in range(60) for k in range(4)]
+    reference = [Example(f"o{i}#{i % 3 > 0:d}", "en", ("x",), "false" if i % 3 else "true") for i in range(60)]
+    drawn = stratified([*built, *reference], 100, (0, "en", "test"), STATEMENT_TRUTH)
     ids = Counter(e.id.rpartition("#")[0] for e in drawn)
     assert {n for name, n in ids.items() if name[0] == "m"} == {4}
     # A third of each kind's groups, as there are 100 of 300 statements.
-    of = Counter((e.id[0], e.label) for e in drawn)
-    assert abs(of["m", "true"] - 20) <= 1
-    assert abs(of["o", "true"] - 20 / 3) <= 1
-    assert abs(of["o", "false"] - 40 / 3) <= 1
+    entry = Counter((e.id[0], e.label) for e in drawn)
+    assert abs(entry["m", "true"] - 20) <= 1
+    assert abs(entry["o", "true"] - 20 / 3) <= 1
+    assert abs(entry["o", "false"] - 40 / 3) <= 1
     # None is cut, though there is room for three more; and there is always one.
-    assert len(stratified(made, 103, (0, "en", "test"), STATEMENT_TRUTH)) == 100
-    assert len(stratified(made, 1, (0, "en", "test"), STATEMENT_TRUTH)) == 4
+    assert len(stratified(built, 103, (0, "en", "test"), STATEMENT_TRUTH)) == 100
+    assert len(stratified(built, 1, (0, "en", "test"), STATEMENT_TRUTH)) == 4
 
 
 def test_examples_are_repeated_in_order_until_there_are_enough() -> None:
@@ -282,13 +282,13 @@ def test_orders_strategies_and_reports_work_on_keys(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = (f"dataset.parts={PARTS}", "dataset.name=topics", "order=[sky,deutsch,wake]", "trainer.epochs=1")
-    runs = [do(make_run(*given, f"strategy={name}", data=cut_by_topic)) for name in ("er", "lang_spec_ft")]
+    values = (f"dataset.parts={PARTS}", "dataset.name=topics", "order=[sky,deutsch,wake]", "trainer.epochs=1")
+    runs = [do(make_run(*values, f"strategy={name}", data=cut_by_topic)) for name in ("er", "lang_spec_ft")]
     rows = predictions.read(runs[0].directory.predictions(3))
     assert set(rows["language"].to_pylist()) == {"sky", "deutsch", "wake"}
     monkeypatch.chdir(tmp_path)
-    code, said = xclrun("report", "--from-runs")
-    assert code == 0, said
+    code, output = xclrun("report", "--from-runs")
+    assert code == 0, output
     tables = (tmp_path / "outputs" / "reports" / "all" / "tables").iterdir()
     assert any("| sky | deutsch | wake |" in table.read_text() for table in tables)
     page = (tmp_path / "outputs" / "reports" / "all" / "index.html").read_text()
@@ -315,10 +315,10 @@ def without_dev(root: Path) -> tuple[str, ...]:
 
 
 def test_dev_data_are_needed_only_where_they_decide(make_run: Make, cut_by_topic: Path) -> None:
-    given = without_dev(cut_by_topic)
+    values = without_dev(cut_by_topic)
     with pytest.raises(UsageError, match=r"'sky' has no dev data to select epochs; use trainer\.selection=last"):
-        make_run(*given, data=cut_by_topic)
-    assert make_run(*given, "trainer.selection=last", data=cut_by_topic).dataset.sizes("dev")["sky"] == 0
+        make_run(*values, data=cut_by_topic)
+    assert make_run(*values, "trainer.selection=last", data=cut_by_topic).dataset.sizes("dev")["sky"] == 0
 
 
 def test_a_frozen_run_finds_its_parts_from_any_folder(
@@ -326,8 +326,8 @@ def test_a_frozen_run_finds_its_parts_from_any_folder(
 ) -> None:
     run = make_run(f"dataset.parts={PARTS}", "order=[sky,wake]", data=cut_by_topic)
     monkeypatch.chdir(cut_by_topic.parent)
-    here = {name: replace(part, root=cut_by_topic.name) for name, part in run.config.dataset.parts.items()}
-    relative = replace(run, config=replace(run.config, dataset=replace(run.config.dataset, root=None, parts=here)))
+    present = {name: replace(part, root=cut_by_topic.name) for name, part in run.config.dataset.parts.items()}
+    relative = replace(run, config=replace(run.config, dataset=replace(run.config.dataset, root=None, parts=present)))
     relative.directory.path.mkdir(parents=True)
     freeze(relative)
     monkeypatch.chdir("/")
@@ -338,31 +338,31 @@ def test_a_frozen_run_finds_its_parts_from_any_folder(
 def test_a_run_without_dev_data(
     make_run: Make, do: Any, cut_by_topic: Path, xclrun: Callable[..., tuple[int, str]]
 ) -> None:
-    given = (*without_dev(cut_by_topic), "trainer.selection=last", "evaluate.every_examples=4")
-    run = do(make_run(*given, data=cut_by_topic))
+    values = (*without_dev(cut_by_topic), "trainer.selection=last", "evaluate.every_examples=4")
+    run = do(make_run(*values, data=cut_by_topic))
     assert json.loads(run.directory.manifest.read_text())["data"]["sizes"]["dev"] == {"wake": 0, "sky": 0, "deutsch": 6}
-    code, said = xclrun("show", run.id, "--outputs", str(run.outputs))
-    assert code == 0, said
-    assert re.search(r"key +sky +wake\n", said), said
+    code, output = xclrun("show", run.id, "--outputs", str(run.outputs))
+    assert code == 0, output
+    assert re.search(r"key +sky +wake\n", output), output
 
 
 def test_the_page_s_own_dataset_is_one(tmp_path: Path, xclrun: Callable[..., tuple[int, str]]) -> None:
     """docs/lifelong.md shows a YAML with three parts: its keys are those that the page says."""
     page = (Path(__file__).parents[2] / "docs" / "lifelong.md").read_text(encoding="utf-8")
-    shown = page.split("`DIR/dataset/mine.yaml`", 1)[1].split("\nThe keys are", 1)[0].split("\n\n", 1)[1]
+    displayed = page.split("`DIR/dataset/mine.yaml`", 1)[1].split("\nThe keys are", 1)[0].split("\n\n", 1)[1]
     (tmp_path / "own" / "dataset").mkdir(parents=True)
-    (tmp_path / "own" / "dataset" / "mine.yaml").write_text(textwrap.dedent(shown), encoding="utf-8")
+    (tmp_path / "own" / "dataset" / "mine.yaml").write_text(textwrap.dedent(displayed), encoding="utf-8")
     write_mtop(tmp_path / "mtop16", "en")
     path = tmp_path / "mtop16" / "en" / "train.txt"
     path.write_text(path.read_text().replace("music", "timer"))
     for folder, languages in (("moods", ["en"]), ("topics", ["en", "de"])):
         write_rows(tmp_path / folder, *languages)
     keys = ["plans", "moods", "topics-en", "topics-de"]
-    given = ("--config-dir", str(tmp_path / "own"), "dataset=mine", f"dataset.root={tmp_path}", "tracking=none")
-    code, said = xclrun("plan", *given, f"order=[{','.join(keys)}]")
-    assert (code, "naive" in said) == (0, True), said
-    code, said = xclrun("plan", *given, "order=[plans,topics]")
-    assert (code, said.strip()) == (
+    values = ("--config-dir", str(tmp_path / "own"), "dataset=mine", f"dataset.root={tmp_path}", "tracking=none")
+    code, output = xclrun("plan", *values, f"order=[{','.join(keys)}]")
+    assert (code, "naive" in output) == (0, True), output
+    code, output = xclrun("plan", *values, "order=[plans,topics]")
+    assert (code, output.strip()) == (
         2,
         "xclrun: order: the dataset has no language 'topics'; did you mean 'topics-en'? "
         "Known: moods, plans, topics-de, topics-en",

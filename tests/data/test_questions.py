@@ -1,4 +1,4 @@
-"""Questions as they are released: what becomes of a row in each layout, and what is no such row."""
+"""Extractive question answering in each released layout, and mistakes in the files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def squad(*questions: dict[str, Any], context: Any = "Rome  is in Italy .") -> s
     return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]})
 
 
-def question(name: str = "q1", *answers: tuple[Any, Any], **others: Any) -> dict[str, Any]:
-    given = [{"text": text, "answer_start": start} for text, start in answers or [("Italy", 12)]]
-    return {"id": name, "question": "where is it ?", "answers": given, **others}
+def question(name: str = "q1", *answers: tuple[Any, Any], **rest: Any) -> dict[str, Any]:
+    values = [{"text": text, "answer_start": start} for text, start in answers or [("Italy", 12)]]
+    return {"id": name, "question": "where is it ?", "answers": values, **rest}
 
 
 def write(root: Path, files: dict[str, str | bytes]) -> None:
@@ -116,25 +116,25 @@ ENGLISH = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("reader", "files", "wanted"), ENGLISH, ids=[row[0] for row in ENGLISH])
+@pytest.mark.parametrize(("reader", "files", "expected"), ENGLISH, ids=[row[0] for row in ENGLISH])
 def test_english_datasets_as_released(
-    config: Config, tmp_path: Path, reader: str, files: dict[str, str | bytes], wanted: Example
+    config: Config, tmp_path: Path, reader: str, files: dict[str, str | bytes], expected: Example
 ) -> None:
     write(tmp_path, files)
     dataset = read(config, reader)
     assert dataset.languages == ("en",)
     for split in ("train", "test"):
         [example] = dataset.split("en", split)
-        assert example.id == wanted.id.format(split=split)
+        assert example.id == expected.id.format(split=split)
         for name in ("tokens", "text", "text_b", "answers"):
-            assert getattr(example, name) == getattr(wanted, name), name
+            assert getattr(example, name) == getattr(expected, name), name
     assert bool(dataset.split("en", "dev")) == (len(files) == 3)
     silent = {"quac": {"en/train": 1, "en/test": 1}, **dict.fromkeys(("qa_srl", "qa_zre"), dict.fromkeys(
         ("en/train", "en/dev", "en/test"), 1))}  # fmt: skip
     assert dataset.notes == ({"unanswerable": silent[reader]} if reader in silent else {})
-    kept = read(config, reader, unanswerable=Unanswerable.keep)
-    assert [e.answers for e in kept.split("en", "train")].count(()) == (reader in silent)
-    assert kept.targets[0].unanswerable == (reader in silent)
+    retained = read(config, reader, unanswerable=Unanswerable.keep)
+    assert [e.answers for e in retained.split("en", "train")].count(()) == (reader in silent)
+    assert retained.targets[0].unanswerable == (reader in silent)
 
 
 def test_mlqa_is_trained_on_squad_and_tested_in_every_language(config: Config, tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_an_answer_in_lower_case_is_read_as_the_text_writes_it(config: Config, t
 def test_questions_of_one_text_share_its_words(config: Config, tmp_path: Path) -> None:
     # Those of a hundred thousand questions would be a gigabyte.
     write(tmp_path, dict.fromkeys((f"en/{s}.json" for s in ("train", "dev", "test")), squad(question("a"), question())))
-    one, other = read(config, "questions").split("en", "train")
-    assert one.tokens is other.tokens
+    first, other = read(config, "questions").split("en", "train")
+    assert first.tokens is other.tokens
 
 
 BAD = [
@@ -258,8 +258,8 @@ def test_questions_without_an_answer_can_be_kept_only_where_there_are_questions(
 def test_mistakes_in_other_layouts(
     config: Config, tmp_path: Path, reader: str, name: str, content: str | None, message: str
 ) -> None:
-    given = {} if content is None else {name.replace("train", split): content for split in ("train", "dev", "test")}
-    write(tmp_path, {"other": "", **given})
+    values = {} if content is None else {name.replace("train", split): content for split in ("train", "dev", "test")}
+    write(tmp_path, {"other": "", **values})
     with pytest.raises(UsageError, match=message):
         read(config, reader)
 
@@ -272,15 +272,15 @@ def test_a_span_beyond_its_sentence_is_refused(config: Config, tmp_path: Path) -
 
 
 def test_answers_are_part_of_what_an_example_is() -> None:
-    one, other, none = rome(), rome("q1", "en", Answer("Rome", 0)), Example("q1", "en", ("Rome",), None)
-    assert fingerprint([one]) != fingerprint([other])
+    first, other, none = rome(), rome("q1", "en", Answer("Rome", 0)), Example("q1", "en", ("Rome",), None)
+    assert fingerprint([first]) != fingerprint([other])
     assert none.answers is None
 
 
 def test_the_second_text_is_part_of_what_an_example_is() -> None:
     """Two questions about one text: the split has another fingerprint, so runs on it have other ids."""
-    one, other = (replace(rome(), text_b=question) for question in ("Where?", "Where!"))
-    assert fingerprint([one]) != fingerprint([other])
+    first, other = (replace(rome(), text_b=question) for question in ("Where?", "Where!"))
+    assert fingerprint([first]) != fingerprint([other])
 
 
 def test_questions_of_every_script_are_read_as_they_are_written(config: Config, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_massive_is_found_however_it_was_unpacked(tmp_path: Path, config_of: Con
     [
         ("ja-JP", "[time : 五時] に iPhone 起こして", "五 時 に iPhone 起 こ し て", "B-time I-time O O O O O O"),
         ("zh-CN", "提醒我[time : 下午5点]开会", "提 醒 我 下 午 5 点 开 会", "O O O B-time I-time I-time I-time O O"),
-        # Thai is released with spaces between words, and stays as it is.
+        # Thai is released with spaces between words, and is not split.
         ("th-TH", "ปลุก ฉัน [time : ตี ห้า]", "ปลุก ฉัน ตี ห้า", "O O B-time I-time"),
         ("en-US", "[a : x][b : y] z", "xy z", "B-a O"),
         ("tr-TR", "[place : ankara]'da [date :yarın]", "ankara'da yarın", "B-place B-date"),

@@ -89,7 +89,7 @@ def test_a_released_file_of_relations(config: Config, tmp_path: Path) -> None:
     relations(tmp_path, {"P131": [FEWREL, {**FEWREL, "tokens": ["Rome"]}], "P17": [FEWREL]})
     coded = load_dataset(config("fewrel", task="sequence_class"))
     assert coded.labels == ("P131", "P17")
-    (tmp_path / "pid2name.json").write_text(json.dumps({"P131": ["located in", "where it is"]}))
+    (tmp_path / "pid2name.json").write_text(json.dumps({"P131": ["located in", "place"]}))
     named = load_dataset(config("fewrel", task="sequence_class", name="named"))
     [first, second, third] = named.split("en", "train")
     assert [e.id for e in (first, second, third)] == ["P131-1", "P131-2", "P17-1"]
@@ -108,8 +108,8 @@ def test_pairs_on_which_annotators_did_not_agree_are_left_out_and_counted(config
 
 
 def test_genres_are_keys(config: Config, tmp_path: Path) -> None:
-    others = [{**MNLI, "genre": genre, "pairID": genre, "gold_label": "neutral"} for genre in ("travel", "fiction")]
-    mnli(tmp_path, MNLI, *others)
+    rest = [{**MNLI, "genre": genre, "pairID": genre, "gold_label": "neutral"} for genre in ("travel", "fiction")]
+    mnli(tmp_path, MNLI, *rest)
     parts = {genre: PartConfig(where={"genre": [genre]}, label_prefix="") for genre in ("slate", "travel")}
     dataset = load_dataset(config("mnli", task="sequence_class", parts=parts))
     assert [e.id for key in dataset.languages for e in dataset.split(key, "test")] == ["4e", "travel"]
@@ -117,7 +117,7 @@ def test_genres_are_keys(config: Config, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ({"P1": [FEWREL, {"tokens": ["a"]}]}, r"json:2: example 2 of the relation 'P1' needs tokens, h and t"),
         ({"P1": [{**FEWREL, "tokens": []}]}, r"json:1: example 1 of the relation 'P1': 'tokens'"),
@@ -128,9 +128,9 @@ def test_genres_are_keys(config: Config, tmp_path: Path) -> None:
         ("{", r"train_wiki\.json: the file is not JSON"),
     ],
 )
-def test_a_malformed_file_of_relations_is_named(content: Any, told: str, config: Config, tmp_path: Path) -> None:
+def test_a_malformed_file_of_relations_is_named(content: Any, message: str, config: Config, tmp_path: Path) -> None:
     relations(tmp_path, content)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         load_dataset(config("fewrel", task="sequence_class"))
 
 

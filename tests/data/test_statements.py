@@ -1,4 +1,4 @@
-"""Statements: what is said of an example is right or wrong as asked, drawn evenly, and the same whoever asks."""
+"""Statements: true and false claims about an example, their distributions, and their independence of other draws."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def make(examples: Sequence[Example], task: str, kind: str = "pos", test: Sequen
     cfg = DatasetConfig(
         name="made", reader="jsonl", task=task, tags_are=TagsAre.words, statements=StatementsConfig(kind, **how)
     )
-    of = task_of(task, "words" if task == "token_tags" else "spans")
+    entry = task_of(task, "words" if task == "token_tags" else "spans")
     splits = {("en", "train"): tuple(examples), ("en", "dev"): (), ("en", "test"): tuple(test)}
-    part = stated(cfg, Part("", cfg, splits, {}, of))
+    part = stated(cfg, Part("", cfg, splits, {}, entry))
     assert part.task is STATEMENT_TRUTH
     return part.splits
 
@@ -83,9 +83,9 @@ def said(statement: Example) -> list[str]:
 def test_statements_about_tags_say_the_tags_back(corrupt: Corruption) -> None:
     made_of = (replace(e, id=f"{e.id}of{n}") for n in (10, 7, 1) for e in tagged(30, n))
     examples = {e.id: e for e in made_of}
-    made = make(list(examples.values()), "token_tags", corrupt=corrupt)["en", "train"]
-    assert [e.id for e in made] == [f"{name}#{k}" for name in examples for k in range(4)]
-    for statement in made:
+    built = make(list(examples.values()), "token_tags", corrupt=corrupt)["en", "train"]
+    assert [e.id for e in built] == [f"{name}#{k}" for name in examples for k in range(4)]
+    for statement in built:
         name, k = statement_of(statement.id)
         wrong = [a != b for a, b in zip(examples[name].tags or (), said(statement), strict=True)]
         n = len(wrong)
@@ -98,10 +98,10 @@ def test_statements_about_tags_say_the_tags_back(corrupt: Corruption) -> None:
 def test_half_of_the_places_are_drawn_anew_evenly_from_all_tags() -> None:
     """Of 5 of 10 places each, drawn from 18 tags: the old one may come back; so Binomial(5, 17/18) are wrong."""
     examples = tagged(400)
-    made = make(examples, "token_tags")["en", "train"]
+    built = make(examples, "token_tags")["en", "train"]
     right = {e.id: e.tags or () for e in examples}
     places, drawn, numbers = Counter[int](), Counter[str](), Counter[int]()
-    for statement in made:
+    for statement in built:
         name, k = statement_of(statement.id)
         if k:
             wrong = [i for i, (a, b) in enumerate(zip(right[name], said(statement), strict=True)) if a != b]
@@ -110,14 +110,17 @@ def test_half_of_the_places_are_drawn_anew_evenly_from_all_tags() -> None:
             drawn.update(said(statement)[i] for i in wrong)
     assert chisquare([places[i] for i in range(10)]).pvalue > 1e-3
     # Never drawn in training's tags: the other fourteen, each as often.
-    others = [tag for tag in KINDS["pos"].tags or () if tag not in TAGS]
-    assert len(others) == 14
-    assert chisquare([drawn[tag] for tag in others]).pvalue > 1e-3
+    remaining = [tag for tag in KINDS["pos"].tags or () if tag not in TAGS]
+    assert len(remaining) == 14
+    assert chisquare([drawn[tag] for tag in remaining]).pvalue > 1e-3
     # The false statements of one example are drawn apart: two that are wrong in one place say the same by chance.
     pairs = [
-        (said(made[i]), said(made[i + 1]), right[e.id]) for i, e in zip(range(1, len(made), 4), examples, strict=True)
+        (said(built[i]), said(built[i + 1]), right[e.id])
+        for i, e in zip(range(1, len(built), 4), examples, strict=True)
     ]
-    both = [a == b for one, two, tags in pairs for a, b, tag in zip(one, two, tags, strict=True) if tag not in (a, b)]
+    both = [
+        a == b for first, two, tags in pairs for a, b, tag in zip(first, two, tags, strict=True) if tag not in (a, b)
+    ]
     assert len(both) > 700
     assert sum(both) / len(both) < 0.1
     expected = binom(5, 17 / 18).pmf(range(6)) * len(examples) * 3
@@ -128,55 +131,55 @@ def test_half_of_the_places_are_drawn_anew_evenly_from_all_tags() -> None:
 def test_one_wrong_tag_is_drawn_as_often_as_training_has_it() -> None:
     examples = tagged(400)
     right = {e.id: e.tags or () for e in examples}
-    found, places = Counter[tuple[str, str]](), Counter[int]()
+    result, places = Counter[tuple[str, str]](), Counter[int]()
     for statement in make(examples, "token_tags", corrupt=Corruption.one)["en", "train"]:
         name, k = statement_of(statement.id)
         if k:
             [at] = [i for i, (a, b) in enumerate(zip(right[name], said(statement), strict=True)) if a != b]
             places[at] += 1
-            found[right[name][at], said(statement)[at]] += 1
+            result[right[name][at], said(statement)[at]] += 1
     assert chisquare([places[i] for i in range(10)]).pvalue > 1e-3
     shares = Counter(tag for tags in right.values() for tag in tags)
     for old in TAGS:
-        total = sum(found[old, new] for new in TAGS)
-        others = [new for new in TAGS if new != old]
-        rest = sum(shares[new] for new in others)
-        expected = [total * shares[new] / rest for new in others]
-        assert chisquare([found[old, new] for new in others], expected).pvalue > 1e-3
+        total = sum(result[old, new] for new in TAGS)
+        remaining = [new for new in TAGS if new != old]
+        rest = sum(shares[new] for new in remaining)
+        expected = [total * shares[new] / rest for new in remaining]
+        assert chisquare([result[old, new] for new in remaining], expected).pvalue > 1e-3
 
 
 def test_no_two_statements_with_one_wrong_tag_say_the_same() -> None:
     """Of n words and four tags 3 n can be said that are false: all of them, where more are asked for."""
     for n in (1, 2):
-        made = make(tagged(40, n), "token_tags", corrupt=Corruption.one, wrong=7)["en", "train"]
-        told: dict[str, list[tuple[str, ...]]] = {}
-        for statement in made:
-            told.setdefault(statement_of(statement.id)[0], []).append(tuple(said(statement)))
-        assert [len(them) for them in told.values()] == [1 + min(7, 3 * n)] * 40
-        assert all(len(set(them)) == len(them) for them in told.values())
+        built = make(tagged(40, n), "token_tags", corrupt=Corruption.one, wrong=7)["en", "train"]
+        message: dict[str, list[tuple[str, ...]]] = {}
+        for statement in built:
+            message.setdefault(statement_of(statement.id)[0], []).append(tuple(said(statement)))
+        assert [len(group) for group in message.values()] == [1 + min(7, 3 * n)] * 40
+        assert all(len(set(group)) == len(group) for group in message.values())
 
 
 @pytest.mark.parametrize("how", [{"corrupt": Corruption.half}, {"corrupt": Corruption.one}, {"tagging": Tagging.word}])
 def test_tags_that_are_called_the_same_are_no_wrong_ones(how: dict[str, Any]) -> None:
     names = {"NOUN": "open", "VERB": "open", "ADJ": "open"}
     kind = StatementKind(["{tags}"], words=["{word} is {tag}"], names=names, tags=list(TAGS))
-    found = make(tagged(40), "token_tags", kinds={"pos": kind}, **how)["en", "train"]
-    of: dict[str, list[str]] = {}
-    for statement in found:
-        of.setdefault(statement_of(statement.id)[0], []).append(str(statement.text_b))
-    assert len(of) == 40
-    assert all(true not in false for true, *false in of.values())
-    assert sum(len(said) > 1 for said in of.values()) >= 39
+    result = make(tagged(40), "token_tags", kinds={"pos": kind}, **how)["en", "train"]
+    entry: dict[str, list[str]] = {}
+    for statement in result:
+        entry.setdefault(statement_of(statement.id)[0], []).append(str(statement.text_b))
+    assert len(entry) == 40
+    assert all(true not in false for true, *false in entry.values())
+    assert sum(len(said) > 1 for said in entry.values()) >= 39
 
 
 def test_statements_about_a_word_are_half_true_and_the_false_one_is_false_of_every_such_word() -> None:
     bank = Example("bank", "en", ("Bank", "on", "the", "bank"), None, ("VERB", "ADJ", "PUNCT", "NOUN"))
     examples = [*tagged(200), *(replace(bank, id=f"bank{i}") for i in range(40))]
-    made = make(examples, "token_tags", tagging=Tagging.word)["en", "train"]
-    assert Counter(e.label for e in made) == {"true": 240, "false": 240}
+    built = make(examples, "token_tags", tagging=Tagging.word)["en", "train"]
+    assert Counter(e.label for e in built) == {"true": 240, "false": 240}
     right = {e.id: list(zip(e.tokens, e.tags or (), strict=True)) for e in examples}
     words = Counter[str]()
-    for true, false in zip(made[::2], made[1::2], strict=True):
+    for true, false in zip(built[::2], built[1::2], strict=True):
         name, _ = statement_of(true.id)
         (word, tag), (same, wrong) = (str(e.text_b).split(" is a ") for e in (true, false))
         assert (statement_of(false.id), same) == ((name, 1), word)
@@ -189,42 +192,42 @@ def test_statements_about_a_word_are_half_true_and_the_false_one_is_false_of_eve
 def test_wrong_labels_are_others_each_once_and_evenly() -> None:
     examples = labelled(1500)
     kind = {"mine": StatementKind(["it is {label}"])}
-    made = make(examples, "sequence_class", "mine", wrong=2, kinds=kind)["en", "train"]
+    built = make(examples, "sequence_class", "mine", wrong=2, kinds=kind)["en", "train"]
     gold = {e.id: e.label for e in examples}
-    of = {name: [""] * 3 for name in gold}
-    for statement in made:
+    entry = {name: [""] * 3 for name in gold}
+    for statement in built:
         name, k = statement_of(statement.id)
-        of[name][k or 0] = str(statement.text_b).removeprefix("it is ")
-    assert all(names[0] == gold[name] and len(set(names)) == 3 for name, names in of.items())
+        entry[name][k or 0] = str(statement.text_b).removeprefix("it is ")
+    assert all(names[0] == gold[name] and len(set(names)) == 3 for name, names in entry.items())
     for k in (1, 2):
-        pairs = Counter((names[0], names[k]) for names in of.values())
+        pairs = Counter((names[0], names[k]) for names in entry.values())
         assert len(pairs) == 20
         assert chisquare(list(pairs.values())).pvalue > 1e-3
 
 
 def test_there_are_as_many_false_statements_as_asked_or_as_there_are_other_classes() -> None:
     reviews = labelled(20, "12345")
-    made = make(reviews, "sequence_class", "sentiment")["en", "train"]
+    built = make(reviews, "sequence_class", "sentiment")["en", "train"]
     # Five numbers of stars, three names: 1 and 2 are both negative, and say so.
-    assert Counter(e.label for e in made) == {"true": 20, "false": 40}
-    assert {str(e.text_b).split()[-1].rstrip(".") for e in made if e.text_b and e.text_b.startswith("The")} == {
+    assert Counter(e.label for e in built) == {"true": 20, "false": 40}
+    assert {str(e.text_b).split()[-1].rstrip(".") for e in built if e.text_b and e.text_b.startswith("The")} == {
         "negative",
         "neutral",
         "positive",
     }
-    assert "negative" in str(made[3].text_b)
-    assert made[3].id == "s1#0"
+    assert "negative" in str(built[3].text_b)
+    assert built[3].id == "s1#0"
     assert len(make(reviews, "sequence_class", "sentiment", wrong=1)["en", "train"]) == 40
 
 
 def test_a_label_that_says_what_is_true_is_kept_and_numbers_the_statement() -> None:
     pairs = labelled(4, ("true", "false"), text_b="is it so")
-    made = make(pairs, "sequence_class", "question")["en", "train"]
-    assert [(e.id, e.label, e.text_b) for e in made[:2]] == [
+    built = make(pairs, "sequence_class", "question")["en", "train"]
+    assert [(e.id, e.label, e.text_b) for e in built[:2]] == [
         ("s0#0", "true", "is it so"),
         ("s1#1", "false", "is it so"),
     ]
-    assert made[0].tokens == ("text", "0")
+    assert built[0].tokens == ("text", "0")
     with pytest.raises(UsageError, match=r"kind=question: example 's0' has the label 'a', not false or true"):
         make(labelled(4, text_b="why"), "sequence_class", "question")
 
@@ -233,8 +236,8 @@ def test_wrong_relations_of_test_are_those_of_test() -> None:
     facts = {"head": "Rome", "tail": "Italy"}
     splits = make(labelled(20, "abcd", facts=facts), "sequence_class", "relation", labelled(20, "wxyz", facts=facts))
     assert splits["en", "test"][0].text_b == "Rome - w - Italy"
-    told = {split: {str(e.text_b).split(" - ")[1] for e in splits["en", split]} for split in ("train", "test")}
-    assert told == {"train": set("abcd"), "test": set("wxyz")}
+    message = {split: {str(e.text_b).split(" - ")[1] for e in splits["en", split]} for split in ("train", "test")}
+    assert message == {"train": set("abcd"), "test": set("wxyz")}
     # Of all other kinds wrong labels are those of training, whatever test holds.
     topics = make(labelled(20, "abcd"), "sequence_class", "topic", labelled(9, "axy"))["en", "test"]
     wrong = {
@@ -252,11 +255,11 @@ def test_every_template_of_every_kind_is_used_about_as_often(kind: str) -> None:
     else:
         labels = ("true", "false") if KINDS[kind].truth is Truth.label else ("1", "3", "5")
         examples = labelled(300, labels, text_b="B", facts=facts)
-    made = make(examples, "token_tags" if about_tags else "sequence_class", kind)["en", "train"]
+    built = make(examples, "token_tags" if about_tags else "sequence_class", kind)["en", "train"]
     beginnings = [text.partition("{label}")[0].partition("{tags}")[0] for text in KINDS[kind].templates]
     filled = [text.format_map({**facts, "text_b": "B", "label": "", "tags": ""}) for text in beginnings]
     # The longest that fits: one may begin another.
-    used = Counter(max((f for f in filled if str(e.text_b).startswith(f)), key=len) for e in made)
+    used = Counter(max((f for f in filled if str(e.text_b).startswith(f)), key=len) for e in built)
     assert len(used) == len(filled)
     assert len(used) == 1 or chisquare(list(used.values())).pvalue > 1e-3
 
@@ -351,8 +354,8 @@ def test_parts_of_different_tasks_are_one_as_statements(corpus: Path) -> None:
 
 
 def test_how_statements_are_made_is_part_of_a_run_only_where_there_are_some(make_run: Make) -> None:
-    given = ("dataset.task=sequence_class", "dataset.statements.kind=intent")
-    assert make_run(*given, "dataset.statements.wrong=1").id != make_run(*given).id
+    values = ("dataset.task=sequence_class", "dataset.statements.kind=intent")
+    assert make_run(*values, "dataset.statements.wrong=1").id != make_run(*values).id
     assert make_run("dataset.statements.wrong=1").id == make_run().id
 
 

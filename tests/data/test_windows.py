@@ -1,4 +1,4 @@
-"""Questions about texts in windows: held against what the tokenizers themselves give, and against the texts."""
+"""Windows of extractive question answering, compared with the tokenizers and the texts."""
 
 import random
 from pathlib import Path
@@ -16,7 +16,7 @@ from xclrun.data.windows import check_windows, encode_windows
 from xclrun.model.vocabulary import learn_wordpieces, wordpiece_tokenizer
 from xclrun.train.answers import Readings, answers_of
 
-# In scripts that tokenizers treat in ways of their own; the answer stands between bars.
+# Scripts that tokenizers treat differently; the answer is between bars.
 TEXTS = {
     "th": "เตือนฉันให้รดน้ำ|ต้นไม้|วันจันทร์",
     "hi": "सोमवार को |पौधों को पानी| देना याद दिलाना",
@@ -60,9 +60,9 @@ def test_windows_are_those_of_the_tokenizer(
     for i, example in enumerate(examples):
         pieces = tokenizer(example.text_b, add_special_tokens=False, return_offsets_mapping=True)
         # The tokenizer does not cut questions: one is given whose pieces are those that are kept.
-        kept = pieces["offset_mapping"][: min(question, len(pieces["input_ids"]))][-1][1]
+        retained = pieces["offset_mapping"][: min(question, len(pieces["input_ids"]))][-1][1]
         theirs = tokenizer(
-            str(example.text_b)[:kept],
+            str(example.text_b)[:retained],
             example.whole,
             max_length=max_length,
             stride=stride,
@@ -71,25 +71,27 @@ def test_windows_are_those_of_the_tokenizer(
             return_offsets_mapping=True,
             return_token_type_ids=True,
         )
-        own = np.flatnonzero(encoded.windows.examples == i)
-        assert [encoded.pieces.select(own[[k]]).values.tolist() for k in range(len(own))] == theirs["input_ids"]
+        reference = np.flatnonzero(encoded.windows.examples == i)
+        assert [encoded.pieces.select(reference[[k]]).values.tolist() for k in range(len(reference))] == theirs[
+            "input_ids"
+        ]
         # The library gives the texts of further windows BERT's types, whichever the tokenizer has.
-        assert encoded.types.select(own[[0]]).values.tolist() == theirs["token_type_ids"][0]
-        for k, row in enumerate(own):
-            text = [j for j, of in enumerate(theirs.sequence_ids(k)) if of == 1]
+        assert encoded.types.select(reference[[0]]).values.tolist() == theirs["token_type_ids"][0]
+        for k, row in enumerate(reference):
+            text = [j for j, entry in enumerate(theirs.sequence_ids(k)) if entry == 1]
             assert encoded.word_pieces.select(np.array([row])).values.tolist() == [0, *text]
             characters = encoded.windows.characters.select(np.array([row])).values[1:].tolist()
             for (start, end), (first, last) in zip(
                 characters, (theirs["offset_mapping"][k][j] for j in text), strict=True
             ):
                 assert example.whole[start:end] == example.whole[first:last].lstrip()
-        assert encoded.cut[own].all() == encoded.cut[own].any() == (len(pieces["input_ids"]) > question)
-        rows += len(own)
+        assert encoded.cut[reference].all() == encoded.cut[reference].any() == (len(pieces["input_ids"]) > question)
+        rows += len(reference)
     assert rows == len(encoded)
 
 
 def all_characters(kind: str, folder: Path) -> PreTrainedTokenizerFast:
-    """Return a tokenizer to which no character of the texts is unknown, so that each can be a piece of its own."""
+    """Return a tokenizer that knows every character of the texts."""
     if kind == "unigram":
         return unigram(tuple(TEXTS.values()))
     pieces = learn_wordpieces([*TEXTS.values(), "is it warm"], 500)
@@ -105,8 +107,8 @@ def test_characters_survive_every_script(script: str, kind: str, tmp_path: Path)
     encoded = encode_windows([example], all_characters(kind, tmp_path), 99, WindowsConfig(4, 10))
     assert encoded.windows is not None
     [(first, last)] = encoded.windows.gold
-    of = encoded.windows.characters.values
-    assert example.whole[of[first, 0] : of[last, 1]].strip("\u200b") == example.answers[0].text
+    entry = encoded.windows.characters.values
+    assert example.whole[entry[first, 0] : entry[last, 1]].strip("\u200b") == example.answers[0].text
 
 
 def test_only_windows_with_the_whole_answer_have_it(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -119,11 +121,11 @@ def test_only_windows_with_the_whole_answer_have_it(tokenizer: PreTrainedTokeniz
     assert windows.starts.tolist() == [0, (windows.examples == 0).sum()]
     whole = 0
     for row in range(windows.starts[1]):
-        own = windows.characters.select(np.array([row])).values
+        reference = windows.characters.select(np.array([row])).values
         first, last = windows.gold[row]
-        has = own[1:, 0].min() <= answer.start and own[:, 1].max() >= answer.start + len(answer.text)
+        has = reference[1:, 0].min() <= answer.start and reference[:, 1].max() >= answer.start + len(answer.text)
         assert has == (first > 0) == (last > 0)
-        assert not has or example.whole[own[first, 0] : own[last, 1]] == answer.text
+        assert not has or example.whole[reference[first, 0] : reference[last, 1]] == answer.text
         whole += has
     assert 0 < whole < windows.starts[1]
     assert windows.gold[windows.starts[1] :].tolist() == [[0, 0]]
@@ -145,11 +147,11 @@ def test_an_answer_that_ends_a_piece_outside_of_a_window_is_not_in_it(length: in
         assert windows.pieces[0] == len(words)
         for row, (first, last) in enumerate(windows.gold.tolist()):
             # The first of a window's pieces is [CLS].
-            held = len(windows.characters.select(np.array([row])).values) - 1
+            counts = len(windows.characters.select(np.array([row])).values) - 1
             start = begin - int(windows.first[row])
-            whole = start >= 0 and start + length <= held
+            whole = start >= 0 and start + length <= counts
             assert (first, last) == ((start + 1, start + length) if whole else (0, 0))
-            ends.add(held - start - length)
+            ends.add(counts - start - length)
     assert {-1, 0} <= ends
 
 
@@ -161,12 +163,12 @@ def test_answers_that_no_window_has_are_counted(tokenizer: PreTrainedTokenizerFa
 
 
 def test_windows_are_chosen_and_joined_like_sentences(tokenizer: PreTrainedTokenizerFast) -> None:
-    one, other = (encode_windows(long_texts(seed), tokenizer, 48, WindowsConfig(5, 12)) for seed in (1, 2))
-    both = concat([one, other])
-    picked = both.select(np.array([len(one) + 1, 0]))
+    first, other = (encode_windows(long_texts(seed), tokenizer, 48, WindowsConfig(5, 12)) for seed in (1, 2))
+    both = concat([first, other])
+    picked = both.select(np.array([len(first) + 1, 0]))
     assert picked.windows is not None
     assert other.windows is not None
-    batch = both.batch([0, len(one) + 1])
+    batch = both.batch([0, len(first) + 1])
     assert batch.gold is not None
     assert batch.gold.shape == (2, 2)
     want = other.windows.characters.select(np.array([1])).values
@@ -195,8 +197,8 @@ def test_a_split_without_questions_is_no_rows(tokenizer: PreTrainedTokenizerFast
     assert encoded.windows is not None
     assert len(encoded) == len(encoded.pieces.lengths) == 0
     assert (encoded.windows.split_answers, encoded.windows.long_answers) == (0, 0)
-    found = answers_of(Readings.empty(encoded.windows), [], nullable=True)
-    assert all(values == [] for values in found.values())
+    result = answers_of(Readings.empty(encoded.windows), [], nullable=True)
+    assert all(values == [] for values in result.values())
     both = concat([encoded, encode_windows([asked("the |water|")], tokenizer, 64, WindowsConfig(4, 10))])
     assert both.windows is not None
     assert both.windows.characters.select(np.array([0])).values.shape[1] == 2

@@ -14,7 +14,7 @@ from xclrun.data.batches import Batch
 
 
 def batch(lengths: Sequence[int], labels: Sequence[int], tags: Sequence[Sequence[int]], extra: int = 0) -> Batch:
-    """Return a batch whose words are ``1 + extra`` pieces long; piece ids count up, so that each is told apart."""
+    """Return a batch of words with ``1 + extra`` subwords; all subword ids are distinct."""
     size, words = len(lengths), max(lengths)
     pieces = 2 + words * (1 + extra)
     mask = torch.arange(words) < torch.tensor(lengths)[:, None]

@@ -13,9 +13,9 @@ from typing import Any
 from tests.conftest import TEMPLATES, sentences
 from xclrun.model.families import FAMILIES
 
-# Families without [CLS] in front, beside those that read from left to right.
+# Families without [CLS] in front, in addition to causal families.
 ENDED = ("t5", "mt5", "umt5")
-# What a family's config needs beside the common sizes.
+# Settings of a family in addition to the common sizes.
 FURTHER: dict[str, dict[str, Any]] = {
     "deberta-v2": {
         "relative_attention": True,
@@ -47,28 +47,28 @@ def tokenizer(kind: str) -> Any:
 
     if kind == "bert":
         pieces = {piece: i for i, piece in enumerate(learn_wordpieces(texts(), 200))}
-        made = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
-        made.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
-        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        built = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+        built.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+        built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         around = [(piece, pieces[piece]) for piece in ("[CLS]", "[SEP]")]
-        made.post_processor = processors.TemplateProcessing(
+        built.post_processor = processors.TemplateProcessing(
             "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=around
         )
         names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-        return PreTrainedTokenizerFast(tokenizer_object=made, **names)
-    made = Tokenizer(models.BPE(unk_token="<unk>" if kind == "t5" else None))
+        return PreTrainedTokenizerFast(tokenizer_object=built, **names)
+    built = Tokenizer(models.BPE(unk_token="<unk>" if kind == "t5" else None))
     if kind == "t5":
-        made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        built.pre_tokenizer, built.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
         special = ["<pad>", "</s>", "<unk>"]
-        made.train_from_iterator(texts(), trainers.BpeTrainer(vocab_size=200, special_tokens=special))
-        made.post_processor = processors.TemplateProcessing("$A </s>", "$A </s> $B </s>", [("</s>", 1)])
-        return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+        built.train_from_iterator(texts(), trainers.BpeTrainer(vocab_size=200, special_tokens=special))
+        built.post_processor = processors.TemplateProcessing("$A </s>", "$A </s> $B </s>", [("</s>", 1)])
+        return PreTrainedTokenizerFast(tokenizer_object=built, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
     split = pre_tokenizers.Split(Regex(r" ?\p{L}+| ?\p{N}+|\s+"), "isolated")
-    made.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    built.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
     letters = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(texts(), trainers.BpeTrainer(vocab_size=330, initial_alphabet=letters))
-    made.add_special_tokens(["<|end|>"])
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>")
+    built.train_from_iterator(texts(), trainers.BpeTrainer(vocab_size=330, initial_alphabet=letters))
+    built.add_special_tokens(["<|end|>"])
+    return PreTrainedTokenizerFast(tokenizer_object=built, eos_token="<|end|>")
 
 
 def kind_of(family: str) -> str:

@@ -58,13 +58,13 @@ def plan(make_run: Make, folder_of: Callable[[str], Path]) -> Callable[..., Run]
 
     def make(family: str, *overrides: str, **options: Any) -> Run:
         on = "last" if FAMILIES[family].causal else "first"
-        given = (
+        values = (
             f"model.path={folder_of(family)}",
             f"model.name={family}",
             f"model.label_on={on}",
             "model.max_length=24",
         )
-        return make_run(*given, "order=[en,de]", "trainer.epochs=1", *overrides, **options)
+        return make_run(*values, "order=[en,de]", "trainer.epochs=1", *overrides, **options)
 
     return make
 
@@ -86,13 +86,13 @@ def fits(family: str, strategy: str) -> bool:
 # What the library adapters hands to T5's layers is of an older name.
 @pytest.mark.filterwarnings("ignore:`past_key_value` is deprecated:FutureWarning")
 def test_a_family_learns_and_goes_on_where_it_was_stopped(family: str, strategy: str, plan: Any, do: Do) -> None:
-    given = (f"strategy={strategy}", "model.trim_vocabulary=true")
+    values = (f"strategy={strategy}", "model.trim_vocabulary=true")
     if not fits(family, strategy):
         with pytest.raises(UsageError, match=rf"^strategy={strategy}: .*{FAMILIES[family].title}"):
-            plan(family, *given)
+            plan(family, *values)
         return
-    whole = do(plan(family, *given, outputs="whole"))
-    stopped = plan(family, *given, outputs="stopped")
+    whole = do(plan(family, *values, outputs="whole"))
+    stopped = plan(family, *values, outputs="stopped")
     after = StopAfter(7)
     with pytest.raises(Stopped):
         do(stopped, after, after.stop)
@@ -156,16 +156,16 @@ def library(family: str, folder: Path) -> Any:
     """Return the encoder as a user of the library would load it."""
     from transformers import AutoModel, MT5EncoderModel, T5EncoderModel, UMT5EncoderModel
 
-    own = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}
-    return own.get(family, AutoModel).from_pretrained(folder, use_safetensors=True).eval()
+    reference = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}
+    return reference.get(family, AutoModel).from_pretrained(folder, use_safetensors=True).eval()
 
 
 @pytest.mark.parametrize("family", EACH)
 def test_states_are_those_of_the_library_whatever_stands_beside(family: str, plan: Any, folder_of: Any) -> None:
     """Of a batch with padding: [CLS], or the last piece, and a piece of each word, as of the plain text alone."""
     run = plan(family)
-    model, found = untrained(run).eval(), encodings(run).splits["en", "test"]
-    batch = found.batch(range(len(found)))
+    model, result = untrained(run).eval(), encodings(run).splits["en", "test"]
+    batch = result.batch(range(len(result)))
     assert 0 in batch.attention_mask
     encoder, pieces = library(family, folder_of(family)), tokenizer("bert")
     with torch.no_grad():
@@ -175,10 +175,10 @@ def test_states_are_those_of_the_library_whatever_stands_beside(family: str, pla
             if FAMILIES[family].causal or family in ENDED:
                 pieces = tokenizer("t5" if family in ENDED else "bytes")
             # The space that stands before every other word too.
-            given = pieces(" " + text if FAMILIES[family].causal else text, return_tensors="pt")
-            states = encoder(given["input_ids"], attention_mask=given["attention_mask"]).last_hidden_state[0]
+            values = pieces(" " + text if FAMILIES[family].causal else text, return_tensors="pt")
+            states = encoder(values["input_ids"], attention_mask=values["attention_mask"]).last_hidden_state[0]
             torch.testing.assert_close(features.cls[i], states[-1 if model.last else 0], atol=1e-5, rtol=1e-4)
-            words = given.word_ids() if not FAMILIES[family].causal else None
+            words = values.word_ids() if not FAMILIES[family].causal else None
             last = features.words[i, len(example.tokens) - 1]
             at = len(states) - 1 if words is None else words.index(len(example.tokens) - 1)
             torch.testing.assert_close(last, states[at], atol=1e-5, rtol=1e-4)
@@ -204,12 +204,12 @@ def test_names_say_what_the_modules_are(family: str, plan: Any) -> None:
     tables = {name for name, p in names.items() if is_embedding(name)}
     assert not tables & expected.keys()
     assert any(names[name] is encoder.get_input_embeddings().weight for name in tables)
-    # Beside them stand no other tables: what is left are norms, projections, a pooler; relative positions.
+    # There are no other tables, except for relative positions.
     modules = dict(encoder.named_modules())
-    others = names.keys() - tables - expected.keys()
-    left = {n for n in others if isinstance(modules[n.removeprefix("encoder.").rpartition(".")[0]], nn.Embedding)}
+    rest = names.keys() - tables - expected.keys()
+    remaining = {n for n in rest if isinstance(modules[n.removeprefix("encoder.").rpartition(".")[0]], nn.Embedding)}
     relative = {"deberta-v2": "rel_embeddings", "mpnet": "relative_attention_bias"}.get(family)
-    assert left == ({f"encoder.encoder.{relative}.weight"} if relative else set())
+    assert remaining == ({f"encoder.encoder.{relative}.weight"} if relative else set())
 
 
 @pytest.mark.parametrize("family", EACH)
@@ -217,13 +217,13 @@ def test_a_trimmed_vocabulary_changes_no_state(family: str, plan: Any) -> None:
     states, rows = [], []
     for trim in ("false", "true"):
         run = plan(family, f"model.trim_vocabulary={trim}", "strategy=lang_spec_embed")
-        found, model = encodings(run), None
+        result, model = encodings(run), None
         from xclrun.model.network import build
 
-        model = build(run.config.model, found.tokenizer, 3, 4, 1, found.kept).eval()
+        model = build(run.config.model, result.tokenizer, 3, 4, 1, result.kept).eval()
         rows.append(model.encoder.get_input_embeddings().num_embeddings)  # type: ignore[operator,union-attr]
         with torch.no_grad():
-            states.append(model.encode(found.splits["de", "dev"].batch(range(4))).words)
+            states.append(model.encode(result.splits["de", "dev"].batch(range(4))).words)
     assert rows[1] < rows[0]
     assert torch.equal(*states)
 

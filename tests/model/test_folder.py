@@ -1,4 +1,4 @@
-"""What the folder of a pretrained encoder holds is checked while planning, and none of it is ever run."""
+"""Checks of the folder of a pretrained encoder while planning; its code is never run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def folder(tmp_path: Path) -> Path:
     return write_encoder(tmp_path / "encoder")
 
 
-def check(folder: Path, **wanted: Any) -> None:
-    check_folder(folder, "model.path=X", ModelConfig(name="mine", path=str(folder), **wanted))
+def check(folder: Path, **expected: Any) -> None:
+    check_folder(folder, "model.path=X", ModelConfig(name="mine", path=str(folder), **expected))
 
 
 def settings(name: str = "config.json", **changes: Any) -> Damage:
@@ -72,7 +72,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "an index of pickles": (indexed("pytorch_model.bin"), "names 'pytorch_model.bin', which is not a safetensors file"),
     "an index that leaves the folder": (indexed("../x.safetensors"), "names '../x.safetensors', which is no"),
-    "an index of what is not there": (indexed("model-2.safetensors"), "has no model-2.safetensors, which"),
+    "an index of a missing file": (indexed("model-2.safetensors"), "has no model-2.safetensors, which"),
     "no JSON": (cut("config.json", 20), "config.json cannot be read"),
     "cut header": (cut("model.safetensors", 100), "model.safetensors is damaged or cut short"),
     "cut": (cut("model.safetensors", 6000), "model.safetensors is damaged or cut short"),
@@ -92,12 +92,12 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_folder_that_cannot_work_is_refused_in_one_line(name: str, folder: Path) -> None:
     check(folder)
-    damage, told = DAMAGES[name]
+    damage, message = DAMAGES[name]
     damage(folder)
     with pytest.raises(UsageError) as raised:
         check(folder)
     assert str(raised.value).startswith("model.path=X: ")
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
@@ -126,9 +126,9 @@ def test_code_in_a_folder_is_never_run(
     small = ["experiment=smoke", "tracking=none", "model=mbert", f"model.path={folder}"]
     for command in (small, ["plan", *small], ["params", *small], ["data", "audit", *small]):
         assert main(command) == 2
-        told = capsys.readouterr().err
-        assert told.startswith(f"xclrun: model.path={folder}: its config.json names Python code")
-        assert told.count("\n") == 1
+        message = capsys.readouterr().err
+        assert message.startswith(f"xclrun: model.path={folder}: its config.json names Python code")
+        assert message.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder"]
 
 

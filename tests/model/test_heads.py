@@ -66,11 +66,11 @@ def test_what_lies_beyond_the_mask_changes_nothing(head: TagHead) -> None:
     noisy = torch.where(mask.unsqueeze(2), emissions, 1e4)
     assert torch.equal(head.log_likelihood(emissions, tags, mask), head.log_likelihood(noisy, tags + ~mask * 2, mask))
     assert torch.equal(head.decode(emissions, mask)[mask], head.decode(noisy, mask)[mask])
-    # Not even what is no number, and its gradient is 0.
+    # Not even NaN, and its gradient is 0.
     lost = emissions.masked_fill(~mask.unsqueeze(2), math.nan).requires_grad_()
-    found = head.log_likelihood(lost, tags, mask)
-    assert torch.equal(found, head.log_likelihood(emissions, tags, mask))
-    [gradient] = torch.autograd.grad(found.sum(), [lost])
+    result = head.log_likelihood(lost, tags, mask)
+    assert torch.equal(result, head.log_likelihood(emissions, tags, mask))
+    [gradient] = torch.autograd.grad(result.sum(), [lost])
     assert gradient.isfinite().all()
     assert not gradient[~mask].any()
 
@@ -87,8 +87,8 @@ def test_viterbi_equals_the_library_s_decoding(lengths: list[int], tags: int, se
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 2)
     emissions = torch.randn(len(lengths), max(lengths), tags, generator=generator) * 2
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    found = viterbi(crf, emissions, mask)
-    assert [row[:n].tolist() for row, n in zip(found, lengths, strict=True)] == crf.decode(emissions, mask)
+    result = viterbi(crf, emissions, mask)
+    assert [row[:n].tolist() for row, n in zip(result, lengths, strict=True)] == crf.decode(emissions, mask)
 
 
 def zeroed(model: Model) -> Model:
@@ -125,41 +125,41 @@ def test_loss_without_tags_is_the_intent_s(encoder: KnownEncoder) -> None:
     model = zeroed(Model(encoder, classes=7, tags=0, dropout=0.0))
     given = batch([2, 1], labels=[6, 0], tags=[[-1, -1], [-1]])
     assert model.loss(given).item() == pytest.approx(math.log(7), rel=1e-4)
-    found = model.predict(given)
-    assert found.tags is None
-    assert found.log2_tags is None
-    assert found.log2_label.tolist() == pytest.approx([-math.log2(7)] * 2, rel=1e-4)
+    result = model.predict(given)
+    assert result.tags is None
+    assert result.log2_tags is None
+    assert result.log2_label.tolist() == pytest.approx([-math.log2(7)] * 2, rel=1e-4)
 
 
 def test_log2_probabilities_equal_enumeration(encoder: KnownEncoder) -> None:
     torch.manual_seed(2)
     model = Model(encoder, classes=4, tags=3, dropout=0.0)
     given = batch([3, 1], labels=[2, 0], tags=[[1, 1, 0], [2]])
-    found, output = model.predict(given), model(given)
+    result, output = model.predict(given), model(given)
     for i, gold in enumerate([(1, 1, 0), (2,)]):
         scores = enumerate_scores(model.tagger.crf, output.emissions[i], len(gold))
-        wanted = (scores[gold] - log_sum(scores.values())) / math.log(2)
-        assert found.log2_tags[i].item() == pytest.approx(wanted, rel=1e-4)
-        assert tuple(found.tags[i, : len(gold)].tolist()) == max(scores, key=scores.__getitem__)
+        expected = (scores[gold] - log_sum(scores.values())) / math.log(2)
+        assert result.log2_tags[i].item() == pytest.approx(expected, rel=1e-4)
+        assert tuple(result.tags[i, : len(gold)].tolist()) == max(scores, key=scores.__getitem__)
         probabilities = output.logits[i].exp() / output.logits[i].exp().sum()
-        assert found.log2_label[i].item() == pytest.approx(math.log2(probabilities[given.labels[i]].item()), rel=1e-4)
-    assert found.label.tolist() == output.logits.argmax(1).tolist()
+        assert result.log2_label[i].item() == pytest.approx(math.log2(probabilities[given.labels[i]].item()), rel=1e-4)
+    assert result.label.tolist() == output.logits.argmax(1).tolist()
 
 
 def test_gold_that_training_never_had_has_no_probability(encoder: KnownEncoder) -> None:
     torch.manual_seed(2)
     model = Model(encoder, classes=4, tags=3, dropout=0.0)
-    found = model.predict(batch([3, 2, 1], labels=[-1, 3, 0], tags=[[0, 1, 2], [0, -1], [1]]))
-    assert found.log2_label.isnan().tolist() == [True, False, False]
+    result = model.predict(batch([3, 2, 1], labels=[-1, 3, 0], tags=[[0, 1, 2], [0, -1], [1]]))
+    assert result.log2_label.isnan().tolist() == [True, False, False]
     # Padding has the tag 0, which is known: only words count.
-    assert found.log2_tags.isnan().tolist() == [False, True, False]
-    known = model.predict(batch([3, 2, 1], labels=[0, 3, 0], tags=[[0, 1, 2], [0, 1], [1]]))
-    assert torch.equal(found.label, known.label)
-    assert torch.equal(found.tags, known.tags)
+    assert result.log2_tags.isnan().tolist() == [False, True, False]
+    reference = model.predict(batch([3, 2, 1], labels=[0, 3, 0], tags=[[0, 1, 2], [0, 1], [1]]))
+    assert torch.equal(result.label, reference.label)
+    assert torch.equal(result.tags, reference.tags)
 
 
 def test_words_are_packed_from_their_labelled_pieces(encoder: KnownEncoder) -> None:
-    """Each word's emission comes from the state of its own piece, in the order of the words, and of no other piece."""
+    """Each word's emission comes from the state of its labelled subword, in the order of the words."""
     torch.manual_seed(4)
     model = Model(encoder, classes=2, tags=3, dropout=0.0)
     given = batch([3, 2], labels=[0, 1], tags=[[0, 0, 0], [0, 0]], extra=2)
@@ -176,9 +176,9 @@ def test_words_are_packed_from_their_labelled_pieces(encoder: KnownEncoder) -> N
 
 
 def test_prediction_leaves_no_graph(encoder: KnownEncoder) -> None:
-    found = Model(encoder, classes=2, tags=2, dropout=0.0).predict(batch([2], [0], [[0, 1]]))
-    assert not found.log2_label.requires_grad
-    assert not found.log2_tags.requires_grad
+    result = Model(encoder, classes=2, tags=2, dropout=0.0).predict(batch([2], [0], [[0, 1]]))
+    assert not result.log2_label.requires_grad
+    assert not result.log2_tags.requires_grad
 
 
 def test_the_crf_computes_in_fp32_under_autocast(head: TagHead) -> None:
@@ -197,11 +197,13 @@ def by(crf: CRF, function: Callable[..., Tensor], emissions: Tensor, tags: Tenso
     """Return the value of ``function`` and its gradients: at the emissions, start, end and transitions."""
     given = emissions.clone().requires_grad_()
     value = function(given, tags, mask)
-    own = [crf.start_transitions, crf.end_transitions, crf.transitions]
+    reference = [crf.start_transitions, crf.end_transitions, crf.transitions]
     # Sentences count differently.
     weights = torch.linspace(-1, 2, len(tags), dtype=value.dtype)
-    found = torch.autograd.grad((value * weights).sum(), [given, *own], allow_unused=True, materialize_grads=True)
-    return [value.detach(), *found]
+    result = torch.autograd.grad(
+        (value * weights).sum(), [given, *reference], allow_unused=True, materialize_grads=True
+    )
+    return [value.detach(), *result]
 
 
 @pytest.mark.parametrize(("words", "tags", "scale"), [(1, 4, 1.0), (2, 1, 1.0), (9, 5, 3.0), (30, 11, 200.0)])
@@ -219,13 +221,13 @@ def test_log_likelihood_and_its_gradients_are_the_library_s(words: int, tags: in
             parameter.copy_(drawn(*parameter.shape))
     mask = torch.arange(words) < length.unsqueeze(1)
     given = drawn(7, words, tags), torch.randint(0, tags, (7, words), generator=generator), mask
-    oracle = by(crf, lambda *of: CRF.forward(crf, *of, reduction="none"), *given)
-    for one, other in zip(by(crf, crf, *given), oracle, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    oracle = by(crf, lambda *entry: CRF.forward(crf, *entry, reduction="none"), *given)
+    for first, other in zip(by(crf, crf, *given), oracle, strict=True):
+        torch.testing.assert_close(first, other, rtol=1e-11, atol=1e-11)
     # What a model has: fp32 in and out.
     single = [tensor.float() for tensor in by(crf, crf, given[0].float().double(), *given[1:])]
-    for one, other in zip(by(crf.float(), crf, given[0].float(), *given[1:]), single, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * scale)
+    for first, other in zip(by(crf.float(), crf, given[0].float(), *given[1:]), single, strict=True):
+        torch.testing.assert_close(first, other, rtol=1e-4, atol=1e-5 * scale)
 
 
 def test_a_crf_whose_paths_could_be_lost_says_nan() -> None:
@@ -251,20 +253,20 @@ def test_a_crf_whose_paths_could_be_lost_says_nan() -> None:
 def test_many_crfs_are_mapped_and_each_sentence_can_have_its_own() -> None:
     torch.manual_seed(0)
     copies, sentences, words, tags = 3, 4, 6, 5
-    own = [torch.randn(copies, *shape) for shape in ((tags,), (tags, tags), (tags,))]
+    reference = [torch.randn(copies, *shape) for shape in ((tags,), (tags, tags), (tags,))]
     emissions, gold = torch.randn(copies, sentences, words, tags), torch.randint(0, tags, (copies, sentences, words))
     mask = torch.arange(words) < torch.randint(1, words + 1, (copies, sentences, 1))
 
     def mean(parameters: Sequence[Tensor], *given: Tensor) -> Tensor:
         return crf_log_likelihood(*given, *parameters).mean()
 
-    mapped = vmap(grad(mean))(own, emissions, gold, mask)
-    repeated = [p.repeat_interleave(sentences, 0).requires_grad_() for p in own]
+    mapped = vmap(grad(mean))(reference, emissions, gold, mask)
+    repeated = [p.repeat_interleave(sentences, 0).requires_grad_() for p in reference]
     flat = crf_log_likelihood(emissions.flatten(0, 1), gold.flatten(0, 1), mask.flatten(0, 1), *repeated)
     for_each = torch.autograd.grad(flat.sum() / sentences, repeated)
     for i in range(copies):
-        alone = [p[i].clone().requires_grad_() for p in own]
-        wanted = torch.autograd.grad(mean(alone, emissions[i], gold[i], mask[i]), alone)
-        for one, all_of, of_sentences in zip(wanted, mapped, for_each, strict=True):
-            torch.testing.assert_close(all_of[i], one)
-            torch.testing.assert_close(of_sentences.unflatten(0, (copies, sentences))[i].sum(0), one)
+        alone = [p[i].clone().requires_grad_() for p in reference]
+        expected = torch.autograd.grad(mean(alone, emissions[i], gold[i], mask[i]), alone)
+        for first, all_of, of_sentences in zip(expected, mapped, for_each, strict=True):
+            torch.testing.assert_close(all_of[i], first)
+            torch.testing.assert_close(of_sentences.unflatten(0, (copies, sentences))[i].sum(0), first)

@@ -50,11 +50,11 @@ def test_words_are_cut_as_the_library_cuts_sentences(tokenizer: PreTrainedTokeni
 
 def test_trimming_at_the_size_of_mbert(tokenizer: PreTrainedTokenizerFast) -> None:
     splits = [encode(examples, tokenizer, (), (), 128) for examples in read().values()]
-    kept = used_pieces(splits, tokenizer)
-    assert len(kept) < PIECES / 20
+    rows = used_pieces(splits, tokenizer)
+    assert len(rows) < PIECES / 20
     whole = build(small(vocab_size=PIECES, max_length=128), tokenizer, 5, 7, 1).eval()
-    trimmed = build(small(vocab_size=PIECES, max_length=128), tokenizer, 5, 7, 1, kept).eval()
+    trimmed = build(small(vocab_size=PIECES, max_length=128), tokenizer, 5, 7, 1, rows).eval()
     for split in splits:
-        batch, twin = split.batch(range(8)), split.renumbered(kept).batch(range(8))
+        batch, twin = split.batch(range(8)), split.renumbered(rows).batch(range(8))
         assert whole(batch).logits.equal(trimmed(twin).logits)
         assert whole(batch).emissions.equal(trimmed(twin).emissions)

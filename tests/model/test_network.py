@@ -107,9 +107,9 @@ def test_encoder_and_heads_are_drawn_from_different_seeds() -> None:
     for purpose in ("encoder", "heads"):
         torch.default_generator.manual_seed(derive(3, purpose))
         first[purpose] = torch.nn.Linear(16, 5).weight
-    found = weights(seed=3)["intent.weight"]
-    assert torch.equal(found, first["heads"])
-    assert not torch.equal(found, first["encoder"])
+    result = weights(seed=3)["intent.weight"]
+    assert torch.equal(result, first["heads"])
+    assert not torch.equal(result, first["encoder"])
 
 
 def test_global_random_states_stay(folder: Path) -> None:
@@ -124,8 +124,8 @@ def test_pretrained_weights_are_taken_over(folder: Path) -> None:
     model = build(small(path=str(folder), dropout=0.25), TOKENIZER, 5, 7, seed=1)
     stored = load_file(folder / "model.safetensors")
     assert len(stored) > 20
-    found = model.encoder.state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in stored.items())
+    result = model.encoder.state_dict()
+    assert all(torch.equal(result[name], tensor) for name, tensor in stored.items())
     # The config's dropout holds, in the encoder and before the heads.
     assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.25}
 
@@ -234,9 +234,9 @@ def test_a_trimmed_copy_leaves_the_encoder_that_was_read_whole(folder: Path, mon
     monkeypatch.setattr(encoder, "_last_read", {})
     encoder.read_ahead(small(path=str(folder)))
     read, words = load_file(folder / "model.safetensors"), "embeddings.word_embeddings.weight"
-    kept = np.array([0, 3, 7, 8])
-    trimmed = build(small(path=str(folder)), TOKENIZER, 5, 7, seed=1, rows=kept)
-    assert torch.equal(trimmed.encoder.state_dict()[words], read[words][torch.from_numpy(kept)])
+    rows = np.array([0, 3, 7, 8])
+    trimmed = build(small(path=str(folder)), TOKENIZER, 5, 7, seed=1, rows=rows)
+    assert torch.equal(trimmed.encoder.state_dict()[words], read[words][torch.from_numpy(rows)])
     with torch.no_grad():
         for parameter in trimmed.parameters():
             parameter.zero_()
@@ -264,7 +264,7 @@ def test_shapes_that_cannot_be_are_refused(changes: dict[str, Any], message: str
 
 
 def test_output_depends_on_no_padding() -> None:
-    """A sentence has the same output alone and beside a longer one."""
+    """A sentence has the same output alone and in a batch with a longer one."""
     model = build(small(), TOKENIZER, 5, 7, seed=1).eval()
     together = batch([2, 5], labels=[1, 2], tags=[[0, 1], [0, 1, 2, 3, 4]])
     alone = batch([2], labels=[1], tags=[[0, 1]])

@@ -45,9 +45,9 @@ def encoder(family: str) -> Any:
 
 def sentences() -> Batch:
     lengths = [2, 9, 1, 7, 3, 3]
-    found = batch(lengths, labels=[0, 1, 2, 0, 1, 2], tags=[[i % 3 for i in range(n)] for n in lengths])
+    result = batch(lengths, labels=[0, 1, 2, 0, 1, 2], tags=[[i % 3 for i in range(n)] for n in lengths])
     # RoBERTa tells padding by its piece, 1.
-    return replace(found, input_ids=found.input_ids + 2, token_type_ids=found.input_ids % 2)
+    return replace(result, input_ids=result.input_ids + 2, token_type_ids=result.input_ids % 2)
 
 
 def made(family: str, task: Task) -> Model:
@@ -79,15 +79,15 @@ def test_padded_states_are_those_of_the_encoder_s_own_forward_pass(family: str, 
         names = ("input_ids", "attention_mask", "token_type_ids")
         some = replace(some, **{name: getattr(some, name)[:, :longest] for name in names})
     with autocast(torch.device("cpu"), precision):
-        found = model.encode(some)
-        own = model.encoder(some.input_ids, some.attention_mask, some.token_type_ids).last_hidden_state
-    assert torch.equal(found.cls, own[:, 0])
-    assert found.words is not None
+        result = model.encode(some)
+        reference = model.encoder(some.input_ids, some.attention_mask, some.token_type_ids).last_hidden_state
+    assert torch.equal(result.cls, reference[:, 0])
+    assert result.words is not None
     assert torch.equal(
-        found.words[some.word_mask], own[torch.arange(some.size)[:, None], some.word_pieces][some.word_mask]
+        result.words[some.word_mask], reference[torch.arange(some.size)[:, None], some.word_pieces][some.word_mask]
     )
     other = model.encoder(some.input_ids, None, some.token_type_ids).last_hidden_state[:, 0]
-    assert torch.allclose(other, own[:, 0].float(), atol=0.1) == bool(some.attention_mask.all())
+    assert torch.allclose(other, reference[:, 0].float(), atol=0.1) == bool(some.attention_mask.all())
 
 
 @pytest.mark.parametrize("task", [INTENT_SLOTS, TOKEN_TAGS, SEQUENCE_CLASS], ids=lambda task: task.name)
@@ -132,11 +132,11 @@ def test_in_eval_mode_batches_are_padded() -> None:
     model = made("bert", INTENT_SLOTS).eval()
     padded = model.encode(sentences())
     model.packs = True
-    found = model.encode(sentences())
-    assert torch.equal(found.cls, padded.cls)
-    assert found.words is not None
+    result = model.encode(sentences())
+    assert torch.equal(result.cls, padded.cls)
+    assert result.words is not None
     assert padded.words is not None
-    assert torch.equal(found.words, padded.words)
+    assert torch.equal(result.words, padded.words)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sizes of parameters from an encoder's shape alone, beside those of the model as it is built."""
+"""Sizes of parameters from an encoder's shape, compared with those of the built model."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ GIVEN = (
 )
 
 
-@pytest.mark.parametrize("given", GIVEN, ids=" ".join)
-def test_the_shape_says_the_parameters_of_the_model(given: tuple[str, ...], compose: Compose) -> None:
-    config = compose(*given).config.model
-    for heads in some(TOGETHER if given[0] == "model.family=bert" else TOGETHER[-2:]):
-        one, several = heads[0], heads if len(heads) > 1 else ()
+@pytest.mark.parametrize("values", GIVEN, ids=" ".join)
+def test_the_shape_says_the_parameters_of_the_model(values: tuple[str, ...], compose: Compose) -> None:
+    config = compose(*values).config.model
+    for heads in some(TOGETHER if values[0] == "model.family=bert" else TOGETHER[-2:]):
+        first, several = heads[0], heads if len(heads) > 1 else ()
         for vocabulary in (None, 11):
-            built = skeleton(config, one.classes, one.tags, vocabulary, one.task, several)
-            found = sizes_of(config, heads, vocabulary)
-            assert found is not None
-            assert found == sizes(built)
+            built = skeleton(config, first.classes, first.tags, vocabulary, first.task, several)
+            result = sizes_of(config, heads, vocabulary)
+            assert result is not None
+            assert result == sizes(built)
 
 
 @pytest.mark.parametrize("family", BERTS)
 def test_a_folder_says_it_as_well(family: str, compose: Compose, tmp_path: Path) -> None:
     folder = write_encoder(tmp_path / "encoder")
     (folder / "config.json").write_text(json.dumps({**CONFIG, "model_type": family, "pad_token_id": 1}))
-    for given in ((), ("model.layers=1",)):
-        config = compose("model=mbert", f"model.path={folder}", *given).config.model
+    for values in ((), ("model.layers=1",)):
+        config = compose("model=mbert", f"model.path={folder}", *values).config.model
         for vocabulary in (None, 9):
-            found = sizes_of(config, HEADS[:1], vocabulary)
-            assert found is not None
-            assert found == sizes(skeleton(config, 5, 7, vocabulary))
+            result = sizes_of(config, HEADS[:1], vocabulary)
+            assert result is not None
+            assert result == sizes(skeleton(config, 5, 7, vocabulary))
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {"model_type": "electra"},
         {"position_embedding_type": "relative_key"},
@@ -65,9 +65,11 @@ def test_a_folder_says_it_as_well(family: str, compose: Compose, tmp_path: Path)
         {"type_vocab_size": None},
     ],
 )
-def test_an_odd_encoder_is_left_to_the_model_itself(said: dict[str, object], compose: Compose, tmp_path: Path) -> None:
+def test_an_odd_encoder_is_left_to_the_model_itself(
+    output: dict[str, object], compose: Compose, tmp_path: Path
+) -> None:
     folder = write_encoder(tmp_path / "encoder")
-    (folder / "config.json").write_text(json.dumps(CONFIG | said))
+    (folder / "config.json").write_text(json.dumps(CONFIG | output))
     assert sizes_of(compose("model=mbert", f"model.path={folder}").config.model, HEADS[:1], None) is None
 
 
@@ -82,9 +84,9 @@ def test_fewer_positions_than_the_length_are_refused_with_the_longest_possible_v
     family: str, longest: int, compose: Compose
 ) -> None:
     """RoBERTa's positions begin after the padding's, so one of 20 cannot be used: training on it failed."""
-    given = (f"model.family={family}", "model.positions=20")
-    assert sizes_of(compose(*given, f"model.max_length={longest}").config.model, HEADS[:1], 11)
+    values = (f"model.family={family}", "model.positions=20")
+    assert sizes_of(compose(*values, f"model.max_length={longest}").config.model, HEADS[:1], 11)
     with pytest.raises(
         UsageError, match=rf"^model\.max_length={longest + 1}: .*; set model\.max_length={longest} or less$"
     ):
-        sizes_of(compose(*given, f"model.max_length={longest + 1}").config.model, HEADS[:1], 11)
+        sizes_of(compose(*values, f"model.max_length={longest + 1}").config.model, HEADS[:1], 11)

@@ -35,19 +35,19 @@ def given() -> Batch:
 
 def test_class_head_is_bert_s_pooler_and_a_linear_layer(bert: BertModel) -> None:
     """What BERT itself gives as pooler output, with a linear layer on it."""
-    wanted = bert(given().input_ids, given().attention_mask, given().token_type_ids).pooler_output.detach()
+    expected = bert(given().input_ids, given().attention_mask, given().token_type_ids).pooler_output.detach()
     model = Model(bert, 3, 0, dropout=0.0, task=SEQUENCE_CLASS)
     output = model(given())
     assert output.emissions is None
-    assert torch.allclose(output.logits, model.classifier(wanted), rtol=1e-4, atol=1e-5)
+    assert torch.allclose(output.logits, model.classifier(expected), rtol=1e-4, atol=1e-5)
     shares = output.logits.softmax(dim=1)
     nats = -sum(shares[i, label].log().item() for i, label in enumerate([1, 0, 2])) / 3
     assert model.loss(given()).item() == pytest.approx(nats, rel=1e-4)
-    found = model.predict(given())
-    assert found.log2_label.tolist() == pytest.approx(
+    result = model.predict(given())
+    assert result.log2_label.tolist() == pytest.approx(
         [math.log2(shares[i, k].item()) for i, k in enumerate([1, 0, 2])], abs=1e-4
     )
-    assert (found.tags, found.log2_tags) == (None, None)
+    assert (result.tags, result.log2_tags) == (None, None)
     assert bert.pooler is None  # it is a part of the head, and counted once
 
 
@@ -61,7 +61,7 @@ def test_dropout_acts_between_pooler_and_classifier(bert: BertModel) -> None:
 
 
 def test_a_still_encoder_stays_in_eval_mode(bert: BertModel) -> None:
-    """Every module of it, whatever it was in before; the heads follow, and all does where it is still no more."""
+    """Every module of it, whatever it was in before; the heads follow, until it is no longer still."""
     model = Model(bert, 3, 0, dropout=0.5, task=SEQUENCE_CLASS)
 
     def modes() -> tuple[bool, set[bool], set[bool]]:
@@ -82,10 +82,10 @@ def test_a_still_encoder_stays_in_eval_mode(bert: BertModel) -> None:
 
 def test_second_text_enters_by_its_token_type(bert: BertModel) -> None:
     model = Model(bert, 3, 0, dropout=0.0, task=SEQUENCE_CLASS).eval()
-    one = given()
+    first = given()
     other = given()
     other.token_type_ids[:, 3:] = 1
-    assert not torch.allclose(model(one).logits, model(other).logits, atol=1e-4)
+    assert not torch.allclose(model(first).logits, model(other).logits, atol=1e-4)
 
 
 def test_an_encoder_without_a_pooler_gets_one_of_bert_s_kind() -> None:
@@ -99,19 +99,21 @@ def test_an_encoder_without_a_pooler_gets_one_of_bert_s_kind() -> None:
 def test_tags_of_words_are_independent(encoder: KnownEncoder) -> None:
     torch.manual_seed(1)
     model = Model(encoder, 0, 3, dropout=0.0, task=TOKEN_TAGS)
-    known = given()
-    output = model(known)
+    reference = given()
+    output = model(reference)
     assert (output.logits, model.intent, model.classifier) == (None, None, None)
     nats = []
-    for i, row in enumerate(known.tags.tolist()):
-        words = int(known.word_mask[i].sum())
-        scores = [model.tagger.linear(encoder.table[known.input_ids[i, p]]) for p in known.word_pieces[i, :words]]
+    for i, row in enumerate(reference.tags.tolist()):
+        words = int(reference.word_mask[i].sum())
+        scores = [
+            model.tagger.linear(encoder.table[reference.input_ids[i, p]]) for p in reference.word_pieces[i, :words]
+        ]
         nats.append(-sum(s.log_softmax(dim=0)[tag].item() for s, tag in zip(scores, row, strict=False)))
-        assert [int(s.argmax()) for s in scores] == model.predict(known).tags[i, :words].tolist()
-    assert model.loss(known).item() == pytest.approx(sum(nats) / 3, rel=1e-4)
-    found = model.predict(known)
-    assert found.log2_tags.tolist() == pytest.approx([-n / math.log(2) for n in nats], rel=1e-4)
-    assert (found.label, found.log2_label) == (None, None)
+        assert [int(s.argmax()) for s in scores] == model.predict(reference).tags[i, :words].tolist()
+    assert model.loss(reference).item() == pytest.approx(sum(nats) / 3, rel=1e-4)
+    result = model.predict(reference)
+    assert result.log2_tags.tolist() == pytest.approx([-n / math.log(2) for n in nats], rel=1e-4)
+    assert (result.label, result.log2_label) == (None, None)
     unseen = batch([2, 1], labels=[-1, -1], tags=[[0, -1], [1]])
     assert model.predict(unseen).log2_tags.isnan().tolist() == [True, False]
 
@@ -123,17 +125,17 @@ def test_heads_compute_in_fp32_where_the_encoder_does_not(kind: str, bert: BertM
     model = Model(bert, 3 if task.label else 0, 3 if task.tag else 0, dropout=0.0, task=task).eval()
     if kind == "cosine":
         model.classifier.scale = 10.0
-    known = given()
+    reference = given()
     with torch.no_grad():
         with torch.autocast("cpu", torch.bfloat16):
-            states, found, loss = model.encode(known), model(known), model.loss(known)
-            kept = model(replace(known, cls=states.cls.float(), word_states=states.words))
+            states, result, loss = model.encode(reference), model(reference), model.loss(reference)
+            retained = model(replace(reference, cls=states.cls.float(), word_states=states.words))
         # The same by hand: every head is given fp32, outside of autocast.
         words = None if states.words is None else states.words.float()
-        wanted = model.answer(Features(states.cls.float(), words))
-        assert loss == model.loss(known, wanted)
+        expected = model.answer(Features(states.cls.float(), words))
+        assert loss == model.loss(reference, expected)
     for name in ("logits", "emissions"):
-        values = [getattr(output, name) for output in (found, kept, wanted)]
+        values = [getattr(output, name) for output in (result, retained, expected)]
         if values[2] is None:
             continue
         assert torch.equal(values[0], values[2])
@@ -172,7 +174,7 @@ def test_fisher_information_of_the_new_heads(bert: BertModel, task: Any, sizes_o
 
 
 def test_parameters_of_the_new_heads() -> None:
-    """All that is no part of the body is a head, and the pooler counts among the heads of a task that reads it."""
+    """All parameters outside of the body belong to heads, including the pooler of tasks that read it."""
     from xclrun.strategy import strategy_class
 
     bert = BertModel(BertConfig(**SHAPE))

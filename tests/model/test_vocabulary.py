@@ -59,10 +59,10 @@ def test_the_same_in_every_process(run_python: Callable[..., str]) -> None:
         "found = learn_wordpieces(sentences, 400)\n"
     )
     other = {"PYTHONHASHSEED": "1", "RAYON_NUM_THREADS": "4", "TOKENIZERS_PARALLELISM": "true"}
-    here: dict[str, Any] = {}
-    exec(code, here)
-    assert json.loads(run_python(f"{code}print(json.dumps(found))", **other)) == here["found"]
-    assert len(here["found"]) > 300
+    present: dict[str, Any] = {}
+    exec(code, present)
+    assert json.loads(run_python(f"{code}print(json.dumps(found))", **other)) == present["found"]
+    assert len(present["found"]) > 300
 
 
 @pytest.mark.parametrize("size", [LEAST, 200, 3000])
@@ -84,7 +84,7 @@ def test_a_bound_that_cannot_hold_the_characters_is_refused_while_planning() -> 
 @pytest.mark.parametrize("size", [LEAST, 400])
 def test_no_seen_character_is_unknown(size: int, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tiny(size), corpus(train=SENTENCES), tmp_path)
-    # As a word of its own, first in a word, and inside one, also in words that were never seen.
+    # As a word, at the beginning of a word, and inside, also in unseen words.
     for text in (" ".join(CHARACTERS[::-1]), *(f"{c}a a{c}a" for c in CHARACTERS)):
         assert tokenizer.unk_token not in tokenizer.tokenize(text), text
     assert tokenizer.tokenize("Ω") == [tokenizer.unk_token]
@@ -114,7 +114,7 @@ def test_learnt_once_from_the_training_split_alone(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr("xclrun.model.vocabulary.learn_wordpieces", never)
         assert load_tokenizer(tiny(), corpus(train=SENTENCES, test=["other"]), tmp_path).get_vocab() == first
-    # Another training split, or another size, is another vocabulary, in a file of its own.
+    # Another training split, or another size, is another vocabulary, in another file.
     other = load_tokenizer(tiny(), corpus(train=[*SENTENCES, "Ωmega"]), tmp_path).get_vocab()
     smaller = load_tokenizer(tiny(200), corpus(train=SENTENCES), tmp_path).get_vocab()
     assert "Ω" in other
@@ -148,8 +148,8 @@ def test_a_pretrained_tokenizer_is_read_from_its_folder(tmp_path: Path) -> None:
     source.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
     (folder / "model.safetensors").touch()
-    found = load_tokenizer(tiny(path=str(folder)), corpus(), tmp_path / "other")
-    assert found.get_vocab() == source.get_vocab()
+    result = load_tokenizer(tiny(path=str(folder)), corpus(), tmp_path / "other")
+    assert result.get_vocab() == source.get_vocab()
     assert not (tmp_path / "other").exists()
 
 

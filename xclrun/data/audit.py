@@ -129,17 +129,17 @@ def overlaps(dataset: Dataset) -> list[Overlap]:
 def _overlaps(dataset: Dataset) -> Iterator[Overlap]:
     texts = {key: [same_sentence(e) for e in examples] for key, examples in dataset.splits.items()}
     ids = {key: {e.id for e in examples} for key, examples in dataset.splits.items()}
-    for one, other in combinations(SPLITS, 2):
+    for first, other in combinations(SPLITS, 2):
         for language in dataset.languages:
-            earlier, later = set(texts[language, one]), texts[language, other]
-            yield Overlap(one, other, language, "same sentence", sum(t in earlier for t in later), len(later))
+            earlier, later = set(texts[language, first]), texts[language, other]
+            yield Overlap(first, other, language, "same sentence", sum(t in earlier for t in later), len(later))
             if dataset.task_of(language).answers:
-                read = {e.tokens for e in dataset.split(language, one)}
+                read = {e.tokens for e in dataset.split(language, first)}
                 about = sum(e.tokens in read for e in dataset.split(language, other))
-                yield Overlap(one, other, language, "same text", about, len(later))
-            elsewhere = set().union(*(ids[second, one] for second in dataset.languages if second != language))
+                yield Overlap(first, other, language, "same text", about, len(later))
+            elsewhere = set().union(*(ids[second, first] for second in dataset.languages if second != language))
             shared = elsewhere & ids[language, other]
-            yield Overlap(one, other, language, "translation", len(shared), len(ids[language, other]))
+            yield Overlap(first, other, language, "translation", len(shared), len(ids[language, other]))
 
 
 def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelConfig) -> list[Pieces]:

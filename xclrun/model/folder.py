@@ -82,7 +82,7 @@ def check_folder(folder: Path, subject: str, model: ModelConfig) -> None:
     refuse_code(folder, subject)
     if (folder / REDIRECTION).exists():
         raise UsageError(
-            f"{subject}: contains {REDIRECTION}, with which transformers may load another encoder; remove the file"
+            f"{subject}: contains {REDIRECTION}, so that transformers may load another encoder; remove the file"
         )
     settings = read_object(folder / "config.json", subject)
     for path in weight_files(folder, subject):

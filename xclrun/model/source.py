@@ -123,7 +123,7 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     """Return a hash of the encoder's source.
 
     Pretrained: the content of its files, which are checked first (see `check_folder`). From scratch: the training
-    splits, from which the vocabulary is learned (config and seed determine the rest).
+    splits, which determine the vocabulary (config and seed determine the rest).
     """
     if from_scratch(model):
         origin = dataset.origin

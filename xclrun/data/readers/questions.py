@@ -265,7 +265,7 @@ def read_mlqa(cfg: DatasetConfig) -> tuple[Splits, Notes]:
             "train": SQUAD_TRAIN if language == ENGLISH else (translated, f"mlqa-translate-train/{translated}"),
             **{s: [f"{folder}{name.format(s, language)}" for folder in ("", "MLQA_V1/")] for s in ("dev", "test")},
         }
-        splits = {split: file for split, these in names.items() if (file := root.first(language, split, these))}
+        splits = {split: file for split, paths in names.items() if (file := root.first(language, split, paths))}
         if "dev" in splits and "test" not in splits:
             raise root.error(f"'{language}' has no test split")
         if "test" in splits:
