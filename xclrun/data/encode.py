@@ -109,7 +109,8 @@ def word_numbers(
     Words of the first text are numbered from 0, followed by those of the second text; special tokens have −1.
     """
     seconds = [e.tokens_b for e in examples]
-    frames = [Frame.of(tokenizer, paired).unnamed() for paired in (False, True)]
+    runs = [Frame.of(tokenizer, paired).runs for paired in (False, True)]
+    frames = [Frame(tuple((text, (-1,) * len(ids), types) for text, ids, types in parts)) for parts in runs]
     pieces_of = _pieces_of(tokenizer, chain.from_iterable(chain((e.tokens for e in examples), seconds)))
     rows = []
     for example, second in zip(examples, seconds, strict=True):
@@ -144,10 +145,6 @@ class Frame:
             _, ids, types = zip(*group, strict=True)
             runs.append((text, ids, types) if text is None else (text, (), types[:1]))
         return cls(tuple(runs))
-
-    def unnamed(self) -> Frame:
-        """Return the frame with −1 for each special token."""
-        return Frame(tuple((text, (-1,) * len(ids), types) for text, ids, types in self.runs))
 
     @property
     def special(self) -> int:

@@ -134,7 +134,12 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
             check_name("dataset.languages", language)
         part_of = {key: part.name for part in parts for key in part.keys if part.name}
         tasks = {key: part.task for part in parts for key in part.keys}
-        _check_unanswerable(cfg, tasks.values())
+        if Unanswerable(cfg.unanswerable) is Unanswerable.keep and not any(task.answers for task in tasks.values()):
+            # The setting would change ids and have no effect.
+            raise UsageError(
+                f"dataset.unanswerable=keep: dataset={cfg.name} has no questions; set "
+                f"dataset.unanswerable={Unanswerable.drop.value}"
+            )
         task = parts[0].task if len(set(tasks.values())) == 1 else None
         several = {} if task else tasks
         whole = Dataset(cfg.name, task, languages, splits, notes, None, part_of, several, cfg.reader or "")
@@ -212,15 +217,6 @@ def repeated(examples: Sequence[Example], size: int) -> tuple[Example, ...]:
 
 def _rank(seed: tuple[int, str, str], name: str) -> bytes:
     return blake2b(f"{'/'.join(map(str, seed))}/{name}".encode(), digest_size=8).digest()
-
-
-def _check_unanswerable(cfg: DatasetConfig, tasks: Collection[Task]) -> None:
-    """Refuse ``unanswerable=keep`` without questions: the setting would change ids and have no effect."""
-    if Unanswerable(cfg.unanswerable) is Unanswerable.keep and not any(task.answers for task in tasks):
-        raise UsageError(
-            f"dataset.unanswerable=keep: dataset={cfg.name} has no questions; set "
-            f"dataset.unanswerable={Unanswerable.drop.value}"
-        )
 
 
 def _check_tags(dataset: Dataset) -> None:

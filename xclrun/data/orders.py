@@ -151,19 +151,16 @@ def _nearest(
 
 def _vocabulary_distance(dataset: Dataset) -> Callable[[str, str], tuple[object, ...]]:
     """Return the function (language, language) → 1 − the Jaccard index of the trigrams of their training words."""
-    trigrams = {key: _trigrams(dataset, key) for key in dataset.languages}
+    trigrams = {}
+    for key in dataset.languages:
+        words = {word.lower() for e in dataset.split(key, "train") for word in chain(e.tokens, e.tokens_b)}
+        trigrams[key] = {f" {word} "[i : i + 3] for word in words for i in range(len(word))}
 
     def distance(first: str, second: str) -> tuple[Fraction]:
         union, both = trigrams[first] | trigrams[second], trigrams[first] & trigrams[second]
         return (1 - Fraction(len(both), max(1, len(union))),)
 
     return distance
-
-
-def _trigrams(dataset: Dataset, key: str) -> set[str]:
-    examples = dataset.split(key, "train")
-    words = {word.lower() for e in examples for word in chain(e.tokens, e.tokens_b)}
-    return {f" {word} "[i : i + 3] for word in words for i in range(len(word))}
 
 
 def _typological_distance(order: OrderConfig, dataset: Dataset) -> Callable[[str, str], tuple[object, ...]]:

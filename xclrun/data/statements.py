@@ -132,7 +132,10 @@ class _Maker:
         if not self.templates:
             raise UsageError(f"{key}: no template of statements about {'words' if 'word' in added else 'examples'}")
         self._check_fields(added)
-        self.labels = {split: self._labels_of(split) for split in ("train", "dev", "test")}
+        self.labels = {
+            split: sorted({self._named(e.label) for e in self._examples(split) if e.label is not None})
+            for split in ("train", "dev", "test")
+        }
         self.tags = Counter(tag for e in self._examples("train") for tag in e.tags or ())
         if kind.tags is not None and len(set(map(self._named, kind.tags))) < 2:
             raise UsageError(f"{key}: tags={kind.tags}: must contain at least two different tags")
@@ -250,9 +253,6 @@ class _Maker:
 
     def _examples(self, split: str) -> Iterator[Example]:
         return (e for (_, name), examples in self.part.splits.items() if name == split for e in examples)
-
-    def _labels_of(self, split: str) -> list[str]:
-        return sorted({self._named(e.label) for e in self._examples(split) if e.label is not None})
 
     def _check_fields(self, added: set[str]) -> None:
         """Check templates against the first example, and that they contain the fields that statements define."""

@@ -259,7 +259,11 @@ class Model(Heads):
         shape: Any = self.encoder.config
         packing = Packing.of(batch.lengths, batch.input_ids.shape[1], 2 * shape.hidden_size + shape.intermediate_size)
         device = batch.input_ids.device
-        numbers = [packing.source, packing.positions + _first_position(self.encoder), packing.sentences]
+        encoder: Any = self.encoder
+        # In RoBERTa's family, positions start after the padding's row.
+        padding: int | None = encoder.embeddings.position_embeddings.padding_idx
+        positions_from = 0 if padding is None else padding + 1
+        numbers = [packing.source, packing.positions + positions_from, packing.sentences]
         arrays = to_device(
             {"rows": torch.from_numpy(np.stack(numbers)), "first": torch.from_numpy(packing.first)}, device
         )
@@ -271,7 +275,6 @@ class Model(Heads):
             "token_type_ids": batch.token_type_ids.take(source),
             "position_ids": positions,
         }
-        encoder: Any = self.encoder
         if takes_masks(encoder):
             embedded = encoder.embeddings(**inputs)
             output = encoder.encoder(embedded, attention_mask=_additive(blocks, embedded))
@@ -333,12 +336,6 @@ def _taken_pooler(encoder: Any) -> nn.Module:
     encoder.pooler = None
     assert pooler is not None
     return pooler
-
-
-def _first_position(encoder: Any) -> int:
-    """Return the row of the first position, which follows the padding's in RoBERTa's family."""
-    padding: int | None = encoder.embeddings.position_embeddings.padding_idx
-    return 0 if padding is None else padding + 1
 
 
 def skeleton(

@@ -19,19 +19,9 @@ from xclrun.store.files import sha256
 
 # Files to download from the hub; weights only as safetensors, since pickles are never read.
 HUB_FILES = (
-    "config.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model-*.safetensors",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "sentencepiece*",
-    "spm.model",
-    "spiece.model",
-    "added_tokens.json",
-    "special_tokens_map.json",
-)
+    "config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors", "tokenizer*", "vocab*",
+    "merges.txt", "sentencepiece*", "spm.model", "spiece.model", "added_tokens.json", "special_tokens_map.json",
+)  # fmt: skip
 # Files whose content determines an encoder.
 IDENTITY_FILES = ("config.json", "*.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.*", "*.model")
 # Additional files of tokenizers that transformers before 4.34 saved.
@@ -39,18 +29,9 @@ OLD_IDENTITY_FILES = ("merges.txt", "special_tokens_map.json", "added_tokens.jso
 
 # Names of dropout probabilities inside encoders.
 DROPOUTS = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "dropout",
-    "attention_dropout",
-    "dropout_rate",
-    "embedding_dropout",
-    "mlp_dropout",
-    "hidden_dropout",
-    "embd_pdrop",
-    "resid_pdrop",
-    "attn_pdrop",
-)
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "dropout_rate",
+    "embedding_dropout", "mlp_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop",
+)  # fmt: skip
 
 
 def from_scratch(model: ModelConfig) -> bool:
@@ -128,7 +109,11 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     if from_scratch(model):
         origin = dataset.origin
         identity = digest([origin.fingerprints[language, "train"] for language in sorted(origin.languages)])
-        _check_learned(model, dataset, identity)
+        if model.vocab_size is not None:
+            key = identity, pairs(dataset)
+            if key not in _alphabets:
+                _alphabets[key] = alphabet(learned_from(dataset))
+            check_vocabulary(model.vocab_size, _alphabets[key])
         return identity
     if packaged(model):
         e5.packaged_file()
@@ -148,14 +133,6 @@ def shape_identity(model: ModelConfig) -> str:
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # (identity of training splits, `pairs`) → their characters.
 _alphabets: dict[tuple[str, bool | tuple[str, ...]], frozenset[str]] = {}
-
-
-def _check_learned(model: ModelConfig, dataset: Dataset, identity: str) -> None:
-    if model.vocab_size is not None:
-        key = identity, pairs(dataset)
-        if key not in _alphabets:
-            _alphabets[key] = alphabet(learned_from(dataset))
-        check_vocabulary(model.vocab_size, _alphabets[key])
 
 
 def pairs(dataset: Dataset) -> bool | tuple[str, ...]:

@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,9 @@ def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool
     if any(rows) or not allow_empty:
         source = Source(language, "train", file, rows, "example" if labelled else "")
         # Tags may be of any task, so only their number is checked.
-        examples = read_source(source, _labelled if labelled else _tagged, task_of("token_tags", "words"), {})
+        examples = read_source(
+            source, _labelled if labelled else partial(tagged, word=_word), task_of("token_tags", "words"), {}
+        )
     if path.name == TAGS:
         ids = ours.get("ids", [f"{shots}-shots-{number}-{i}" for i in range(1, len(examples) + 1)])
         texts = ours.get("texts", [None] * len(examples))
@@ -209,10 +212,6 @@ def _tsv(examples: Sequence[Example]) -> str:
                 raise UsageError(f"'{e.id}' in {e.language}: {TAGS} cannot contain {text!r}")
         sentences.append("".join(f"{word}\t{tag}\n" for word, tag in zip(e.tokens, e.tags, strict=True)))
     return "\n".join(sentences)
-
-
-def _tagged(block: list[str], place: Place) -> Example:
-    return tagged(block, place, _word)
 
 
 def _word(line: str) -> tuple[str, str]:

@@ -81,7 +81,12 @@ def _tags(column: str, starts: list[int], ends: list[int], length: int) -> tuple
     tags = [OUTSIDE] * len(starts)
     inside = 0
     slot_end = free = 0
-    for start, end, name in sorted(_slot(slot) for slot in column.split(",") if slot):
+    slots = []
+    for text in filter(None, column.split(",")):
+        if (match := _SLOT.fullmatch(text.strip())) is None:
+            raise BadRow(f"slot '{text}' is not start:end:SL:NAME")
+        slots.append((int(match[1]), int(match[2]), match[3]))
+    for start, end, name in sorted(slots):
         if not start < end <= length:
             raise BadRow(f"slot {start}:{end}:SL:{name} does not lie inside the sentence (0 to {length})")
         if start < slot_end:
@@ -94,10 +99,3 @@ def _tags(column: str, starts: list[int], ends: list[int], length: int) -> tuple
         inside += starts[begin] < start or ends[last - 1] > end
         slot_end, free = end, last
     return tuple(tags), inside
-
-
-def _slot(text: str) -> tuple[int, int, str]:
-    match = _SLOT.fullmatch(text.strip())
-    if match is None:
-        raise BadRow(f"slot '{text}' is not start:end:SL:NAME")
-    return int(match[1]), int(match[2]), match[3]
