@@ -445,17 +445,23 @@ def test_label_sets_the_encoder_and_the_version_of_the_algorithms_change_every_s
         assert all(differs(before, after, "evaluation"))
 
 
-def test_the_crf_s_version_changes_what_has_one_alone(
+def test_a_later_key_changes_identity_only_with_another_value(
     resolved: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, data = resolved("naive"), data_identity()
-    with_crf = dataclasses.replace(data, crf=True)
-    before = [Planned.of(config, one) for one in (data, with_crf)]
-    monkeypatch.setattr(plan, "CRF", plan.CRF + 1)
-    after = [Planned.of(config, one) for one in (data, with_crf)]
-    assert before[0] == after[0]
-    assert before[1].id not in (after[1].id, before[0].id)
-    assert all(differs(before[1], after[1], "evaluation"))
+    config = resolved("er")
+    before = Planned.of(config)
+    monkeypatch.setitem(plan.LATER, "trainer.added", None)
+    config["trainer"]["added"] = None
+    assert Planned.of(config) == before
+    config["trainer"]["added"] = 1
+    after = Planned.of(config)
+    assert before.id != after.id
+    assert differs(before, after, "train") == [False, True, True, True]
+
+    strategy = strategy_class("er")(strategy_class("er").settings_type(**config["strategy"]))
+    assert "every_k" in strategy.described()
+    monkeypatch.setitem(plan.LATER, "strategy.every_k", config["strategy"]["every_k"])
+    assert "every_k" not in strategy.described()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

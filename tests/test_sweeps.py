@@ -2,6 +2,7 @@
 
 `tests/golden_sweeps.json` holds, for each name that can be given as ``sweep=``, the number of its jobs and hashes of
 what makes their run ids: of the identity of their configs, and of the run ids themselves on the embedded dataset.
+Write it with `python -m tests.test_sweeps`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from xclrun.report.published.ed import ed_tables
 from xclrun.report.published.fsxlt import fsxlt_tables, sweep_table
 from xclrun.run import plan_jobs
 
-GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("golden_sweeps.json").read_text())
+GOLDEN_FILE = Path(__file__).with_name("golden_sweeps.json")
+GOLDEN: dict[str, dict[str, Any]] = json.loads(GOLDEN_FILE.read_text())
 SWEEPS = sorted(GOLDEN)
 ZERO_SHOT = [name for name in SWEEPS if name.startswith("ed_")]
 FEW_SHOT = [name for name in SWEEPS if name.startswith("fs_")]
@@ -65,6 +67,17 @@ def called(job: dict[str, str]) -> set[str]:
     return {"er", "er_6000"} if name == "er" else {name}
 
 
+def planned(name: str, runs: bool) -> dict[str, Any]:
+    """Return what the golden file holds of a sweep: the number of its jobs and the hashes of their identity."""
+    jobs = compose_command([f"sweep={name}", "-m"])
+    result: dict[str, Any] = {"jobs": len(jobs)}
+    result["configs"] = digest(sorted(digest(identity(job.resolved)) for job in jobs))[:16]
+    if runs:
+        small = plan_jobs(job.config for job in compose_command([f"sweep={name}", *SMALL]))
+        result["runs"] = digest(sorted(run.id for run in small))[:16]
+    return result
+
+
 def test_every_name_is_in_the_golden_file() -> None:
     """`sweep=NAME`: a sweep of a file, or what a table or figure needs."""
     tables = {f"ccl_table{k}" for k in ccl_tables()} | {f"ccl_fig{k}" for k in range(3, 14) if k != 5}
@@ -90,11 +103,7 @@ def test_a_sweep_has_as_many_jobs_as_ever(name: str, jobs: Jobs) -> None:
     "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.full) for name in SWEEPS]
 )
 def test_a_sweep_has_the_run_ids_that_it_always_had(name: str) -> None:
-    found = compose_command([f"sweep={name}", "-m"])
-    assert digest(sorted(digest(identity(job.resolved)) for job in found))[:16] == GOLDEN[name]["configs"]
-    if "runs" in GOLDEN[name]:
-        runs = plan_jobs(job.config for job in compose_command([f"sweep={name}", *SMALL]))
-        assert digest(sorted(run.id for run in runs))[:16] == GOLDEN[name]["runs"]
+    assert planned(name, "runs" in GOLDEN[name]) == GOLDEN[name]
 
 
 @pytest.mark.parametrize("name", sorted(sweep_files()))
@@ -344,3 +353,8 @@ def test_what_a_table_needs_is_made_of_sweeps_and_values() -> None:
 def test_what_is_no_grid_is_refused(params: Any) -> None:
     with pytest.raises(UsageError, match=r"^hydra\.sweeper\.params: is a grid or a list of them"):
         grids(params)
+
+
+if __name__ == "__main__":
+    lines = (f" {json.dumps(name)}: {json.dumps(planned(name, 'runs' in GOLDEN[name]))}" for name in SWEEPS)
+    GOLDEN_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

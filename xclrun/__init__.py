@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def load(outputs: str | Path | None = None) -> Study:

@@ -27,10 +27,6 @@ from xclrun.core.task import has_answers, makes_statements
 # Version of what is computed. Raise it when a change of code can change any result: all ids and keys change with it.
 ALGORITHMS = 1
 
-# What is added to it where a dataset has tags that a CRF scores: raise it when a change can change the results of a CRF
-# alone. 1: its log-likelihood comes from products of matrices in float64 (`xclrun.model.crf`).
-CRF = 1
-
 # Config keys that cannot change a result, and so are not part of a run's identity. All other keys are.
 # Paths are not, but what they point to is: fingerprints represent dataset.root, for all that dataset.parts puts
 # together, and for model.path; the hashes of pretrained adapters for their folders.
@@ -74,56 +70,9 @@ NOT_IDENTITY = frozenset(
     }
 )
 
-# Keys that came after ids were first given → the value that means what was meant before: with it a key is no part of a
-# run's identity, so that ids stay unchanged.
-LATER: Mapping[str, Any] = {
-    "evaluate.every_examples": None,
-    "evaluate.every_share": None,
-    "evaluate.point_splits": "dev_test",
-    "evaluate.keep_points": None,
-    "evaluate.attention": False,
-    "evaluate.gradient_overlap": False,
-    "evaluate.class_gradients": False,
-    **{
-        f"{strategy}.{key}": value
-        for strategy in ("strategy", "strategy.expansion")
-        for key, value in {
-            "adapter": "madx",
-            "lora_rank": 8,
-            "lora_alpha": 8,
-            "lora_targets": ["q", "v"],
-            "prefix_length": 30,
-            "start": "own",
-        }.items()
-    },
-    "model.family": "bert",
-    "model.settings": {},
-    "dataset.tags_are": "spans",
-    "dataset.unanswerable": "drop",
-    "dataset.max_dev": None,
-    "dataset.max_test": None,
-    "dataset.stratified": False,
-    "dataset.repeat_to": None,
-    "dataset.blocks": None,
-    "trainer.optimizer_state": "fresh",
-    "trainer.mixture_steps": None,
-    "trainer.packing": False,
-    "trainer.cuda_graphs": False,
-    "protocol.source_trainer.optimizer_state": "fresh",
-    "protocol.source_trainer.mixture_steps": None,
-    "protocol.source_trainer.packing": False,
-    "protocol.source_trainer.cuda_graphs": False,
-    "protocol": None,
-    "source": None,
-    "language": None,
-    "shots": None,
-}
-
-# Keys of which a value came to mean something else → that value → what represents it in ids and keys since: results
-# from before count for nothing there, and all others stay.
-HALF = {"bf16": "bf16, heads in fp32", "fp16": "fp16, heads in fp32"}
-MEANS_NOW: Mapping[str, Mapping[Any, Any]] = {"trainer.precision": HALF, "protocol.source_trainer.precision": HALF}
-
+# A key added after a release → the value that has the behavior of before. With this value the key is not part of a
+# run's identity, so that existing IDs stay the same.
+LATER: dict[str, Any] = {}
 
 # Plug-ins that a run uses (`xclrun.core.plugins.used`); without any there is no such key.
 PLUGINS = ("dataset.plugins", "strategy.plugins")
@@ -172,7 +121,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, Mapping):
                 kept[key] = keep(value, f"{path}.")
             else:
-                kept[key] = MEANS_NOW[path].get(value, value) if path in MEANS_NOW else value
+                kept[key] = value
         return kept
 
     return keep(config, "")
@@ -204,23 +153,16 @@ class DataIdentity:
         fingerprints: (language, split) → content hash.
         labels: hash of the label sets.
         spans: whether F1 of spans is among the dataset's scores.
-        crf: whether it has tags that a CRF scores.
     """
 
     fingerprints: Mapping[tuple[str, str], str]
     labels: str
     spans: bool = True
-    crf: bool = False
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the whole dataset."""
         return digest([self.labels, sorted((*key, value) for key, value in self.fingerprints.items())])
-
-    @property
-    def algorithms(self) -> int:
-        """Version of the algorithms that compute results on the data."""
-        return ALGORITHMS + (CRF if self.crf else 0)
 
 
 @dataclass(frozen=True)
@@ -264,7 +206,7 @@ def stages(
     known = identity(config)
     model = {key: value for key, value in known["model"].items() if key not in ("name", "lr")}
     common = {
-        "algorithms": data.algorithms,
+        "algorithms": ALGORITHMS,
         "model": model,
         "encoder": encoder,
         "labels": data.labels,
@@ -345,8 +287,10 @@ def _selecting_f1(known: Mapping[str, Any], hop: Hop, data: DataIdentity) -> str
 def _trainer(known: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
     """Return the trainer settings that can change a hop's result."""
     trainer = _trainer_of(known, hop)
-    # A language that is learned alone passes no optimiser state on; one that is not mixed takes passes.
-    unused = {"optimizer_state": not hands_on(hop, stream), "mixture_steps": not hop.mixed}
+    # A hop without parent and successor has no optimizer state to pass on: it shares its training with those that start
+    # with a fresh one.
+    fresh = trainer["optimizer_state"] == "fresh" or not hands_on(hop, stream)
+    unused = {"optimizer_state": fresh, "mixture_steps": not hop.mixed}
     return {key: value for key, value in trainer.items() if not unused.get(key)}
 
 
@@ -393,7 +337,7 @@ def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy
         "config": identity(config),
         "data": data.fingerprint,
         "encoder": encoder,
-        "versions": {"algorithms": data.algorithms, "strategy": strategy_version},
+        "versions": {"algorithms": ALGORITHMS, "strategy": strategy_version},
     }
     strategy = strategy_name(config)
     words = [config["dataset"]["name"], strategy, config["order"]["name"], f"s{config['seed']}"]

@@ -356,10 +356,9 @@ def restored(content: Mapping[str, Any]) -> Task:
         UsageError: a metric has a name of another one.
     """
     label, tag = (None if content[key] is None else _metric(content[key]) for key in ("label", "tag"))
-    # What an earlier version described has none.
-    beside = tuple(m for of in content.get("beside", ()) if (m := _metric(of)) in METRICS or m.count is None)
-    given = {"label": label, "tag": tag, "beside": beside, "classes": tuple(content.get("classes", ()))}
-    given["answers"] = tuple(map(_metric, content.get("answers", ())))
+    beside = tuple(m for of in content["beside"] if (m := _metric(of)) in METRICS or m.count is None)
+    given = {"label": label, "tag": tag, "beside": beside, "classes": tuple(content["classes"])}
+    given["answers"] = tuple(map(_metric, content["answers"]))
     return _add_metrics(Task(**{**content, **given}))
 
 
@@ -367,8 +366,8 @@ def _metric(content: Mapping[str, Any]) -> Metric:
     def unknown(_: Any) -> Any:
         raise ValueError(f"the metric {content['name']} is counted by a plug-in that is not loaded")
 
-    given = {**content, "of": Scored(content["of"]), "count": unknown if content.get("count") else None}
-    metric = Metric(**{**given, "mean_of": tuple(content.get("mean_of", ()))})
+    given = {**content, "of": Scored(content["of"]), "count": unknown if content["count"] else None}
+    metric = Metric(**{**given, "mean_of": tuple(content["mean_of"])})
     return next((known for known in METRICS if known == metric), metric)
 
 

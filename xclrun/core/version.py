@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1]
 
 STAMP = "CODE_VERSION"
 
-# Version of the layout of a run directory, written to manifest.json as ``format``; a manifest without it has format 1.
+# Version of the layout of a run directory, written to manifest.json as ``format``.
 # Raise it when this version can no longer read what the previous one wrote, or the other way round. manifest.json, and
 # ``format`` and ``code_version`` in it, must stay in place: they tell every other version what it is looking at.
 FORMAT = 1

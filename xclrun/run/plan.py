@@ -14,7 +14,7 @@ from xclrun.config.checks import check
 from xclrun.config.schema import Config, DatasetConfig, OrderConfig, PartConfig, StrategyConfig, TrainerConfig, plain
 from xclrun.core import plugins
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
+from xclrun.core.identity import ALGORITHMS, DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, resolve_order, sequence, transfer
 from xclrun.data.blocks import trained_heads, with_blocks
@@ -49,7 +49,7 @@ class Run:
         id: the run ID.
         stages: the stages of the hops, hop 0 first.
         data_fingerprint: hash of the dataset.
-        algorithms: version of the code that computes results (`DataIdentity.algorithms`).
+        algorithms: version of the code that computes results.
         whole_fingerprint: hash of the dataset that the bucket was drawn from; empty without a bucket.
         encoder: identity of the encoder before fine-tuning.
     """
@@ -204,15 +204,14 @@ def _arranged(order: OrderConfig, dataset: Dataset, fingerprint: str) -> list[st
 
 def _identity(dataset: Dataset) -> DataIdentity:
     spans = any(metric.span_f1 for metric in dataset.metrics.all)
-    crf = any(target.task.crf and target.tags for target in dataset.targets)
-    # MLQA's English answers were once scored by SQuAD's rules, which affected the selected epochs.
+    # Dev scores can select a training's weights, and the reader determines how English answers are scored.
     mlqa = any(t.task.answers and rule_of(k, dataset.reader) == "en" for t in dataset.targets for k in t.keys)
     sets = [[*target.sets, *(["MLQA's English"] if mlqa else [])] for target in dataset.targets]
     if dataset.task is None:
         # The fingerprint of an example does not depend on its task.
         whole = [[*labels, sorted(target.keys)] for labels, target in zip(sets, dataset.targets, strict=True)]
-        return DataIdentity(dataset.fingerprints, digest(whole), spans, crf)
-    return DataIdentity(dataset.fingerprints, digest(sets[0]), spans, crf)
+        return DataIdentity(dataset.fingerprints, digest(whole), spans)
+    return DataIdentity(dataset.fingerprints, digest(sets[0]), spans)
 
 
 def notes(runs: Iterable[Run]) -> list[str]:
@@ -253,7 +252,7 @@ def plan_run(config: Config) -> Run:
         id=run_id(resolved, data, encoder, strategy.identified()),
         stages=stages(resolved, stream, data, encoder, strategy),
         data_fingerprint=data.fingerprint,
-        algorithms=data.algorithms,
+        algorithms=ALGORITHMS,
         whole_fingerprint=whole,
         encoder=encoder,
     )

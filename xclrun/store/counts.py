@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # Version of the file; raise it when its content changes.
-FORMAT = 7
+FORMAT = 1
 # Column → NumPy type of its arrays.
 _ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i2", "log2_gold": "<f4",
            "answers": "<f4", "texts": "<i4", "lengths": "<i4"}  # fmt: skip

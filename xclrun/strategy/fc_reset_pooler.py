@@ -32,8 +32,6 @@ class FCResetPooler(HeadsOnly[ResetSettings]):
 
     name = "fc_reset_pooler"
     settings_type = ResetSettings
-    # 2: the classifier starts again where nothing else is asked for; before that it was the pooler.
-    version = 2
     signature = HeadsOnly.signature
 
     def begin_hop(self, context: Context) -> None:

@@ -36,15 +36,13 @@ class Start(Enum):
 
 @dataclass
 class HeadsSettings(StrategyConfig):
-    # conf says `same`; a run's frozen config that has no such key is from before it.
-    start: Start = Start.own
+    start: Start = Start.same
 
 
 class LangSpecTask(LanguageParts[HeadsSettings]):
     """The heads per language."""
 
     name = "lang_spec_task"
-    version = 2
     settings_type = HeadsSettings
     signature = LanguageParts.signature
     serving_signature = LanguageParts.serving_signature

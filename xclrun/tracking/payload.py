@@ -23,7 +23,7 @@ TAG = "xclrun"
 NOTE = "mlflow.note.content"
 
 # Raise it when the sent data change: all runs are then sent again.
-FORMAT = 3
+FORMAT = 1
 
 # MLflow's pages read saved views from tags of an experiment, in an undocumented format. In these versions they show the
 # result of `view`.

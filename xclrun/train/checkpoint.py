@@ -20,7 +20,7 @@ from xclrun.store.files import TEMPORARY, sha256, sync_directory, writing
 from xclrun.store.tensors import load_tensors, save_tensors
 
 # Version of the file format.
-FORMAT = "3"
+FORMAT = "1"
 
 
 class Unchanged:

@@ -118,8 +118,7 @@ class Points:
         import pyarrow as pa
 
         parts = [predictions.read(self._path(self._rows(point["step"]))) for point in facts]
-        # Rows that an earlier version wrote may lack a column.
-        return pa.concat_tables(parts, promote_options="default").unify_dictionaries().combine_chunks()
+        return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
     def write(self, folder: Path, facts: Sequence[Mapping[str, Any]]) -> None:
         """Write the rows of all points, and the weights of the last ones, into a folder of the store."""
