@@ -112,7 +112,10 @@ def test_strategies_with_several_ranks_equal_one_process(strategy: str, devices:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("experiment=fewshot", "order=list", "source=en", "language=de", "shots=1"),
+        (
+            *("experiment=fewshot", "order=list", "source=en", "language=de", "shots=1"),
+            *("protocol.source_trainer.batch_size=4", "protocol.source_trainer.gradient_accumulation=2"),
+        ),
         ("strategy=er", "strategy.expansion=lang_spec_task"),
         ("order=[en,de]", "dataset.blocks=3"),
         ("order=[en+de,es]",),
