@@ -200,8 +200,7 @@ class Group(Ranks):
             self._compare(run)
 
     def _compare(self, run: Run) -> None:
-        facts = [self._facts(run)] if self.rank else []
-        first, *others = self.gather(self._facts(run) if not facts else facts[0])
+        first, *others = self.gather(self._facts(run))
         for rank, other in enumerate(others, 1):
             for name, value in other.items():
                 if value != first[name]:
@@ -278,13 +277,14 @@ class Group(Ranks):
         if self.process != os.getpid() or self.closed:
             return
         self.closed = True
+        for process in self.processes if self.failed else ():
+            process.kill()
         with contextlib.suppress(RunError, RuntimeError):
             if not self.failed:
                 self._send(None)
-        with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
         for process in self.processes:
-            process.join(0.0 if self.failed else END)
+            process.join(END)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -401,7 +401,7 @@ def join_launched() -> None:
         dist.PrefixStore(prefix, store),  # type: ignore[attr-defined]
         local=local,
         on_machine=on_machine,
-        minutes=float(environment.get("XCLRUN_RANK_TIMEOUT", Ranks.minutes)),
+        minutes=Ranks.minutes,
     )
     if rank:
         _group.follow()
