@@ -711,8 +711,8 @@ def test_few_shot_transfer() -> None:
 @pytest.fixture(scope="module")
 def orders(compose: Callable[..., Composed]) -> dict[str, tuple[str, ...]]:
     """Return the paper's six orders."""
-    found = {name: compose(f"order={name}").config.order for name in [f"order{i}" for i in range(1, 7)]}
-    return {name: resolve_order(order.languages, order.by_size, MTOP) for name, order in found.items()}
+    actual = {name: compose(f"order={name}").config.order for name in [f"order{i}" for i in range(1, 7)]}
+    return {name: resolve_order(order.languages, order.by_size, MTOP) for name, order in actual.items()}
 
 
 def test_the_six_orders_are_a_latin_square(orders: dict[str, tuple[str, ...]]) -> None:

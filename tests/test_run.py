@@ -27,8 +27,8 @@ def test_a_run_holds_what_was_asked_for(make_run: Callable[..., Run]) -> None:
 def test_orders_are_resolved_before_they_are_hashed_and_frozen(make_run: Callable[..., Run]) -> None:
     run = make_run("order=h2l")
     # Training sizes: en 22, de 18, es 13.
-    given = {key: value for key, value in run.resolved["order"].items() if value is not None}
-    assert given == {"name": "h2l", "languages": ["en", "de", "es"], "by_size": "descending"}
+    arguments = {key: value for key, value in run.resolved["order"].items() if value is not None}
+    assert arguments == {"name": "h2l", "languages": ["en", "de", "es"], "by_size": "descending"}
     assert run.config.order.languages == ["en", "de", "es"]
     turned = make_run("order=l2h")
     assert turned.stream.languages == ("es", "de", "en")
@@ -78,10 +78,10 @@ def test_home_is_expanded(make_run: Callable[..., Run], monkeypatch: pytest.Monk
     "strategy", ["naive", "er", "inc_joint", "lang_spec_task", "lang_spec_ada_t", "lang_spec_ada_f"]
 )
 def test_the_reference_is_the_lang_spec_ft_run(strategy: str, make_run: Callable[..., Run]) -> None:
-    given = (f"strategy={strategy}", "seed=2", "trainer.epochs=1")
-    reference = make_run(*given).reference()
+    arguments = (f"strategy={strategy}", "seed=2", "trainer.epochs=1")
+    reference = make_run(*arguments).reference()
     adapters = (f"strategy.expansion={strategy}",) if strategy.startswith("lang_spec_ada_") else ()
-    assert reference.id == make_run("strategy=lang_spec_ft", *adapters, *given[1:]).id
+    assert reference.id == make_run("strategy=lang_spec_ft", *adapters, *arguments[1:]).id
     assert reference.stream.kind == "independent"
 
 

@@ -60,13 +60,13 @@ def training(threads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         evaluator: Any = Evaluator,
         checkpoints: Path | None = None,
     ) -> HopTraining:
-        found, config, device = encodings(run), run.config, torch.device("cpu")
-        model = build(config.model, found.tokenizer, len(run.dataset.labels), len(run.dataset.tags), config.seed)
+        result, config, device = encodings(run), run.config, torch.device("cpu")
+        model = build(config.model, result.tokenizer, len(run.dataset.labels), len(run.dataset.tags), config.seed)
         context = Context(
             model,
             run.stream.hops[hop],
             run.stream,
-            {language: found.splits[language, "train"] for language in run.stream.languages},
+            {language: result.splits[language, "train"] for language in run.stream.languages},
             device,
             config.seed,
             config.trainer.batch_size * config.trainer.gradient_accumulation,

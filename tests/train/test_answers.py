@@ -56,14 +56,14 @@ def example(gold: tuple[int, int] | None) -> Example:
 @pytest.mark.parametrize("gold", [(2, 3), (0, 0), (5, 7), (3, 3)])
 def test_the_best_span_and_the_gold_one_s_probability(seed: int, gold: tuple[int, int]) -> None:
     readings, scores, _ = read(np.random.default_rng(seed), gold)
-    found = answers_of(readings, [example(gold)], nullable=False)
+    result = answers_of(readings, [example(gold)], nullable=False)
     i, j = max(scores, key=lambda span: max(scores[span]))
-    assert (found["answer_start"], found["answer_end"]) == ([2 * i], [2 * j + 1])
-    assert found["answer"] == [TEXT[2 * i : 2 * j + 1]]
+    assert (result["answer_start"], result["answer_end"]) == ([2 * i], [2 * j + 1])
+    assert result["answer"] == [TEXT[2 * i : 2 * j + 1]]
     total = sum(math.exp(s) for of in scores.values() for s in of)
-    wanted = sum(math.exp(s) for s in scores[gold]) / total
-    assert found["log2_gold"] == pytest.approx([math.log2(wanted)])
-    assert found["gold_answers"] == [[TEXT[2 * gold[0] : 2 * gold[1] + 1]]]
+    expected = sum(math.exp(s) for s in scores[gold]) / total
+    assert result["log2_gold"] == pytest.approx([math.log2(expected)])
+    assert result["gold_answers"] == [[TEXT[2 * gold[0] : 2 * gold[1] + 1]]]
 
 
 def test_probabilities_of_all_spans_of_the_text_sum_to_one() -> None:
@@ -80,12 +80,12 @@ def test_probabilities_of_all_spans_of_the_text_sum_to_one() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_no_answer_is_one_more_outcome_where_training_has_it(seed: int) -> None:
     readings, scores, none = read(np.random.default_rng(seed), None)
-    found = answers_of(readings, [example(None)], nullable=True)
+    result = answers_of(readings, [example(None)], nullable=True)
     best = max(max(of) for of in scores.values())
-    assert (found["answer"] == [""]) == (none > best) == (found["answer_start"] == [None])
+    assert (result["answer"] == [""]) == (none > best) == (result["answer_start"] == [None])
     total = sum(math.exp(s) for of in scores.values() for s in of) + math.exp(none)
-    assert found["log2_gold"] == pytest.approx([math.log2(math.exp(none) / total)])
-    assert found["log2_classes"] == pytest.approx([math.log2(span_count(8, LONGEST) + 1)])
+    assert result["log2_gold"] == pytest.approx([math.log2(math.exp(none) / total)])
+    assert result["log2_classes"] == pytest.approx([math.log2(span_count(8, LONGEST) + 1)])
     # Otherwise there is always an answer, and that there is none has no probability.
     alone = answers_of(readings, [example(None)], nullable=False)
     assert alone["answer"] != [""]
@@ -110,7 +110,7 @@ def test_the_loss_is_that_of_two_softmaxes_over_words() -> None:
     torch.manual_seed(0)
     head, mask = SpanHead(5), torch.tensor([[True] * 4, [True, True, False, False]])
     emissions, gold = head(torch.randn(2, 4, 5)), torch.tensor([[1, 3], [0, 0]])
-    found = head.log_likelihood(emissions, gold, mask)
+    result = head.log_likelihood(emissions, gold, mask)
     for row, words in ((0, 4), (1, 2)):
         logs = emissions[row, :words].log_softmax(dim=0)
-        assert found[row].item() == pytest.approx((logs[gold[row, 0], 0] + logs[gold[row, 1], 1]).item())
+        assert result[row].item() == pytest.approx((logs[gold[row, 0], 0] + logs[gold[row, 1], 1]).item())

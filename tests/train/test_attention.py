@@ -64,8 +64,8 @@ def test_it_is_what_the_library_computes(kind: Any, shape: Any) -> None:
     for i in range(len(sentences)):
         own = slice(*sentences.pieces.offsets[i : i + 2])
         ids = torch.tensor(sentences.pieces.values[own], dtype=torch.long)[None]
-        wanted = eager(ids, output_attentions=True).attentions[-1]  # (1, heads, L, L)
-        np.testing.assert_allclose(shares[own], wanted[0, :, 0].mean(dim=0).detach(), rtol=1e-4, atol=1e-5)
+        expected = eager(ids, output_attentions=True).attentions[-1]  # (1, heads, L, L)
+        np.testing.assert_allclose(shares[own], expected[0, :, 0].mean(dim=0).detach(), rtol=1e-4, atol=1e-5)
         assert shares[own].sum() == pytest.approx(1, rel=1e-4)
     spread = [shares[a:b].std() for a, b in zip(sentences.pieces.offsets, sentences.pieces.offsets[1:], strict=False)]
     assert max(spread) > 0.05  # not all alike
@@ -96,9 +96,9 @@ def test_words_get_the_sum_over_pieces_and_the_mean_over_occurrences() -> None:
     ]
     numbers = Ragged.of([[-1, 0, 1, 1, -1, 2, -1], [-1, 0, -1]])
     shares = np.array([0.1, 0.2, 0.05, 0.15, 0.1, 0.3, 0.1, 0.5, 0.25, 0.25])
-    found = attention.by_word(shares, numbers, examples)
-    assert found == {"gut": (3, pytest.approx((0.2 + 0.2 + 0.3) / 3)), "Gut": (1, 0.25)}
-    rows = attention.of_hop(attention.table({"de": found, "en": {}}), 2).to_pandas()
+    result = attention.by_word(shares, numbers, examples)
+    assert result == {"gut": (3, pytest.approx((0.2 + 0.2 + 0.3) / 3)), "Gut": (1, 0.25)}
+    rows = attention.of_hop(attention.table({"de": result, "en": {}}), 2).to_pandas()
     assert tuple(rows.columns) == COLUMNS
     assert rows["hop"].tolist() == [2, 2]
     assert rows["language"].tolist() == ["de", "de"]
@@ -157,8 +157,8 @@ def test_a_run_s_summary_is_that_of_its_model(task: tuple[str, ...], make_run: M
     rows = read(run)
     own = rows[(rows["hop"] == 2) & (rows["language"] == "de")].set_index("word")
     assert own["count"].to_dict() == {word: len(them) for word, them in shares.items()}
-    wanted = {word: pytest.approx(np.mean(them), abs=1e-5) for word, them in shares.items()}
-    assert own["attention"].to_dict() == wanted
+    expected = {word: pytest.approx(np.mean(them), abs=1e-5) for word, them in shares.items()}
+    assert own["attention"].to_dict() == expected
 
 
 def test_heads_alone_attend_as_the_source_does(make_run: Make, do: Do) -> None:
@@ -184,8 +184,8 @@ def test_it_is_made_without_training_again(make_run: Make, do: Do, monkeypatch: 
 
 def test_a_run_that_is_stopped_has_the_same(make_run: Make, do: Do) -> None:
     """Where other parts of the model serve other languages, which attend otherwise."""
-    given = ("strategy=lang_spec_trans", "order=[en,de]", KEPT)
-    whole, run = do(make_run(*given, outputs="whole")), make_run(*given)
+    overrides = ("strategy=lang_spec_trans", "order=[en,de]", KEPT)
+    whole, run = do(make_run(*overrides, outputs="whole")), make_run(*overrides)
     do(stopped(run, do, 4, 9, 7))
     assert predicted(run) == predicted(whole)
     assert stored(run.store) == stored(whole.store)

@@ -44,12 +44,12 @@ def test_the_mean_is_numpy_s(tmp_path: Path) -> None:
     for k, path in enumerate(files):
         halves = torch.randn(7, generator=generator).to(torch.float16)
         save_tensors(path, {"w": torch.randn(5, 4, generator=generator), "h": halves, "ids": torch.tensor([k, 2])})
-    found = mean_weights(files)
-    wanted = np.mean([load_file(path)["w"].astype(np.float64) for path in files], axis=0).astype(np.float32)
-    np.testing.assert_array_equal(found["w"].numpy(), wanted)
-    assert found["h"].dtype == torch.float16
+    result = mean_weights(files)
+    expected = np.mean([load_file(path)["w"].astype(np.float64) for path in files], axis=0).astype(np.float32)
+    np.testing.assert_array_equal(result["w"].numpy(), expected)
+    assert result["h"].dtype == torch.float16
     # What is no number that is trained is the last one's.
-    assert found["ids"].tolist() == [2, 2]
+    assert result["ids"].tolist() == [2, 2]
 
 
 def test_averages_are_evaluated_as_hops_are_and_stand_beside_the_run(
@@ -75,9 +75,9 @@ def test_averages_are_evaluated_as_hops_are_and_stand_beside_the_run(
             mean = np.mean([point[name].astype(np.float64) for point in points], axis=0)
             tensor.copy_(torch.from_numpy(mean.astype(np.float32)))
     *_, last = stages.bench.predictions(run.stages[2].hop)
-    found = predictions.read(files[1]).to_pandas()
-    language = found["language"].iloc[-1]
-    assert found.loc[found["language"] == language, "predicted"].tolist() == last["predicted"]
+    result = predictions.read(files[1]).to_pandas()
+    language = result["language"].iloc[-1]
+    assert result.loc[result["language"] == language, "predicted"].tolist() == last["predicted"]
     # Found in the store, they are not computed again.
     with monkeypatch.context() as patched:
         patched.setattr(Evaluator, "predict", lambda *_: pytest.fail("it is in the store"))
@@ -89,9 +89,9 @@ def test_averages_are_evaluated_as_hops_are_and_stand_beside_the_run(
         np.testing.assert_array_equal(after.scores[metric], before.scores[metric])
         every, last = (by_rule(after, metric, rule) for rule in rules([after])[-2:])
         np.testing.assert_array_equal(last, after.scores[metric][1:])
-        accuracy = found["predicted"] == found["gold"]
+        accuracy = result["predicted"] == result["gold"]
         if metric == "intent_accuracy":
-            by_hand = [accuracy[found["language"] == k].mean() for k in after.languages]
+            by_hand = [accuracy[result["language"] == k].mean() for k in after.languages]
             np.testing.assert_allclose(every[1], by_hand)
     # A damaged file counts for nothing.
     files[0].write_bytes(files[0].read_bytes()[:-1])
@@ -106,23 +106,23 @@ def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: C
     with pytest.raises(UsageError, match="--all: hop 1"):
         averaged(run, None)
     assert not run.directory.averages.exists()
-    code, said = xclrun("average", run.id[:-3], "--last", "2", "--outputs", str(run.outputs))
+    code, output = xclrun("average", run.id[:-3], "--last", "2", "--outputs", str(run.outputs))
     assert code == 0
-    assert said.startswith(f"{run.id}: mean of the last 2 points, 2 hops: ")
+    assert output.startswith(f"{run.id}: mean of the last 2 points, 2 hops: ")
     assert len(list(run.directory.averages.iterdir())) == 2
     for arguments, wrong in (
         (("--last", "0"), "--last 0: a whole number of at least 1"),
         ((), "one of the arguments --last --all is required"),
     ):
-        code, said = xclrun("average", run.id, *arguments, "--outputs", str(run.outputs))
+        code, output = xclrun("average", run.id, *arguments, "--outputs", str(run.outputs))
         assert code == 2
-        assert wrong in said
+        assert wrong in output
     # Of several runs none is begun where one cannot be done.
     other = do(make_run(*KEEPING, "seed=2", "evaluate.keep_points=2"))
     without = do(make_run("order=[en,de]"))
-    code, said = xclrun("average", other.id, without.id, "--last", "2", "--outputs", str(run.outputs))
+    code, output = xclrun("average", other.id, without.id, "--last", "2", "--outputs", str(run.outputs))
     assert (code, other.directory.averages.exists()) == (2, False)
-    assert f"{without.id} stored no weights of points" in said
+    assert f"{without.id} stored no weights of points" in output
     # What one damaged file of a training stands beside is not lost for it.
     folder = run.store.path(run.stages[2].train)
     point = sorted(folder.glob("point-*"))[-1]
@@ -137,12 +137,12 @@ def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: C
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["strategy=naive"], "stored no weights of points; train it with evaluate.keep_points=5"),
         (["strategy=lang_spec_task", "evaluate.keep_points=2"], "has language-specific weights"),
     ],
 )
-def test_runs_without_one_set_of_weights_have_no_average(overrides: list[str], told: str, make_run: Make) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_runs_without_one_set_of_weights_have_no_average(overrides: list[str], message: str, make_run: Make) -> None:
+    with pytest.raises(UsageError, match=message):
         averaged(make_run(*KEEPING, *overrides), 2)

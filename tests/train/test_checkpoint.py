@@ -28,13 +28,13 @@ def test_none_at_first(checkpoints: Checkpoints) -> None:
 
 
 def test_what_is_saved_is_read(checkpoints: Checkpoints) -> None:
-    given = tensors()
-    checkpoints.save(FACTS, given)
-    found = checkpoints.load()
-    assert found is not None
-    assert found[0] == FACTS
-    assert found[1].keys() == given.keys()
-    assert all(torch.equal(found[1][name], given[name]) for name in given)
+    saved = tensors()
+    checkpoints.save(FACTS, saved)
+    result = checkpoints.load()
+    assert result is not None
+    assert result[0] == FACTS
+    assert result[1].keys() == saved.keys()
+    assert all(torch.equal(result[1][name], saved[name]) for name in saved)
     checkpoints.clear()
     assert checkpoints.load() is None
     assert not checkpoints.folder.exists()
@@ -44,9 +44,9 @@ def test_one_is_kept(checkpoints: Checkpoints) -> None:
     for step in (9, 10, 100):
         checkpoints.save({**FACTS, "step": step}, tensors(step))
         assert len(list(checkpoints.folder.iterdir())) == 1
-    found = checkpoints.load()
-    assert found is not None
-    assert (found[0]["step"], found[1]["optimizer/0.step"].item()) == (100, 100)
+    result = checkpoints.load()
+    assert result is not None
+    assert (result[0]["step"], result[1]["optimizer/0.step"].item()) == (100, 100)
 
 
 def test_the_newest_by_step_is_read(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,9 +57,9 @@ def test_the_newest_by_step_is_read(checkpoints: Checkpoints, monkeypatch: pytes
         checkpoints.folder.mkdir(parents=True, exist_ok=True)
         for path in other.folder.iterdir():
             path.rename(checkpoints.folder / path.name)
-    found = checkpoints.load()
-    assert found is not None
-    assert found[0]["step"] == 1000
+    result = checkpoints.load()
+    assert result is not None
+    assert result[0]["step"] == 1000
 
 
 # Of the last byte, which belongs to a tensor, only the checksum can tell.
@@ -79,12 +79,12 @@ def test_a_damaged_one_is_said_and_the_one_before_is_read(how: str, checkpoints:
     [newer] = checkpoints.folder.iterdir()
     older.write_bytes(content)
     newer.write_bytes(DAMAGE[how](newer.read_bytes()))
-    told: list[str] = []
-    found = Checkpoints(checkpoints.folder, told.append).load()
-    assert found is not None
-    assert (found[0], found[1]["model/a"].unique().tolist()) == (FACTS, [1.0])
-    assert len(told) == 1
-    assert str(newer) in told[0]
+    message: list[str] = []
+    result = Checkpoints(checkpoints.folder, message.append).load()
+    assert result is not None
+    assert (result[0], result[1]["model/a"].unique().tolist()) == (FACTS, [1.0])
+    assert len(message) == 1
+    assert str(newer) in message[0]
 
 
 def test_a_save_that_fails_leaves_the_one_before(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +97,9 @@ def test_a_save_that_fails_leaves_the_one_before(checkpoints: Checkpoints, monke
         patch.setattr("xclrun.store.files.os.replace", fails)
         with pytest.raises(KeyboardInterrupt):
             checkpoints.save({**FACTS, "step": 13}, tensors())
-    found = checkpoints.load()
-    assert found is not None
-    assert found[0]["step"] == 12
+    result = checkpoints.load()
+    assert result is not None
+    assert result[0]["step"] == 12
     assert len(list(checkpoints.folder.iterdir())) == 1
 
 

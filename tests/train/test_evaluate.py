@@ -125,14 +125,14 @@ def test_predictions_are_read_in_one_copy_a_batch_while_the_next_batch_is_comput
         events.append("forward")
         return predict(batch)
 
-    wanted = rows(model, run)
+    reference = rows(model, run)
     monkeypatch.setattr(evaluate, "received", noting)
     encoded = encodings(run).splits["en", "test"]
-    found = evaluator(run).predict(model, encoded, "en", "test", predicting)
+    result = evaluator(run).predict(model, encoded, "en", "test", predicting)
     one, two, three = (["forward", f"copy {i}"] for i in range(3))
     assert events == [*one, *two, "read 0", *three, "read 1", "read 2"]
-    assert found["predicted"] == wanted["predicted"]
-    assert found["predicted_tags"] == wanted["predicted_tags"]
+    assert result["predicted"] == reference["predicted"]
+    assert result["predicted_tags"] == reference["predicted_tags"]
 
 
 def test_counts_per_sentence_are_those_of_its_spans(model_and_run: tuple[Model, Run]) -> None:
@@ -141,8 +141,8 @@ def test_counts_per_sentence_are_those_of_its_spans(model_and_run: tuple[Model, 
     gold, predicted = tags(run, columns, "en")
     assert [*map(len, gold)] == [*map(len, predicted)] == columns["tokens"]
     for i, pair in enumerate(zip(gold, predicted, strict=True)):
-        wanted, found = (set(seqeval.metrics.sequence_labeling.get_entities(list(tags))) for tags in pair)
-        counts = len(wanted & found), len(found - wanted), len(wanted - found)
+        reference, result = (set(seqeval.metrics.sequence_labeling.get_entities(list(tags))) for tags in pair)
+        counts = len(reference & result), len(result - reference), len(reference - result)
         assert (columns["tp"][i], columns["fp"][i], columns["fn"][i]) == counts
     assert sum(columns["tp"]) > 0
     assert sum(columns["fn"]) > 0
@@ -166,12 +166,12 @@ def test_probabilities_are_the_model_s(model_and_run: tuple[Model, Run]) -> None
     """p(gold) > 1/2 is right: p(label) of the predicted one is the largest, so is p(tags) of the predicted sequence."""
     model, run = model_and_run
     columns = rows(model, run)
-    for i, (gold, found) in enumerate(zip(columns["gold"], columns["predicted"], strict=True)):
+    for i, (gold, result) in enumerate(zip(columns["gold"], columns["predicted"], strict=True)):
         if columns["log2_gold"][i] > -1:
-            assert gold == found
-    for i, (gold, found) in enumerate(zip(columns["gold_tags"], columns["predicted_tags"], strict=True)):
+            assert gold == result
+    for i, (gold, result) in enumerate(zip(columns["gold_tags"], columns["predicted_tags"], strict=True)):
         if columns["log2_gold_tags"][i] > -1:
-            assert gold == found
+            assert gold == result
     assert max(columns["log2_gold_tags"]) > -1
 
 

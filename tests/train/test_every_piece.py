@@ -41,15 +41,15 @@ def test_every_piece_has_a_tag_and_words_are_scored_on_their_first(make_run: Mak
         assert emissions.shape == (1, len(words), len(names) + 1)
         [path] = model.tagger.crf.decode(emissions, mask)
         # X on a first piece counts as O.
-        wanted = [(*names, "O")[tag] for tag, f in zip(path, first, strict=True) if f]
-        assert [names[tag] for tag in row["predicted_tags"]] == wanted
+        expected = [(*names, "O")[tag] for tag, f in zip(path, first, strict=True) if f]
+        assert [names[tag] for tag in row["predicted_tags"]] == expected
         assert row["log2_gold_tags"] == pytest.approx(likelihood.item() / math.log(2), rel=1e-4)
         tails += first.count(False)
     assert tails
     with torch.no_grad():
         model.tagger.linear.bias[-1] += 1000.0
-    found = stages.bench.evaluator.predict(model, encoded, "en", "test")["predicted_tags"]
-    assert {names[tag] for row in found for tag in row} == {"O"}
+    result = stages.bench.evaluator.predict(model, encoded, "en", "test")["predicted_tags"]
+    assert {names[tag] for row in result for tag in row} == {"O"}
 
 
 @pytest.mark.parametrize(

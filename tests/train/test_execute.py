@@ -73,10 +73,10 @@ def finished(alone: Callable[..., Any], make_run: Make) -> Make:
 def test_reference_models_are_naive_s_first_hops(alone: Callable[..., Any]) -> None:
     reference = alone("strategy=lang_spec_ft")[0]
     for order in ("order=[de,en,es]", "order=[es,en,de]"):
-        found, _, run = alone("strategy=naive", order)
+        result, _, run = alone("strategy=naive", order)
         # So is the evaluation before any training.
         for key in (run.stages[0].evaluation, run.stages[1].train, run.stages[1].evaluation):
-            assert found[key] == reference[key]
+            assert result[key] == reference[key]
 
 
 def test_bf16_that_the_cpu_emulates_is_told_once(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,13 +114,13 @@ def test_the_same_seed_gives_the_same_and_another_another(alone: Callable[..., A
 
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_the_same_number_of_threads_gives_the_same(threads: int, make_run: Make, do: Do) -> None:
-    found = []
+    result = []
     for name in ("one", "two"):
         run = do(make_run("order=[es,de]", "trainer.epochs=1", f"runtime.threads={threads}", outputs=name))
         assert torch.get_num_threads() == threads
         assert run.directory.read_manifest()["environment"]["threads"] == str(threads)
-        found.append((stored(run.store), predicted(run)))
-    assert found[0] == found[1]
+        result.append((stored(run.store), predicted(run)))
+    assert result[0] == result[1]
 
 
 # --- Files of record.
@@ -145,11 +145,11 @@ def test_files_of_record(alone: Callable[..., Any]) -> None:
 
 def test_predictions_cover_every_test_sentence_after_every_hop(alone: Callable[..., Any]) -> None:
     _, _, run = alone("strategy=er")
-    wanted = {(language, e.id) for language in ("en", "de", "es") for e in run.dataset.split(language, "test")}
+    expected = {(language, e.id) for language in ("en", "de", "es") for e in run.dataset.split(language, "test")}
     for stage in some(run.stages):
         rows = predictions.read(run.directory.predictions(stage.hop.index)).to_pandas()
-        assert len(rows) == len(wanted) == 25
-        assert set(zip(rows["language"], rows["example_id"], strict=True)) == wanted
+        assert len(rows) == len(expected) == 25
+        assert set(zip(rows["language"], rows["example_id"], strict=True)) == expected
         assert set(rows["hop"]) == {stage.hop.index}
         assert set(rows["run_id"]) == {run.id}
 
@@ -274,12 +274,12 @@ def test_sentences_that_are_cut_are_counted_and_told(make_run: Make, do: Do, mon
     hearing = Hearing()
     run = do(make_run("model.max_length=8", *SHORT), hearing)
     truncated = run.directory.read_manifest()["data"]["truncated"]
-    cut = {f"{language}/{split}": found.truncated for (language, split), found in encodings(run).splits.items()}
+    cut = {f"{language}/{split}": result.truncated for (language, split), result in encodings(run).splits.items()}
     assert truncated == {name: number for name, number in cut.items() if number}
     assert truncated["en/train"] > 0
-    [told] = hearing.notes
-    assert told.startswith("model.max_length=8 truncates many sentences (")
-    assert f"en/train: {truncated['en/train']} of {len(run.dataset.split('en', 'train'))}" in told
+    [message] = hearing.notes
+    assert message.startswith("model.max_length=8 truncates many sentences (")
+    assert f"en/train: {truncated['en/train']} of {len(run.dataset.split('en', 'train'))}" in message
     # A few in a split are what long sentences are.
     monkeypatch.setattr(execute, "CUT", truncated["en/train"] / len(run.dataset.split("en", "train")))
     assert execute.cut_short({"en/train": truncated["en/train"]}, run) is None
@@ -296,7 +296,7 @@ def test_a_store_elsewhere(make_run: Make, do: Do, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "overrides", "told"),
+    ("where", "overrides", "message"),
     [
         (
             "train.loop",
@@ -312,16 +312,16 @@ def test_a_store_elsewhere(make_run: Make, do: Do, tmp_path: Path) -> None:
     ],
 )
 def test_without_memory_the_phase_and_the_keys_that_help_are_told(
-    where: str, overrides: tuple[str, ...], told: str, make_run: Make, compose: Callable[..., Any]
+    where: str, overrides: tuple[str, ...], message: str, make_run: Make, compose: Callable[..., Any]
 ) -> None:
     run = make_run(*overrides)
     try:
         exec("import torch\nraise torch.cuda.OutOfMemoryError('CUDA out of memory')", {"__name__": f"xclrun.{where}"})
     except torch.cuda.OutOfMemoryError as error:
-        found = str(execute._translated(error, run))
-    assert found.startswith(f"the GPU is out of memory during {told}")
+        result = str(execute._translated(error, run))
+    assert result.startswith(f"the GPU is out of memory during {message}")
     # Every key that is advised is there.
-    keys = [word for word in found.partition("try ")[2].split() if "=" in word]
+    keys = [word for word in result.partition("try ")[2].split() if "=" in word]
     compose(*keys)
 
 
@@ -333,11 +333,11 @@ def test_an_operation_without_a_deterministic_algorithm_names_the_key(make_run: 
             torch.nn.functional.max_unpool1d(torch.ones(1, 1, 2), torch.tensor([[[0, 2]]]), 2)
     finally:
         torch.use_deterministic_algorithms(False)
-    found = execute._translated(raised.value, make_run())
-    assert isinstance(found, RunError)
-    assert str(found).startswith("runtime.deterministic=true: ")
-    assert str(found).endswith("; use runtime.deterministic=false")
-    assert "\n" not in str(found)
+    result = execute._translated(raised.value, make_run())
+    assert isinstance(result, RunError)
+    assert str(result).startswith("runtime.deterministic=true: ")
+    assert str(result).endswith("; use runtime.deterministic=false")
+    assert "\n" not in str(result)
 
 
 def test_a_manifest_names_the_device(alone: Callable[..., Any]) -> None:

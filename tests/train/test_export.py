@@ -45,17 +45,17 @@ def agree(run: Run, folder: Path, model: Any, adapter: bool = False) -> None:
     bench = graph(run).bench
     encoded, kept = bench.encodings.splits["de", "test"], bench.encodings.kept
     for i, example in enumerate(run.dataset.split("de", "test")[:4]):
-        given = tokenizer(list(example.tokens), is_split_into_words=True, return_tensors="pt")
+        encoding = tokenizer(list(example.tokens), is_split_into_words=True, return_tensors="pt")
         batch = encoded.batch([i])
         ids = batch.input_ids if kept is None else torch.from_numpy(kept)[batch.input_ids]
-        assert torch.equal(given["input_ids"], ids)
-        found = encoder(**given)
+        assert torch.equal(encoding["input_ids"], ids)
+        result = encoder(**encoding)
         hidden = model.encoder(
             input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
         ).last_hidden_state
-        assert (found.last_hidden_state - hidden).abs().max() < 1e-6
+        assert (result.last_hidden_state - hidden).abs().max() < 1e-6
         if model.pooler is not None:
-            assert (found.pooler_output - model.pooler(hidden)).abs().max() < 1e-6
+            assert (result.pooler_output - model.pooler(hidden)).abs().max() < 1e-6
 
 
 def test_the_encoder_is_read_by_transformers_and_computes_the_same(alone: Callable[..., Any], tmp_path: Path) -> None:
@@ -136,16 +136,16 @@ def test_what_cannot_be_exported_is_told(make_run: Make, do: Do, tmp_path: Path,
         export(run, 2, "dee", tmp_path / "x")
     with pytest.raises(UsageError, match="omit this option"):
         export(run, 2, "de", tmp_path / "x")
-    given = ("export", run.id[:-3], str(tmp_path / "done"), "--outputs", str(run.outputs), "--hop", "1")
-    code, said = xclrun(*given)
-    assert (code, said) == (0, f"hop 1 of {run.id}: {tmp_path / 'done'}\n")
-    code, said = xclrun(*given)
+    arguments = ("export", run.id[:-3], str(tmp_path / "done"), "--outputs", str(run.outputs), "--hop", "1")
+    code, output = xclrun(*arguments)
+    assert (code, output) == (0, f"hop 1 of {run.id}: {tmp_path / 'done'}\n")
+    code, output = xclrun(*arguments)
     assert code == 2
-    assert f"{tmp_path / 'done'}: already exists" in said
+    assert f"{tmp_path / 'done'}: already exists" in output
     # Outputs that were moved since: the weights are looked for beside the run.
     moved = run.outputs.rename(tmp_path / "moved")
-    code, said = xclrun("export", run.id, str(tmp_path / "again"), "--outputs", str(moved))
-    assert (code, said) == (0, f"hop 2 of {run.id}: {tmp_path / 'again'}\n")
+    code, output = xclrun("export", run.id, str(tmp_path / "again"), "--outputs", str(moved))
+    assert (code, output) == (0, f"hop 2 of {run.id}: {tmp_path / 'again'}\n")
     moved.rename(run.outputs)
     run.store.path(run.stages[1].train).rename(tmp_path / "gone")
     with pytest.raises(RunError, match=r"weights of hop 1 \(en\) are no longer in the store"):

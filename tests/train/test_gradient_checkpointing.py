@@ -38,8 +38,8 @@ def saved_bytes(training: HopTraining) -> int:
 @pytest.mark.parametrize("overrides", [("strategy=agem",), ("trainer.packing=true", "strategy=er")], ids=["agem", "er"])
 def test_results_are_bit_identical(overrides: tuple[str, ...], make_run: Make, do: Make) -> None:
     """With dropout, which the backward pass repeats."""
-    given = (*overrides, "order=[en,de]", "trainer.epochs=1")
-    run, plain = make_run(*given, ON, outputs="checkpointed"), make_run(*given, outputs="plain")
+    settings = (*overrides, "order=[en,de]", "trainer.epochs=1")
+    run, plain = make_run(*settings, ON, outputs="checkpointed"), make_run(*settings, outputs="plain")
     assert run.id == plain.id
     assert predicted(do(run)) == predicted(do(plain))
 

@@ -38,8 +38,8 @@ def test_by_hand() -> None:
         rows.grad = torch.tensor([one])
         rest.grad = None if other is None else torch.tensor([other])
         overlap.look(step)
-    found = [tuple(row.values()) for row in overlap.table().to_pylist()]
-    assert found == [
+    result = [tuple(row.values()) for row in overlap.table().to_pylist()]
+    assert result == [
         (1, "embeddings", 2, None, None),
         (1, "rest", 2, None, None),
         (2, "embeddings", 2, 1, 3),
@@ -84,10 +84,10 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
 
 def check_stops_and_that_nothing_else_changes(table: str, on: str, whole: Run, make_run: Make, do: Do) -> None:
     """Compare with a run that was stopped, and with one of which nothing is noted."""
-    found = rows(getattr(whole.directory, table))
+    result = rows(getattr(whole.directory, table))
     assert getattr(whole.directory, table).name in whole.directory.read_done()
     again = do(stopped(make_run(*ER, on), do, 1, 4, 3))
-    assert rows(getattr(again.directory, table)) == found
+    assert rows(getattr(again.directory, table)) == result
     assert stored(again.store) == stored(whole.store)
     plain = do(make_run(*ER, outputs="plain"))
     assert not getattr(plain.directory, table).exists()
@@ -99,7 +99,7 @@ def check_stops_and_that_nothing_else_changes(table: str, on: str, whole: Run, m
 
 
 def test_overlap_is_that_of_sets_of_positions(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted: list[tuple[Any, ...]] = []
+    expected: list[tuple[Any, ...]] = []
     before: set[tuple[str, int]] | None = None
 
     def look(context: Any, step: int) -> None:
@@ -112,58 +112,58 @@ def test_overlap_is_that_of_sets_of_positions(make_run: Make, do: Do, monkeypatc
         }
         for part in PARTS:
             one, other = (
-                {x for x in found or () if x[0].startswith("encoder.embeddings.") == (part == "embeddings")}
-                for found in (now, before)
+                {x for x in result or () if x[0].startswith("encoder.embeddings.") == (part == "embeddings")}
+                for result in (now, before)
             )
             pair = (len(one & other), len(one | other)) if before is not None else (None, None)
-            wanted.append((context.hop.index, step, part, len(one), *pair))
+            expected.append((context.hop.index, step, part, len(one), *pair))
         before = now
 
     whole = make_run(*ER, ON, outputs="whole")
     main_steps(whole, do, monkeypatch, look)
-    found = rows(whole.directory.overlap)
-    assert found == wanted
-    assert [row[:3] for row in found[::2]] == [
+    result = rows(whole.directory.overlap)
+    assert result == expected
+    assert [row[:3] for row in result[::2]] == [
         (h, s, "embeddings") for h, n in ((1, 6), (2, 5)) for s in range(1, n + 1)
     ]
     # Rows of word pieces come and go; dense weights nearly always have a gradient.
     shares = {
-        part: [both / either for *_, p, _, both, either in found[2:] if p == part] for part in ("embeddings", "rest")
+        part: [both / either for *_, p, _, both, either in result[2:] if p == part] for part in ("embeddings", "rest")
     }
     assert max(shares["embeddings"]) < 0.95 < min(shares["rest"])
     check_stops_and_that_nothing_else_changes("overlap", ON, whole, make_run, do)
 
 
 def test_class_gradients_are_sums_of_the_head_s(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted: list[tuple[Any, ...]] = []
+    expected: list[tuple[Any, ...]] = []
     whole = make_run(*ER, CLASSES, outputs="whole")
 
     def look(context: Any, step: int) -> None:
         sums = context.model.intent.weight.grad.numpy().astype(np.float64).sum(axis=1)
         pairs = zip(whole.dataset.labels, sums, strict=True)
-        wanted.extend((context.hop.index, step, label, value) for label, value in pairs)
+        expected.extend((context.hop.index, step, label, value) for label, value in pairs)
 
     main_steps(whole, do, monkeypatch, look)
-    found = rows(whole.directory.class_gradients)
-    assert [row[:3] for row in found] == [row[:3] for row in wanted]
-    np.testing.assert_allclose([row[3] for row in found], [row[3] for row in wanted], atol=1e-6)
-    assert {row[0] for row in found} == {1, 2}
-    assert max(abs(row[3]) for row in found) > 1e-3
+    result = rows(whole.directory.class_gradients)
+    assert [row[:3] for row in result] == [row[:3] for row in expected]
+    np.testing.assert_allclose([row[3] for row in result], [row[3] for row in expected], atol=1e-6)
+    assert {row[0] for row in result} == {1, 2}
+    assert max(abs(row[3]) for row in result) > 1e-3
     # The rows of a softmax head sum to about zero at each step: what one class gains others lose.
-    sums = np.array([row[3] for row in found]).reshape(-1, len(whole.dataset.labels)).sum(axis=1)
+    sums = np.array([row[3] for row in result]).reshape(-1, len(whole.dataset.labels)).sum(axis=1)
     np.testing.assert_allclose(sums, 0, atol=1e-4)
     check_stops_and_that_nothing_else_changes("class_gradients", CLASSES, whole, make_run, do)
 
 
 def test_a_hop_whose_parent_has_gone_from_the_store_is_compared_with_it_all_the_same(make_run: Make, do: Do) -> None:
     """Evaluations outlive weights: the parent is trained again for its last gradients."""
-    wanted, run = (do(make_run("order=[en,de]", "trainer.epochs=1", ON, outputs=name)) for name in ("kept", "gone"))
+    expected, run = (do(make_run("order=[en,de]", "trainer.epochs=1", ON, outputs=name)) for name in ("kept", "gone"))
     before = rows(run.directory.overlap)
     for stage in run.stages[1:]:
         shutil.rmtree(run.store.path(stage.train))
     shutil.rmtree(run.store.path(run.stages[2].evaluation))
     os.unlink(run.directory.done)
-    assert rows(do(run).directory.overlap) == before == rows(wanted.directory.overlap)
+    assert rows(do(run).directory.overlap) == before == rows(expected.directory.overlap)
 
 
 def test_gradients_are_looked_at_before_a_strategy_changes_them(

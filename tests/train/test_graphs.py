@@ -43,18 +43,18 @@ STRATEGIES_IN_STEPS = {
 def second_hop(make_run: Make, training: Callable[..., HopTraining]) -> Callable[..., tuple[HopTraining, Tape]]:
     """Put the training of a second hop together; with a tape where it is ``recorded``."""
 
-    def make(*overrides: str, recorded: bool = True, **given: Any) -> tuple[HopTraining, Tape]:
+    def make(*overrides: str, recorded: bool = True, **arguments: Any) -> tuple[HopTraining, Tape]:
         run = make_run(*GRAPHS, *overrides)
         strategy = run.strategy()
         first = training(run, hop=1, strategy=strategy)
         strategy.begin_hop(first.context)
         strategy.end_hop(first.context)
-        found, tape = training(run, hop=2, strategy=strategy, **given), Tape()
+        result, tape = training(run, hop=2, strategy=strategy, **arguments), Tape()
         # The strategy's state is of the first training's model, which is the same untrained one.
-        strategy.begin_hop(found.context)
+        strategy.begin_hop(result.context)
         if recorded:
-            found.record(tape)
-        return found, tape
+            result.record(tape)
+        return result, tape
 
     return make
 
@@ -65,20 +65,20 @@ def second_hop(make_run: Make, training: Callable[..., HopTraining]) -> Callable
 def test_recorded_steps_train_the_same_bits(
     strategy: str, second_hop: Callable[..., tuple[HopTraining, Tape]], tmp_path: Path
 ) -> None:
-    found = {}
+    result = {}
     for recorded in (False, True):
         hop, tape = second_hop(
             *STRATEGIES_IN_STEPS[strategy], recorded=recorded, checkpoints=tmp_path / f"kept {recorded}"
         )
         facts = hop.run()
-        found[recorded] = (
+        result[recorded] = (
             copied(hop.context.model),
             optimizer_state(hop.optimizer, hop.context.model),
             facts | {"seconds": 0},
         )
-    assert same(found[True][0], found[False][0])
-    assert same(found[True][1], found[False][1])
-    assert found[True][2] == found[False][2]
+    assert same(result[True][0], result[False][0])
+    assert same(result[True][1], result[False][1])
+    assert result[True][2] == result[False][2]
     # Some were repeated indeed, after the first one, which recording took.
     assert tape.repeated > tape.recorded > 0
 
@@ -88,14 +88,14 @@ def test_a_hop_that_was_stopped_goes_on_to_the_same_bits(
     second_hop: Callable[..., tuple[HopTraining, Tape]], tmp_path: Path
 ) -> None:
     """After the stop, steps whose shape came up before are taken unrecorded at first."""
-    given = (*STRATEGIES_IN_STEPS["er"], "trainer.epochs=5")
-    whole, _ = second_hop(*given, checkpoints=tmp_path / "whole")
+    arguments = (*STRATEGIES_IN_STEPS["er"], "trainer.epochs=5")
+    whole, _ = second_hop(*arguments, checkpoints=tmp_path / "whole")
     whole.run()
     at = StopAt(4)
-    stopped, _ = second_hop(*given, checkpoints=tmp_path / "stopped", listener=at, stop=at.stop)
+    stopped, _ = second_hop(*arguments, checkpoints=tmp_path / "stopped", listener=at, stop=at.stop)
     with pytest.raises(Stopped):
         stopped.run()
-    again, tape = second_hop(*given, checkpoints=tmp_path / "stopped")
+    again, tape = second_hop(*arguments, checkpoints=tmp_path / "stopped")
     again.run()
     assert tape.recorded
     assert same(copied(again.context.model), copied(whole.context.model))

@@ -27,17 +27,17 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[str]]]:
     """Name what is alive of models, trainings and optimisers that were made since, while no garbage is searched for."""
     # Loading it leaves cycles behind that hold the frames of whoever asked for it.
     importlib.import_module("transformers.models.bert.modeling_bert")
-    made: list[weakref.ref[Any]] = []
+    created: list[weakref.ref[Any]] = []
     for kind in (Model, HopTraining, torch.optim.Adam):
 
         def noted(self: Any, *args: Any, begin: Any = kind.__init__, **named: Any) -> None:
-            made.append(weakref.ref(self))
+            created.append(weakref.ref(self))
             begin(self, *args, **named)
 
         monkeypatch.setattr(kind, "__init__", noted)
     gc.collect()
     gc.disable()
-    yield lambda: sorted(type(thing).__name__ for ref in made if (thing := ref()) is not None)
+    yield lambda: sorted(type(thing).__name__ for ref in created if (thing := ref()) is not None)
     gc.enable()
 
 
@@ -74,13 +74,13 @@ def test_a_run_holds_one_model_and_no_training_between_hops(
 def test_a_run_that_failed_holds_nothing(
     alive: Callable[[], list[str]], make_run: Make, do: Make, monkeypatch: Any
 ) -> None:
-    for raised, told in ((OSError(28, "No space left on device"), RunError), (ValueError("?"), ValueError)):
+    for raised, message in ((OSError(28, "No space left on device"), RunError), (ValueError("?"), ValueError)):
 
         def failing(*args: Any, error: BaseException = raised) -> Any:
             raise error
 
         monkeypatch.setattr(ExperienceReplay, "loss", failing)
-        with contextlib.suppress(told):
+        with contextlib.suppress(message):
             do(make_run(*KINDS[0]))
         raised.__traceback__ = None
         assert alive() == []

@@ -57,11 +57,11 @@ class Noting(Listener):
 
 def scripted(*scores: float) -> type[Evaluator]:
     """Return an evaluator whose dev scores are given, epoch by epoch."""
-    left = iter(scores)
+    remaining = iter(scores)
 
     class Scripted(Evaluator):
         def scores(self, columns: dict[str, list[Any]]) -> dict[str, float]:
-            return {"intent_accuracy": next(left)}
+            return {"intent_accuracy": next(remaining)}
 
     return Scripted
 
@@ -90,16 +90,16 @@ def by_hand(training: HopTraining, epochs: int) -> dict[str, Tensor]:
 def test_two_epochs_equal_a_loop_written_by_hand(dropout: float, make_run: Make, training: Training) -> None:
     run = make_run("trainer.selection=last", f"model.dropout={dropout}")
     expected = by_hand(training(run), epochs=2)
-    found = training(run)
-    before = copied(found.context.model)
+    result = training(run)
+    before = copied(result.context.model)
     # As a pretrained encoder comes, and as an evaluation leaves it.
-    found.context.model.eval()
-    counted = found.run()
-    assert same(copied(found.context.model), expected)
+    result.context.model.eval()
+    counted = result.run()
+    assert same(copied(result.context.model), expected)
     assert not same(before, expected)
     # 22 sentences are six batches, the last one of two.
     assert (counted["epoch"], counted["step"], counted["updates"], counted["examples"]) == (2, 12, 12, 44)
-    assert counted["tokens"] == 2 * int(found.context.train["en"].lengths.sum())
+    assert counted["tokens"] == 2 * int(result.context.train["en"].lengths.sum())
 
 
 def test_accumulated_batches_equal_one_large_batch(make_run: Make, training: Training) -> None:
@@ -128,8 +128,8 @@ def test_learning_rate_of_every_step(make_run: Make, training: Training) -> None
     """A quarter of 12 steps rises: 1/3, 2/3, 1, then 9 steps down; other schedules are in the tests of `lr_factor`."""
     noting = Noting()
     noting.hears(training(make_run("trainer.schedule=linear", "trainer.warmup=0.25", "model.lr=2e-3"))).run()
-    wanted = [(t + 1) / 3 if t < 3 else 1 - (t - 3) / 9 for t in range(TOTAL)]
-    assert noting.rates == pytest.approx([2e-3 * factor for factor in wanted])
+    reference = [(t + 1) / 3 if t < 3 else 1 - (t - 3) / 9 for t in range(TOTAL)]
+    assert noting.rates == pytest.approx([2e-3 * factor for factor in reference])
 
 
 def test_replayed_steps_have_the_rate_of_their_main_step(make_run: Make, training: Training) -> None:
@@ -252,8 +252,8 @@ def test_the_best_or_the_last_epoch_is_kept_and_patience_ends_the_hop(
     counted = trained.run()
     assert counted["epoch"] == epochs
     assert (counted["best_epoch"], counted["best_step"], counted["best_score"]) == (best, 6 * best, scores[best - 1])
-    kept, found = best if selection is Selection.best else epochs, copied(trained.context.model)
-    assert [same(found, weights) for weights in noting.weights] == [epoch == kept for epoch in range(1, epochs + 1)]
+    kept, result = best if selection is Selection.best else epochs, copied(trained.context.model)
+    assert [same(result, weights) for weights in noting.weights] == [epoch == kept for epoch in range(1, epochs + 1)]
 
 
 class OnGpu:
@@ -276,10 +276,10 @@ def test_the_best_weights_stay_on_a_gpu_that_has_room(
     """Two tensors of 100 bytes need 400 free, so that a later step still finds memory."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 10_000))
     tensors: Any = {"a": OnGpu(), "b": OnGpu(), "on the CPU": torch.ones(1000)}
-    found = loop._copied(tensors)
-    assert (found["a"], found["b"]) == (expected, expected)
-    assert found["on the CPU"] is not tensors["on the CPU"]
-    assert torch.equal(found["on the CPU"], tensors["on the CPU"])
+    result = loop._copied(tensors)
+    assert (result["a"], result["b"]) == (expected, expected)
+    assert result["on the CPU"] is not tensors["on the CPU"]
+    assert torch.equal(result["on the CPU"], tensors["on the CPU"])
 
 
 # --- What is told.
@@ -350,10 +350,10 @@ def test_looking_now_and_then_counts_the_same(every: int, make_run: Make, traini
     """As on a GPU, which a look at every loss would hold up."""
     plain, rare = training(make_run()), training(make_run())
     rare.look_every = every
-    wanted, found = plain.run(), rare.run()
+    reference, result = plain.run(), rare.run()
     assert same(copied(plain.context.model), copied(rare.context.model))
-    assert [e["loss"] for e in found["epochs"]] == pytest.approx([e["loss"] for e in wanted["epochs"]])
-    assert found["tokens"] == wanted["tokens"]
+    assert [e["loss"] for e in result["epochs"]] == pytest.approx([e["loss"] for e in reference["epochs"]])
+    assert result["tokens"] == reference["tokens"]
 
 
 def test_bf16_trains_the_encoder_and_leaves_the_crf_in_fp32(
@@ -363,11 +363,11 @@ def test_bf16_trains_the_encoder_and_leaves_the_crf_in_fp32(
     half = training(make_run("trainer.precision=bf16"))
     model = half.context.model
     model.encoder.encoder.layer[0].intermediate.dense.register_forward_hook(
-        lambda module, given, output: types["encoder"].add(output.dtype)
+        lambda module, settings, output: types["encoder"].add(output.dtype)
     )
     assert model.tagger is not None
     model.tagger.crf.register_forward_hook(
-        lambda module, given, output: types["crf"].update({given[0].dtype, output.dtype})
+        lambda module, settings, output: types["crf"].update({settings[0].dtype, output.dtype})
     )
     counted = half.run()
     assert types == {"encoder": {torch.bfloat16}, "crf": {torch.float32}}

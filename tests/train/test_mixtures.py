@@ -40,10 +40,10 @@ def test_an_order_of_a_mixture_and_a_key() -> None:
 
 
 def test_blocks_after_a_mixture() -> None:
-    made = in_blocks([Mixture(("b", "a")), "c"], 3, sequence)
-    assert made.languages == ("b", "a", "c")
-    assert [hop.name for hop in made.hops] == ["before fine-tuning", "a+b", "c#1", "c#2"]
-    assert [hop.codes for hop in made.hops] == ["", "c#1", "c#2", "c#3"]
+    created = in_blocks([Mixture(("b", "a")), "c"], 3, sequence)
+    assert created.languages == ("b", "a", "c")
+    assert [hop.name for hop in created.hops] == ["before fine-tuning", "a+b", "c#1", "c#2"]
+    assert [hop.codes for hop in created.hops] == ["", "c#1", "c#2", "c#3"]
     with pytest.raises(ValueError, match=r"^blocks are of one key, and the last in order is the mixture b\+a$"):
         in_blocks(["c", Mixture(("b", "a"))], 3, sequence)
 
@@ -72,8 +72,8 @@ def test_batches_against_brute_force(size: int, make_run: Make) -> None:
         rows = endless[name][taken[name] : taken[name] + size]
         taken[name] += size
         assert batch.indices.tolist() == (rows + sum(SIZES[other] for other in names[:key])).tolist()
-        wanted = parts[key].batch(rows)
-        assert all((wanted.tensors[name] == tensor).all() for name, tensor in batch.tensors.items())
+        expected = parts[key].batch(rows)
+        assert all((expected.tensors[name] == tensor).all() for name, tensor in batch.tensors.items())
     for begin in (1, 17, 39):
         again = Mixed(parts, names, size, 40, generator).batches(0, begin)
         assert [batch.indices.tolist() for batch in again] == [b.indices.tolist() for b in batches[begin:]]
@@ -127,7 +127,7 @@ def test_without_a_number_of_steps_it_takes_as_many_as_passes_would(make_run: Ma
 @pytest.mark.parametrize("strategy", ["er", "ewc_online", "replay"])
 def test_killed_and_resumed_it_is_the_same(strategy: str, make_run: Make, do: Do) -> None:
     small = ("strategy.replay_interval=5", "strategy.replay_number=4") if strategy == "replay" else ()
-    given = (*MIXED, f"strategy={strategy}", "evaluate.every_examples=10", "dataset.replay.every_k=1", *small)
-    wanted, run = do(make_run(*given, outputs="undisturbed")), make_run(*given)
+    overrides = (*MIXED, f"strategy={strategy}", "evaluate.every_examples=10", "dataset.replay.every_k=1", *small)
+    expected, run = do(make_run(*overrides, outputs="undisturbed")), make_run(*overrides)
     do(stopped(run, do, 3, 3, 4))
-    assert (stored(run.store), predicted(run)) == (stored(wanted.store), predicted(wanted))
+    assert (stored(run.store), predicted(run)) == (stored(expected.store), predicted(expected))

@@ -48,8 +48,8 @@ def test_frozen_parameters_are_left_out() -> None:
 
 @pytest.mark.parametrize("kind", list(Optimizer))
 def test_a_state_taken_apart_and_put_together_goes_on_alike(kind: Optimizer) -> None:
-    def step(optimizer: torch.optim.Optimizer, given: torch.nn.ParameterList, i: int) -> None:
-        for p in (given[0], given[2]):
+    def step(optimizer: torch.optim.Optimizer, weights: torch.nn.ParameterList, i: int) -> None:
+        for p in (weights[0], weights[2]):
             p.grad = torch.sin(torch.arange(len(p)) + i)
         set_lr(optimizer, 0.1 / (1 + i))
         optimizer.step()

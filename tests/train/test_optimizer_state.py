@@ -34,7 +34,7 @@ def test_the_next_hop_goes_on_with_the_same_adam(
     assert not {s.train for s in run.stages[1:]} & {s.train for s in fresh.stages[1:]}
     first = training(run)
     first.run()
-    found = {}
+    result = {}
     for name in ("given", "fresh"):
         second = training(run, hop=2)
         load_weights(second.context.model, copied(first.context.model))
@@ -42,9 +42,9 @@ def test_the_next_hop_goes_on_with_the_same_adam(
             second.optimizer.load_state_dict(first.optimizer.state_dict())
         second.checkpoints.clear()
         second.run()
-        found[name] = copied(second.context.model)
-    assert same(found["given"], kept(run, 2, "weights.safetensors"))
-    assert not same(found["given"], found["fresh"])
+        result[name] = copied(second.context.model)
+    assert same(result["given"], kept(run, 2, "weights.safetensors"))
+    assert not same(result["given"], result["fresh"])
 
 
 def test_languages_learnt_alone_hand_nothing_on(make_run: Make, do: Make) -> None:

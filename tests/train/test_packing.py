@@ -40,10 +40,10 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         for name, packs in (("encode", False), ("_encode_packed", True)):
             original: Any = getattr(Model, name)
 
-            def noted(self: Model, *given: Any, original: Any = original, packs: bool = packs) -> Any:
+            def noted(self: Model, *overrides: Any, original: Any = original, packs: bool = packs) -> Any:
                 if self.training:
                     seen.append(packs)
-                return original(self, *given)
+                return original(self, *overrides)
 
             patch.setattr(Model, name, noted)
         yield seen
@@ -63,7 +63,7 @@ def test_every_strategy_learns_what_it_learns_from_padded_batches(
 ) -> None:
     if strategy == "lang_spec_ada_t":
         pytest.importorskip("adapters", reason="needs xclrun[adapters]")
-    found = {}
+    result = {}
     for packing in ("false", "true"):
         listener = Losses()
         run = make_run(*STRATEGIES[strategy], *GIVEN, f"trainer.packing={packing}")
@@ -71,9 +71,9 @@ def test_every_strategy_learns_what_it_learns_from_padded_batches(
             execute(run, listener, StopAt().stop)
         # Each encoding, or none.
         assert seen.count(True) == (len(seen) // 2 if packing == "true" else 0)
-        found[packing] = listener.found
-    assert len(found["true"]) == 2
-    assert found["true"] == pytest.approx(found["false"], rel=1e-4)
+        result[packing] = listener.found
+    assert len(result["true"]) == 2
+    assert result["true"] == pytest.approx(result["false"], rel=1e-4)
 
 
 def test_dropout_makes_another_training_which_goes_on_exactly(

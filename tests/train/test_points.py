@@ -42,9 +42,9 @@ def places(sentences: int) -> list[tuple[int, int]]:
 def test_points_lie_after_every_b_sentences_of_the_hop_and_at_its_end(make_run: Make, do: Do) -> None:
     assert places(22) == [(3, 12), (5, 20), (8, 30), (11, 42), (12, 44)]
     run = do(make_run("strategy=er", EVERY))
-    found = record(run.directory)
+    result = record(run.directory)
     for hop, sentences in SIZES.items():
-        points = [p for p in found.points if p["hop"] == hop]
+        points = [p for p in result.points if p["hop"] == hop]
         assert [(p["step"], p["own"]) for p in points] == places(sentences)
         rows = predictions.read(run.directory.points(hop)).to_pandas()
         assert list(dict.fromkeys(zip(rows["step"], rows["examples_seen"], strict=True))) == [
@@ -60,7 +60,7 @@ def test_points_lie_after_every_b_sentences_of_the_hop_and_at_its_end(make_run: 
                 accuracy, micro = (them["gold"] == them["predicted"]).mean(), 2 * tp / max(1, 2 * tp + wrong)
                 assert point[split][language] == pytest.approx({"intent_accuracy": accuracy, "slot_f1": micro})
     # er replays, and what it replays counts as seen, but not as the hop's own.
-    assert any(p["examples"] > p["own"] for p in found.points)
+    assert any(p["examples"] > p["own"] for p in result.points)
 
 
 def test_points_change_nothing_else(alone: Callable[..., Any], make_run: Make, do: Do) -> None:
@@ -71,11 +71,11 @@ def test_points_change_nothing_else(alone: Callable[..., Any], make_run: Make, d
         one, other = (predictions.read(r.directory.predictions(stage.hop.index)) for r in (run, plain))
         assert one.drop_columns("run_id").equals(other.drop_columns("run_id"))
     assert not list(plain.directory.path.glob("predictions/points-*"))
-    found = record(run.directory)
+    result = record(run.directory)
     for hop in range(1, 4):
-        last = [p for p in found.points if p["hop"] == hop][-1]
-        row = [last["test"][k]["intent_accuracy"] for k in found.languages]
-        np.testing.assert_array_equal(row, found.scores["intent_accuracy"][hop])
+        last = [p for p in result.points if p["hop"] == hop][-1]
+        row = [last["test"][k]["intent_accuracy"] for k in result.languages]
+        np.testing.assert_array_equal(row, result.scores["intent_accuracy"][hop])
 
 
 def test_a_run_that_is_stopped_has_the_same_points_and_weights_of_the_last(
@@ -152,13 +152,13 @@ def test_a_key_that_is_null_or_not_there_leaves_ids_as_they_were(make_run: Make)
 
 def test_a_share_of_the_hops_data_is_a_number_of_its_own_for_each_hop(make_run: Make, do: Do) -> None:
     run = do(make_run("strategy=naive", "evaluate.every_share=0.5", "evaluate.point_splits=test"))
-    found = record(run.directory)
+    result = record(run.directory)
     for hop, sentences in SIZES.items():
         every = round(0.5 * sentences)
         epoch = [*range(4, sentences, 4), sentences]
         seen = [0, *epoch, *(sentences + n for n in epoch)]
         due = [n for before, n in itertools.pairwise(seen) if n // every > before // every]
-        assert [p["own"] for p in found.points if p["hop"] == hop] == list(dict.fromkeys([*due, seen[-1]]))
+        assert [p["own"] for p in result.points if p["hop"] == hop] == list(dict.fromkeys([*due, seen[-1]]))
     # Of dev nothing is predicted inside hops, and the last point is the hop's end.
-    assert all("dev" not in point for point in found.points)
+    assert all("dev" not in point for point in result.points)
     assert set(predictions.read(run.directory.points(1))["split"].to_pylist()) == {"test"}

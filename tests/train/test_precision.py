@@ -24,22 +24,24 @@ from xclrun.train.precision import (
 
 @pytest.mark.parametrize("gpu", [True, False])
 @pytest.mark.parametrize("device", list(Device))
-@pytest.mark.parametrize("asked", [*(f"precision={precision.value}" for precision in Precision), "cuda_graphs=true"])
-def test_device(gpu: bool, device: Device, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "requested", [*(f"precision={precision.value}" for precision in Precision), "cuda_graphs=true"]
+)
+def test_device(gpu: bool, device: Device, requested: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    key, value = asked.split("=")
+    key, value = requested.split("=")
     trainer = replace(TrainerConfig(), **{key: Precision(value) if key == "precision" else True})
     config = Config(trainer=trainer, runtime=RuntimeConfig(device=device))
     on_gpu = gpu and device is not Device.cpu
     if device is Device.cuda and not gpu:
         with pytest.raises(UsageError, match=r"runtime\.device=cuda: torch sees no GPU"):
             choose_device(config)
-    elif asked not in ("precision=fp32", "precision=bf16") and not on_gpu:
-        with pytest.raises(UsageError, match=rf"^trainer\.{asked} needs a GPU"):
+    elif requested not in ("precision=fp32", "precision=bf16") and not on_gpu:
+        with pytest.raises(UsageError, match=rf"^trainer\.{requested} needs a GPU"):
             choose_device(config)
         # Of few-shot transfer, also where the source alone is learnt so.
         protocol = ProtocolConfig(source_trainer=trainer)
-        with pytest.raises(UsageError, match=rf"^protocol\.source_trainer\.{asked} needs a GPU"):
+        with pytest.raises(UsageError, match=rf"^protocol\.source_trainer\.{requested} needs a GPU"):
             choose_device(replace(config, trainer=TrainerConfig(), protocol=protocol))
         assert trainer.needs_gpu
     else:
@@ -56,12 +58,14 @@ def algorithms() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("algorithms")
-@pytest.mark.parametrize("asked", [True, False])
-def test_deterministic_algorithms_are_set_for_each_run_on_a_gpu(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("requested", [True, False])
+def test_deterministic_algorithms_are_set_for_each_run_on_a_gpu(
+    requested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Runs of one process may differ; a CPU needs none, and keeps its kernels."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    config = Config(runtime=RuntimeConfig(deterministic=asked))
-    for device, enabled in (("cuda", asked), ("cpu", False), ("cuda", asked)):
+    config = Config(runtime=RuntimeConfig(deterministic=requested))
+    for device, enabled in (("cuda", requested), ("cpu", False), ("cuda", requested)):
         set_deterministic(config, torch.device(device))
         assert torch.are_deterministic_algorithms_enabled() is enabled
     # cuBLAS reads it before the first run's products, which a later run cannot undo.

@@ -130,13 +130,13 @@ def test_settings_with_several_ranks_equal_one_process(overrides: tuple[str, ...
 @pytest.mark.full
 def test_a_stopped_run_resumes_with_any_number_of_ranks(make_run: Make, do: Make) -> None:
     """Bit for bit with the same number; equal to rounding with another one."""
-    given = (*PARTS, "strategy=derpp")
-    whole = do(make_run(*given, "runtime.devices=2", outputs="whole"))
-    run = stopped(make_run(*given, "runtime.devices=2", outputs="same"), do, 3, 5)
+    settings = (*PARTS, "strategy=derpp")
+    whole = do(make_run(*settings, "runtime.devices=2", outputs="whole"))
+    run = stopped(make_run(*settings, "runtime.devices=2", outputs="same"), do, 3, 5)
     do(run)
     assert losses(run) == losses(whole)
-    other = stopped(make_run(*given, "runtime.devices=2", outputs="other"), do, 5)
-    equal(do(make_run(*given, outputs="other")), whole)
+    other = stopped(make_run(*settings, "runtime.devices=2", outputs="other"), do, 5)
+    equal(do(make_run(*settings, outputs="other")), whole)
     assert other.directory.finished
 
 
@@ -156,10 +156,10 @@ class KillRank(StopAt):
 
 @pytest.mark.full
 def test_a_killed_rank_ends_the_run_in_one_line(make_run: Make, do: Make) -> None:
-    given = (*PARTS, "strategy=er", "runtime.devices=3")
-    whole = do(make_run(*given, outputs="whole"))
+    settings = (*PARTS, "strategy=er", "runtime.devices=3")
+    whole = do(make_run(*settings, outputs="whole"))
     for step in (1, 4, 9):
-        run, listener = make_run(*given, outputs=f"killed-{step}"), KillRank(signal.SIGKILL, step)
+        run, listener = make_run(*settings, outputs=f"killed-{step}"), KillRank(signal.SIGKILL, step)
         with pytest.raises(RunError, match=r"^one of the 3 ranks ended, .*re-run the same command"):
             do(run, listener, listener.stop)
         assert run.directory.read_manifest()["status"] == "failed"
@@ -200,10 +200,10 @@ def test_ranks_with_other_data_are_refused(make_run: Make, do: Make, corpus: Any
 def test_torchrun(make_run: Make, do: Make, corpus: Any, tmp_path: Any) -> None:
     from tests.conftest import SMALL
 
-    given = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]")
+    settings = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "xclrun"]
     done = subprocess.run(
-        [*command, *given, f"paths.outputs={tmp_path / 'outputs'}"], capture_output=True, text=True, timeout=300
+        [*command, *settings, f"paths.outputs={tmp_path / 'outputs'}"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     alone = do(make_run(*PARTS, "order=[en,de]", outputs="alone"))

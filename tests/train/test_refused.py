@@ -83,10 +83,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "told"), REFUSED)
+@pytest.mark.parametrize(("overrides", "message"), REFUSED)
 def test_what_cannot_be_is_refused_in_a_line(
-    overrides: tuple[str, ...], told: str, make_run: Callable[..., Run]
+    overrides: tuple[str, ...], message: str, make_run: Callable[..., Run]
 ) -> None:
-    with pytest.raises(UsageError, match=told) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         make_run(*overrides)
     assert "\n" not in str(refused.value)

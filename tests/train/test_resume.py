@@ -96,12 +96,12 @@ def test_stopped_once(step: int, undisturbed: Callable[[str], Any], make_run: Ma
     ids=["patience", "schedule", "accumulation", "blocks"],
 )
 def test_other_trainers(overrides: tuple[str, ...], make_run: Make, do: Do) -> None:
-    wanted = do(make_run("strategy=er", "order=[en,de]", *overrides, outputs="undisturbed"))
+    expected = do(make_run("strategy=er", "order=[en,de]", *overrides, outputs="undisturbed"))
     run = make_run("strategy=er", "order=[en,de]", *overrides)
     for step in (5, 9, 4):
         interrupted(run, do, step)
     do(run)
-    assert (stored(run.store), predicted(run)) == (stored(wanted.store), predicted(wanted))
+    assert (stored(run.store), predicted(run)) == (stored(expected.store), predicted(expected))
 
 
 def test_checkpoints_are_saved_as_time_goes_by(make_run: Make, training: Callable[..., HopTraining]) -> None:
@@ -212,10 +212,10 @@ def test_a_checkpoint_leaves_out_the_tensors_that_the_hop_has_not_changed(
         stopped = training(run, strategy=WritingInPlace(), listener=listener, stop=listener.stop)
         with pytest.raises(Stopped):
             stopped.run()
-        found = stopped.checkpoints.load()
-        assert found is not None
-        assert (found[0]["step"], found[0]["unchanged"]) == (3 if stop == 3 else 8, ["fixed"])
-        assert [name for name in found[1] if name.startswith("strategy/")] == ["strategy/sums"]
+        result = stopped.checkpoints.load()
+        assert result is not None
+        assert (result[0]["step"], result[0]["unchanged"]) == (3 if stop == 3 else 8, ["fixed"])
+        assert [name for name in result[1] if name.startswith("strategy/")] == ["strategy/sums"]
     again = training(run, strategy=WritingInPlace())
     again.run()
     assert same(copied(again.context.model), copied(undisturbed.context.model))

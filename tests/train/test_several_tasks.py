@@ -81,10 +81,10 @@ def test_each_task_is_answered_as_by_a_model_of_that_task_alone(run: Run, model:
         alone = Model(encoder, len(of.labels), len(of.tags), 0.0, task=task).eval()
         own = {k.removeprefix(f"tasks.{task.head}."): v for k, v in model.state_dict().items()}
         alone.load_state_dict({k: v for k, v in own.items() if not k.startswith("tasks.")})
-        wanted, found = alone.predict(batch), model.eval().predict(batch)
-        for name, value in some(vars(wanted).items()):
-            given = getattr(found, name)
-            assert given is value is None or torch.equal(given.nan_to_num(), value.nan_to_num()), (key, name)
+        expected, result = alone.predict(batch), model.eval().predict(batch)
+        for name, value in some(vars(expected).items()):
+            overrides = getattr(result, name)
+            assert overrides is value is None or torch.equal(overrides.nan_to_num(), value.nan_to_num()), (key, name)
         assert torch.equal(alone.loss(batch), model.loss(batch))
 
 
@@ -177,21 +177,23 @@ def test_the_fisher_information_of_several_tasks_is_the_mean_over_their_examples
     run = make_run(*STREAM, "strategy=ewc_online")
     bench = graph(run).bench
     context = bench.context(replace(run.stream.hops[1], train=("kind", "where", "more")))
-    found = bench.strategy.fisher(context)
+    result = bench.strategy.fisher(context)
     names = {parameter: name for name, parameter in bench.model.named_parameters()}
-    wanted: dict[str, Tensor] = {}
+    expected: dict[str, Tensor] = {}
     bench.model.eval()
     for key in context.hop.train:
         for parameter, squares in one_by_one(bench.model, context.train[key], context.device).items():
-            wanted[names[parameter]] = wanted.get(names[parameter], torch.zeros(())) + squares / 58
-    assert found.keys() == wanted.keys()
-    for name, squares in wanted.items():
-        torch.testing.assert_close(found[name], squares, rtol=1e-3, atol=1e-9)
+            expected[names[parameter]] = expected.get(names[parameter], torch.zeros(())) + squares / 58
+    assert result.keys() == expected.keys()
+    for name, squares in expected.items():
+        torch.testing.assert_close(result[name], squares, rtol=1e-3, atol=1e-9)
     # As many examples as are asked for, of all tasks.
     bounded = make_run(*STREAM, "strategy=ewc_online", "strategy.fisher_examples=57").strategy()
     few = bounded.fisher(context)
-    assert few.keys() == found.keys()
-    assert not torch.equal(few["tasks.token_tags.tagger.linear.weight"], found["tasks.token_tags.tagger.linear.weight"])
+    assert few.keys() == result.keys()
+    assert not torch.equal(
+        few["tasks.token_tags.tagger.linear.weight"], result["tasks.token_tags.tagger.linear.weight"]
+    )
 
 
 def test_agem_compares_with_the_mean_loss_on_a_memory_of_several_tasks(make_run: Make) -> None:
@@ -205,12 +207,12 @@ def test_agem_compares_with_the_mean_loss_on_a_memory_of_several_tasks(make_run:
     assert [batch.task for _, batch in batches] == ["sequence_class", "token_tags", "intent_slots"]
     assert sum(batch.size for _, batch in batches) == 8
     parameters = list(bench.model.parameters())
-    found = strategy.reference(batches, parameters, context)
+    result = strategy.reference(batches, parameters, context)
     bench.model.zero_grad()
     for _, batch in batches:
         for row in range(batch.size):
             (bench.model.loss(batch.at(slice(row, row + 1))) / 8).backward()
-    for p, gradient in zip(parameters, found, strict=True):
+    for p, gradient in zip(parameters, result, strict=True):
         torch.testing.assert_close(gradient, torch.zeros_like(p) if p.grad is None else p.grad, atol=1e-6, rtol=1e-4)
 
 
@@ -218,12 +220,12 @@ def test_replayed_batches_of_a_whole_memory_hold_one_task_each(make_run: Make) -
     run = make_run(*STREAM, "strategy=replay", "strategy.replay_write=1")
     bench = graph(run).bench
     drawn = {"kind": np.array([1, 4]), "where": np.array([0]), "more": np.array([2])}
-    found = bench.strategy.batches(drawn, bench.context(run.stream.hops[4]))
-    assert [(batch.task, batch.size) for batch in found] == [("sequence_class", 3), ("token_tags", 1)]
+    result = bench.strategy.batches(drawn, bench.context(run.stream.hops[4]))
+    assert [(batch.task, batch.size) for batch in result] == [("sequence_class", 3), ("token_tags", 1)]
     splits = encodings(run).splits
     classes = concat([splits[key, "train"].select(drawn[key]) for key in ("kind", "more")]).batch([0, 1, 2])
-    assert torch.equal(found[0].input_ids, classes.input_ids)
-    assert torch.equal(found[0].labels, classes.labels)
+    assert torch.equal(result[0].input_ids, classes.input_ids)
+    assert torch.equal(result[0].labels, classes.labels)
 
 
 def test_some_keys_of_one_task_are_a_dataset_of_one_task(make_run: Make, do: Do) -> None:
@@ -237,11 +239,11 @@ def test_some_keys_of_one_task_are_a_dataset_of_one_task(make_run: Make, do: Do)
 @pytest.mark.full
 @pytest.mark.parametrize("strategy", ["er", "replay", "multilingual", "derpp", "si"])
 def test_stopped_and_resumed_it_is_the_same(strategy: str, make_run: Make, do: Do) -> None:
-    given = (*STREAM, *EVERY_STEP, f"strategy={strategy}", "evaluate.every_examples=10", "dataset.max_train=8")
-    given += ("strategy.replay_interval=5", "strategy.replay_number=4") if strategy == "replay" else ()
-    wanted, run = do(make_run(*given, outputs="undisturbed")), make_run(*given)
+    overrides = (*STREAM, *EVERY_STEP, f"strategy={strategy}", "evaluate.every_examples=10", "dataset.max_train=8")
+    overrides += ("strategy.replay_interval=5", "strategy.replay_number=4") if strategy == "replay" else ()
+    expected, run = do(make_run(*overrides, outputs="undisturbed")), make_run(*overrides)
     do(stopped(run, do, 3, 5, 4))
-    assert (stored(run.store), predicted(run)) == (stored(wanted.store), predicted(wanted))
+    assert (stored(run.store), predicted(run)) == (stored(expected.store), predicted(expected))
 
 
 @pytest.mark.full

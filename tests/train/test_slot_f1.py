@@ -29,9 +29,9 @@ def test_runs_that_differ_in_slot_f1_alone_share_all_trainings(make_run: Make, d
     np.testing.assert_array_equal(one.scores["intent_accuracy"], other.scores["intent_accuracy"])
     # Whichever way its config says, a run's predictions give the scores of both.
     for run, theirs, way in ((micro, other, "tag_macro"), (macro, one, "span_micro")):
-        found = record(run.directory, slot_f1=way)
-        np.testing.assert_array_equal(found.scores["slot_f1"], theirs.scores["slot_f1"])
-        assert found.points == theirs.points
+        result = record(run.directory, slot_f1=way)
+        np.testing.assert_array_equal(result.scores["slot_f1"], theirs.scores["slot_f1"])
+        assert result.points == theirs.points
     assert one.points != other.points
     for run, mine in ((micro, one), (macro, other)):
         logged = run.directory.read_manifest()["stages"]

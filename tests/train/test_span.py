@@ -52,24 +52,24 @@ def rows(run: Run, hop: int = 2) -> pd.DataFrame:
 
 def test_answers_are_stored_with_places_and_scored_from_what_is_stored(make_run: Make, do: Do, data: Path) -> None:
     run = do(make_run(*SPAN, data=data))
-    found, mine = rows(run), record(run.directory)
+    result, mine = rows(run), record(run.directory)
     assert mine.metrics == ("answer_f1", "exact_match")
     scores = {"answer_f1": (compute_f1, f1), "exact_match": (compute_exact, exact)}
     for j, language in enumerate(("en", "th")):
-        own, examples = found.loc[language], {e.id: e for e in run.dataset.split(language, "test")}
+        own, examples = result.loc[language], {e.id: e for e in run.dataset.split(language, "test")}
         assert own.index.tolist() == sorted(examples)
         for name, row in own.iterrows():
             example = examples[str(name)]
             assert row["answer"] == example.whole[int(row["answer_start"]) : int(row["answer_end"])]
             assert row["gold_answers"].tolist() == [answer.text for answer in example.answers or ()]
         for metric, (theirs, ours) in scores.items():
-            wanted = np.mean([theirs(r["gold_answers"][0], r["answer"]) for _, r in own.iterrows()])
-            assert mine.scores[metric][2, j] == pytest.approx(wanted)
+            expected = np.mean([theirs(r["gold_answers"][0], r["answer"]) for _, r in own.iterrows()])
+            assert mine.scores[metric][2, j] == pytest.approx(expected)
             again = np.mean([best(ours, r["answer"], r["gold_answers"], "squad") for _, r in own.iterrows()])
-            assert again == pytest.approx(wanted)
-    assert (found["log2_gold"] < 0).all()
-    assert (found["log2_classes"] > 0).all()
-    assert found[["gold", "predicted", "gold_tags"]].isna().all(axis=None)
+            assert again == pytest.approx(expected)
+    assert (result["log2_gold"] < 0).all()
+    assert (result["log2_classes"] > 0).all()
+    assert result[["gold", "predicted", "gold_tags"]].isna().all(axis=None)
     [predictions] = read_predictions(run.outputs, [mine], pytest.fail).values()
     kept = read_predictions(run.outputs, [mine], pytest.fail)[run.id]
     for language, them in predictions.sentences.items():
@@ -89,9 +89,9 @@ def test_fisher_information_of_windows_is_the_mean_of_squared_gradients(
     context = context_of(make_run(*SPAN, data=data), 1)
     train, model, device = context.train["en"], context.model, torch.device("cpu")
     assert len(train) > SIZES["train"]
-    found = diagonal_fisher(model, train, device)
-    assert found.keys() == {name for name, _ in model.named_parameters() if ".pooler." not in name}
-    total = {name: torch.zeros_like(value) for name, value in found.items()}
+    result = diagonal_fisher(model, train, device)
+    assert result.keys() == {name for name, _ in model.named_parameters() if ".pooler." not in name}
+    total = {name: torch.zeros_like(value) for name, value in result.items()}
     model.eval()
     for index in range(len(train)):
         batch = train.batch([index])
@@ -103,7 +103,7 @@ def test_fisher_information_of_windows_is_the_mean_of_squared_gradients(
             if name in total and parameter.grad is not None:
                 total[name] += parameter.grad**2 / len(train)
     for name, value in total.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6 * float(value.max()) + 1e-12)
+        torch.testing.assert_close(result[name], value, rtol=1e-4, atol=1e-6 * float(value.max()) + 1e-12)
 
 
 def test_distillation_compares_starts_and_ends_of_each_window(make_run: Make, data: Path, threads: None) -> None:
@@ -129,13 +129,13 @@ def test_questions_without_an_answer_are_counted_or_kept(make_run: Make, do: Do,
     kept = do(make_run(*SPAN, "order=[en]", "dataset.unanswerable=keep", data=data))
     assert kept.dataset.notes == {}
     assert kept.id != dropped.id
-    found = rows(kept, 1)
-    silent = found["gold_answers"].map(len) == 0
+    result = rows(kept, 1)
+    silent = result["gold_answers"].map(len) == 0
     assert silent.sum() == 3
-    assert (found["answer_start"].isna() == (found["answer"] == "")).all()
-    assert (found["log2_gold"] < 0).all()
+    assert (result["answer_start"].isna() == (result["answer"] == "")).all()
+    assert (result["log2_gold"] < 0).all()
     right = [not row["answer"] if not len(row["gold_answers"]) else row["answer"] in row["gold_answers"]
-             for _, row in found.iterrows()]  # fmt: skip
+             for _, row in result.iterrows()]  # fmt: skip
     assert record(kept.directory).scores["exact_match"][1, 0] >= np.mean(right)
 
 
@@ -159,7 +159,7 @@ def test_a_release_without_dev_and_most_training_files_is_one_hop_tested_on_all(
 
 
 def test_what_a_run_of_questions_cannot_have_is_told_while_planning(make_run: Make, data: Path) -> None:
-    for wrong, told in (
+    for wrong, message in (
         (["model.max_length=27"], r"^model.max_length=27: must be above 28"),
         (["shots=2"], r"^shots=2: .*dataset.task=span"),
         (["evaluate.attention=true"], r"^evaluate.attention=true dataset.task=span: texts in windows"),
@@ -177,7 +177,7 @@ def test_what_a_run_of_questions_cannot_have_is_told_while_planning(make_run: Ma
             r"^dataset.task=span: .*dataset.reader=mini contain only a label",
         ),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             make_run(*SPAN, *wrong, data=data)
 
 
@@ -196,18 +196,18 @@ def test_a_stream_of_questions_classes_and_tags_has_a_head_for_each(
         "intents": f"{{reader: jsonl, task: sequence_class, root: {corpus}, languages: [en]}}",
         "tagged": f"{{reader: jsonl, task: token_tags, root: {corpus}, languages: [de]}}",
     }
-    told = ", ".join(f"{name}: {part}" for name, part in parts.items())
-    order = ("dataset=jsonl", "order=[asked,intents,tagged]", f"dataset.parts={{{told}}}")
+    message = ", ".join(f"{name}: {part}" for name, part in parts.items())
+    order = ("dataset=jsonl", "order=[asked,intents,tagged]", f"dataset.parts={{{message}}}")
     run = do(make_run(*SPAN, *order, "strategy=er", data=Path("/")))
     mine = record(run.directory)
     assert mine.metric_of == {"asked": "answer_f1", "intents": "class_accuracy", "tagged": "entity_f1"}
     scores = mine.scores["key_score"]
     assert np.isfinite(scores).all()
-    found = rows(run, 3)
-    assert found.loc["asked", "answer"].notna().all()
-    assert found.loc["intents", "answer"].isna().all()
-    wanted = [best(f1, r["answer"], r["gold_answers"], "squad") for _, r in found.loc["asked"].iterrows()]
-    assert scores[3, 0] == pytest.approx(np.mean(wanted))
+    result = rows(run, 3)
+    assert result.loc["asked", "answer"].notna().all()
+    assert result.loc["intents", "answer"].isna().all()
+    expected = [best(f1, r["answer"], r["gold_answers"], "squad") for _, r in result.loc["asked"].iterrows()]
+    assert scores[3, 0] == pytest.approx(np.mean(expected))
 
 
 def test_blocks_of_questions_are_coded_by_their_own_numbers_of_spans(make_run: Make, do: Do, data: Path) -> None:

@@ -94,14 +94,14 @@ def test_every_hook_is_passed_on() -> None:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_all_hear_in_order(hook: str) -> None:
-    heard: list[tuple[str, tuple[Any, ...]]] = []
+    received: list[tuple[str, tuple[Any, ...]]] = []
 
     def hearing(name: str) -> Listener:
         listener = Listener()
-        setattr(listener, hook, lambda *given: heard.append((name, given)))
+        setattr(listener, hook, lambda *overrides: received.append((name, overrides)))
         return listener
 
-    given = tuple(range(len(inspect.signature(getattr(Listener, hook)).parameters) - 1))
-    assert getattr(Listener(), hook)(*given) is None
-    getattr(Listeners([hearing("first"), hearing("second")]), hook)(*given)
-    assert heard == [("first", given), ("second", given)]
+    overrides = tuple(range(len(inspect.signature(getattr(Listener, hook)).parameters) - 1))
+    assert getattr(Listener(), hook)(*overrides) is None
+    getattr(Listeners([hearing("first"), hearing("second")]), hook)(*overrides)
+    assert received == [("first", overrides), ("second", overrides)]

@@ -70,10 +70,10 @@ def test_predictions_and_weights_are_the_same(overrides: tuple[str, ...], both: 
     kept = encodings(trimmed).kept
     assert kept is not None
     for hop in range(1, len(whole.stages)):
-        left, right = weights(whole, hop), weights(trimmed, hop)
-        left[TABLE] = left[TABLE][torch.from_numpy(kept)]
-        assert left.keys() == right.keys()
-        assert all(torch.equal(left[name], right[name]) for name in left)
+        remaining, right = weights(whole, hop), weights(trimmed, hop)
+        remaining[TABLE] = remaining[TABLE][torch.from_numpy(kept)]
+        assert remaining.keys() == right.keys()
+        assert all(torch.equal(remaining[name], right[name]) for name in remaining)
 
 
 # Norms and dot products over all parameters are sums in another order: the same but for the last bits.
@@ -100,8 +100,8 @@ def test_nothing_is_shared_with_other_vocabularies(
 ) -> None:
     """The rows that are kept follow from all splits of all languages, so one test sentence makes other weights."""
 
-    def edit(found: list[dict[str, Any]]) -> None:
-        found[0]["tokens"][0] = "wwwwww"
+    def edit(result: list[dict[str, Any]]) -> None:
+        result[0]["tokens"][0] = "wwwwww"
 
     first, again = make_run(TRIM), make_run(TRIM, "order=[es,en,de]")
     other, whole = make_run(TRIM, data=changed_corpus({("es", "test"): edit})), make_run()
@@ -112,19 +112,19 @@ def test_nothing_is_shared_with_other_vocabularies(
 
 
 def test_the_padding_and_the_special_pieces_stay(make_run: Make) -> None:
-    found = encodings(make_run(TRIM))
-    assert found.kept is not None
-    assert set(found.tokenizer.all_special_ids) <= set(found.kept.tolist())
-    for split in found.splits.values():
-        assert split.pad == found.tokenizer.pad_token_id
+    result = encodings(make_run(TRIM))
+    assert result.kept is not None
+    assert set(result.tokenizer.all_special_ids) <= set(result.kept.tolist())
+    for split in result.splits.values():
+        assert split.pad == result.tokenizer.pad_token_id
     whole = encodings(make_run())
     for name, split in whole.splits.items():
-        assert np.array_equal(found.kept[found.splits[name].pieces.values], split.pieces.values)
-        batch, twin = split.batch([0, 1, 2]), found.splits[name].batch([0, 1, 2])
-        assert torch.equal(torch.from_numpy(found.kept)[twin.input_ids], batch.input_ids)
+        assert np.array_equal(result.kept[result.splits[name].pieces.values], split.pieces.values)
+        batch, twin = split.batch([0, 1, 2]), result.splits[name].batch([0, 1, 2])
+        assert torch.equal(torch.from_numpy(result.kept)[twin.input_ids], batch.input_ids)
         renumbered = {"pieces", "ids", "languages"}
         same = {f.name for f in dataclasses.fields(split)} - renumbered
-        assert all(repr(getattr(split, key)) == repr(getattr(found.splits[name], key)) for key in same)
+        assert all(repr(getattr(split, key)) == repr(getattr(result.splits[name], key)) for key in same)
 
 
 def test_buckets_keep_the_same_pieces(make_run: Make, do: Do) -> None:
@@ -135,8 +135,8 @@ def test_buckets_keep_the_same_pieces(make_run: Make, do: Do) -> None:
     assert len({run.stages[0].train for run in runs}) == 1
     kept = []
     for run in runs:
-        found = encodings(run).kept
-        assert found is not None
-        kept.append(found.tolist())
+        result = encodings(run).kept
+        assert result is not None
+        kept.append(result.tolist())
     assert kept[0] == kept[1] == kept[2]
     assert sizes(do(runs[0]))["kept"] == len(kept[0])

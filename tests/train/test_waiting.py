@@ -28,12 +28,12 @@ from .conftest import StopAt
     "strategy", [pytest.param(name, marks=() if name == "naive" else pytest.mark.full) for name in BEFORE]
 )
 def test_no_step_waits_and_each_has_at_most_three_fifths_of_the_operators(strategy: str, tmp_path: Path) -> None:
-    found = of_steps(strategy, SMALL, tmp_path)
-    assert found["waited"] == {}
+    result = of_steps(strategy, SMALL, tmp_path)
+    assert result["waited"] == {}
     before, due = BEFORE[strategy]
-    assert found["plain"] <= 0.6 * before
+    assert result["plain"] <= 0.6 * before
     # What distils the memory has no CRF in it.
-    assert found["due"] <= (0.85 if strategy == "kd_logit" else 0.6) * due
+    assert result["due"] <= (0.85 if strategy == "kd_logit" else 0.6) * due
 
 
 # GEM's weights of its memories are found on the host, so it waits for their products.
@@ -81,9 +81,9 @@ def test_moves_to_a_device_are_counted() -> None:
 
 
 def test_a_look_at_the_loss_is_the_only_wait(tmp_path: Path) -> None:
-    found = of_steps("naive", SMALL, tmp_path, looks=3)
+    result = of_steps("naive", SMALL, tmp_path, looks=3)
     # Of steps 2 to 10, at the 3rd, 6th and 9th; each takes all its losses at once.
-    assert found["waited"] == {"tolist": 3}
+    assert result["waited"] == {"tolist": 3}
 
 
 def test_waits_are_counted() -> None:
@@ -101,25 +101,25 @@ def test_a_loss_that_is_nan_between_two_looks_is_told_with_its_step_and_nothing_
     stopped: bool, make_run: Callable[..., Run], training: Callable[..., HopTraining], tmp_path: Path
 ) -> None:
     """NaN comes at update 2, the first look is at 4. A checkpoint is asked for at step 1, and perhaps at 3."""
-    found = training(make_run("trainer.selection=last"), checkpoints=tmp_path / "kept")
-    loss, taken, saved = found.strategy.loss, [0], []
+    result = training(make_run("trainer.selection=last"), checkpoints=tmp_path / "kept")
+    loss, taken, saved = result.strategy.loss, [0], []
 
-    def poisoned(*given: Any) -> Tensor:
+    def poisoned(*overrides: Any) -> Tensor:
         taken[0] += 1
-        return loss(*given) * (math.nan if taken[0] == 2 else 1.0)
+        return loss(*overrides) * (math.nan if taken[0] == 2 else 1.0)
 
     class Saving(StopAt):
         def stepped(self, progress: Progress) -> None:
             if progress.step == 1:
-                found._save()
+                result._save()
                 saved.append(progress.step)
             super().stepped(progress)
 
-    found.look_every, found.strategy.loss = 4, poisoned  # type: ignore[method-assign]
+    result.look_every, result.strategy.loss = 4, poisoned  # type: ignore[method-assign]
     listener = Saving(*([3] if stopped else []))
-    found.listener, found.stop = listener, listener.stop
+    result.listener, result.stop = listener, listener.stop
     with pytest.raises(RunError, match=r"hop 1 .*epoch 1, step 2: the loss is nan"):
-        found.run()
+        result.run()
     assert taken[0] == (3 if stopped else 4)
     facts, tensors = Checkpoints(tmp_path / "kept").load()
     assert (saved, facts["step"]) == ([1], 1)
