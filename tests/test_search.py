@@ -222,7 +222,7 @@ def test_every_setting_of_a_small_space_is_tried_once_and_then_the_search_is_ove
 def test_a_journal_is_of_one_search(tmp_path: Path) -> None:
     journal = tmp_path / "a.log"
     Trials(space(**PLANE), "made", True, journal)
-    with pytest.raises(UsageError, match=r"a\.log is the journal of another search \(made\): .* sweep_name=NAME"):
+    with pytest.raises(UsageError, match=r"a\.log is the journal of another search \(made\) .* sweep_name=NAME"):
         Trials(space(**PLANE), "other", True, journal)
 
 

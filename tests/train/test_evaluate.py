@@ -108,7 +108,7 @@ def test_predictions_are_read_in_one_copy_a_batch_while_the_next_batch_is_comput
     """Eleven sentences in batches of four; a GPU is not left without work while the host reads."""
     model, run = model_and_run
     events: list[str] = []
-    plain, predict = evaluate.received, model.predict
+    plain, predict = evaluate.copy_to_host, model.predict
 
     def noting(tensors: Any) -> Any:
         assert set(tensors) == {"label", "log2_label", "tags", "log2_tags"}
@@ -126,7 +126,7 @@ def test_predictions_are_read_in_one_copy_a_batch_while_the_next_batch_is_comput
         return predict(batch)
 
     reference = rows(model, run)
-    monkeypatch.setattr(evaluate, "received", noting)
+    monkeypatch.setattr(evaluate, "copy_to_host", noting)
     encoded = encodings(run).splits["en", "test"]
     result = evaluator(run).predict(model, encoded, "en", "test", predicting)
     one, two, three = (["forward", f"copy {i}"] for i in range(3))
