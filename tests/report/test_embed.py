@@ -116,7 +116,7 @@ def test_few_shot_runs_have_scores_and_matrices_and_no_measures(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("no place\n", "no place for the report 'demo'; add the two lines <!-- report: demo/summary.csv --> and"),
         (place(TABLE, report="earlier"), "no place for the report 'demo' (only for 'earlier'); add"),

@@ -154,7 +154,7 @@ def sizes(train: int, dev: int, test: int, **further: int) -> dict[str, dict[str
 
 
 @pytest.mark.parametrize(
-    ("of", "balanced"),
+    ("by_split", "balanced"),
     [
         (sizes(9219, 1285, 2299), True),
         (sizes(9219, 1285, 2299, th=9000), False),

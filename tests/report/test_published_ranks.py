@@ -154,7 +154,7 @@ def test_a_study_on_its_way_is_ranked_over_the_orders_that_all_strategies_have()
 
 
 @pytest.mark.parametrize(
-    ("own", "layers", "names"),
+    ("specific", "layers", "names"),
     [
         ([1, 2, 3, 4], 6, ("lang_spec_enc_1_9",)),
         ([1, 2, 3], 6, ("lang_spec_enc_1_6",)),

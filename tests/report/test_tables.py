@@ -186,7 +186,7 @@ def test_markdown_has_bold_and_marks_and_says_what_they_mean_and_csv_has_values_
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(0.91057, "91.06"), (-0.00001, "0.00"), (-0.1, "-10.00"), (1.0, "100.00")]
+    ("value", "text"), [(0.91057, "91.06"), (-0.00001, "0.00"), (-0.1, "-10.00"), (1.0, "100.00")]
 )
 def test_percent(value: float, text: str) -> None:
     assert percent(value) == percent(np.float64(value)) == text
