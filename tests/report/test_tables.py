@@ -185,8 +185,6 @@ def test_markdown_has_bold_and_marks_and_says_what_they_mean_and_csv_has_values_
     assert list(csv.reader(io.StringIO(table.csv())))[1] == ["er", "91.00 ± 0.10", "90.00", "a*b*c"]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.91057, "91.06"), (-0.00001, "0.00"), (-0.1, "-10.00"), (1.0, "100.00")]
-)
+@pytest.mark.parametrize(("value", "text"), [(0.91057, "91.06"), (-0.00001, "0.00"), (-0.1, "-10.00"), (1.0, "100.00")])
 def test_percent(value: float, text: str) -> None:
     assert percent(value) == percent(np.float64(value)) == text
