@@ -232,10 +232,8 @@ def test_the_task_that_labels_alone_are_learnt_by_is_told(
 
     data = changed_corpus({(language, split): untag for language in SIZES for split in ("train", "dev", "test")})
     [told] = make_run(data=data).notes
-    assert told.startswith(
-        "dataset.task=intent_slots: jsonl has labels and no tags, so intents alone are learned, from "
-    )
-    assert "; dataset.task=sequence_class is " in told
+    assert told.startswith("dataset.task=intent_slots: jsonl has no tags")
+    assert "dataset.task=sequence_class" in told
     assert make_run("dataset.task=sequence_class", data=data).notes == ()
 
 
