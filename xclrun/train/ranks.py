@@ -166,11 +166,15 @@ class Group(Ranks):
                     room = BUCKET
                 buckets[-1].append(parameter.grad)
                 room -= parameter.numel()
-            sums = [bucket[0] if len(bucket) == 1 else torch.cat([g.flatten() for g in bucket]) for bucket in buckets]
+            in_place = [len(bucket) == 1 and bucket[0].is_contiguous() for bucket in buckets]
+            sums = [
+                bucket[0] if alone else torch.cat([g.flatten() for g in bucket])
+                for bucket, alone in zip(buckets, in_place, strict=True)
+            ]
             for work in [dist.all_reduce(total, async_op=True) for total in sums]:
                 work.wait()
-            for bucket, total in zip(buckets, sums, strict=True):
-                if len(bucket) > 1:
+            for bucket, total, alone in zip(buckets, sums, in_place, strict=True):
+                if not alone:
                     pieces = total.split([g.numel() for g in bucket])
                     torch._foreach_copy_(bucket, [piece.view_as(g) for piece, g in zip(pieces, bucket, strict=True)])
 
