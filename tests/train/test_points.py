@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xclrun.core.identity import identity
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.cache import CachedFile
@@ -140,14 +139,6 @@ def test_a_checkpoint_counts_with_the_weights_that_are_kept_and_no_others(tmp_pa
         path.write_bytes(b"torn")
         assert not points.has(facts)
         path.write_bytes(content)
-
-
-def test_a_key_that_is_null_or_not_there_leaves_ids_as_they_were(make_run: Make) -> None:
-    run = make_run()
-    old = {**run.resolved, "evaluate": {k: v for k, v in run.resolved["evaluate"].items() if k != "every_examples"}}
-    assert identity(run.resolved) == identity(old)
-    # As it was before there was such a key.
-    assert "every_examples" not in identity(run.resolved)["evaluate"]
 
 
 def test_a_share_of_the_hops_data_is_a_number_of_its_own_for_each_hop(make_run: Make, do: Do) -> None:
