@@ -41,15 +41,15 @@ def adapted_over_one_by_one(overrides: Sequence[str], outputs: Path) -> dict[str
     [(key, indices)] = strategy.memory.items()
     test, generator = graph.bench.encodings.splits[key, "test"], np.random.default_rng(1)
     for split, sentences in (("train", context.train[key]), ("test", test)):
-        strategy.known[key, split] = generator.normal(size=(len(sentences), 8))
+        strategy.features[key, split] = generator.normal(size=(len(sentences), 8))
     asked = np.argsort(-test.lengths, kind="stable")[:EXAMPLES]
-    s, keys = strategy.settings, strategy.known
+    s, keys = strategy.settings, strategy.features
     rows = nearest(keys[key, "test"][asked], keys[key, "train"][indices], s.neighbours, s.distance)
     memory, clone = concat([context.train[key].select(indices)]), copy.deepcopy(model)
     pairs = [(ours, own) for ours, own in zip(clone.parameters(), model.parameters(), strict=True) if own.requires_grad]
 
     def together() -> None:
-        strategy.answer(test.batch(asked).to(context.device), key, "test", context)
+        strategy.predict(test.batch(asked).to(context.device), key, "test", context)
 
     def one_by_one() -> None:
         for i, near in zip(asked, rows, strict=True):

@@ -358,7 +358,7 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
         ),
         (
             FILES["flooding.py"].replace("@dataclass\n", ""),
-            "Flooding: settings_type Settings is no dataclass: write @dataclass before it",
+            "Flooding: settings_type Settings is not a dataclass: add @dataclass",
         ),
         (
             FILES["flooding.py"].replace("(StrategyConfig)", ""),

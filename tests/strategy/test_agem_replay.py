@@ -76,7 +76,7 @@ def test_an_empty_memory_compares_nothing_and_the_first_hop_with_what_it_has_wri
     written = strategy.written("en", context)
     missing = np.setdiff1d(np.arange(22), written)[:4]
     seen = []
-    context.beside = lambda batch: seen.append(batch.size)
+    context.observe_batch = lambda batch: seen.append(batch.size)
     for step, indices in enumerate((missing, written[:4]), start=1):
         main = context.batch("en", indices)
         list(strategy.replay(step, main, context))

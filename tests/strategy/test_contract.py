@@ -22,7 +22,7 @@ from xclrun.core.identity import DataIdentity, digest, stages
 from xclrun.core.stream import Hop
 from xclrun.run import Run
 from xclrun.strategy import STRATEGIES, Strategy, make, register, strategy_class
-from xclrun.strategy.base import ANSWERED_BY
+from xclrun.strategy.base import HOOK_SIGNATURES
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.naive import Naive
 from xclrun.train.progress import Listener
@@ -208,7 +208,7 @@ POINTS = f"{ADAPTING} evaluate.every_examples=20 trainer.selection=last"
 @pytest.mark.parametrize(
     ("overrides", "note"),
     [
-        (f"{MANY} strategy.memory=600", "each step goes through the whole memory, up to 600 sentences; "),
+        (f"{MANY} strategy.memory=600", "each step uses the whole memory, up to 600 sentences; "),
         (f"{MANY} strategy.memory=500", None),
         (f"{MANY} strategy.memory=600 strategy.compared=16", None),
         ("strategy=replay strategy.replay_interval=26", None),
@@ -217,10 +217,10 @@ POINTS = f"{ADAPTING} evaluate.every_examples=20 trainer.selection=last"
             "strategy=replay does not use its memory in 2 of the 3 hops: strategy.replay_interval=40 exceeds their "
             "26 to 36 training examples, counted over all epochs. Set it to 26 or less.",
         ),
-        ("strategy=joint_replay strategy.rate=0.12", "strategy=joint_replay: nothing is replayed in 1 hops: "),
+        ("strategy=joint_replay strategy.rate=0.12", "strategy=joint_replay never replays in 1 hops: "),
         ("strategy=joint_replay strategy.rate=0.125", None),
         (ADAPTING, None),
-        (POINTS, "strategy=mbpa: evaluation points inside hops, and AULTC, are of the unadapted model; "),
+        (POINTS, "strategy=mbpa: evaluation points inside hops, and AULTC, use the unadapted model; "),
         (f"{POINTS} strategy.adapt_points=true", None),
         (f"{POINTS} strategy.neighbours=0", None),
     ],
@@ -230,7 +230,7 @@ def test_settings_that_do_not_do_what_they_seem_to_are_noted(overrides: str, not
     assert [note is not None and note in text for text in notes] == [True] * (note is not None)
 
 
-CLS = r"\[CLS\] of an earlier language comes from its own"
+CLS = r"\[CLS\] depends on frozen"
 
 
 @pytest.mark.parametrize(
@@ -241,10 +241,10 @@ CLS = r"\[CLS\] of an earlier language comes from its own"
         ("strategy=fc_reset_pooler", r"strategy=fc_reset_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
         ("strategy=cos_pooler", r"strategy=cos_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
         ("strategy=freeze_bottom strategy.layers=2", r"strategy\.layers=2: the encoder has 1 layers"),
-        ("strategy=lang_spec_enc strategy.layers=[]", r"strategy\.layers=\[\]: must be different layers"),
-        ("strategy=lang_spec_enc strategy.layers=[1,1]", r"strategy\.layers=\[.*\]: must be different layers"),
-        ("strategy=lang_spec_enc strategy.layers=[0]", r"strategy\.layers: there is no layer 0; .* layers 1 to 1$"),
-        ("strategy=lang_spec_enc strategy.layers=[2]", r"strategy\.layers: there is no layer 2; .* layers 1 to 1$"),
+        ("strategy=lang_spec_enc strategy.layers=[]", r"strategy\.layers=\[\]: must be distinct layers"),
+        ("strategy=lang_spec_enc strategy.layers=[1,1]", r"strategy\.layers=\[.*\]: must be distinct layers"),
+        ("strategy=lang_spec_enc strategy.layers=[0]", r"strategy\.layers: .* no layer 0, only layers 1 to 1$"),
+        ("strategy=lang_spec_enc strategy.layers=[2]", r"strategy\.layers: .* no layer 2, only layers 1 to 1$"),
         ("strategy=kd_rep strategy.expansion=lang_spec_trans", rf"strategy=kd_rep strategy\.expansion=\w+: .*{CLS}"),
         ("strategy=kd_rep strategy.expansion=lang_spec_ada_f", rf"strategy=kd_rep strategy\.expansion=\w+: .*{CLS}"),
         ("strategy=lang_spec_ft strategy.expansion=lang_spec_task", r"strategy=lang_spec_ft .*; only adapters"),
@@ -277,10 +277,10 @@ def hook(self: Any, *given: Any) -> Any: ...
 
 
 @pytest.mark.parametrize("base", [Strategy, Naive, ExperienceReplay])
-@pytest.mark.parametrize(("name", "signature"), ANSWERED_BY.items())
+@pytest.mark.parametrize(("name", "signature"), HOOK_SIGNATURES.items())
 def test_a_hook_without_its_signature_is_refused(base: type, name: str, signature: str) -> None:
     """Also over a base that has one: it speaks of the base's hooks; and where a mixin brings the hook."""
-    message = rf"Mine: overrides {name} and inherits {signature}, .* {signature} = Strategy\.signature"
+    message = rf"Mine: overrides {name} but inherits {signature}, .* {signature} = Strategy\.signature"
     with pytest.raises(UsageError, match=message):
         type("Mine", (base,), {name: hook})
     with pytest.raises(UsageError, match=message):
@@ -305,7 +305,7 @@ def test_a_hook_that_is_assigned_later_is_refused_when_the_strategy_is_made(monk
     monkeypatch.setattr("xclrun.strategy.strategy_class", found.__getitem__)
     make(StrategyConfig("assigned"))
     Mine.loss = hook  # type: ignore[method-assign]
-    for name, told in (("assigned", "overrides loss and inherits signature"), ("object", "sets loss on the object")):
+    for name, told in (("assigned", "overrides loss but inherits signature"), ("object", "assigns loss to the object")):
         with pytest.raises(UsageError, match=told):
             make(StrategyConfig(name))
 
@@ -333,22 +333,22 @@ def test_a_new_strategy_shares_no_training_with_another(make_run: Callable[..., 
 def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
     """What is left out here says something of a run, or of parts that a hook puts in; a new hook has to be placed."""
     public = {name for name, value in vars(Strategy).items() if callable(value) and not name.startswith("_")}
-    signatures = set(ANSWERED_BY.values()) | {"points_signature", "described", "identified"}
+    signatures = set(HOOK_SIGNATURES.values()) | {"points_signature", "described", "version_id"}
     told = {
         "stream",
-        "unfit",
+        "unsupported",
         "notes",
         "check_encoder",
         "footprint",
         "trains",
-        "recalled",
-        "relied_on",
-        "looks_up",
+        "hops_read_in_evaluation",
+        "hops_read_in_training",
+        "reads_features",
         "limit",
         # Of what a step asks of the device, not of what it computes: tests/train/test_graphs.
-        "repeats",
+        "capturable",
     }
-    assert public - {"settings_type"} == set(ANSWERED_BY) | signatures | told | {"language_specific"}
+    assert public - {"settings_type"} == set(HOOK_SIGNATURES) | signatures | told | {"language_specific"}
 
 
 @pytest.mark.parametrize(
@@ -412,13 +412,13 @@ def test_every_strategy_has_a_yaml_and_traits_that_its_settings_bear_out() -> No
         settings = {f.name for f in dataclasses.fields(cls.settings_type)}
         assert (cls.name, cls.expandable) == (name, "expansion" in settings)
         assert cls.has_adapters == ("pretrained" in settings), "how analysis, which imports no strategy, knows adapters"
-        assert cls.gives_parts >= cls.has_adapters, "adapters are parts"
+        assert cls.adds_language_parts >= cls.has_adapters, "adapters are parts"
 
 
 def test_the_parts_that_are_offered_beneath_a_strategy_can_be_laid_there(compose: Callable[..., Composed]) -> None:
     for name in expansions_known():
         strategy: Any = make(compose("strategy=er", f"strategy.expansion={name}").config.strategy)
-        assert strategy.expansion.gives_parts, name
+        assert strategy.expansion.adds_language_parts, name
     assert "lang_spec_task" in expansions_known()
     assert not {"naive", "lang_spec_ft", "er"} & set(expansions_known())
 
@@ -437,11 +437,11 @@ def test_a_strategy_from_outside_is_registered_under_its_name(monkeypatch: pytes
         register(Mine)
     with pytest.raises(UsageError, match="already a strategy called 'er'"):
         register(type("Er", (Naive,), {"name": "er"}))
-    with pytest.raises(UsageError, match="needs a name of its own"):
+    with pytest.raises(UsageError, match="needs its own name"):
         register(type("Unnamed", (Naive,), {}))
     with pytest.raises(UsageError, match="not a strategy"):
         register(dict)  # type: ignore[type-var]
-    with pytest.raises(UsageError, match="no strategy is called 'min'; did you mean 'mine'"):
+    with pytest.raises(UsageError, match="unknown strategy 'min'; did you mean 'mine'"):
         strategy_class("min")
 
 

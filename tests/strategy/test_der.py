@@ -35,7 +35,7 @@ def test_a_reservoir_keeps_each_example_with_the_same_probability() -> None:
         for start in range(0, 20, 3):
             batch = [(row, {}) for row in range(start, min(start + 3, 20))]
             reservoir.offer(batch, {"en": 8, "de": 12}, generator)
-        found = [kept.index + (8 if kept.language == "de" else 0) for kept in reservoir.kept]
+        found = [kept.index + (8 if kept.language == "de" else 0) for kept in reservoir.examples]
         assert len(set(found)) == 5
         counts.update(found)
     assert reservoir.seen == 20
@@ -86,7 +86,7 @@ def test_the_loss_of_a_step(made: Callable[[], DER[Any]], task: str, parts: int,
         output = model(main)
         for at, row in enumerate(rows):
             noted[language, row] = {k: v.detach() for k, v in numbers(output, at, main.word_mask).items()}
-    assert len(strategy.reservoir.kept) == 6
+    assert len(strategy.reservoir.examples) == 6
     strategy.load_state_dict(State(json.loads(json.dumps(strategy.state_dict().facts)), strategy.state_dict().tensors))
     perturbed(model, 0.1, 3)
     main = context.batch("de", np.array([0, 4, 6, 8]))

@@ -53,7 +53,7 @@ def test_nothing_is_replayed_in_the_first_hop_or_without_a_memory(context: Any, 
 
 def test_batches_come_from_the_memory(context: Any, learn: Any) -> None:
     strategy = learn(er(memory=10), SIZES, hops=[1, 2])
-    kept = {language: set(indices.tolist()) for language, indices in strategy.memory.kept.items()}
+    kept = {language: set(indices.tolist()) for language, indices in strategy.memory.indices.items()}
     batches = replayed(strategy, context(3, SIZES, batch_size=4), 12).values()
     for language, indices in some(batch for extra in batches for batch in extra):
         assert len(indices) == len(set(indices)) == 4
@@ -87,7 +87,7 @@ def test_memory_after_each_hop(context: Any) -> None:
     strategy, found = er(memory=10), []
     for hop in (1, 2, 3):
         strategy.end_hop(context(hop, SIZES))
-        found.append({language: len(indices) for language, indices in strategy.memory.kept.items()})
+        found.append({language: len(indices) for language, indices in strategy.memory.indices.items()})
     assert found == [{"en": 10}, {"en": 5, "de": 5}, {"en": 4, "de": 3, "es": 3}]
 
 

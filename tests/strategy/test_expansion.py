@@ -155,12 +155,12 @@ def test_distillation_is_between_the_language_s_models(name: str, expansion: str
         teacher = copy.deepcopy(context.model)
         teacher.load_state_dict(weights(run, hop))
         student = with_parts(context.model, weights(run, hop), specific)
-        batch = context.batch(language, strategy.memory.kept[language])
+        batch = context.batch(language, strategy.memory.indices[language])
         with torch.no_grad():
             wanted = strategy.distilled(teacher.eval()(batch), batch)
         given = strategy.distilled(student.eval()(batch), batch)
         expected = torch.stack([mse_loss(given[key], wanted[key]) for key in wanted]).sum()
-        found = strategy.distance(language, np.arange(len(strategy.memory.kept[language])), context)
+        found = strategy.distance(language, np.arange(len(strategy.memory.indices[language])), context)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
         context.model.zero_grad()
         found.backward()
@@ -303,5 +303,5 @@ def test_a_strategy_that_is_no_expansion_is_refused() -> None:
     from xclrun.config.schema import StrategyConfig
     from xclrun.strategy.er import ReplaySettings
 
-    with pytest.raises(UsageError, match="expansion=naive: gives languages no parts of their own"):
+    with pytest.raises(UsageError, match="expansion=naive: adds no language-specific parameters"):
         make(ReplaySettings("er", 10, 2, expansion=StrategyConfig("naive")))

@@ -66,7 +66,7 @@ def memory_gradients(strategy: GEM, context: Any, languages: list[str]) -> dict[
     found, before = {}, gradients(context.model)
     for language in languages:
         context.model.zero_grad()
-        kept = strategy.memory.kept[language]
+        kept = strategy.memory.indices[language]
         for index in kept:
             (context.model.loss(context.batch(language, np.array([index]))) / len(kept)).backward()
         found[language] = gradients(context.model)
@@ -117,7 +117,7 @@ def test_each_language_of_the_memory_has_its_own_draw(make_run: Make) -> None:
     """Shares of equal size: with one generator for both languages, the drawn positions would be the same."""
     strategy = GEM(GEMSettings("gem", 16, 1, compared=2))
     context = in_third_hop(strategy, make_run("dataset.replay.memory=16"))
-    kept = strategy.memory.kept
+    kept = strategy.memory.indices
     assert len(kept["en"]) == len(kept["de"]) == 8
     drawn: dict[str, list[list[int]]] = {"en": [], "de": []}
     for step in range(1, 6):
@@ -147,4 +147,4 @@ def test_compared_bounds_what_a_step_looks_at(make_run: Make) -> None:
     context = in_third_hop(strategy, make_run("dataset.replay.memory=10"))
     for language, batch in some(strategy.memory_batches(context)):
         assert batch.size == 2
-        assert set(batch.indices) <= set(strategy.memory.kept[language])
+        assert set(batch.indices) <= set(strategy.memory.indices[language])

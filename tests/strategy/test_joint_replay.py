@@ -11,7 +11,7 @@ import pytest
 
 from xclrun.run import Run
 from xclrun.strategy.joint_replay import JointReplay, JointReplaySettings
-from xclrun.strategy.shared.memory import remembered
+from xclrun.strategy.shared.memory import to_batches
 
 from .real import context_of, untrained
 
@@ -37,9 +37,9 @@ def replayed(strategy: JointReplay, context: Any, steps: int, patch: pytest.Monk
 
     def noting(drawn: Any, *given: Any) -> Any:
         found.extend((language, row) for language, rows in drawn.items() for row in rows.tolist())
-        return remembered(drawn, *given)
+        return to_batches(drawn, *given)
 
-    patch.setattr("xclrun.strategy.joint_replay.remembered", noting)
+    patch.setattr("xclrun.strategy.joint_replay.to_batches", noting)
     main = context.batch(context.hop.train[0], np.arange(4))
     for step in range(1, steps + 1):
         first, *extra = strategy.replay(step, main, context)

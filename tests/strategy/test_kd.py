@@ -98,7 +98,7 @@ def test_teacher_outputs_follow_the_memory(kind: type[KDLogit], make_run: Make) 
     strategy.end_hop(context)
     teachers["es"] = context.model
     for language, size in {"en": 4, "de": 3, "es": 3}.items():
-        kept = strategy.memory.kept[language]
+        kept = strategy.memory.indices[language]
         assert len(kept) == size
         words = int(context.train[language].word_pieces.lengths[kept].sum())
         shapes = {name: tensor.shape[0] for name, tensor in strategy.teacher[language].items()}

@@ -96,7 +96,7 @@ def test_a_quadratic_has_a_closed_form(
     keys = np.random.default_rng(3).normal(size=(22, 4)).astype(np.float32)
     monkeypatch.setattr(strategy, "keys", lambda language, split: keys)
     found = encodings(run).splits["es", "test"]
-    answer = strategy.answer(found.batch(np.arange(len(found))), "es", "test", context)
+    answer = strategy.predict(found.batch(np.arange(len(found))), "es", "test", context)
     written = strategy.memory["en"]
     rows = nearest(keys[: len(found)], keys[written], 3, Distance.euclidean)
     means = context.train["en"].labels[written][rows].mean(axis=1)
@@ -135,7 +135,7 @@ def test_adapted_predictions_are_those_of_a_copy_for_each_example(task: str, tog
     keys = {key: np.random.default_rng(i).normal(size=(22, 4)) for i, key in enumerate(("en", "de", "es"))}
     strategy.keys = lambda language, split: keys[language]  # type: ignore[method-assign]
     before, asked = copied(model), encodings(run).splits["es", "test"].select(range(7))
-    answer = strategy.answer(asked.batch(np.arange(7)), "es", "test", context)
+    answer = strategy.predict(asked.batch(np.arange(7)), "es", "test", context)
     assert same(copied(model), before)
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     there = np.concatenate([keys[key][indices] for key, indices in strategy.memory.items()])
@@ -169,7 +169,7 @@ def test_weights_that_are_not_trained_do_not_move(make_run: Make) -> None:
     strategy.end_hop(context)
     strategy.keys = lambda language, split: np.zeros((22, 1))  # type: ignore[method-assign]
     asked = encodings(run).splits["es", "test"]
-    answer, plain = strategy.answer(asked.batch(range(8)), "es", "test", context), model.predict(asked.batch(range(8)))
+    answer, plain = strategy.predict(asked.batch(range(8)), "es", "test", context), model.predict(asked.batch(range(8)))
     assert torch.equal(answer.tags, plain.tags)
     torch.testing.assert_close(answer.log2_tags, plain.log2_tags, equal_nan=True)
     assert not torch.allclose(answer.log2_label, plain.log2_label, equal_nan=True)
@@ -229,13 +229,13 @@ def test_a_stop_ends_the_adapting_between_two_steps(make_run: Make, monkeypatch:
     monkeypatch.setattr(strategy, "keys", lambda language, split: np.zeros((22, 4), np.float32))
     looks = iter([None, None, Stopped(15)])
 
-    def stop_here() -> None:
+    def check_stop() -> None:
         if (stopped := next(looks)) is not None:
             raise stopped
 
-    context.stop_here = stop_here
+    context.check_stop = check_stop
     with pytest.raises(Stopped):
-        strategy.answer(encodings(make_run()).splits["es", "test"].batch([0]), "es", "test", context)
+        strategy.predict(encodings(make_run()).splits["es", "test"].batch([0]), "es", "test", context)
 
 
 POINTS = ("evaluate.every_examples=20", "trainer.selection=last")
@@ -248,7 +248,7 @@ def test_a_run_that_is_stopped_is_the_undisturbed_one(
     """While copies are adapted too, after a hop or at a point inside it."""
     given = (*MBPA, *where, "evaluate.batch_size=2")
     wanted = do(make_run(*given, outputs="undisturbed"))
-    run, answer, listener, answered = make_run(*given), MbPA.answer, StopAt(3), []
+    run, answer, listener, answered = make_run(*given), MbPA.predict, StopAt(3), []
 
     def stopping(self: MbPA, *given: Any) -> Any:
         listener.stop.number = 15
@@ -260,7 +260,7 @@ def test_a_run_that_is_stopped_is_the_undisturbed_one(
         do(run, listener, listener.stop)
     listener = StopAt(1000)
     with monkeypatch.context() as patched:
-        patched.setattr(MbPA, "answer", stopping)
+        patched.setattr(MbPA, "predict", stopping)
         with pytest.raises(Stopped):
             do(run, listener, listener.stop)
     assert len(answered) == 1
@@ -300,4 +300,4 @@ def test_what_it_signs() -> None:
     assert asked.points_signature(hops[1]) == asked.serving_signature(hops[1]) == mbpa().serving_signature(hops[1])
     for nothing in (mbpa(neighbours=0), mbpa(adapt_steps=0)):
         assert not nothing.serving_signature(hops[1])
-        assert not nothing.looks_up(hops[1])
+        assert not nothing.reads_features(hops[1])

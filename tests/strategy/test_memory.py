@@ -29,7 +29,7 @@ def filled(size: int, available: dict[str, int], seed: int = 0) -> BalancedMemor
 
 
 def sizes(memory: BalancedMemory) -> list[int]:
-    return [len(indices) for indices in memory.kept.values()]
+    return [len(indices) for indices in memory.indices.values()]
 
 
 def test_shares_after_each_language() -> None:
@@ -39,7 +39,7 @@ def test_shares_after_each_language() -> None:
         memory.admit(language, rng(i).permutation(50))
         found.append(sizes(memory))
     assert found == [[10], [5, 5], [4, 3, 3], [3, 3, 2, 2]]
-    assert list(memory.kept) == list("abcd")
+    assert list(memory.indices) == list("abcd")
     assert len(memory) == 10
 
 
@@ -54,15 +54,15 @@ def test_shares_are_equal_and_use_the_whole_budget(size: int, languages: int) ->
 def test_a_language_with_less_than_its_share_is_kept_whole() -> None:
     memory = filled(10, {"a": 3, "b": 50, "c": 2})
     assert sizes(memory) == [3, 3, 2]
-    assert sorted(memory.kept["a"]) == [0, 1, 2]
-    assert sorted(memory.kept["c"]) == [0, 1]
+    assert sorted(memory.indices["a"]) == [0, 1, 2]
+    assert sorted(memory.indices["c"]) == [0, 1]
 
 
 def test_indices_are_distinct_and_of_the_training_split() -> None:
-    for indices in filled(30, {"a": 20, "b": 35, "c": 11}).kept.values():
+    for indices in filled(30, {"a": 20, "b": 35, "c": 11}).indices.values():
         assert len(set(indices.tolist())) == len(indices)
     memory = filled(30, {"a": 20, "b": 35, "c": 11})
-    assert all(0 <= i < n for language, n in (("a", 20), ("b", 35), ("c", 11)) for i in memory.kept[language])
+    assert all(0 <= i < n for language, n in (("a", 20), ("b", 35), ("c", 11)) for i in memory.indices[language])
 
 
 def chi_square(counts: np.ndarray) -> float:
@@ -75,7 +75,7 @@ def test_every_sentence_is_kept_equally_often(languages: Sequence[str]) -> None:
     """The first language's sample is uniform when it comes, and stays so as its share shrinks."""
     counts = np.zeros(20)
     for seed in range(3000):
-        np.add.at(counts, filled(6, dict.fromkeys(languages, 20), seed).kept["a"], 1)
+        np.add.at(counts, filled(6, dict.fromkeys(languages, 20), seed).indices["a"], 1)
     assert counts.sum() == 3000 * (6 // len(languages))
     # 19 degrees of freedom: 43.8 is exceeded once in a thousand; the seeds are fixed.
     assert chi_square(counts) < 43.8
@@ -86,7 +86,7 @@ def test_every_kept_sentence_is_drawn_equally_often() -> None:
     for seed in range(2000):
         for index in memory.draw("a", 3, rng(seed)):
             counts[int(index)] += 1
-    drawn = np.array([counts[int(index)] for index in memory.kept["a"]])
+    drawn = np.array([counts[int(index)] for index in memory.indices["a"]])
     assert drawn.sum() == sum(counts.values()) == 6000
     # 7 degrees of freedom: 24.3 is exceeded once in a thousand.
     assert chi_square(drawn) < 24.3
@@ -95,7 +95,7 @@ def test_every_kept_sentence_is_drawn_equally_often() -> None:
 def test_a_draw_has_no_sentence_twice() -> None:
     memory = filled(8, {"a": 100})
     assert all(len(set(memory.draw("a", 8, rng(seed)).tolist())) == 8 for seed in range(20))
-    assert sorted(memory.draw("a", 50, rng(0))) == sorted(memory.kept["a"])
+    assert sorted(memory.draw("a", 50, rng(0))) == sorted(memory.indices["a"])
 
 
 def test_round_trip_through_json() -> None:
@@ -103,9 +103,9 @@ def test_round_trip_through_json() -> None:
     again = BalancedMemory.from_facts(json.loads(json.dumps(memory.to_facts())))
     assert again.size == 11
     # The order of the languages decides who gets what does not divide evenly.
-    assert list(again.kept) == ["b", "a", "c"]
-    for language in memory.kept:
-        assert np.array_equal(again.kept[language], memory.kept[language])
+    assert list(again.indices) == ["b", "a", "c"]
+    for language in memory.indices:
+        assert np.array_equal(again.indices[language], memory.indices[language])
         assert np.array_equal(again.draw(language, 2, rng(3)), memory.draw(language, 2, rng(3)))
     memory.admit("d", rng(9).permutation(30))
     again.admit("d", rng(9).permutation(30))
@@ -186,9 +186,9 @@ def test_recorded_outputs_stand_in_the_order_of_the_sentences(make_run: Callable
 def test_what_is_admitted_shrinks_from_its_end() -> None:
     memory = BalancedMemory(6)
     memory.admit("a", np.array([9, 8, 7, 6, 5, 4, 3]))
-    assert memory.kept["a"].tolist() == [9, 8, 7, 6, 5, 4]
+    assert memory.indices["a"].tolist() == [9, 8, 7, 6, 5, 4]
     memory.admit("b", np.array([1, 0]))
-    assert {name: kept.tolist() for name, kept in memory.kept.items()} == {"a": [9, 8, 7], "b": [1, 0]}
+    assert {name: kept.tolist() for name, kept in memory.indices.items()} == {"a": [9, 8, 7], "b": [1, 0]}
 
 
 def test_rows_are_where_the_draw_stands() -> None:
@@ -196,15 +196,15 @@ def test_rows_are_where_the_draw_stands() -> None:
     memory.admit("a", rng(0).permutation(50))
     for seed in range(5):
         rows = memory.draw_rows("a", 3, rng(seed))
-        assert np.array_equal(memory.kept["a"][rows], memory.draw("a", 3, rng(seed)))
+        assert np.array_equal(memory.indices["a"][rows], memory.draw("a", 3, rng(seed)))
 
 
 def test_a_draw_from_all_is_uniform_over_the_whole_memory() -> None:
     memory = BalancedMemory(9)
     for name, n in {"a": 2, "b": 50, "c": 50}.items():
         memory.admit(name, np.arange(n) + 100)
-    assert [len(kept) for kept in memory.kept.values()] == [2, 3, 3]
-    counts = {(name, int(i)): 0 for name, kept in memory.kept.items() for i in kept}
+    assert [len(kept) for kept in memory.indices.values()] == [2, 3, 3]
+    counts = {(name, int(i)): 0 for name, kept in memory.indices.items() for i in kept}
     for seed in range(1600):
         drawn = memory.draw_from_all(4, rng(seed))
         pairs = [(name, int(i)) for name, indices in drawn.items() for i in indices]
@@ -214,4 +214,4 @@ def test_a_draw_from_all_is_uniform_over_the_whole_memory() -> None:
     # 8 sentences, 800 times each; a standard deviation is 20.
     assert all(abs(count - 800) < 80 for count in counts.values())
     whole = memory.draw_from_all(100, rng(0))
-    assert sorted(itertools.chain(*whole.values())) == sorted(itertools.chain(*memory.kept.values()))
+    assert sorted(itertools.chain(*whole.values())) == sorted(itertools.chain(*memory.indices.values()))

@@ -82,7 +82,7 @@ def counted(mbert: dict[str, list[int]], compose: Callable[..., Composed]) -> Ca
 @pytest.mark.parametrize("name", TABLE_7)
 def test_the_paper_s_table_7(name: str, counted: Callable[[str], Count]) -> None:
     found = counted(name)
-    assert found.total == found.learnt == TABLE_7[name]
+    assert found.total == found.learned == TABLE_7[name]
     assert found.trained == TABLE_7["naive"]
     assert found.stored == 4 * found.total
 
@@ -123,7 +123,7 @@ def test_what_is_frozen_is_no_part_of_what_is_learnt(compose: Callable[..., Comp
     strategy = make(compose("strategy=lang_spec_task").config.strategy)
     named = {"encoder.embeddings.x": [100, 0], "encoder.pooler.x": [20, 1], "intent.weight": [3, 1]}
     found = count(named, strategy, strategy.stream(("a", "b")))
-    assert (found.total, found.trained, found.learnt) == (126, 23, 26)
+    assert (found.total, found.trained, found.learned) == (126, 23, 26)
 
 
 # mBERT with a head of three classes: all of it, its pooler, and the head without and with its bias.
@@ -146,11 +146,11 @@ def test_few_shot_adapting_trains_what_is_tuned(
     strategy, model = make(compose(f"strategy={name}").config.strategy), classifier
     found = count(model, strategy, transfer("en", "de"))
     assert found.by_hop == (ALL, adapting)
-    assert (found.total, found.learnt) == (ALL, ALL)
+    assert (found.total, found.learned) == (ALL, ALL)
     assert found.trained == round((ALL + adapting) / 2)
     alone = count(model, strategy, transfer(None, "de"))
     assert alone.by_hop == (adapting,)
-    assert (alone.total, alone.learnt) == (ALL, adapting)
+    assert (alone.total, alone.learned) == (ALL, adapting)
     # In a longer stream all hops but the first adapt.
     assert count(model, strategy, sequence(("en", "de", "fr"))).by_hop == (ALL, adapting, adapting)
 
@@ -309,7 +309,7 @@ def test_the_table_says_which_hop_trains_what(capsys: pytest.CaptureFixture[str]
         (["dataset=mtop", "task.intents=2"], "params also takes task.intents=N task.tags=N task.languages=N"),
         (
             ["strategy=lang_spec_enc", "strategy.layers=[1,2,3]", *GIVEN[:2]],
-            "there is no layer 3; the encoder has layers 1 to 2",
+            "the encoder has no layer 3, only layers 1 to 2",
         ),
         (["--jsn"], "params: no option is called '--jsn'"),
     ],

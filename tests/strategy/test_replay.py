@@ -71,7 +71,7 @@ def test_each_example_is_written_with_the_probability_by_seed_depth_key_and_inde
     strategy, sizes = replay(0.3), dict.fromkeys(("en", "de"), 2000)
 
     def written(hop: int, key: str, seed: int = 1, **other: int) -> set[int]:
-        return set(strategy.written(key, context(hop, sizes | other, seed=seed)).tolist())
+        return set(strategy.indices_to_write(key, context(hop, sizes | other, seed=seed)).tolist())
 
     first = written(1, "en")
     assert stats.binomtest(len(first), 2000, 0.3).pvalue > 1e-3
@@ -91,7 +91,7 @@ def test_memory_and_draws_against_brute_force(context: Any) -> None:
     for hop in (1, 2, 3):
         given = context(hop, SIZES, batch_size=4)
         [key] = given.hop.train
-        will, seen, memory = set(strategy.written(key, given).tolist()), 0, list(earlier)
+        will, seen, memory = set(strategy.indices_to_write(key, given).tolist()), 0, list(earlier)
         strategy.begin_hop(given)
         for step, main in enumerate(mini_batches(given), start=1):
             due = 0

@@ -45,14 +45,14 @@ def test_a_row_says_what_the_code_says(row: list[str], compose: Callable[..., Co
     if not issubclass(cls, HeadsOnly):
         assert not any(refused(strategy, task) for task in (INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS))
         told = "not for several tasks in one model" in row[1]
-        assert (strategy.unfit([INTENT_SLOTS, SEQUENCE_CLASS]) is not None) == told
+        assert (strategy.unsupported([INTENT_SLOTS, SEQUENCE_CLASS]) is not None) == told
     # The source is the one that the module names.
     for author, year in re.findall(r"([A-Z][\w'-]+)(?: et al\.| & [\w-]+)? (\d{4})", row[4]):
         assert re.search(rf"{author}.{{0,30}}\(?{year}", module(name), re.DOTALL), (author, year)
 
 
 def refused(strategy: Any, task: Task) -> bool:
-    return strategy.unfit([task]) is not None
+    return strategy.unsupported([task]) is not None
 
 
 def module(name: str) -> str:

@@ -17,7 +17,7 @@ import torch
 from benchmarks.tape import Tape
 from xclrun.core.errors import RunError
 from xclrun.run import Run
-from xclrun.strategy import recordable
+from xclrun.strategy import supports_capture
 from xclrun.strategy.naive import Naive
 from xclrun.train.graphs import RecordedSteps
 from xclrun.train.loop import HopTraining
@@ -117,7 +117,7 @@ class Waiting(Counting):
 
     signature = Naive.signature
 
-    def repeats(self) -> bool:
+    def capturable(self) -> bool:
         return True
 
     def loss(self, batch: Any, context: Any) -> Any:
@@ -129,15 +129,15 @@ def test_a_class_that_overrides_the_loss_is_recorded_only_where_it_says_which_st
     make_run: Make,
 ) -> None:
     settings = make_run().config.strategy
-    assert recordable(Naive(settings))
-    assert recordable(Waiting(settings))
-    assert not recordable(Counting(settings))
+    assert supports_capture(Naive(settings))
+    assert supports_capture(Waiting(settings))
+    assert not supports_capture(Counting(settings))
     # Below a class that says it, a hook is again not spoken for.
-    assert recordable(make_run("strategy=ewc_online").strategy())
-    assert not recordable(make_run("strategy=si").strategy())
+    assert supports_capture(make_run("strategy=ewc_online").strategy())
+    assert not supports_capture(make_run("strategy=si").strategy())
     assigned = Naive(settings)
     assigned.loss = lambda batch, context: context.model.loss(batch)  # type: ignore[method-assign]
-    assert not recordable(assigned)
+    assert not supports_capture(assigned)
 
 
 def test_a_step_that_cannot_be_recorded_ends_the_run_in_a_line(

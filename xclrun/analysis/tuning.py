@@ -361,7 +361,7 @@ def unsighted(strategy: str, config: Mapping[str, Any], edited: bool = False) ->
 
     ``edited``: whether the strategy changed weights at the end of training (`RunRecord.edited`).
     """
-    if strategy.partition("+")[0] == "model_average":
+    if strategy.partition("+")[0] in ("model_average", "merge"):
         return Absent("dev scores were computed before averaging the weights")
     if edited:
         return Absent("dev scores were computed before the strategy changed the weights at the end of training")

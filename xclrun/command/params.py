@@ -69,7 +69,7 @@ class Counted:
         facts = {
             "total": f"{count.total:,} ({size(count.stored)} in fp32)",
             "trained at each hop": ", ".join(each),
-            "trained in some hop": f"{count.learnt:,}",
+            "trained in some hop": f"{count.learned:,}",
         }
         if sizes.kept is not None:
             facts["untrimmed"] = f"{self.untrimmed.total:,} ({sizes.kept:,} word embeddings are kept)"

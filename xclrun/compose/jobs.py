@@ -53,7 +53,7 @@ def register() -> None:
     for name in provided("strategy"):
         cls = strategy_class(name)
         store.store(group="schema/strategy", name=name, node=cls.settings_type)
-        if cls.gives_parts:
+        if cls.adds_language_parts:
             node: dict[str, Any] = {"defaults": [f"/strategy/{name}@_here_"]}
             store.store(group="strategy/expansion", name=name, node=node, provider="plug-in")
     for name in without_yaml("strategy"):

@@ -10,7 +10,7 @@ from typing import Any
 from xclrun.config import schema
 from xclrun.config.files import choices
 from xclrun.core.errors import did_you_mean
-from xclrun.strategy import STRATEGIES, having
+from xclrun.strategy import STRATEGIES, names_with
 
 # Parts and kinds of statements have any name; the keys below the name are fixed.
 _ENTRY = re.compile(r"\+*dataset\.(parts|statements\.kinds)\.([^.]+)\.([^.]+)")
@@ -18,7 +18,8 @@ _ENTRY = re.compile(r"\+*dataset\.(parts|statements\.kinds)\.([^.]+)\.([^.]+)")
 
 def no_expansion() -> str:
     """Return why the strategy chosen has no key ``expansion``."""
-    able, parts, mixing = (", ".join(having(trait)) for trait in ("expandable", "gives_parts", "mixes_languages"))
+    traits = ("expandable", "adds_language_parts", "mixes_languages")
+    able, parts, mixing = (", ".join(names_with(trait)) for trait in traits)
     return (
         f"the strategy chosen cannot have one; {able} can. {parts} are expansions themselves, naive with one is that "
         f"one, and {mixing} mix languages in a batch, which have no parts in common"
@@ -28,7 +29,7 @@ def no_expansion() -> str:
 def expansions_known() -> dict[str, str]:
     """Return the choices of ``strategy.expansion``, and what each is: strategies that give languages parts."""
     known = choices()["strategy"]
-    return {name: known.get(name, "") for name in having("gives_parts")}
+    return {name: known.get(name, "") for name in names_with("adds_language_parts")}
 
 
 def known_keys(strategy: str | None = None) -> list[str]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -144,6 +144,8 @@ class Signed(Protocol):
 
     def keeps_encoder(self, hop: Hop) -> bool: ...
 
+    def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]: ...
+
 
 @dataclass(frozen=True)
 class DataIdentity:
@@ -251,6 +253,7 @@ def stages(
             "precision": known["trainer"]["precision"],
             "strategy": strategy.serving_signature(hop),
             **({"codes": data.fingerprints[hop.codes, "train"]} if hop.codes else {}),
+            **_other_weights(hop, stream, trained, strategy),
         }
         evaluation = digest({"kind": "evaluation", "train": trained[hop.index], "evaluate": evaluate, **served})
         attention = None
@@ -259,6 +262,16 @@ def stages(
             attention = digest({"kind": "attention", "train": encoder_of, **served})
         result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation, attention))
     return tuple(result)
+
+
+def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], strategy: Signed) -> dict[str, Any]:
+    """Return the keys of the weights that an evaluation reads in addition to those that the hop was trained from."""
+    ancestors, index = {hop.index}, hop.index
+    while index > 0:
+        index = stream.hops[index].parent
+        ancestors.add(index)
+    others = [trained[i] for i in strategy.hops_read_in_evaluation(hop) if i not in ancestors]
+    return {"weights": others} if others else {}
 
 
 def hands_on(hop: Hop, stream: Stream) -> bool:

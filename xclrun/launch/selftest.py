@@ -75,7 +75,7 @@ def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
     chosen += [f"strategy.{key}={value}" for key, value in SHORT.items() if key in keys]
     overrides = [*JOB, *chosen, f"paths.outputs={outputs}", *extra]
     [composed] = compose_command(overrides)
-    if make(composed.config.strategy).unfit([INTENT_SLOTS]) is not None:
+    if make(composed.config.strategy).unsupported([INTENT_SLOTS]) is not None:
         # The same sentences with only their intents.
         [composed] = compose_command([*overrides, f"dataset.task={SEQUENCE_CLASS.name}"])
     return plan_run(composed.config)

@@ -22,7 +22,7 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
     tasks = [target.task for target in dataset.targets]
     names = ", ".join(task.identified for task in tasks)
     several = None if dataset.task is not None else f"dataset.parts has several tasks ({names})"
-    if (reason := strategy.unfit(tasks)) is not None:
+    if (reason := strategy.unsupported(tasks)) is not None:
         learnt = f" dataset.task={tasks[0].name}:" if several is None else f": {several};"
         raise UsageError(f"strategy={config.strategy.name}{learnt} {reason}")
     for task in tasks:
@@ -141,7 +141,7 @@ def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]
             )
         return
     name, keys = config.strategy.name, keys_of(order)
-    if strategy.gives_parts or getattr(config.strategy, "expansion", None) is not None:
+    if strategy.adds_language_parts or getattr(config.strategy, "expansion", None) is not None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: key-specific parameters do not support mixtures")
     # Strategies with independent or joint hops ignore mixtures. Streams in blocks are always sequences.
     stream = strategy.stream(keys)

@@ -249,7 +249,7 @@ def plan_run(config: Config) -> Run:
         config=config,
         dataset=dataset,
         stream=stream,
-        id=run_id(resolved, data, encoder, strategy.identified()),
+        id=run_id(resolved, data, encoder, strategy.version_id()),
         stages=stages(resolved, stream, data, encoder, strategy),
         data_fingerprint=data.fingerprint,
         algorithms=ALGORITHMS,
@@ -351,7 +351,7 @@ def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> 
     check_mixtures(config, strategy, order)
     if config.dataset.blocks is not None:
         settings = f"strategy={config.strategy.name} dataset.blocks={config.dataset.blocks}"
-        if strategy.gives_parts or getattr(config.strategy, "expansion", None) is not None:
+        if strategy.adds_language_parts or getattr(config.strategy, "expansion", None) is not None:
             raise UsageError(f"{settings}: language-specific parameters do not support blocks of one language")
         try:
             return in_blocks(order, config.dataset.blocks, strategy.stream)

@@ -1,7 +1,7 @@
-"""Strategies: one file each, named as in conf. `STRATEGIES` has them all: name in conf → class.
+"""Registry of strategies: `STRATEGIES` maps each name in conf to its class.
 
-The module ``er`` defines the strategy ``er``: the one class in it whose `name` is that. A module is imported when its
-strategy is asked for. Strategies from outside the package are added by `register`.
+The module ``er`` defines the strategy ``er``, the class whose `name` is ``er``, and is imported on first access.
+`register` adds strategies from outside the package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import place, provides
-from xclrun.strategy.base import Context, Length, State, Strategy, check_answers, divisible, recordable
+from xclrun.strategy.base import Context, Length, State, Strategy, check_signatures, divisible, supports_capture
 
 __all__ = [
     "STRATEGIES",
@@ -25,18 +25,18 @@ __all__ = [
     "State",
     "Strategy",
     "divisible",
-    "having",
     "make",
-    "recordable",
+    "names_with",
     "register",
     "strategy_class",
+    "supports_capture",
 ]
 
 Class = TypeVar("Class", bound=type[Strategy[Any]])
 
 
 class _Strategies(Mapping[str, type[Strategy[Any]]]):
-    """All strategies, by name; packaged ones first, each imported when it is looked up."""
+    """All strategies by name, packaged ones first; each is imported on first access."""
 
     def __init__(self) -> None:
         self.packaged = [m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg and m.name != "base"]
@@ -48,8 +48,8 @@ class _Strategies(Mapping[str, type[Strategy[Any]]]):
         if name not in self.packaged:
             raise KeyError(name)
         content = vars(importlib.import_module(f"{__name__}.{name}")).values()
-        [found] = [c for c in content if isinstance(c, type) and issubclass(c, Strategy) and c.name == name]
-        return found
+        [cls] = [c for c in content if isinstance(c, type) and issubclass(c, Strategy) and c.name == name]
+        return cls
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.packaged, *self.registered])
@@ -62,75 +62,75 @@ STRATEGIES = _Strategies()
 
 
 def register(cls: Class) -> Class:
-    """Add a strategy from outside the package, under its `name`; returns the class, so it can decorate it.
+    """Add a strategy from outside the package under its `name`; usable as a decorator.
 
     Raises:
-        UsageError: it is no strategy, has no name of its own, or the name is taken; its settings are none, or a method
-            is nearly called as a hook is.
+        UsageError: the class is not a strategy, its name is missing or taken, its settings are not a dataclass of
+            settings, or a method looks like a misspelled hook.
     """
     if not (isinstance(cls, type) and issubclass(cls, Strategy)):
         raise UsageError(f"{cls!r} is not a strategy: it must be a subclass of xclrun.strategy.Strategy")
-    shown, name = place(cls), vars(cls).get("name")
+    title, name = place(cls), vars(cls).get("name")
     if not isinstance(name, str) or not name:
-        raise UsageError(f"{shown}: a strategy needs a name of its own: name = 'my_strategy' in the class")
+        raise UsageError(f"{title}: a strategy needs its own name: name = 'my_strategy' in the class")
     if name in STRATEGIES:
-        raise UsageError(f"{shown}: there is already a strategy called '{name}'")
-    _check_settings(cls, shown)
-    _check_hooks(cls, shown)
+        raise UsageError(f"{title}: there is already a strategy called '{name}'")
+    _check_settings(cls, title)
+    _check_hooks(cls, title)
     STRATEGIES.registered[name] = cls
     provides("strategy", name, cls.__doc__)
     return cls
 
 
-def _check_hooks(cls: type[Strategy[Any]], shown: str) -> None:
-    """Refuse a method that nothing calls, but for its spelling: the strategy would be without it, and say nothing."""
+def _check_hooks(cls: type[Strategy[Any]], title: str) -> None:
+    """Refuse a public method whose name is close to a hook's: it would never be called."""
     hooks = [name for name, value in vars(Strategy).items() if callable(value) and not name.startswith("_")]
-    of_package = [base for base in cls.__mro__ if base.__module__.startswith(f"{__name__}.")]
+    packaged = [base for base in cls.__mro__ if base.__module__.startswith(f"{__name__}.")]
     for base in cls.__mro__:
-        for name, value in vars(base).items() if base not in of_package else ():
-            own = callable(value) and not name.startswith("_") and not any(hasattr(known, name) for known in of_package)
-            if own and (near := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)):
+        for name, value in vars(base).items() if base not in packaged else ():
+            new = callable(value) and not name.startswith("_") and not any(hasattr(other, name) for other in packaged)
+            if new and (near := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)):
                 raise UsageError(
-                    f"{shown}: nothing calls a method {name}; did you mean '{near[0]}'? One of your own begins with _"
+                    f"{title}: nothing calls a method {name}; did you mean '{near[0]}'? If not, let its name begin "
+                    "with _"
                 )
 
 
-def _check_settings(cls: type[Strategy[Any]], shown: str) -> None:
-    """Refuse settings that are no dataclass of settings, or others than the class says that it has."""
-    given = cls.settings_type
-    if not (isinstance(given, type) and issubclass(given, StrategyConfig)):
-        raise UsageError(f"{shown}: settings_type must be a dataclass that extends StrategyConfig")
-    if "__annotations__" in vars(given) and "__dataclass_params__" not in vars(given):
-        raise UsageError(f"{shown}: settings_type {given.__name__} is no dataclass: write @dataclass before it")
-    for said in (arg for base in vars(cls).get("__orig_bases__", ()) for arg in get_args(base)):
-        if dataclasses.is_dataclass(said) and isinstance(said, type) and not issubclass(given, said):
-            raise UsageError(f"{shown}: is a Strategy[{said.__name__}]: settings_type = {said.__name__} is missing")
+def _check_settings(cls: type[Strategy[Any]], title: str) -> None:
+    settings = cls.settings_type
+    if not (isinstance(settings, type) and issubclass(settings, StrategyConfig)):
+        raise UsageError(f"{title}: settings_type must be a dataclass that extends StrategyConfig")
+    if "__annotations__" in vars(settings) and "__dataclass_params__" not in vars(settings):
+        raise UsageError(f"{title}: settings_type {settings.__name__} is not a dataclass: add @dataclass")
+    for declared in (arg for base in vars(cls).get("__orig_bases__", ()) for arg in get_args(base)):
+        if isinstance(declared, type) and dataclasses.is_dataclass(declared) and not issubclass(settings, declared):
+            name = declared.__name__
+            raise UsageError(f"{title}: is a Strategy[{name}]: settings_type = {name} is missing")
 
 
-def having(trait: str) -> list[str]:
-    """Return the names of the strategies whose class has a trait, as ``expandable`` (see `Strategy`)."""
+def names_with(trait: str) -> list[str]:
+    """Return the names of the strategies whose class has a trait, for example ``expandable`` (see `Strategy`)."""
     return [name for name, cls in STRATEGIES.items() if getattr(cls, trait)]
 
 
 def strategy_class(name: str) -> type[Strategy[Any]]:
     """Return the class of the strategy called ``name`` in conf."""
     if name not in STRATEGIES:
-        raise UsageError(f"no strategy is called '{name}'; {did_you_mean(name, STRATEGIES)}")
+        raise UsageError(f"unknown strategy '{name}'; {did_you_mean(name, STRATEGIES)}")
     return STRATEGIES[name]
 
 
 def make(settings: StrategyConfig) -> Strategy[Any]:
-    """Return a fresh strategy with these settings.
+    """Create a strategy with these settings.
 
     Raises:
-        UsageError: a setting cannot work, or is that of another strategy; or a hook was assigned for which no
-            signature answers.
+        UsageError: a setting is invalid or belongs to another strategy, or a hook has no signature.
     """
-    found = strategy_class(settings.name)
-    if not isinstance(settings, found.settings_type):
+    cls = strategy_class(settings.name)
+    if not isinstance(settings, cls.settings_type):
         raise UsageError(
-            f"strategy.name={settings.name}: has settings of its own; choose it as strategy={settings.name}"
+            f"strategy.name={settings.name}: this strategy has its own settings; use strategy={settings.name}"
         )
-    strategy = found(settings)
-    check_answers(found, strategy)
+    strategy = cls(settings)
+    check_signatures(cls, strategy)
     return strategy

@@ -1,13 +1,13 @@
-"""A-GEM on the memory of lifelong learning: at intervals, no step may raise the mean loss on examples of the memory.
+"""A-GEM with the memory of lifelong learning: at intervals, no step may increase the mean loss on memory examples.
 
-Hussain et al. 2021 ("LL"), section 4, "A-GEM", after Chaudhry et al. 2019 (`xclrun.strategy.agem`). Tasks are not told
-apart, so the memory is that of ``replay`` (`xclrun.strategy.replay`): at every step in which a
-``replay_interval``-th example is seen, the gradient g of the main mini-batch is compared with r, that of
-``replay_number`` examples drawn uniformly from the whole memory,
+Hussain et al. 2021 ("LL"), section 4, "A-GEM", after Chaudhry et al. 2019 (`xclrun.strategy.agem`). The memory is that
+of ``replay`` (`xclrun.strategy.replay`), without task identities. At every step that includes a
+``replay_interval``-th example, the gradient g of the main mini-batch is compared with r, that of ``replay_number``
+examples drawn uniformly from the whole memory:
 
     g ← g − (g · r / r · r) r    where g · r < 0
 
-The other steps are plain. ``replay_interval=1`` compares every step, as Chaudhry et al. do.
+``replay_interval=1`` compares every step, as Chaudhry et al. do.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ if TYPE_CHECKING:
 
 
 class AGEMReplay(Replay[ReplaySettings]):
-    """Projection of the gradient, by examples of the memory of lifelong learning."""
-
     name = "agem_replay"
     signature = Replay.signature
     _intervals = range(0)
     _largest = 0
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        self._intervals, self._largest = self.see(main, context) if self.active() else range(0), 0
+        self._intervals, self._largest = self.observe(main, context) if self.active() else range(0), 0
         return (main,)
 
-    def repeats(self) -> bool:
+    def capturable(self) -> bool:
         return not self._intervals
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
-        # Where gradients are accumulated, as many of the memory's examples go through the model at once.
+        # With gradient accumulation, memory examples go through the model in parts of the same size.
         self._largest = max(self._largest, batch.size)
         return super().loss(batch, context)
 
@@ -49,7 +47,7 @@ class AGEMReplay(Replay[ReplaySettings]):
         self._largest = max(self._largest, batch.size)
 
     def edit_gradients(self, context: Context) -> None:
-        # A step that ends several intervals is compared once.
+        # A step that completes several intervals is compared once.
         if not self._intervals or not any(len(indices) for indices in self.memory.values()):
             return
         drawn = self.draw(self._intervals[-1], "reference", context)

@@ -1,9 +1,9 @@
-"""Few-shot adapting of BERT's pooler and a fresh cosine classifier ("COS + pooler"; FS, Table 6).
+"""Few-shot adaptation of BERT's pooler and a new cosine classifier ("COS + pooler"; FS, Table 6).
 
-p(c | x) = softmax over c of α · cos(w_c, x), with x what comes out of pooler and dropout, and w_c a vector per class
+p(c | x) = softmax over c of α · cos(w_c, x), with x the output of pooler and dropout, and w_c a vector per class
 (Gidaris & Komodakis 2018, section 3.2; Vinyals et al. 2016). It replaces the classifier of source training.
 
-Settings: ``alpha``, α: what cosines are multiplied with; FS: 10.
+Settings: ``alpha``, α, the factor of the cosines; FS: 10.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.stream import Hop, Stream
 from xclrun.strategy.base import Context, Library, bounded
-from xclrun.strategy.shared.heads_only import HeadsOnly, start_anew
+from xclrun.strategy.shared.heads_only import HeadsOnly, reinitialise
 
 if TYPE_CHECKING:
     from xclrun.model import Model
@@ -27,8 +27,6 @@ class CosineSettings(StrategyConfig):
 
 
 class CosPooler(HeadsOnly[CosineSettings]):
-    """The pooler and a fresh cosine classifier."""
-
     name = "cos_pooler"
     settings_type = CosineSettings
     signature = HeadsOnly.signature
@@ -50,10 +48,10 @@ class CosPooler(HeadsOnly[CosineSettings]):
         self._choose(self.adapting)
         if self.adapting:
             classifier: Any = context.model.classifier
-            start_anew(classifier, context, "classifier")
+            reinitialise(classifier, context, "classifier")
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
-        # Inside a hop that adapts, its own language is not among those seen.
+        # Inside a hop that adapts, its own language is not in `seen` yet.
         self._choose(self.adapting or not self.adapted.isdisjoint(seen))
 
     def _choose(self, cosine: bool) -> None:

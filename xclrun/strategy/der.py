@@ -1,27 +1,23 @@
-"""Dark experience replay (DER): on a reservoir of the stream, stay near the outputs that were given in training.
+"""Dark experience replay (DER): stay close to the outputs recorded in training, on a reservoir of the stream.
 
 Buzzega et al. 2020, "Dark experience for general continual learning: a strong, simple baseline", equation 4 and
-algorithm 1. Every example that is trained on is offered to a reservoir, with the raw outputs z of the very pass that
-trains it. At every step, in the first hop too,
+algorithm 1. Every training example is offered to a reservoir with the raw outputs z of its training step. Every step,
+also in the first hop, has the loss
 
     loss + α · ‖z' − h(x')‖²
 
 on as many examples x' of the reservoir as the main mini-batch has. As in the authors' code the square is a mean over
-the classes, and a mean over examples. Of tags, z is the emissions of all words before a CRF, and the words of a
-sentence are summed, as in the model's own loss; of answers, start and end.
+classes and a mean over examples. For tags, z is the emissions of all words before a CRF, and the words of a sentence
+are summed, as in the model's own loss; for answers, of start and end.
 
-The reservoir (Vitter 1985, "Random sampling with a reservoir", algorithm R) is a uniform sample: of the first n
-examples, those of every epoch counted, each is kept with the same probability, size / n. It holds indices into the
-training splits, never copies of examples. Which places are taken is a function of (seed, hop, step) and of how many
-examples were seen, so that a hop that was interrupted resumes with the same reservoir.
+The reservoir (Vitter 1985, "Random sampling with a reservoir", algorithm R) is a uniform sample of the examples so far,
+counted in every epoch. It contains indices into the training splits. Its draws depend only on (seed, hop, step) and the
+number of examples so far, so that an interrupted hop resumes with the same reservoir; with ``trainer.selection=best``
+it is that of the selected epoch. Deviation: the paper's network has no dropout; here all outputs include it. With
+``strategy.expansion`` a memory sentence goes through its language's own parameters.
 
-With ``trainer.selection=best`` the reservoir continues as it was at the selected epoch. The paper's network has no
-dropout: here the outputs are those with dropout, and so are those that are compared with them. With
-``strategy.expansion`` a remembered sentence goes through its language's own parts.
-
-Settings: ``memory`` in sentences, all languages together; ``alpha``, α, no unit (the paper on CIFAR-10: 0.3).
-
-Cost: one batch more in each step. Memory: 4 bytes for each class of each sentence kept, and for each tag of its words.
+Settings: ``memory``, total number of sentences; ``alpha``, α (the paper on CIFAR-10: 0.3). Cost: one more batch per
+step; 4 bytes for each class, or tag of each word, of each stored sentence.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, State, bounded
 from xclrun.strategy.shared.distillation import by_example, squared_distance
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
-from xclrun.strategy.shared.memory import MemoryBatches, gathered, grouped
+from xclrun.strategy.shared.memory import MemoryBatches, group_keys, select_sentences
 
 if TYPE_CHECKING:
     import torch
@@ -44,13 +40,13 @@ if TYPE_CHECKING:
 
     from xclrun.data.batches import Batch
 
-# The numbers that the heads gave for one example: name → (numbers,) float32, those of words end to end.
+# Head outputs for one example: name → (numbers,) float32, words in order.
 Outputs = Mapping[str, "Tensor"]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One example of the reservoir: its language, its place in that training split, and its outputs."""
+class Example:
+    """One example of the reservoir; ``index`` is its position in the language's training split."""
 
     language: str
     index: int
@@ -58,20 +54,15 @@ class Kept:
 
 
 class Reservoir:
-    """A reservoir of ``size`` examples.
-
-    Attributes:
-        seen: how many examples it was offered.
-        kept: those in it.
-    """
+    """A reservoir of ``size`` examples; ``seen`` counts the examples offered so far."""
 
     def __init__(self, size: int) -> None:
         self.size, self.seen = size, 0
-        self.kept: list[Kept] = []
+        self.examples: list[Example] = []
         self._on_host = False
 
     def places(self, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Return for each of the next ``count`` examples its place, or −1 if it is not kept, and count them."""
+        """Return for each of the next ``count`` examples its place, or −1 if it is rejected, and count them."""
         numbers = self.seen + np.arange(count)
         drawn = generator.integers(0, numbers + 1)
         self.seen += count
@@ -80,81 +71,79 @@ class Reservoir:
     def offer(
         self, examples: Sequence[tuple[int, Outputs]], sizes: Mapping[str, int], generator: np.random.Generator
     ) -> None:
-        """Offer the examples of a mini-batch, in their order.
+        """Offer the examples of a mini-batch.
 
         Args:
-            examples: place among all sentences of the hop, language after language; outputs.
-            sizes: language → number of its sentences, in the order of the hop.
+            examples: (position among all sentences of the hop, language after language; outputs).
+            sizes: language → number of sentences, in the order of the hop.
         """
         languages, ends = list(sizes), np.cumsum(list(sizes.values()))
         for place, (row, outputs) in zip(self.places(len(examples), generator), examples, strict=True):
             if place >= 0:
-                of = int(np.searchsorted(ends, row, side="right"))
-                index = row - int(ends[of]) + sizes[languages[of]]
-                # Where they are, since reading them would wait; and without what they are a part of.
-                given = {name: tensor.flatten().float().clone() for name, tensor in outputs.items()}
-                self.kept[place : place + 1] = [Kept(languages[of], index, given)]
+                k = int(np.searchsorted(ends, row, side="right"))
+                index = row - int(ends[k]) + sizes[languages[k]]
+                # On their device, because reading would synchronise; copied, to free the batch.
+                copies = {name: tensor.flatten().float().clone() for name, tensor in outputs.items()}
+                self.examples[place : place + 1] = [Example(languages[k], index, copies)]
 
     def move(self, device: torch.device) -> None:
-        """Move outputs that were read from a file to the device where later ones are computed, in one copy."""
+        """Move outputs that were read from a file to the device, in one copy."""
         from xclrun.data.transfer import to_device
 
         if not self._on_host:
             return
         self._on_host = False
-        numbered = list(enumerate(self.kept))
-        there = to_device(
-            {f"{i}/{name}": tensor for i, kept in numbered for name, tensor in kept.outputs.items()}, device
-        )
-        self.kept = [
-            replace(kept, outputs={name: there[f"{i}/{name}"] for name in kept.outputs}) for i, kept in numbered
-        ]
+        numbered = list(enumerate(self.examples))
+        moved = to_device({f"{i}/{name}": tensor for i, e in numbered for name, tensor in e.outputs.items()}, device)
+        self.examples = [replace(e, outputs={name: moved[f"{i}/{name}"] for name in e.outputs}) for i, e in numbered]
 
-    def draw(self, count: int, generator: np.random.Generator) -> list[Kept]:
-        """Return ``count`` examples at random, each place once, or all."""
-        rows = generator.choice(len(self.kept), size=min(count, len(self.kept)), replace=False)
-        return [self.kept[row] for row in rows]
+    def draw(self, count: int, generator: np.random.Generator) -> list[Example]:
+        """Return ``count`` distinct examples at random, or all."""
+        rows = generator.choice(len(self.examples), size=min(count, len(self.examples)), replace=False)
+        return [self.examples[row] for row in rows]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is kept: outputs, and a number for each example."""
-        return sum(8 + sum(t.nbytes for t in example.outputs.values()) for example in self.kept)
+        """Bytes of the outputs and of a number for each example."""
+        return sum(8 + sum(t.nbytes for t in example.outputs.values()) for example in self.examples)
 
     def state(self) -> State:
-        """Return everything, outputs of a name end to end."""
+        """Return the state, with the outputs of each name concatenated."""
         import torch
 
-        names = sorted({name for example in self.kept for name in example.outputs})
-        kept = [[e.language, e.index, {name: len(t) for name, t in e.outputs.items()}] for e in self.kept]
-        tensors = {name: torch.cat([e.outputs[name] for e in self.kept if name in e.outputs]).cpu() for name in names}
+        names = sorted({name for example in self.examples for name in example.outputs})
+        kept = [[e.language, e.index, {name: len(t) for name, t in e.outputs.items()}] for e in self.examples]
+        tensors = {
+            name: torch.cat([e.outputs[name] for e in self.examples if name in e.outputs]).cpu() for name in names
+        }
         return State({"seen": self.seen, "kept": kept}, tensors)
 
     def load(self, state: State) -> None:
-        """Take over what `state` returned."""
+        """Restore the state that `state` returned."""
         at = dict.fromkeys(state.tensors, 0)
-        self.seen, self.kept, self._on_host = state.facts.get("seen", 0), [], True
+        self.seen, self.examples, self._on_host = state.facts.get("seen", 0), [], True
         for language, index, lengths in state.facts.get("kept", []):
             outputs = {name: state.tensors[name][at[name] : at[name] + n] for name, n in lengths.items()}
             at |= {name: at[name] + n for name, n in lengths.items()}
-            self.kept.append(Kept(language, index, outputs))
+            self.examples.append(Example(language, index, outputs))
 
 
 def as_batches(
-    examples: Sequence[Kept], context: Context, together: bool
+    examples: Sequence[Example], context: Context, together: bool
 ) -> list[tuple[str, Batch, dict[str, Tensor]]]:
     """Return examples as batches on the device: (first language, batch, outputs as of `xclrun.model.network.Output`).
 
     Args:
-        together: as of `xclrun.strategy.shared.memory.grouped`.
+        together: see `xclrun.strategy.shared.memory.group_keys`.
     """
     import torch
 
-    drawn: dict[str, list[Kept]] = {}
+    drawn: dict[str, list[Example]] = {}
     for example in examples:
         drawn.setdefault(example.language, []).append(example)
-    found = []
-    for languages in grouped(list(drawn), context, together):
-        sentences = gathered({language: [e.index for e in drawn[language]] for language in languages}, context)
+    batches = []
+    for languages in group_keys(list(drawn), context, together):
+        sentences = select_sentences({language: [e.index for e in drawn[language]] for language in languages}, context)
         batch = sentences.batch(range(len(sentences))).to(context.device)
         ordered, words = [e for key in languages for e in drawn[key]], int(sentences.word_pieces.lengths.sum())
         outputs = {}
@@ -163,8 +152,8 @@ def as_batches(
             is_class = name == "logits"
             rows = numbers.view(len(ordered) if is_class else words, -1)
             outputs[name] = rows if is_class else batch.padded(rows)
-        found.append((languages[0], batch, outputs))
-    return found
+        batches.append((languages[0], batch, outputs))
+    return batches
 
 
 @dataclass
@@ -177,13 +166,11 @@ Settings = TypeVar("Settings", bound=DERSettings)
 
 
 class DER(Expandable[Settings]):
-    """Distillation of the model's own past, from a reservoir."""
-
     name = "der"
     settings_type = DERSettings
-    gathers = True
+    updates_in_training = True
     revisits = True
-    # The reservoir is used in the hop that fills it.
+    # The reservoir is used from the first hop on.
     acts_from = 1
     signature = Expandable.signature
     _drawn: MemoryBatches[dict[str, Tensor]] | None = None
@@ -192,7 +179,7 @@ class DER(Expandable[Settings]):
         super().__init__(settings)
         self.reservoir = Reservoir(settings.memory)
         self._step = 0
-        # Of the step's main mini-batch: row → (index among the hop's sentences, outputs).
+        # Row of the step's main mini-batch → (position among the hop's sentences, outputs).
         self._seen: dict[int, tuple[int, dict[str, Tensor]]] = {}
         # Rows of the main mini-batch in the parts so far.
         self._rows = 0
@@ -209,22 +196,22 @@ class DER(Expandable[Settings]):
         return (main,)
 
     def drawn(self, purpose: str, count: int, context: Context) -> MemoryBatches[dict[str, Tensor]]:
-        """Return examples of the reservoir that go with this step's main mini-batch of ``count``."""
+        """Return ``count`` examples of the reservoir for this step."""
         self.reservoir.move(context.device)
         examples = self.reservoir.draw(count, context.generator(purpose, self._step)) if self.active() else []
         return MemoryBatches(as_batches(examples, context, together=self.settings.expansion is None), count)
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
-        output = context.model(batch)
+        main = context.model(batch)
         if self.active():
-            examples = zip(batch.indices.tolist(), by_example(output, batch), strict=True)
+            examples = zip(batch.indices.tolist(), by_example(main, batch), strict=True)
             self._seen.update(enumerate(examples, self._rows))
         self._rows += batch.size
-        loss = context.model.loss(batch, output)
-        for language, part, taught, rows, factor in self._drawn.take(batch, context) if self._drawn else ():
-            found = self.output_of(language, part, context)
-            wanted = {name: tensor[rows] for name, tensor in taught.items()}
-            loss = loss + factor * self.settings.alpha * squared_distance(found, wanted, part)
+        loss = context.model.loss(batch, main)
+        for language, part, recorded, rows, factor in self._drawn.take(batch, context) if self._drawn else ():
+            output = self.output_of(language, part, context)
+            target = {name: tensor[rows] for name, tensor in recorded.items()}
+            loss = loss + factor * self.settings.alpha * squared_distance(output, target, part)
         return loss
 
     def skip(self, batch: Batch, context: Context) -> None:
@@ -241,7 +228,7 @@ class DER(Expandable[Settings]):
         self._seen = {}
 
     def footprint(self) -> dict[str, int]:
-        return {"examples": len(self.reservoir.kept), "bytes": self.reservoir.nbytes}
+        return {"examples": len(self.reservoir.examples), "bytes": self.reservoir.nbytes}
 
     def state_dict(self) -> State:
         return self.reservoir.state()

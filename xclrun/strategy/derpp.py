@@ -1,15 +1,15 @@
-"""Dark experience replay++ (DER++): as ``der``, and the gold labels of the reservoir too.
+"""Dark experience replay++ (DER++): ``der`` with an additional loss on the gold labels of the reservoir.
 
 Buzzega et al. 2020, "Dark experience for general continual learning: a strong, simple baseline", equation 6 and
-algorithm 2. With the reservoir of ``der`` (`xclrun.strategy.der`), at every step
+algorithm 2. With the reservoir of ``der`` (`xclrun.strategy.der`), every step has the loss
 
     loss + α · ‖z' − h(x')‖² + β · loss(x'', y'')
 
-on two draws from it, x' and x'', each of as many examples as the main mini-batch has; the last term is the model's own
-loss on gold labels, tags or answers. With α = 0 it is replay from a reservoir, next to the main mini-batch.
+on two draws, x' and x'', each of as many examples as the main mini-batch; the last term is the model's own loss. α = 0
+is replay from a reservoir.
 
-Settings: those of ``der``, and ``beta``, β, no unit; the paper on CIFAR-10: α = 0.1, β = 0.5. Cost: two batches more in
-each step; memory as ``der``.
+Settings: those of ``der``, and ``beta``, β (the paper on CIFAR-10: α = 0.1, β = 0.5). Cost: two more batches per step;
+memory as ``der``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ class DERPPSettings(DERSettings):
 
 
 class DERPP(DER[DERPPSettings]):
-    """Distillation and replay, from a reservoir."""
-
     name = "derpp"
     settings_type = DERPPSettings
     signature = DER.signature

@@ -1,13 +1,13 @@
-"""Experience replay (ER): keep a few sentences of every language seen, and train on them again at intervals.
+"""Experience replay (ER): replay a memory of sentences of all earlier languages at intervals.
 
 CCL, section 3.2 ("ER"), after Chaudhry et al. 2019, "On tiny episodic memories in continual learning". After each hop a
-sample of its training sentences enters a memory with equal shares per language. During later hops, after every k-th
-main mini-batch, one extra optimiser step is taken for each language seen before, on a batch drawn from its share.
+sample of its training sentences enters a memory with equal shares per language (`xclrun.strategy.shared.memory`). In
+later hops, after every k-th main mini-batch, one extra optimiser step is taken for each earlier language, on a batch
+drawn from its share.
 
-Settings: ``memory`` in sentences, all languages together; ``every_k`` in main mini-batches; ``selection`` of what is
-kept: ``reservoir``, ``ring`` or ``herding`` (`xclrun.strategy.shared.memory`); ``interleave``: ``extra`` (the main step
-always happens) or ``replace`` (as in the authors' public code, the replayed steps take the place of every k-th main
-one).
+Settings: ``memory``, total number of sentences; ``every_k``, in main mini-batches; ``selection``: ``reservoir``,
+``ring`` or ``herding``; ``interleave``: ``extra`` (replay in addition to the main step) or ``replace`` (as in the
+authors' code, replay replaces every k-th main step).
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ class ReplaySettings(MemorySettings):
 
 
 class ExperienceReplay(MemoryStrategy[ReplaySettings]):
-    """Replay of a balanced memory, in its own steps."""
-
     name = "er"
     settings_type = ReplaySettings
     signature = MemoryStrategy.signature
@@ -48,8 +46,8 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
     def __init__(self, settings: ReplaySettings) -> None:
         if settings.interleave is Interleave.replace and settings.every_k == 1:
             raise UsageError(
-                "strategy.interleave=replace: with strategy.every_k=1 every main step would be replaced, and no "
-                "language after the first would be learned; use strategy.every_k=2 or more"
+                "strategy.interleave=replace: strategy.every_k=1 would replace every main step, so that only the first "
+                "language is learned; use strategy.every_k=2 or more"
             )
         super().__init__(settings)
 
@@ -63,14 +61,14 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
             yield context.batch(language, self.memory.draw(language, context.batch_size, generator))
         self._replayed = None
 
-    def repeats(self) -> bool:
-        # A language's own parts are in for the model's.
+    def capturable(self) -> bool:
+        # With an expansion, the parameters of another language are substituted.
         return self._replayed is None or self.settings.expansion is None
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Nothing counts parts."""
+        """Do nothing: parts are not counted."""
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:
             return super().loss(batch, context)
-        return self.through(self._replayed, context, lambda model: model.loss(batch))
+        return self.with_language(self._replayed, context, lambda model: model.loss(batch))

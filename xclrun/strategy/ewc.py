@@ -1,30 +1,25 @@
-"""Elastic weight consolidation (EWC): weights that mattered for earlier languages are held back, per earlier hop.
+"""Elastic weight consolidation (EWC): a penalty per earlier hop on changes of weights with high Fisher information.
 
 Kirkpatrick et al. 2017, "Overcoming catastrophic forgetting in neural networks", section 2.1, for more than two tasks.
-From hop 2 on the loss of hop i has one penalty per earlier hop, around the weights with which that hop ended:
+From hop 2 on the loss of hop i has one penalty per earlier hop, around the weights θ*_j with which that hop ended:
 
     Σ_{j<i} λ/2 · Σ_θ F_j[θ] · (θ − θ*_j)²
 
-with F_j as for ``ewc_online``. A sum of parabolas is a parabola: with A = Σ_j F_j and m = Σ_j F_j θ*_j / A, weight by
-weight, it is λ/2 · Σ_θ A (θ − m)² and a constant. So A and m are all that is kept, however many hops there are, and
-nothing is approximated.
+with F_j as for ``ewc_online``. With A = Σ_j F_j and m = Σ_j F_j θ*_j / A for each weight, this equals
+λ/2 · Σ_θ A (θ − m)² up to a constant, so that A and m are the whole state.
 
-Settings: ``penalty``, λ, no unit; ``fisher_examples``, sentences of a hop that F is averaged over, a random sample, or
-null: all.
-
-Cost: 8 bytes per weight (A and m), on the device while a hop is trained and in the stored state.
+Settings: ``penalty``, λ; ``fisher_examples``, size of the random sample of a hop's sentences for F, or null: all.
+Cost: 8 bytes per weight (A and m), on the device during training and in the stored state.
 """
 
 from __future__ import annotations
 
 from xclrun.strategy.base import Context, State
 from xclrun.strategy.ewc_online import FisherPenalty, PenaltySettings
-from xclrun.strategy.shared.penalty import named
+from xclrun.strategy.shared.penalty import tensor_group
 
 
 class EWC(FisherPenalty[PenaltySettings]):
-    """The sum of a penalty per earlier hop."""
-
     name = "ewc"
     settings_type = PenaltySettings
     state_signature = FisherPenalty.state_signature
@@ -37,7 +32,7 @@ class EWC(FisherPenalty[PenaltySettings]):
             if name in precision:
                 before, middle = precision[name].to(fisher.device), anchor[name].to(fisher.device)
                 total = before + fisher
-                # Where every Fisher value is 0 this is 0 / 0: the anchor has no effect there.
+                # 0 / 0 where every Fisher value is 0; the anchor has no effect there.
                 precision[name], anchor[name] = total, middle + (fisher / total).nan_to_num_(0.0) * (last - middle)
             else:
                 precision[name], anchor[name] = fisher, last
@@ -49,4 +44,4 @@ class EWC(FisherPenalty[PenaltySettings]):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self.anchor = named(state, "anchor")
+        self.anchor = tensor_group(state, "anchor")

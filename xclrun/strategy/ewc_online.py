@@ -1,18 +1,15 @@
-"""Online elastic weight consolidation (EWC-Online): weights that mattered for earlier languages are held back.
+"""Online elastic weight consolidation (EWC-Online): one penalty on changes of weights with high Fisher information.
 
 CCL, section 3.2 ("EWC-Online"), after Schwarz et al. 2018, "Progress & Compress", section 4.2 ("online EWC"). From
-hop 2 on the loss of hop i has a penalty around the weights with which the hop begins:
+hop 2 on the loss of hop i has a penalty around the weights at its beginning:
 
     λ/2 · Σ_θ F̃_i[θ] · (θ − θ_prev)²        F̃_i = γ · F̃_{i−1} + F_{i−1}        F̃_1 = 0
 
 F_j is the diagonal empirical Fisher information of hop j's training data after the hop, over body and heads
-(`xclrun.strategy.shared.fisher`). The penalty's gradient λ F̃ (θ − θ_prev) is added to the gradients before clipping,
-which equals adding the penalty to the loss; the losses that are noted are the model's own.
+(`xclrun.strategy.shared.fisher`).
 
-Settings: ``penalty``, λ, no unit; ``gamma``, γ from 0 to 1, no unit; ``fisher_examples``, sentences of a hop that F is
-averaged over, a random sample, or null: all.
-
-Cost: 8 bytes per weight on the device while a hop is trained (F̃ and θ_prev), 4 in the stored state (F̃).
+Settings: ``penalty``, λ; ``gamma``, γ from 0 to 1; ``fisher_examples``, size of the random sample of a hop's sentences
+for F, or null: all. Cost: 8 bytes per weight on the device during training (F̃ and θ_prev), 4 in the stored state (F̃).
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from xclrun.strategy.base import Context, bounded
-from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings
+from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings, mean_over_hop
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,13 +34,13 @@ Settings = TypeVar("Settings", bound=PenaltySettings)
 
 
 class FisherPenalty(ImportancePenalty[Settings]):
-    """Base of both kinds of EWC: parameters are as important as their Fisher information says."""
+    """Base of both variants of EWC."""
 
     def fisher(self, context: Context) -> dict[str, Tensor]:
-        """Return the Fisher information of the hop that has just been trained, by parameter name."""
+        """Return the Fisher information of the trained hop, by parameter name."""
         from xclrun.strategy.shared.fisher import diagonal_fisher
 
-        return self.mean_over_hop(context, "fisher", self.settings.fisher_examples, diagonal_fisher)
+        return mean_over_hop(context, "fisher", self.settings.fisher_examples, diagonal_fisher, self.language_specific)
 
 
 @dataclass
@@ -52,15 +49,13 @@ class EWCOnlineSettings(PenaltySettings):
 
 
 class EWCOnline(FisherPenalty[EWCOnlineSettings]):
-    """One running Fisher information, around the weights with which the hop begins."""
-
     name = "ewc_online"
     settings_type = EWCOnlineSettings
     signature, state_signature = FisherPenalty.signature, FisherPenalty.state_signature
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)
-        self.hold_here(context)
+        self.anchor_here(context)
 
     def end_hop(self, context: Context) -> None:
         before, self.precision = self.precision, self.fisher(context)

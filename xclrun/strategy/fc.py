@@ -1,6 +1,6 @@
-"""Few-shot adapting of the output layers alone ("FC only"; FS, Table 6): classes; intents, tags and their CRF.
+"""Few-shot adaptation of the output layers ("FC only"; FS, Table 6): classes; intents, tags and their CRF.
 
-Encoder and pooler stay as source training left them. No settings.
+Encoder and pooler are frozen. No settings.
 """
 
 from __future__ import annotations
@@ -10,7 +10,5 @@ from xclrun.strategy.shared.heads_only import ENCODER, POOLER, HeadsOnly
 
 
 class FC(HeadsOnly[StrategyConfig]):
-    """The output layers."""
-
     name = "fc"
-    kept = (ENCODER, POOLER)
+    frozen = (ENCODER, POOLER)

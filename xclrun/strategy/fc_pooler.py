@@ -1,4 +1,4 @@
-"""Few-shot adapting of BERT's pooler and the output layer ("FC + pooler"; FS, Table 6). No settings."""
+"""Few-shot adaptation of BERT's pooler and the output layer ("FC + pooler"; FS, Table 6). No settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,4 @@ from xclrun.strategy.shared.heads_only import HeadsOnly
 
 
 class FCPooler(HeadsOnly[StrategyConfig]):
-    """The pooler and the output layer."""
-
     name = "fc_pooler"

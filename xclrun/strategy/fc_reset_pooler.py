@@ -1,8 +1,7 @@
-"""Few-shot adapting of BERT's pooler and a fresh output layer ("FC (reset) + pooler"; FS, section 5.5 and Table 6).
+"""Few-shot adaptation of pooler and output layer, one of them reinitialised ("FC (reset) + pooler"; FS, section 5.5).
 
-Settings: ``reset``: ``classifier`` (FS: the linear classifier of source training starts again), ``pooler`` or ``both``.
-The classifier starts as before source training, with its own values, the pooler as BERT initialises it (normal,
-without bias).
+Settings: ``reset``: ``classifier`` (FS, Table 6), ``pooler`` or ``both``. The classifier is drawn anew as before source
+training, the pooler as BERT initialises it (normal weights, zero bias).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.strategy.base import Context
-from xclrun.strategy.shared.heads_only import HeadsOnly, start_anew
+from xclrun.strategy.shared.heads_only import HeadsOnly, reinitialise
 
 
 class Reset(Enum):
@@ -28,8 +27,6 @@ class ResetSettings(StrategyConfig):
 
 
 class FCResetPooler(HeadsOnly[ResetSettings]):
-    """The pooler and the output layer, which is fresh; or the pooler, or both."""
-
     name = "fc_reset_pooler"
     settings_type = ResetSettings
     signature = HeadsOnly.signature
@@ -40,8 +37,7 @@ class FCResetPooler(HeadsOnly[ResetSettings]):
             return
         model: Any = context.model
         if self.settings.reset is not Reset.classifier:
-            start_anew(
-                model.pooler.dense, context, "pooler", std=getattr(model.encoder.config, "initializer_range", 0.02)
-            )
+            std = getattr(model.encoder.config, "initializer_range", 0.02)
+            reinitialise(model.pooler.dense, context, "pooler", std)
         if self.settings.reset is not Reset.pooler:
-            start_anew(model.classifier, context, "classifier")
+            reinitialise(model.classifier, context, "classifier")

@@ -1,15 +1,15 @@
-"""Frozen bottom: after hop 1 the embeddings and the lowest layers of the encoder are trained no more.
+"""Frozen bottom: after hop 1 the embeddings and the lowest layers of the encoder are frozen.
 
-Lower layers serve all languages, and forgetting happens in the higher ones (Lee et al. 2019, "What would Elsa do?
+Lower layers serve all languages, and forgetting occurs in the higher ones (Lee et al. 2019, "What would Elsa do?
 Freezing layers during transformer fine-tuning"; Ramasesh et al. 2021, "Anatomy of catastrophic forgetting"). Hop 1 is
-plain fine-tuning. In every later hop
+plain fine-tuning. In later hops
 
-    θ_embeddings, θ_1, …, θ_n  stay as hop 1 left them
+    θ_embeddings, θ_1, …, θ_n  keep their values of hop 1
 
-and the other layers, pooler and heads are trained. Dropout stays on below; only weights are frozen.
+and the other layers, pooler and heads are trained. Dropout stays active in frozen layers.
 
-Settings: ``layers``, n, counted from the bottom; 0: the embeddings alone. Cost: none; backward passes end above what is
-frozen, and the optimiser keeps no state of it.
+Settings: ``layers``, n, counted from the bottom; 0: only the embeddings. Cost: less than fine-tuning, because backward
+passes end above the frozen layers, which have no optimiser state.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ class FreezeSettings(StrategyConfig):
 
 
 class FreezeBottom(Strategy[FreezeSettings]):
-    """The bottom of the encoder stays as the first hop left it."""
-
     name = "freeze_bottom"
     settings_type = FreezeSettings
 
@@ -48,11 +46,9 @@ class FreezeBottom(Strategy[FreezeSettings]):
             raise UsageError(f"strategy.layers={self.settings.layers}: the encoder has {layers} layers")
 
     def trains(self, parameter: str, hop: Hop) -> bool:
-        return not (hop.depth > 1 and self._is_bottom(parameter))
-
-    def _is_bottom(self, parameter: str) -> bool:
         number = layer(parameter)
-        return is_embedding(parameter) if number is None else number <= self.settings.layers
+        bottom = is_embedding(parameter) if number is None else number <= self.settings.layers
+        return not (hop.depth > 1 and bottom)
 
     def begin_hop(self, context: Context) -> None:
         for name, parameter in context.model.named_parameters():

@@ -1,22 +1,20 @@
-"""GDumb: keep a memory that is balanced over classes, and train from scratch on it alone.
+"""GDumb: store a class-balanced memory and train from scratch on it.
 
-Prabhu et al. 2020, "GDumb: a simple approach that questions our progress in continual learning", algorithms 1 and 2. A
-yardstick: it forgets nothing, and learns nothing that its memory does not hold. The sampler sees the training sentences
-of the stream once, language after language, each in a random order. With k places and C classes seen so far, a sentence
-of class c is kept
+Prabhu et al. 2020, "GDumb: a simple approach that questions our progress in continual learning", algorithms 1 and 2: a
+baseline without forgetting, limited to the content of its memory. The sampler sees the training sentences of the stream
+once, language after language, each in random order. With k places and C classes so far, a sentence of class c is stored
 
-    where c is new, or has fewer than k / C places;        when all places are taken, one of the largest class goes
+    if c is new or has fewer than k / C places;        if the memory is full, it replaces one of the largest class
 
-at random. Hop i trains the model of hop 0 on what is in memory after language i: the encoder as pretrained, and fresh
-heads. The paper's learner has its own recipe (cosine annealing, CutMix); here it is the run's trainer, with the
-dev data of the languages seen.
+at random. Hop i trains the model of hop 0 on the memory after language i. Deviation: instead of the paper's recipe
+(cosine annealing, CutMix) the run's trainer is used, with the dev data of the languages so far.
 
-Classes are those of the sentence's label, of its own task if there are several. Where a task has no labels (tags,
-answers) the classes are the languages, so that each has an equal share. Otherwise languages have no shares: once every
-class has its k / C places, sentences of later languages hardly enter (docs/fidelity.md).
+Classes are those of the sentence's label, per task. For tasks without labels (tags, answers) the languages are the
+classes. Otherwise languages have no shares: once every class has k / C places, few sentences of later languages enter
+(docs/fidelity.md).
 
-Settings: ``memory``, k, in sentences. Cost: each hop trains on k sentences at most. What is in memory is a function
-of (seed, languages seen), so nothing is stored.
+Settings: ``memory``, k, in sentences. Cost: each hop trains on at most k sentences. The memory is a function of seed
+and languages, so there is no state.
 """
 
 from __future__ import annotations
@@ -37,8 +35,6 @@ class GDumbSettings(StrategyConfig):
 
 
 class GDumb(Strategy[GDumbSettings]):
-    """Plain fine-tuning from hop 0, on the memory."""
-
     name = "gdumb"
     settings_type = GDumbSettings
     signature = Strategy.signature
@@ -53,36 +49,31 @@ class GDumb(Strategy[GDumbSettings]):
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         stream: list[tuple[str, int]] = []
         classes: list[Hashable] = []
-        # Every hop starts from hop 0, so it draws what the one before has drawn, and then more.
+        # Every hop starts from hop 0 and therefore repeats the draws of the previous hop.
         for key in context.hop.train:
             train = context.train[key]
             for index in context.generator("gdumb", key).permutation(len(train)):
                 label = int(train.labels[index])
                 stream.append((key, int(index)))
                 classes.append((train.task, label) if label >= 0 else key)
-        kept = balanced(classes, self.settings.memory, context.generator("gdumb places"))
-        found: dict[str, list[int]] = {key: [] for key in context.hop.train}
-        for key, index in (stream[place] for place in kept):
-            found[key].append(index)
-        return {key: np.array(sorted(indices), np.int64) for key, indices in found.items()}
+        places = balanced(classes, self.settings.memory, context.generator("gdumb places"))
+        chosen: dict[str, list[int]] = {key: [] for key in context.hop.train}
+        for key, index in (stream[place] for place in places):
+            chosen[key].append(index)
+        return {key: np.array(sorted(indices), np.int64) for key, indices in chosen.items()}
 
 
 def balanced(classes: Sequence[Hashable], size: int, generator: np.random.Generator) -> list[int]:
-    """Return which of a stream of examples are in memory at its end, ascending (algorithm 1).
-
-    Args:
-        classes: the class of each example.
-        size: places of the memory, at least 1.
-    """
+    """Return the positions of the examples of a stream, given by class, that are in memory at its end, ascending."""
     members: dict[Hashable, list[int]] = {}
     taken = 0
-    for place, of in enumerate(classes):
-        if of in members and len(members[of]) >= size / len(members):
+    for place, label in enumerate(classes):
+        if label in members and len(members[label]) >= size / len(members):
             continue
         if taken == size:
             largest = max(members.values(), key=len)
             largest.pop(int(generator.integers(len(largest))))
             taken -= 1
-        members.setdefault(of, []).append(place)
+        members.setdefault(label, []).append(place)
         taken += 1
     return sorted(place for places in members.values() for place in places)

@@ -1,19 +1,20 @@
-"""Gradient episodic memory (GEM): no step may raise the loss on the memory of any earlier language.
+"""Gradient episodic memory (GEM): no step may increase the loss on the memory of any earlier language.
 
 Lopez-Paz & Ranzato 2017, "Gradient episodic memory for continual learning", section 3, equations 8 to 11. With g the
-gradient of the main mini-batch and G the gradients of the earlier languages' memories, a row each, g is replaced by the
-nearest vector that none is opposed to, where g is opposed to one (some g · G_k < 0):
+gradient of the main mini-batch and the rows of G those of the earlier languages' memories, g is replaced, if some
+g · G_k < 0, by the nearest vector that satisfies all constraints:
 
     min_{g̃} ½ ‖g̃ − g‖²  with  G g̃ ≥ 0        g̃ = Gᵀ (v* + γ) + g,    v* = argmin_{v ≥ 0} ½ vᵀ G Gᵀ v + (G g)ᵀ v
 
-over all trained weights that languages share, before clipping. The dual has a number per earlier language and is solved
-exactly. γ, added to v* as in the paper's text (its code bounds v by γ), favours earlier languages; it is 0.5 there.
+over all shared parameters, before clipping. The dual problem has one variable per earlier language and is solved
+exactly. γ, added to v* as in the paper's text (the authors' code bounds v by γ), favours earlier languages; the paper
+uses 0.5.
 
-Settings: ``memory``, ``every_k`` and ``selection`` as of ``agem``; ``margin``, γ; ``compared``, sentences of each
-language's share that a step compares with, drawn at random, or null: all of them, as in the paper.
+Settings: ``memory``, ``every_k`` and ``selection`` as for ``agem``; ``margin``, γ; ``compared``, sentences drawn from
+each language's share per step, or null: all, as in the paper.
 
-Cost: a step goes forward and backward through all that is compared; the device holds a gradient for each earlier
-language, 4 bytes per weight, and is waited for.
+Cost: a forward and backward pass over the compared sentences per step; a gradient for each earlier language on the
+device, 4 bytes per weight; synchronisation with the device.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from xclrun.data.batches import Batch
 
-# Sentences of memory in a step from which on a run says so before it begins.
+# Sentences of memory per step above which a note is printed before the run.
 MANY = 500
 
 
@@ -44,35 +45,33 @@ class GEMSettings(MemorySettings):
 
 
 class GEM(AGEM[GEMSettings]):
-    """Projection of the gradient, by the memory of each language."""
-
     name = "gem"
     settings_type = GEMSettings
     signature = AGEM.signature
-    repeats = AGEM.repeats
+    capturable = AGEM.capturable
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
-        kept = min(self.settings.memory, sum(length.sentences for length in lengths))
-        if self.settings.compared is not None or kept <= MANY or len(lengths) < 2:
+        stored = min(self.settings.memory, sum(length.sentences for length in lengths))
+        if self.settings.compared is not None or stored <= MANY or len(lengths) < 2:
             return super().notes(lengths)
-        told = f"strategy={self.settings.name}: each step goes through the whole memory, up to {kept} sentences; "
-        return [*super().notes(lengths), told + "strategy.compared=16 draws as many of each language"]
+        note = f"strategy={self.settings.name}: each step uses the whole memory, up to {stored} sentences; "
+        return [*super().notes(lengths), note + "set strategy.compared=16 to draw 16 sentences of each language"]
 
     def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
-        """Return what is compared of each language's memory, as (language, batch)."""
-        found = []
+        """Return a batch of each language's memory, as (language, batch)."""
+        batches = []
         for language in self.due(self._step):
-            count = self.settings.compared or len(self.memory.kept[language])
+            count = self.settings.compared or len(self.memory.indices[language])
             drawn = self.memory.draw(language, count, context.generator("reference", self._step, language))
-            found.append((language, context.batch(language, drawn)))
-        return found
+            batches.append((language, context.batch(language, drawn)))
+        return batches
 
     def edit_gradients(self, context: Context) -> None:
         if not self.due(self._step):
             return
         parameters = self.compared(context)
         gradients = [p.grad for p in parameters if p.grad is not None]
-        # As many at once as in a part of the main batch.
+        # As many sentences at once as in a part of the main batch.
         largest = -(-context.batch_size // max(1, self._parts))
         references = [
             mean_gradient([(language, batch)], parameters, largest, self.loss_of, context)
@@ -92,9 +91,9 @@ def _product(a: list[Tensor], b: list[Tensor]) -> float:
 
 
 def dual(gram: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """Return v ≥ 0, (K,) float64, that minimises ½ vᵀ A v + bᵀ v: exactly, by the active-set method of `nnls`.
+    """Return v ≥ 0, (K,) float64, that minimises ½ vᵀ A v + bᵀ v, exactly, by the active-set method of `nnls`.
 
-    With A = Rᵀ R and b = −Rᵀ c that is the least squares of R v − c; b is in A's range, since both are made of G.
+    With A = Rᵀ R and b = −Rᵀ c this is the least-squares problem R v − c; b is in A's range.
 
     Args:
         gram: A = G Gᵀ, (K, K).
@@ -103,7 +102,7 @@ def dual(gram: np.ndarray, products: np.ndarray) -> np.ndarray:
     from scipy.optimize import nnls
 
     values, vectors = np.linalg.eigh(gram)
-    # Languages whose gradients depend on each other give values of 0, up to rounding.
-    kept = values > values.max() * len(values) * np.finfo(float).eps
-    roots = np.sqrt(values[kept])
-    return np.asarray(nnls(roots[:, None] * vectors[:, kept].T, -(vectors[:, kept].T @ products) / roots)[0])
+    # Linearly dependent gradients have eigenvalues of 0, up to rounding.
+    positive = values > values.max() * len(values) * np.finfo(float).eps
+    roots = np.sqrt(values[positive])
+    return np.asarray(nnls(roots[:, None] * vectors[:, positive].T, -(vectors[:, positive].T @ products) / roots)[0])

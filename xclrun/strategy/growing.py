@@ -1,11 +1,10 @@
-"""Growing training sets: hop i trains on the data of languages 1…i together, again from the model before any.
+"""Growing training sets: hop i trains on the data of languages 1…i, starting from hop 0.
 
-What a learner knows after each number of examples, whatever it knew after fewer: learning curves by size of training
-data, and the hops of the online codelength, whose model is a function of the data so far alone (GLI = "Learning and
-Evaluating General Linguistic Intelligence", Yogatama et al. 2019, section 4). With `dataset.blocks` the data are blocks
-of the order's last language, and hop 0 is the model after the others.
+Gives learning curves over the size of the training data, and the hops of the online codelength, whose model depends
+only on the data so far (GLI = "Learning and Evaluating General Linguistic Intelligence", Yogatama et al. 2019, section
+4). With `dataset.blocks` the data are blocks of the order's last language, and hop 0 is the model after the others.
 
-Settings: ``continues``: start each hop from the model of the hop before, as `inc_joint` does.
+Settings: ``continues``: start each hop from the previous hop's model, as `inc_joint` does.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ class GrowingSettings(StrategyConfig):
 
 
 class Growing(Strategy[GrowingSettings]):
-    """Plain fine-tuning on all data so far."""
-
     name = "growing"
     settings_type = GrowingSettings
     mixes_languages = True
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        # The hops' data and parents say all.
+        # A stage key contains the hop's data and parent, which determine the training.
         return {}
 
     def stream(self, order: Sequence[str]) -> Stream:

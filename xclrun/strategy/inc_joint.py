@@ -1,6 +1,6 @@
-"""Incremental joint training: hop i trains on the data of languages 1…i, going on from the model of hop i−1.
+"""Incremental joint training: hop i continues from hop i−1 and trains on the data of languages 1…i.
 
-CCL, section 3.1 ("Inc Joint"): an upper baseline that keeps all data.
+CCL, section 3.1 ("Inc Joint"): an upper bound that stores all data. No settings.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from xclrun.strategy.naive import Naive
 
 
 class IncJoint(Naive):
-    """The training data accumulates; no settings."""
-
     name = "inc_joint"
     mixes_languages = True
 

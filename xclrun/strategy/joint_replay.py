@@ -1,18 +1,16 @@
-"""Joint replay: all data of earlier hops is kept, and replayed at a rate.
+"""Joint replay: store all data of earlier hops and replay it at a rate.
 
-Replay without the limit of a memory: what a small rate of old data is worth where storage is no matter (Scialom et al.
-2022, "Fine-tuned language models are continual learners": 1 % of the earlier data; Ibrahim et al. 2024, "Simple and
-scalable strategies to continually pre-train large language models": 1 to 50 % of each batch). From hop 2 on, after
-main mini-batch s of a hop,
+Replay without a limit of memory (Scialom et al. 2022, "Fine-tuned language models are continual learners": 1 % of the
+earlier data; Ibrahim et al. 2024, "Simple and scalable strategies to continually pre-train large language models": 1 to
+50 % of each batch). From hop 2 on, after main mini-batch s of a hop,
 
     ⌊r s⌋ − ⌊r (s − 1)⌋
 
 extra optimiser steps are taken, each on a batch drawn uniformly, without replacement, from the training data of all
-earlier hops together: r replayed batches to one of the hop's own. A batch of several tasks, or of languages with parts
-of their own, is one step for each.
+earlier hops. A batch of several tasks, or of languages with their own parameters, is one step for each.
 
-Settings: ``rate``, r, from 0; 0.1 is the rate of lifelong replay (`xclrun.strategy.replay`). Cost: r steps more to each
-step; all training data stays at hand, and nothing is stored.
+Settings: ``rate``, r ≥ 0, replayed batches per main batch; 0.1 is the rate of lifelong replay
+(`xclrun.strategy.replay`). Cost: r more steps per step; no state, but all training data.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import numpy as np
 
 from xclrun.strategy.base import Context, Length, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
-from xclrun.strategy.shared.memory import places, remembered
+from xclrun.strategy.shared.memory import indices_at, to_batches
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,8 +38,6 @@ class JointReplaySettings(ExpandableSettings):
 
 
 class JointReplay(Expandable[JointReplaySettings]):
-    """Replay of everything that was learned, in its own steps."""
-
     name = "joint_replay"
     settings_type = JointReplaySettings
     signature = Expandable.signature
@@ -57,12 +53,12 @@ class JointReplay(Expandable[JointReplaySettings]):
         if not rate or not short:
             return ()
         return [
-            f"strategy={self.settings.name}: nothing is replayed in {len(short)} hops: strategy.rate={rate}, and the "
-            f"shortest has {min(short)} steps"
+            f"strategy={self.settings.name} never replays in {len(short)} hops: strategy.rate={rate}, and the shortest "
+            f"has {min(short)} steps. Set strategy.rate to {1 / min(short):.2g} or more."
         ]
 
     def due(self, step: int) -> int:
-        """Return how many batches are replayed after a main step, from 1."""
+        """Return the number of batches replayed after a main step (from 1)."""
         return floor(self.settings.rate * step) - floor(self.settings.rate * (step - 1))
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
@@ -74,15 +70,15 @@ class JointReplay(Expandable[JointReplaySettings]):
             generator = context.generator("joint replay", step, place)
             rows = generator.choice(total, size=min(context.batch_size, total), replace=False)
             together = self.settings.expansion is None
-            for self._replayed, batch in remembered(places(earlier, rows), context, together):
+            for self._replayed, batch in to_batches(indices_at(earlier, rows), context, together):
                 yield batch
         self._replayed = None
 
-    def repeats(self) -> bool:
+    def capturable(self) -> bool:
         return self._replayed is None or self.settings.expansion is None
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Nothing counts parts."""
+        """Do nothing: parts are not counted."""
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:

@@ -1,23 +1,19 @@
-"""Knowledge distillation on logits (KD-Logit): on remembered sentences, stay near the outputs that the model gave right
-after it learned them.
+"""Knowledge distillation on logits (KD-Logit): on memory sentences, stay close to the outputs right after their hop.
 
-CCL, section 3.2 ("KD-Logit"), after Hinton et al. 2015. A memory is kept as by ``er``. In later hops, at every k-th
-main mini-batch, the loss of the main step is
+CCL, section 3.2 ("KD-Logit"), after Hinton et al. 2015. The memory is that of ``er``. In later hops, at every k-th main
+mini-batch, the loss of the main step is
 
     loss + weight · Σ_j [ MSE(logits, logits_j) + MSE(emissions, emissions_j) ]
 
-over the languages j seen before, each on a batch of its share. The teacher's outputs, logits_j (classes) and
-emissions_j (tags, of words only, before the CRF if there is one), are those of the model after language j's hop, in
-eval mode; a task without labels or without tags has the other term alone. MSE is the mean over all numbers.
+over the earlier languages j, each on a batch of its share. The teacher's outputs, logits_j (classes) and emissions_j
+(tags, of words only, before a CRF), are those of the model after language j's hop in eval mode; a task without labels
+or tags has only the other term. MSE is the mean over all numbers. The outputs are recorded once, at the end of that
+hop, and stored with the memory. ``fp16`` halves the bytes and rounds logits of about 10 by up to 0.004.
 
-They never change, so they are computed once, at the end of that hop, and stored with the memory: words end to end,
-without padding. In fp32 a stored output is exactly the teacher's; fp16 halves the bytes, and rounds logits of about 10
-by up to 0.004.
+``lwf`` has no memory: it distils on the new sentences, with the model of the previous hop as its teacher.
 
-``lwf`` has no memory: it distils on the new sentences, with the model of the hop before as its teacher.
-
-Settings: ``memory`` in sentences, all languages together; ``every_k`` in main mini-batches; ``weight``, no unit;
-``selection`` of what is kept (`xclrun.strategy.shared.memory`); ``teacher_precision``: ``fp32`` or ``fp16``.
+Settings: ``memory``, total number of sentences; ``every_k``, in main mini-batches; ``weight``; ``selection``
+(`xclrun.strategy.shared.memory`); ``teacher_precision``: ``fp32`` or ``fp16``.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.strategy.base import Context, State, bounded
-from xclrun.strategy.shared.distillation import PER_WORD, answers, record, rows_of
+from xclrun.strategy.shared.distillation import PER_WORD, head_outputs, record, rows_of
 from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
 
 if TYPE_CHECKING:
@@ -52,12 +48,7 @@ class DistillationSettings(MemorySettings):
 
 
 class KDLogit(MemoryStrategy[DistillationSettings]):
-    """Distillation of logits and emissions.
-
-    Attributes:
-        teacher: language → name → the teacher's outputs, rows in the order of the memory
-            (`xclrun.strategy.shared.distillation`).
-    """
+    """Distillation of logits and emissions; ``teacher``: language → name → outputs, rows in the order of the memory."""
 
     name = "kd_logit"
     settings_type = DistillationSettings
@@ -74,7 +65,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
 
     def distilled(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         """Return the distilled outputs of a forward pass: name → one row per sentence, or per word."""
-        return answers(output, batch)
+        return head_outputs(output, batch)
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
         self._drawn, self._size, self._done = {}, main.size, 0
@@ -83,19 +74,18 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
             self._drawn[language] = self.memory.draw_rows(language, context.batch_size, generator)
         return (main,)
 
-    def repeats(self) -> bool:
+    def capturable(self) -> bool:
         return not self._drawn
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         loss = super().loss(batch, context)
         start, self._done = self._done, self._done + batch.size
         for language, rows in self._drawn.items():
-            # Where gradients are accumulated, each part of the main batch takes its part of the memory's, and counts by
-            # its share of the step.
+            # With gradient accumulation each part of the main batch takes a part of the rows, weighted by its share.
             part = rows[len(rows) * start // self._size : len(rows) * self._done // self._size]
             if len(part):
-                whole = self.distance(language, part, context, among=rows)
-                loss = loss + self.settings.weight * whole * (self._size / batch.size)
+                distance = self.distance(language, part, context, among=rows)
+                loss = loss + self.settings.weight * distance * (self._size / batch.size)
         return loss
 
     def skip(self, batch: Batch, context: Context) -> None:
@@ -105,20 +95,20 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         """Return the sum over outputs of their MSE to the teacher's, on rows of the memory (scalar).
 
         Args:
-            among: the rows over which the means are taken, of which ``rows`` are a part; None: ``rows``.
+            among: the rows, including ``rows``, that determine the denominators of the means; None: ``rows``.
         """
         from xclrun.data.transfer import to_device
 
-        batch = context.batch(language, self.memory.kept[language][rows])
-        context.beside(batch)
-        found = self.distilled(self.through(language, context, lambda model: model(batch)), batch)
-        words = context.train[language].word_pieces.lengths[self.memory.kept[language]]
-        teacher = {name: rows_of(self.teacher[language][name], name, rows, words) for name in found}
+        batch = context.batch(language, self.memory.indices[language][rows])
+        context.observe_batch(batch)
+        outputs = self.distilled(self.with_language(language, context, lambda model: model(batch)), batch)
+        words = context.train[language].word_pieces.lengths[self.memory.indices[language]]
+        teacher = {name: rows_of(self.teacher[language][name], name, rows, words) for name in outputs}
         teacher = to_device(teacher, context.device)
-        total = found[next(iter(found))].new_zeros(())
-        for name, student in found.items():
-            everything = rows if among is None else among
-            count = int(words[everything].sum()) if name in PER_WORD else len(everything)
+        total = outputs[next(iter(outputs))].new_zeros(())
+        denominator = rows if among is None else among
+        for name, student in outputs.items():
+            count = int(words[denominator].sum()) if name in PER_WORD else len(denominator)
             total = total + (student.float() - teacher[name].float()).square().sum() / (count * student.shape[1])
         return total
 
@@ -126,15 +116,15 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         import torch
 
         super().end_hop(context)
-        kind = torch.float16 if self.settings.teacher_precision is TeacherPrecision.fp16 else torch.float32
+        dtype = torch.float16 if self.settings.teacher_precision is TeacherPrecision.fp16 else torch.float32
         for language in context.hop.train:
-            sentences = context.train[language].select(self.memory.kept[language])
-            self.teacher[language] = record(context, sentences, kind, self.distilled)
-        # Shares have shrunk from their ends.
+            sentences = context.train[language].select(self.memory.indices[language])
+            self.teacher[language] = record(context, sentences, dtype, self.distilled)
+        # Earlier shares have lost their ends.
         for language, outputs in self.teacher.items():
-            kept = self.memory.kept[language]
-            words = int(context.train[language].word_pieces.lengths[kept].sum())
-            shares = {name: words if name in PER_WORD else len(kept) for name in outputs}
+            indices = self.memory.indices[language]
+            words = int(context.train[language].word_pieces.lengths[indices].sum())
+            shares = {name: words if name in PER_WORD else len(indices) for name in outputs}
             self.teacher[language] = {name: tensor[: shares[name]].clone() for name, tensor in outputs.items()}
 
     def state_dict(self) -> State:
@@ -143,7 +133,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self.teacher = {language: {} for language in self.memory.kept}
+        self.teacher = {language: {} for language in self.memory.indices}
         for key, tensor in state.tensors.items():
             name, language = key.split("/", 1)
             self.teacher[language][name] = tensor

@@ -1,11 +1,10 @@
-"""Knowledge distillation on representations (KD-Rep): on remembered sentences, stay near the [CLS] of the model right
-after it learned them.
+"""Knowledge distillation on representations (KD-Rep): on memory sentences, stay close to the [CLS] after their hop.
 
-CCL, section 3.2 ("KD-Rep"). As ``kd_logit`` in everything but what is distilled: the encoder's state at [CLS], cls_j,
+CCL, section 3.2 ("KD-Rep"). As ``kd_logit``, with the encoder's state at [CLS] in place of the outputs,
 
     loss + weight · Σ_j MSE(cls, cls_j)
 
-over the languages j seen before, at every k-th main mini-batch. The settings are those of ``kd_logit``.
+over the earlier languages j, at every k-th main mini-batch. The settings are those of ``kd_logit``.
 """
 
 from __future__ import annotations
@@ -24,14 +23,12 @@ if TYPE_CHECKING:
 
 
 class KDRep(KDLogit):
-    """Distillation of the encoder's [CLS]."""
-
     name = "kd_rep"
 
-    def unsuited(self, expansion: Strategy[Any]) -> str | None:
+    def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
         if isinstance(expansion, LanguageParts) and expansion.encodes_alone:
-            return "[CLS] of an earlier language comes from its own frozen parts alone, so nothing would learn from it"
-        return super().unsuited(expansion)
+            return "[CLS] depends on frozen language-specific parameters only, so distillation has no effect"
+        return super().unsupported_expansion(expansion)
 
     def distilled(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         return {"cls": output.cls}

@@ -1,7 +1,6 @@
-"""Language-specific adapters in a frozen encoder.
+"""Language-specific adapters in a frozen encoder (CCL, section 3.2, "Ada(F)"); adapters and heads are trained.
 
-CCL, section 3.2 ("Ada(F)"). The encoder stays as pretrained; adapters and heads are trained.
-Equation, settings and sources: `xclrun.strategy.shared.adapters`.
+Equations, settings and sources: `xclrun.strategy.shared.adapters`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from xclrun.strategy.shared.adapters import LanguageAdapters
 
 
 class LangSpecAdaF(LanguageAdapters):
-    """Adapters per language; the encoder is frozen."""
-
     name = "lang_spec_ada_f"
     frozen = True
     encodes_alone = True

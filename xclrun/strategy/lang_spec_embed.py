@@ -1,7 +1,7 @@
-"""Language-specific embeddings: every language has its own embeddings; layers, pooler and heads are shared.
+"""Language-specific embeddings; layers, pooler and heads are shared (CCL, section 3.2, "Lang-Spec Embed").
 
-CCL, section 3.2 ("Lang-Spec Embed"). The embeddings (of subwords, positions and types, and their layer norm) of a
-hop's language start from the pretrained ones, which also serve languages that were not seen. No settings.
+The embeddings (of subwords, positions and types, with their layer norm) of a hop's language start from the pretrained
+ones, which also serve languages not learned yet. No settings.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from xclrun.strategy.shared.language_parts import LanguageParts
 
 
 class LangSpecEmbed(LanguageParts[StrategyConfig]):
-    """The embeddings per language."""
-
     name = "lang_spec_embed"
 
     def language_specific(self, parameter: str) -> bool:

@@ -1,9 +1,9 @@
-"""Language-specific layers: every language has some layers of the encoder of its own; the rest is shared.
+"""Language-specific layers of the encoder; the rest is shared.
 
-CCL, section 3.2 ("Lang-Spec Enc[a-b]": layers a to b, counted from 1, both included). Those layers of a hop's language
-start from the pretrained ones, which also serve languages that were not seen.
+CCL, section 3.2 ("Lang-Spec Enc[a-b]": layers a to b, counted from 1, both included). The layers of a hop's language
+start from the pretrained ones, which also serve languages not learned yet.
 
-Settings: ``layers``, their numbers; null represents all layers.
+Settings: ``layers``, their numbers; null: all layers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ class LayersSettings(StrategyConfig):
 
 
 class LangSpecEnc(LanguageParts[LayersSettings]):
-    """Chosen layers per language."""
-
     name = "lang_spec_enc"
     settings_type = LayersSettings
     signature = LanguageParts.signature
@@ -36,14 +34,14 @@ class LangSpecEnc(LanguageParts[LayersSettings]):
         super().__init__(settings)
         layers = settings.layers
         if layers is not None and (not layers or len(set(layers)) < len(layers)):
-            raise UsageError(f"strategy.layers={layers}: must be different layers, counted from 1, or null")
+            raise UsageError(f"strategy.layers={layers}: must be distinct layers, counted from 1, or null")
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         if family is not None and not family.layers_apart:
             raise UsageError(f"strategy={self.settings.name}: the layers of {family.title} share their weights")
         for number in self.settings.layers or ():
             if layers is not None and not 1 <= number <= layers:
-                raise UsageError(f"strategy.layers: there is no layer {number}; the encoder has layers 1 to {layers}")
+                raise UsageError(f"strategy.layers: the encoder has no layer {number}, only layers 1 to {layers}")
 
     def language_specific(self, parameter: str) -> bool:
         number = layer(parameter)

@@ -1,12 +1,10 @@
-"""Language-specific fine-tuning: one model per language, each trained from the pretrained encoder on that language
-alone.
+"""Language-specific fine-tuning: a separate model for each language, trained from the pretrained encoder.
 
-CCL, section 3.1 ("Lang-Spec FT"). Its scores on each model's own language are the reference scores M[j] of transfer and
-intransigence. Its models are naive's hop-1 models of the orders that start with those languages, and are shared with
-them.
+CCL, section 3.1 ("Lang-Spec FT"). The score of each model on its own language is the reference M[j] of transfer and
+intransigence. The models are shared with the first hops of naive runs whose orders begin with these languages.
 
-Settings: ``expansion``: language adapters, ``lang_spec_ada_t`` or ``lang_spec_ada_f``, in every model: the reference
-runs of strategies with such adapters. A language's model is then hop 1 of that strategy, and shared with it.
+Settings: ``expansion``: language adapters in every model (``lang_spec_ada_t``, ``lang_spec_ada_f``, …), for references
+of strategies with adapters; shared with the first hops of these strategies.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xclrun.core.stream import Hop, Stream, independent
-from xclrun.strategy import having
+from xclrun.strategy import names_with
 from xclrun.strategy.base import Strategy
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
@@ -26,11 +24,10 @@ class LangSpecFT(Expandable[ExpandableSettings]):
     name = "lang_spec_ft"
     settings_type = ExpandableSettings
 
-    def unsuited(self, expansion: Strategy[Any]) -> str | None:
+    def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
         if expansion.has_adapters:
             return None
-        adapters = ", ".join(having("has_adapters"))
-        return f"every language has a whole model of its own; only adapters add to it ({adapters})"
+        return f"each language has its own model; only adapters add to it ({', '.join(names_with('has_adapters'))})"
 
     def language_specific(self, parameter: str) -> bool:
         return True
@@ -41,12 +38,11 @@ class LangSpecFT(Expandable[ExpandableSettings]):
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         return {} if hop.depth else self.expansion.serving_signature(hop)
 
-    def recalled(self, hop: Hop) -> Sequence[int]:
+    def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
         return ()
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
-        # Hops are independent: no weights of another hop enter.
-        pass
+        """Serve every language with the hop's own model."""
 
     def stream(self, order: Sequence[str]) -> Stream:
         return independent(order)

@@ -1,8 +1,6 @@
-"""Language-specific LoRA in a frozen encoder: low-rank updates of weights in the place of MAD-X's adapters.
+"""Language-specific LoRA in a frozen encoder (Hu et al. 2022, "LoRA"); LoRA and heads are trained.
 
-Hu et al. 2022, "LoRA: low-rank adaptation of large language models". LoRA and heads are
-trained; the encoder stays as pretrained.
-Equation, settings and sources: `xclrun.strategy.shared.adapters`; the same as `lang_spec_ada_f` with ``adapter=lora``.
+The same as `lang_spec_ada_f` with ``adapter=lora``: `xclrun.strategy.shared.adapters`.
 """
 
 from __future__ import annotations
@@ -11,8 +9,6 @@ from xclrun.strategy.shared.adapters import LanguageAdapters, LoraAdapterSetting
 
 
 class LangSpecLoraF(LanguageAdapters):
-    """LoRA per language; the encoder is frozen."""
-
     name = "lang_spec_lora_f"
     settings_type = LoraAdapterSettings
     frozen = True

@@ -1,7 +1,6 @@
-"""Language-specific LoRA in a tuned encoder: low-rank updates of weights in the place of MAD-X's adapters.
+"""Language-specific LoRA in a tuned encoder (Hu et al. 2022, "LoRA"); LoRA, encoder and heads are trained.
 
-Hu et al. 2022, "LoRA: low-rank adaptation of large language models". LoRA, encoder and heads are trained.
-Equation, settings and sources: `xclrun.strategy.shared.adapters`; the same as `lang_spec_ada_t` with ``adapter=lora``.
+The same as `lang_spec_ada_t` with ``adapter=lora``: `xclrun.strategy.shared.adapters`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from xclrun.strategy.shared.adapters import LanguageAdapters, LoraAdapterSetting
 
 
 class LangSpecLoraT(LanguageAdapters):
-    """LoRA per language; the encoder is tuned."""
-
     name = "lang_spec_lora_t"
     settings_type = LoraAdapterSettings
     frozen = False

@@ -1,24 +1,23 @@
-"""Learning without forgetting (LwF): on the new sentences, stay near the outputs of the model before the hop.
+"""Learning without forgetting (LwF): on the new sentences, stay close to the outputs of the model before the hop.
 
-Li & Hoiem 2016, "Learning without forgetting", equations 2 to 5. Before hop i ≥ 2 the outputs of the model that the hop
-starts from are recorded for the hop's own training sentences, in eval mode. The loss of every step is then
+Li & Hoiem 2016, "Learning without forgetting", equations 2 to 5. Before hop i ≥ 2 the outputs of the initial model are
+recorded for the hop's training sentences, in eval mode. The loss of every step is
 
-    loss + λ · H(p_{i−1}, p),        H(q, p) = −Σ_c q_c^(1/T) log p_c^(1/T), each scaled to sum to 1
+    loss + λ · H(p_{i−1}, p),        H(q, p) = −Σ_c q_c^(1/T) log p_c^(1/T), each normalised to sum to 1
 
-a cross-entropy with the recorded probabilities in the place of gold labels, softened by the temperature T. No sentence
-of an earlier language is needed, other than for ``kd_logit``, whose teacher is the model after each earlier hop, and
-which takes the distance between raw outputs on a memory.
+a cross-entropy with the recorded probabilities, softened by the temperature T, as targets. No sentences of earlier
+languages are needed, unlike for ``kd_logit``.
 
-Each kind of output has the shape of the model's own loss. Classes: a mean over sentences. Tags: a sum over the words of
-a sentence, of the softmax of each word's emissions, to which a number that is added to all of them makes no difference,
-as to a CRF; the CRF's transitions have no teacher. Answers: over the words of the text, for start and end.
+Each output has the shape of the model's own loss. Classes: a mean over sentences. Tags: a sum over the words of a
+sentence, of the softmax of each word's emissions; a CRF's transitions have no teacher. Answers: over the words of the
+text, for start and end.
 
-The paper's old tasks have their own heads, and are distilled through these. So it is with ``strategy.expansion``: a
-term for each earlier language, through the shared parameters of now and the language's own parts, which are frozen.
-Otherwise all languages have one set of heads, and there is one term. Several tasks in one model are refused.
+The paper's old tasks have their own heads, through which they are distilled. With ``strategy.expansion`` there is
+likewise a term for each earlier language, through the current shared parameters and its own frozen ones. Otherwise all
+languages share the heads, and there is one term. Several tasks in one model are refused.
 
-Settings: ``weight``, λ, and ``temperature``, T; the paper: 1 and 2. Cost: one pass over the hop's sentences before it;
-4 bytes in memory for each class, and for each tag of each word; nothing is stored.
+Settings: ``weight``, λ, and ``temperature``, T; the paper: 1 and 2. Cost: one pass over the hop's sentences; 4 bytes in
+memory for each class and for each tag of each word; no state.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class LwF(Expandable[LwFSettings]):
     """Distillation on new data.
 
     Attributes:
-        teacher: earlier language whose parts answer (empty: all languages share the whole model) → name → outputs.
+        teacher: earlier language ("" if all share the whole model) → name → outputs.
         words: (n,) words of each sentence of the hop.
     """
 
@@ -68,10 +67,10 @@ class LwF(Expandable[LwFSettings]):
     def active(self) -> bool:
         return self.settings.weight > 0
 
-    def unfit(self, tasks: Sequence[Task]) -> str | None:
+    def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) == 1:
             return None
-        return "its teacher answers with the heads of the new sentences' task, which it may not have learned"
+        return "the teacher would need heads of the new sentences' task, which it may not have learned"
 
     def begin_hop(self, context: Context) -> None:
         import torch
@@ -92,19 +91,19 @@ class LwF(Expandable[LwFSettings]):
 
             self.teacher[language] = record(context, sentences, torch.float32, forward=forward if language else None)
 
-    def repeats(self) -> bool:
+    def capturable(self) -> bool:
         return not self.teacher
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Nothing counts parts."""
+        """Do nothing: parts are not counted."""
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if not self.teacher:
             return super().loss(batch, context)
         from xclrun.data.transfer import to_device
 
-        own = context.model(batch)
-        loss = context.model.loss(batch, own)
+        main = context.model(batch)
+        loss = context.model.loss(batch, main)
         spans = context.model.heads_of(batch.task).span is not None
         rows = {
             f"{language}/{name}": rows_of(t, name, batch.indices, self.words)
@@ -112,10 +111,10 @@ class LwF(Expandable[LwFSettings]):
             for name, t in recorded.items()
         }
         # One copy for all teachers.
-        there = to_device(rows, context.device)
+        targets = to_device(rows, context.device)
         for language, recorded in self.teacher.items():
-            output = self.output_of(language, batch, context) if language else own
-            wanted = {name: there[f"{language}/{name}"] for name in recorded}
+            output = self.output_of(language, batch, context) if language else main
+            wanted = {name: targets[f"{language}/{name}"] for name in recorded}
             soft = cross_entropy(output, wanted, batch, self.settings.temperature, spans)
             loss = loss + self.settings.weight * soft
         return loss

@@ -1,21 +1,18 @@
-"""Memory aware synapses (MAS): weights to which the outputs are sensitive are held back; no label is needed.
+"""Memory aware synapses (MAS): a penalty on changes of weights to which the outputs are sensitive.
 
-Aljundi et al. 2018, "Memory aware synapses: learning what (not) to forget", equations 2 to 4. From hop 2 on the loss of
-hop i has the penalty
+Aljundi et al. 2018, "Memory aware synapses: learning what (not) to forget", equations 2 to 4. From hop 2 on the loss
+has the penalty
 
     λ · Σ_θ Ω[θ] · (θ − θ*_{i−1})²        Ω = Σ_{j<i} Ω_j        Ω_j[θ] = 1/n Σ_x |∂ ‖F(x)‖² / ∂θ|
 
-around the weights with which the hop begins, over body and heads. F(x) are the model's raw outputs for sentence x of
-hop j's training data, after the hop and in eval mode: the logits of its class, and the emissions of all its words
-(tags before a CRF, or start and end of an answer); the CRF's own parameters do not enter them and are free. The mean of
-absolute values is taken over sentences, exactly (`xclrun.strategy.shared.fisher`); the paper's code takes it over
-batches.
+with θ*_{i−1} the weights at the beginning of the hop, over body and heads. F(x) are the model's raw outputs for
+training sentence x of hop j, after the hop and in eval mode: class logits, and the emissions of all words (tags before
+a CRF, or start and end). The parameters of the CRF do not enter F and are not penalised. Deviation: the mean of
+absolute values is taken over sentences (`xclrun.strategy.shared.fisher`), in the authors' code over batches.
 
-Settings: ``penalty``, λ, no unit (the paper: 1); ``examples``, sentences of a hop that Ω_j is averaged over, a random
-sample, or null: all.
-
-Cost: one forward and backward pass over these after each hop; 8 bytes per weight on the device while a hop is trained,
-4 in the stored state.
+Settings: ``penalty``, λ (the paper: 1); ``examples``, size of the random sample of a hop's sentences for Ω_j, or null:
+all. Cost: a forward and backward pass over these after each hop; 8 bytes per weight on the device during training, 4 in
+the stored state.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from xclrun.strategy.base import Context, bounded
-from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings
+from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings, mean_over_hop
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +37,6 @@ class MASSettings(PullSettings):
 
 
 class MAS(ImportancePenalty[MASSettings]):
-    """Importance by the sensitivity of the outputs."""
-
     name = "mas"
     settings_type = MASSettings
     signature, state_signature = ImportancePenalty.signature, ImportancePenalty.state_signature
@@ -49,13 +44,13 @@ class MAS(ImportancePenalty[MASSettings]):
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)
-        self.hold_here(context)
+        self.anchor_here(context)
 
     def end_hop(self, context: Context) -> None:
-        found = self.mean_over_hop(context, "sensitivity", self.settings.examples, sensitivity)
+        total = mean_over_hop(context, "sensitivity", self.settings.examples, sensitivity, self.language_specific)
         for name, before in self.precision.items():
-            found[name] = before.to(context.device) + found[name] if name in found else before
-        self.precision, self.anchor, self._terms = found, {}, None
+            total[name] = before.to(context.device) + total[name] if name in total else before
+        self.precision, self.anchor, self._terms = total, {}, None
 
 
 def sensitivity(model: Model, sentences: Encoded, device: torch.device) -> dict[str, Tensor]:
@@ -68,7 +63,6 @@ def sensitivity(model: Model, sentences: Encoded, device: torch.device) -> dict[
 
 
 def _squared_outputs(model: Model, batch: Batch) -> Tensor:
-    """Return the sum over the sentences of a batch of the squared norm of their outputs."""
     output = model(batch)
     parts = [] if output.logits is None else [output.logits]
     parts += [] if output.emissions is None else [output.emissions[batch.word_mask]]

@@ -1,20 +1,19 @@
-"""Memory-based parameter adaptation (MbPA++): replay in training, and its own model for each test example.
+"""Memory-based parameter adaptation (MbPA++): replay in training, and a locally adapted model for each test example.
 
 d'Autume et al. 2019, "Episodic memory in lifelong language learning", section 3; Hussain et al. 2021 ("LL"), section 4.
-Training is that of ``replay``, which it shares. For each test example the K nearest examples of the memory are looked
-up, by what the encoder of hop 0 makes of them (`xclrun.train.features`), and L steps of gradient descent are taken from
-the trained weights W on
+Training is that of ``replay``. For each test example the K nearest memory examples are retrieved, by the features of
+the encoder of hop 0 (`xclrun.train.features`), and L steps of gradient descent are taken from the trained weights W on
 
     λ ‖W̃ − W‖² − Σ_k (1/K) log p(y_k | x_k; W̃),
 
-without dropout. The adapted weights W̃ predict this example and are thrown away; the model stays unchanged. With fewer
-than K examples in memory it is all of them; before any, the model answers.
+without dropout. The adapted weights W̃ predict this example and are discarded. If the memory has fewer than K examples,
+all are used; if it is empty, the model is not adapted.
 
-Copies are adapted many at a time (`torch.func.vmap`), and of the word embeddings only the rows that occur, since the
-others have no gradient and do not move: both are exact.
+Many copies are adapted at a time (`torch.func.vmap`), with only those rows of the word embeddings that occur; the
+result is exact, since the other rows have no gradient.
 
-Only test examples are adapted to, after each hop; at evaluation points inside hops where ``adapt_points`` asks for it.
-Otherwise what is computed of points, AULTC above all, is of the unadapted model. Dev scores are always of that.
+Test examples are adapted to after each hop, and at evaluation points inside hops only with ``adapt_points``; otherwise
+measures of points, such as AULTC, use the unadapted model. Dev scores always do.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
 from xclrun.strategy.base import Context, Length, Library, bounded
 from xclrun.strategy.replay import Replay, ReplaySettings
-from xclrun.strategy.shared.memory import gathered
+from xclrun.strategy.shared.memory import select_sentences
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -65,9 +64,9 @@ class MbPASettings(ReplaySettings):
 
 
 def nearest(keys: np.ndarray, memory: np.ndarray, count: int, distance: Distance) -> np.ndarray:
-    """Return for each of ``keys`` (n, H) the rows of ``memory`` (m, H) nearest to it, nearest first: (n, count) or all.
+    """Return for each of ``keys`` (n, H) the nearest rows of ``memory`` (m, H), nearest first: (n, at most count).
 
-    Of equals the earlier row comes first. Products are taken of each pair by itself, so that equal rows are equals.
+    Ties: the earlier row comes first; pairwise products make equal rows tie exactly.
     """
     from scipy.spatial.distance import cdist
 
@@ -78,8 +77,6 @@ def nearest(keys: np.ndarray, memory: np.ndarray, count: int, distance: Distance
 
 
 class MbPA(Replay[MbPASettings]):
-    """Replay, and local adaptation of the whole model at inference."""
-
     name = "mbpa"
     settings_type = MbPASettings
 
@@ -89,52 +86,52 @@ class MbPA(Replay[MbPASettings]):
         self.trained_as = Replay(ReplaySettings(Replay.name, *written))
         self.pooler: nn.Module | None = None
         self.library: Library | None = None
-        self.known: dict[tuple[str, str], np.ndarray] = {}
+        self.features: dict[tuple[str, str], np.ndarray] = {}
 
-    # Sharing: what is trained and written is replay's.
+    # Training and memory are shared with replay.
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         return self.trained_as.signature(hop)
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        # Also if it is never replayed, what is written is looked up.
+        # Without replay the memory is still used in inference.
         return self.trained_as.described() if self.settings.replay_write > 0 else None
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        if not self.looks_up(hop):
+        if not self.reads_features(hop):
             return {}
-        # Points have their own signature, and what was written is part of the training's.
-        other = ("adapt_points", "replay_write", "replay_interval", "replay_number")
-        return {key: value for key, value in self.described().items() if key not in other}
+        # Points have their own signature, and the written examples are covered by the training's.
+        excluded = ("adapt_points", "replay_write", "replay_interval", "replay_number")
+        return {key: value for key, value in self.described().items() if key not in excluded}
 
     def points_signature(self, hop: Hop) -> dict[str, Any]:
         return self.serving_signature(hop) if self.settings.adapt_points else {}
 
-    def looks_up(self, hop: Hop) -> bool:
+    def reads_features(self, hop: Hop) -> bool:
         s = self.settings
         return hop.depth > 0 and s.replay_write > 0 and s.neighbours > 0 and s.adapt_steps > 0
 
-    def unfit(self, tasks: Sequence[Task]) -> str | None:
+    def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if self.settings.key is Key.cls or len(tasks) == 1:
             return None
-        return "strategy.key=pooler: each task has its own pooler; use strategy.key=cls"
+        return "strategy.key=pooler is ambiguous, because each task has its own pooler; use strategy.key=cls"
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
-        inside = any(length.points and self.looks_up(length.hop) for length in lengths)
+        inside = any(length.points and self.reads_features(length.hop) for length in lengths)
         if not inside or self.settings.adapt_points:
             return super().notes(lengths)
         return [
             *super().notes(lengths),
-            f"strategy={self.settings.name}: evaluation points inside hops, and AULTC, are of the unadapted model; "
-            "strategy.adapt_points=true adapts there too, which takes much longer",
+            f"strategy={self.settings.name}: evaluation points inside hops, and AULTC, use the unadapted model; set "
+            "strategy.adapt_points=true to adapt there too, which takes much longer",
         ]
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         import copy
 
-        self.library, self.known = library, {}
+        self.library, self.features = library, {}
         if self.settings.key is Key.pooler:
-            # Before any training, also where the task trains it.
+            # A copy, because the task may train the pooler.
             pooler: nn.Module | None = model.pooler or getattr(model.encoder, "pooler", None)
             if pooler is None:
                 kind = type(model.encoder).__name__
@@ -143,38 +140,37 @@ class MbPA(Replay[MbPASettings]):
 
     # Inference.
 
-    def answer(self, batch: Batch, language: str, split: str, context: Context) -> Prediction:
-        # Neighbours are of the example's own task, if there are several: each has its own heads.
-        memory = {k: kept for k, kept in self.memory.items() if len(kept) and context.train[k].task == batch.task}
-        if not self.looks_up(context.hop) or not memory:
+    def predict(self, batch: Batch, language: str, split: str, context: Context) -> Prediction:
+        # Neighbours must have the example's task, because each task has its own heads.
+        memory = {k: rows for k, rows in self.memory.items() if len(rows) and context.train[k].task == batch.task}
+        if not self.reads_features(context.hop) or not memory:
             return context.model.predict(batch)
-        there = np.concatenate([self.keys(key, "train")[indices] for key, indices in memory.items()])
-        asked = self.keys(language, split)[batch.indices]
-        rows = nearest(asked, there, self.settings.neighbours, self.settings.distance)
-        examples = gathered(memory, context)
-        # Neighbours of like lengths together: little padding.
+        stored = np.concatenate([self.keys(key, "train")[indices] for key, indices in memory.items()])
+        queries = self.keys(language, split)[batch.indices]
+        rows = nearest(queries, stored, self.settings.neighbours, self.settings.distance)
+        examples = select_sentences(memory, context)
+        # Group neighbours of similar lengths, for little padding.
         order = np.argsort(-examples.lengths[rows].max(axis=1), kind="stable")
         size = self.settings.adapt_together
         groups = [order[start : start + size] for start in range(0, len(order), size)]
-        found = joined([self._adapted(batch.at(at), examples, rows[at], context) for at in groups])
+        result = concatenate([self._adapted(batch.at(at), examples, rows[at], context) for at in groups])
         back = np.argsort(order)
-        return replace(found, **{name: value[back] for name, value in vars(found).items() if value is not None})
+        return replace(result, **{name: value[back] for name, value in vars(result).items() if value is not None})
 
     def keys(self, language: str, split: str) -> np.ndarray:
-        """Return by what the sentences of a split are looked up, (n, H)."""
-        if (language, split) not in self.known:
+        """Return the keys of the sentences of a split, (n, H)."""
+        if (language, split) not in self.features:
             assert self.library is not None
-            found = self.library.features(language, split)
-            self.known[language, split] = found if self.pooler is None else pooled(self.pooler, found)
-        return self.known[language, split]
+            cls = self.library.features(language, split)
+            self.features[language, split] = cls if self.pooler is None else pooled(self.pooler, cls)
+        return self.features[language, split]
 
     def _adapted(self, batch: Batch, examples: Encoded, rows: np.ndarray, context: Context) -> Prediction:
-        """Return the predictions for T examples, each by weights that were adapted to its neighbours.
+        """Return the predictions for T examples, each with weights adapted to its neighbours.
 
         Args:
-            batch: the T examples.
             examples: the memory.
-            rows: (T, K) the neighbours.
+            rows: (T, K) rows of the neighbours.
         """
         import torch
         from torch.func import grad, vmap
@@ -184,47 +180,48 @@ class MbPA(Replay[MbPASettings]):
 
         model, (count, k), s = context.model, rows.shape, self.settings
         near = examples.batch(rows.ravel()).to(context.device)
-        start, (asked, shown) = compact(model, [batch, near])
+        start, (queries, neighbours) = compact(model, [batch, near])
 
         def loss(weights: Mapping[str, Tensor], fields: Mapping[str, Tensor]) -> Tensor:
-            return with_weights(model, weights, lambda m: m.loss(made(fields, batch.task)))
+            return with_weights(model, weights, lambda m: m.loss(as_batch(fields, batch.task)))
 
         def predict(weights: Mapping[str, Tensor], fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            found = with_weights(model, weights, lambda m: m.predict(made(fields, batch.task)))
-            return {name: value for name, value in vars(found).items() if value is not None}
+            prediction = with_weights(model, weights, lambda m: m.predict(as_batch(fields, batch.task)))
+            return {name: value for name, value in vars(prediction).items() if value is not None}
 
-        neighbours = {name: value.unflatten(0, (count, k)) for name, value in fields_of(shown).items()}
+        near_fields = {name: value.unflatten(0, (count, k)) for name, value in fields_of(neighbours).items()}
         weights = {name: value.expand(count, *value.shape) for name, value in start.items()}
-        # Mapped attention has a fast way only if it is plain arithmetic. Half precision has no scaler here.
-        whole = torch.autocast(context.device.type, enabled=False) if context.precision == "fp16" else nullcontext()
+        # vmap supports attention only as plain arithmetic. There is no gradient scaler for fp16.
+        full_precision = (
+            torch.autocast(context.device.type, enabled=False) if context.precision == "fp16" else nullcontext()
+        )
         with sdpa_kernel(SDPBackend.MATH):
-            with whole:
+            with full_precision:
                 for _ in range(s.adapt_steps):
-                    context.stop_here()
-                    gradients = vmap(grad(loss))(weights, neighbours)
+                    context.check_stop()
+                    gradients = vmap(grad(loss))(weights, near_fields)
                     weights = {
                         name: w - s.adapt_lr * (gradients[name] + 2 * s.adapt_penalty * (w - start[name]))
                         for name, w in weights.items()
                     }
-            own = {name: value.unsqueeze(1) for name, value in fields_of(asked).items()}
-            found = vmap(predict)(weights, own)
-        there = {name: value.flatten(0, 1) for name, value in found.items()}
-        return Prediction(**there)
+            query_fields = {name: value.unsqueeze(1) for name, value in fields_of(queries).items()}
+            predictions = vmap(predict)(weights, query_fields)
+        return Prediction(**{name: value.flatten(0, 1) for name, value in predictions.items()})
 
 
 def pooled(pooler: nn.Module, cls: np.ndarray) -> np.ndarray:
-    """Return what BERT's pooler makes of the encoder's [CLS], both (n, H) float32."""
+    """Apply BERT's pooler to [CLS] states, both (n, H) float32."""
     import torch
 
     with torch.no_grad():
-        found: np.ndarray = pooler(torch.from_numpy(cls).unsqueeze(1)).numpy()
-    return found
+        result: np.ndarray = pooler(torch.from_numpy(cls).unsqueeze(1)).numpy()
+    return result
 
 
 def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], list[Batch]]:
-    """Return a model's trained parameters by name, and batches, with only those subwords that occur in them.
+    """Restrict a model's trained parameters (by name) and batches to the subwords that occur in the batches.
 
-    The pieces are renumbered; the padding's and all below it stay.
+    Subwords are renumbered, except those up to the padding's ID.
     """
     import torch
 
@@ -241,23 +238,22 @@ def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], 
 
 
 def fields_of(batch: Batch) -> dict[str, Tensor]:
-    """Return a batch's tensors by name, ready to be mapped: masks as (B, L, L), which libraries do not look into."""
+    """Return a batch's tensors by name for vmap; masks as (B, L, L), which libraries do not inspect."""
     mask = batch.attention_mask
     return batch.tensors | {"attention_mask": mask.unsqueeze(1).expand(-1, mask.shape[1], -1)}
 
 
-def made(fields: Mapping[str, Any], task: str) -> Batch:
-    """Return a batch of tensors, by name."""
+def as_batch(fields: Mapping[str, Any], task: str) -> Batch:
     from xclrun.data.batches import Batch
 
     return Batch(**fields, indices=np.arange(len(fields["labels"])), task=task)
 
 
-def joined(parts: Sequence[Prediction]) -> Prediction:
-    """Return the predictions of several parts of a batch, which have the same padding, as one."""
+def concatenate(parts: Sequence[Prediction]) -> Prediction:
+    """Concatenate the predictions of parts of a batch, which have equal padding."""
     import torch
 
     from xclrun.model.network import Prediction
 
     columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
-    return Prediction(**{name: None if found[0] is None else torch.cat(found) for name, found in columns.items()})
+    return Prediction(**{name: None if parts[0] is None else torch.cat(parts) for name, parts in columns.items()})

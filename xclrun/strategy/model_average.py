@@ -1,19 +1,18 @@
-"""Averaged weights: after each hop the model is a mean of the weights before and after it.
+"""Averaged weights: after each hop the model is a mean of the weights before and after training.
 
-WiSE-FT between hops (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models", section 3: there the means of a
-pretrained and a fine-tuned model). From hop 2 on, with θ_{i−1} the weights with which the hop begins and θ* those that
-its training selects,
+WiSE-FT between hops (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models", section 3: there between a
+pretrained and a fine-tuned model). From hop 2 on, with θ_{i−1} the weights at the beginning of the hop and θ* the
+selected ones,
 
     θ_i = (1 − α) · θ_{i−1} + α · θ*
 
-for all parameters that languages share. θ_i is evaluated, and is where the next hop begins. Hop 1 is plain fine-tuning:
-before it heads are random, and so are those of a task that no earlier hop has learned, which are not averaged either.
+for all shared parameters. θ_i is evaluated, and the next hop starts from it. Hop 1 is plain fine-tuning, because its
+initial heads are random; heads of a task that no earlier hop has learned are not averaged either. Dev scores and
+evaluation points inside a hop are of the weights before averaging. A continued optimiser
+(``trainer.optimizer_state=kept``) keeps its state.
 
-Dev scores that select an epoch, and evaluation points inside a hop, are of the weights before averaging. An optimiser
-that continues (``trainer.optimizer_state=kept``) keeps its state.
-
-Settings: ``weight``, α, above 0 and up to 1 (plain fine-tuning); 0.5 is the paper's recommendation. Cost: 4 bytes per
-weight on the device while a hop is trained; nothing is stored.
+Settings: ``weight``, α, above 0 and up to 1 (plain fine-tuning); the paper recommends 0.5. Cost: 4 bytes per weight on
+the device during training.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ class AverageSettings(ExpandableSettings):
 
 
 class ModelAverage(Expandable[AverageSettings]):
-    """Interpolation between the models of two hops."""
-
     name = "model_average"
     settings_type = AverageSettings
     signature = Expandable.signature
@@ -52,8 +49,10 @@ class ModelAverage(Expandable[AverageSettings]):
         hop, self.before = context.hop, {}
         if hop.depth <= 1:
             return
-        learnt = {context.train[key].task for other in context.stream.hops[: hop.index] for key in other.train}
-        fresh = tuple(f"tasks.{context.train[key].task}." for key in hop.train if context.train[key].task not in learnt)
+        learned = {context.train[key].task for other in context.stream.hops[: hop.index] for key in other.train}
+        fresh = tuple(
+            f"tasks.{context.train[key].task}." for key in hop.train if context.train[key].task not in learned
+        )
         self.before = {
             name: p.detach().clone()
             for name, p in context.model.named_parameters()

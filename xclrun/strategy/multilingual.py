@@ -1,6 +1,7 @@
-"""Multilingual training: one training on the union of all languages.
+"""Multilingual training: one hop on the union of all languages.
 
-CCL, section 3.1 ("Multilingual"): an upper baseline without hops, so only its final performance is defined.
+CCL, section 3.1 ("Multilingual"): an upper bound; without further hops only its final performance is defined. No
+settings.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from xclrun.strategy.naive import Naive
 
 
 class Multilingual(Naive):
-    """One hop on everything; no settings."""
-
     name = "multilingual"
     mixes_languages = True
 

@@ -1,20 +1,17 @@
-"""Synaptic intelligence (SI): weights that brought the loss down on the way are held back.
+"""Synaptic intelligence (SI): a penalty on changes of weights that contributed to the decrease of the loss.
 
 Zenke et al. 2017, "Continual learning through synaptic intelligence", equations 3 to 5. From hop 2 on the loss of hop i
 has the penalty
 
     c · Σ_θ Ω[θ] · (θ − θ*_{i−1})²        Ω = Σ_{j<i} max(0, ω_j / (Δ_j² + ξ))        ω_j = −Σ_t g_t · (θ_{t+1} − θ_t)
 
-around the weights with which the hop begins, over body and heads. ω_j sums over the steps of hop j: g_t is the gradient
-of the model's loss on the step's batch, without the penalty and before clipping, and θ_{t+1} − θ_t what the optimiser
-really did, momentum and all. Δ_j is how far the parameter went in the hop. Negative terms of a hop count as 0; the
-authors' code sets the running sum to 0 instead. With ``trainer.selection=best`` sum and distance go up to the selected
-epoch.
+with θ*_{i−1} the weights at the beginning of the hop, over body and heads. ω_j sums over the steps of hop j: g_t is the
+gradient of the model's loss, without the penalty and before clipping, θ_{t+1} − θ_t the optimiser's update. Δ_j is the
+total change in the hop. Negative terms of a hop count as 0; the authors' code sets the running sum to 0 instead. With
+``trainer.selection=best`` sum and change are those of the selected epoch.
 
-Settings: ``penalty``, c, no unit; ``damping``, ξ, in squares of a weight. The paper on split MNIST: 1 and 0.001.
-
-Cost: 20 bytes per weight on the device while a hop is trained (Ω, ω, weights and gradient of the step, θ*), 12 in the
-stored training, 4 in the stored state.
+Settings: ``penalty``, c; ``damping``, ξ (the paper on split MNIST: 1 and 0.001). Cost: 20 bytes per weight on the
+device during training (Ω, ω, weights and gradient of the step, θ*), 12 in the stored training, 4 in the stored state.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, State, bounded
-from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings, named
+from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings, tensor_group
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,28 +36,28 @@ class SI(ImportancePenalty[SISettings]):
     """Importance by the path of training.
 
     Attributes:
-        path: parameter name → ω of this hop so far, same shape.
-        start: parameter name → where this hop began, same shape.
+        path: parameter name → ω of this hop so far.
+        start: parameter name → weights at the beginning of this hop.
     """
 
     name = "si"
     settings_type = SISettings
     factor = 2.0
-    gathers = True
+    updates_in_training = True
 
     def __init__(self, settings: SISettings) -> None:
         super().__init__(settings)
         self.path: dict[str, Tensor] = {}
         self.start: dict[str, Tensor] = {}
-        # Parameter name → its value and its gradient before an optimiser's step; written again in each step.
+        # Parameter name → buffers for its value and gradient before an optimiser step.
         self._before: dict[str, tuple[Tensor, Tensor]] = {}
-        # Of the step that was begun last: ω, parameter, value and gradient before it.
+        # ω, parameter, value and gradient before the last step.
         self._step: list[tuple[Tensor, nn.Parameter, Tensor, Tensor]] = []
         self._scaled = False
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         if self.active() and hop.depth == 1:
-            # Nothing is held, but the path is gathered; neither c nor ξ enter it.
+            # No penalty yet; the path depends neither on c nor on ξ.
             return {"name": self.name, "version": self.version, "expansion": self.expansion.signature(hop)}
         return super().signature(hop)
 
@@ -80,22 +77,21 @@ class SI(ImportancePenalty[SISettings]):
         import torch
 
         self._end_step()
-        taken = [(n, p, p.grad) for n, p in context.model.named_parameters() if n in self.path and p.grad is not None]
-        for name, p, _ in taken:
+        stepped = [(n, p, p.grad) for n, p in context.model.named_parameters() if n in self.path and p.grad is not None]
+        for name, p, _ in stepped:
             if name not in self._before:
                 self._before[name] = torch.empty_like(p.detach()), torch.empty_like(p.detach())
-                # From a checkpoint it comes on the CPU.
+                # Checkpoints are loaded on the CPU.
                 self.path[name] = self.path[name].to(p.device)
-        self._step = [(self.path[name], p, *self._before[name]) for name, p, _ in taken]
+        self._step = [(self.path[name], p, *self._before[name]) for name, p, _ in stepped]
         if self._step:
             _, weights, values, gradients = (list(column) for column in zip(*self._step, strict=True))
             with torch.no_grad():
                 torch._foreach_copy_(values, weights)
-                torch._foreach_copy_(gradients, [gradient for _, _, gradient in taken])
+                torch._foreach_copy_(gradients, [gradient for _, _, gradient in stepped])
         super().edit_gradients(context)
 
     def _end_step(self) -> None:
-        """Add the optimiser's last step to the path, for all parameters in a few fused operations."""
         import torch
 
         if not self._step:
@@ -105,9 +101,9 @@ class SI(ImportancePenalty[SISettings]):
             moved = torch._foreach_sub(weights, values)
             products = torch._foreach_mul(gradients, moved)
             if self._scaled:
-                # A step that the scaler skipped has gradients that are not finite, and moved nothing.
-                for product, away in zip(products, moved, strict=True):
-                    product.masked_fill_(away == 0, 0.0)
+                # A step skipped by the gradient scaler has infinite gradients and no change.
+                for product, change in zip(products, moved, strict=True):
+                    product.masked_fill_(change == 0, 0.0)
             torch._foreach_sub_(path, products)
         self._step = []
 
@@ -128,5 +124,5 @@ class SI(ImportancePenalty[SISettings]):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self.path, self.start = named(state, "path"), named(state, "start")
+        self.path, self.start = tensor_group(state, "path"), tensor_group(state, "start")
         self._step, self._before = [], {}

@@ -1,7 +1,7 @@
-"""Zero-shot transfer: training on the order's first language alone; all others are tested without being learned.
+"""Zero-shot transfer: one hop on the order's first language; all languages are tested. No settings.
 
-ED = "Don't Use English Dev" (Keung et al. 2020), section 3: one hop, whose checkpoints are chosen after the fact (see
-`xclrun.analysis.points`). Its hop is the first hop of naive fine-tuning, and shared with it.
+ED = "Don't Use English Dev" (Keung et al. 2020), section 3; checkpoints are selected afterwards
+(`xclrun.analysis.points`). The hop is shared with the first hop of naive fine-tuning.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from xclrun.strategy.naive import Naive
 
 
 class ZeroShot(Naive):
-    """One hop on the source; no settings."""
-
     name = "zero_shot"
 
     def stream(self, order: Sequence[str]) -> Stream:

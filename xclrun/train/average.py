@@ -7,6 +7,7 @@ This model selection needs no dev data (docs/checkpoints.md). The weights of poi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -17,23 +18,15 @@ from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.cache import CachedFile
 from xclrun.store.tensors import load_tensors
+from xclrun.strategy.shared.merging import mean
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 
 def mean_weights(files: Sequence[Path]) -> dict[str, Tensor]:
-    """Return the mean of the floating-point tensors of safetensors files; other tensors come from the last file.
-
-    Sums are in double precision and in the order of the files; results have the tensors' own type.
-    """
-    total: dict[str, Tensor] = {}
-    for path in files:
-        last = load_tensors(path)
-        for name, tensor in last.items():
-            if tensor.is_floating_point():
-                total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: (total[name] / len(files)).to(t.dtype) if name in total else t for name, t in last.items()}
+    """Return the mean of the weights in safetensors files."""
+    return mean(map(load_tensors, files))
 
 
 def weights_of(run: Run, last: int | None) -> list[list[Path]]:
@@ -64,7 +57,7 @@ def average(
     graph = StageGraph(run, listener, stop)
     files_written = []
     for stage, files in zip([stage for stage in run.stages if stage.hop.index], chosen, strict=True):
-        folder = graph.averaged(stage, [path.name for path in files], lambda files=files: mean_weights(files))  # type: ignore[misc]
+        folder = graph.averaged(stage, [path.name for path in files], partial(mean_weights, files))
         rows = predictions.read(folder / "predictions.parquet")
         content = predictions.content(rows, run_id=run.id, hop=stage.hop.index)
         name = "all" if last is None else f"last-{last}"

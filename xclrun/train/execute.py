@@ -139,7 +139,7 @@ class _Execution:
         self.graph = StageGraph(run, listener, stop, patient, ranks)
         # File in the run directory → rows of each hop: optional measurements in addition to predictions.
         self.measured: dict[Path, list[pa.Table]] = {}
-        self.manifest = _manifest(run, self.graph.strategy.identified(), self.graph.bench.device)
+        self.manifest = _manifest(run, self.graph.strategy.version_id(), self.graph.bench.device)
         if ranks.several:
             self.manifest["environment"]["ranks"] = str(ranks.size)
 

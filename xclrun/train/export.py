@@ -64,7 +64,11 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     own_parts = bool(strategy.serving_signature(hop)) or strategy.adapters is not None
     language = language and key_of(language, run.stream.languages, "--language")
     _check_language(run, hop, language, own_parts)
-    needed = {hop.index, *strategy.recalled(hop), *([hop.parent] if strategy.keeps_encoder(hop) else [])} - {0}
+    needed = {
+        hop.index,
+        *strategy.hops_read_in_evaluation(hop),
+        *([hop.parent] if strategy.keeps_encoder(hop) else []),
+    } - {0}
     for stage in (run.stages[i] for i in sorted(needed)):
         if graph.store.get(stage.train) is None:
             raise RunError(

@@ -25,7 +25,7 @@ from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import derive
 from xclrun.data.batches import Batch, Encoded
 from xclrun.model.network import takes_masks
-from xclrun.strategy import Context, State, Strategy, recordable
+from xclrun.strategy import Context, State, Strategy, supports_capture
 from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes
 from xclrun.train.graphs import CudaRecorder, RecordedSteps, Recorder
@@ -161,7 +161,7 @@ class HopTraining:
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
         self.best: dict[str, Tensor] = {}
         # The state of a gathering strategy at the selected epoch.
-        self.gathers, self.gathered = strategy.gathers and self.own, State()
+        self.gathers, self.gathered = strategy.updates_in_training and self.own, State()
         # Reading the loss synchronises with a GPU, so it is read less often there.
         self.look_every = 1 if context.device.type == "cpu" else 25
         # (main step, losses of the update's parts on the device) since the last reading.
@@ -178,7 +178,7 @@ class HopTraining:
 
     def record(self, recorder: Recorder) -> None:
         """Record the steps that the strategy repeats, if encoder and strategy support it."""
-        if recordable(self.strategy) and takes_masks(self.context.model.encoder):
+        if supports_capture(self.strategy) and takes_masks(self.context.model.encoder):
             self.recorded = RecordedSteps(recorder, self._step, self.trainer.part(self.sentences))
 
     def run(self) -> dict[str, Any]:
@@ -192,13 +192,13 @@ class HopTraining:
             Stopped: a signal was received; a checkpoint was saved.
         """
         # Reset afterwards, so that the context does not keep the optimiser and the best weights alive.
-        self.context.beside, before = self._count_beside, self.context.beside
+        self.context.observe_batch, before = self._count_beside, self.context.observe_batch
         self.context.model.packs = self.trainer.packing
         try:
             with products(self.context.precision), self._checkpointing():
                 return self._run()
         finally:
-            self.context.beside, self.context.model.packs, self.recorded = before, False, None
+            self.context.observe_batch, self.context.model.packs, self.recorded = before, False, None
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:
@@ -260,7 +260,7 @@ class HopTraining:
         factor = lr_factor(position.step - 1, self.steps, self.trainer.schedule, self.trainer.warmup)
         set_lr(self.optimizer, self.trainer.lr * factor)
         self._seed_dropout()
-        if self.recorded is not None and self.strategy.repeats():
+        if self.recorded is not None and self.strategy.capturable():
             losses = self.recorded.take(batch)
         else:
             losses = self._step(batch, main)

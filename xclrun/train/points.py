@@ -143,7 +143,7 @@ class Points:
         """
         if split != "test" or not self.bench.strategy.points_signature(self.context.hop):
             return None
-        return lambda batch: self.bench.strategy.answer(batch, language, split, self.context)
+        return lambda batch: self.bench.strategy.predict(batch, language, split, self.context)
 
     @contextmanager
     def _restored(self) -> Iterator[None]:

@@ -176,7 +176,7 @@ class StageGraph:
 
     def _bring(self, hop: Hop) -> None:
         """Prepare model and strategy for the evaluation of a hop."""
-        self._need_weights(self.strategy.recalled(hop))
+        self._need_weights(self.strategy.hops_read_in_evaluation(hop))
         self.weights(hop.index)
         self.state(hop.index)
 
@@ -191,10 +191,10 @@ class StageGraph:
 
     def prepare_training(self, hop: Hop) -> None:
         """Load the model and the strategy's state for the training of ``hop``, and compute missing dependencies."""
-        needed = set(self.strategy.relied_on(hop))
+        needed = set(self.strategy.hops_read_in_training(hop))
         if self.run.config.evaluate.has_points:
             # Evaluation points use the parameters of earlier languages.
-            needed |= {index for index in self.strategy.recalled(hop) if index < hop.index}
+            needed |= {index for index in self.strategy.hops_read_in_evaluation(hop) if index < hop.index}
         if self._takes_up_optimizer(hop) or self._compares_gradients(hop):
             # Files of the parent in addition to the weights, which the model may have already.
             needed.add(hop.parent)
@@ -223,7 +223,7 @@ class StageGraph:
 
     def _need_lookup(self, hop: Hop) -> None:
         """Compute the features of hop 0 that the strategy looks up after a hop; this may load the model of hop 0."""
-        if not self.strategy.looks_up(hop):
+        if not self.strategy.reads_features(hop):
             return
         for split in [*((k, "train") for k in self.bench.learnt(hop.index)), *self._predicted(hop)]:
             key = lookup_key(self.run, split)
@@ -308,7 +308,7 @@ class StageGraph:
         self.weights(hop.index)
         self.state(hop.parent)
         self._need_features(hop, [(language, "train") for language in hop.train])
-        if self.strategy.gathers:
+        if self.strategy.updates_in_training:
             self.bench.load_state(self.store.path(self.run.stages[hop.index].train), GATHERED)
         footprint, state = self.bench.end_hop(hop), self.strategy.state_dict()
         facts = {"hop": hop.name, "footprint": footprint}

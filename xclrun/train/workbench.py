@@ -154,7 +154,7 @@ class Workbench:
             self.strategy.prepare(model, self.run.stream, Stored(self.run))
         return model.to(self.device)
 
-    def stop_here(self) -> None:
+    def check_stop(self) -> None:
         """Check the stop flag at a point that only some ranks reach."""
         if not self.ranks.several:
             self.stop.check()
@@ -228,7 +228,7 @@ class Workbench:
             seed=self.run.config.seed,
             batch_size=0,
             precision=trainer.precision.value,
-            stop_here=self.stop_here,
+            check_stop=self.check_stop,
         )
         if trains:
             chosen = self.strategy.choose(context)
@@ -320,8 +320,8 @@ class Workbench:
 
             def answer(batch: Batch, language: str = language) -> Prediction:
                 # A strategy's answer may take long.
-                self.stop_here()
-                return self.strategy.answer(batch, language, "test", context)
+                self.check_stop()
+                return self.strategy.predict(batch, language, "test", context)
 
             sentences = self.sentences(hop, language, "test")
             columns.append(self.evaluator.predict(self.model, sentences, language, "test", answer))
@@ -334,8 +334,8 @@ class Workbench:
         self.strategy.for_language(key, self.learnt(hop.index))
 
         def answer(batch: Batch) -> Prediction:
-            self.stop_here()
-            return self.strategy.answer(batch, key, "train", context)
+            self.check_stop()
+            return self.strategy.predict(batch, key, "train", context)
 
         return self.evaluator.predict(self.model, self.sentences(hop, key, "train"), key, "train", answer)
 

@@ -1,32 +1,30 @@
-"""Language adapters in the encoder: what `lang_spec_ada_t`, `lang_spec_ada_f` and `lang_spec_lora_t|f` have in common.
+"""Language adapters in the encoder, through the library ``adapters``: CCL, section 3.2 ("Ada").
 
-CCL, section 3.2 ("Ada"), with the library `adapters`. Every language has its own adapters. In its hop they start
-from its pretrained ones if they are given, else freshly initialised (the same values for every language); a language
-that was not seen is served by the fresh ones. The heads are shared.
+Every language has its own adapters. In its hop they start from its pretrained ones if available, otherwise from a fresh
+initialisation that is equal for all languages and serves languages not learned yet. The heads are shared.
 
-``adapter`` is the kind. In each layer, with x and f what goes into and comes out of its feed-forward part, d its width
-and r the ``reduction``:
+``adapter`` is the kind. In each layer, with x the input and f the output of its feed-forward part, d its width and r
+the ``reduction``:
 
-- ``madx``, the paper's (Pfeiffer et al. 2020, "MAD-X: an adapter-based framework for multi-task cross-lingual
-  transfer"): f ← f + U relu(D LN(f + x) + b) + c, with D of shape (d/r, d) and U of shape (d, d/r), before the layer's
-  own LN(f + x); and one invertible adapter (NICE coupling, reduction 2) on the embeddings.
+- ``madx`` (Pfeiffer et al. 2020, "MAD-X: an adapter-based framework for multi-task cross-lingual transfer"):
+  f ← f + U relu(D LN(f + x) + b) + c, with D of shape (d/r, d) and U of shape (d, d/r), before the layer's own
+  LN(f + x); and one invertible adapter (NICE coupling, reduction 2) on the embeddings.
 - ``pfeiffer``: the same without the invertible adapter (Pfeiffer et al. 2021, "AdapterFusion").
 - ``houlsby``: U swish(D f + b) + c + f, after attention and after the feed-forward part (Houlsby et al. 2019).
 - ``lora``: W ← W + (α/rank) B A for the matrices ``lora_targets``, with A of shape (rank, d) and B zero at first (Hu et
   al. 2022, "LoRA").
-- ``ia3``: keys, values and the inner states of the feed-forward part, each times a vector that is 1 at first (Liu et
-  al. 2022, "Few-shot parameter-efficient fine-tuning …").
-- ``prefix``: ``prefix_length`` further keys and values in each attention, made by an MLP of 512 inner states (Li and
-  Liang 2021, "Prefix-tuning").
-- ``compacter``: houlsby's, with matrices that are sums of four Kronecker products of rank 1 (Karimi Mahabadi et al.
+- ``ia3``: keys, values and inner feed-forward states, each times a vector that is 1 at first (Liu et al. 2022,
+  "Few-shot parameter-efficient fine-tuning …").
+- ``prefix``: ``prefix_length`` additional keys and values in each attention, computed by an MLP with 512 inner states
+  (Li and Liang 2021, "Prefix-tuning").
+- ``compacter``: as houlsby, with matrices that are sums of four Kronecker products of rank 1 (Karimi Mahabadi et al.
   2021).
 
-Settings: ``adapter``; ``reduction``, r: the width of the hidden states over that of the bottleneck, null for the kind's
-own (`OWN`). The default 2 is that of MAD-X's language adapters; with mBERT it gives 7,387,776 parameters per language
-(the paper's totals imply 7,370,000, rounded). ``lora_rank``, ``lora_alpha``, and ``lora_targets`` of q, k, v,
-intermediate, output. ``pretrained``: language → local folder, or name on the hub, of its pretrained adapters
-(`xclrun.model.adapter_files`); of the same kind and reduction, trained in the same encoder. What identifies a run is
-their content, not where it lies.
+Settings: ``adapter``; ``reduction``, r, null for the kind's default (`DEFAULT_REDUCTION`); 2 is that of MAD-X's
+language adapters and gives mBERT 7,387,776 parameters per language (the paper's totals imply 7,370,000, rounded).
+``lora_rank``, ``lora_alpha``, and ``lora_targets`` among q, k, v, intermediate, output. ``pretrained``: language →
+local folder or hub name of its pretrained adapters (`xclrun.model.adapter_files`), of the same kind and reduction,
+trained in the same encoder. Their content, not their location, enters the run ID.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from xclrun.model import Model
     from xclrun.model.families import Family
 
-# Name of the one adapter in the model, whose values are those of the language at work.
+# Name of the adapter in the model, which has the values of the current language.
 NAME = "language"
 
 
@@ -65,9 +63,9 @@ class Adapter(Enum):
     compacter = "compacter"
 
 
-# Reduction of the kinds that have one, in their papers.
-OWN = {Adapter.madx: 2, Adapter.pfeiffer: 16, Adapter.houlsby: 16, Adapter.compacter: 32}
-# Kronecker products in a sum, of Compacter; they divide the width of the bottleneck.
+# Reduction in the papers of the kinds with a bottleneck.
+DEFAULT_REDUCTION = {Adapter.madx: 2, Adapter.pfeiffer: 16, Adapter.houlsby: 16, Adapter.compacter: 32}
+# Compacter's number of Kronecker products in a sum; it divides the width of the bottleneck.
 PRODUCTS = 4
 TARGETS = ("q", "k", "v", "intermediate", "output")
 
@@ -90,11 +88,7 @@ class LoraAdapterSettings(AdapterSettings):
 
 
 class LanguageAdapters(LanguageParts[AdapterSettings]):
-    """Adapters per language.
-
-    Attributes:
-        frozen: whether the encoder itself stays as pretrained.
-    """
+    """Adapters per language, in a tuned or ``frozen`` encoder."""
 
     has_adapters = True
     settings_type = AdapterSettings
@@ -103,13 +97,13 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
     def __init__(self, settings: AdapterSettings) -> None:
         self.kind, targets = Adapter(settings.adapter), settings.lora_targets
         if not targets or len(set(targets)) < len(targets) or not {*targets} <= {*TARGETS}:
-            raise UsageError(f"strategy.lora_targets={targets}: must be different ones of {', '.join(TARGETS)}")
+            raise UsageError(f"strategy.lora_targets={targets}: must be distinct values of {', '.join(TARGETS)}")
         require("adapters", f"strategy={settings.name} needs the library adapters", "adapters")
         super().__init__(settings)
-        self.given: dict[str, str] = settings.pretrained or {}
-        if not isinstance(self.given, dict) or not all(isinstance(name, str) for name in self.given.values()):
+        self.sources: dict[str, str] = settings.pretrained or {}
+        if not isinstance(self.sources, dict) or not all(isinstance(name, str) for name in self.sources.values()):
             raise UsageError(
-                f"strategy.pretrained={self.given}: must be null, or a folder per language as in {{en: DIR}}"
+                f"strategy.pretrained={self.sources}: must be null or a folder per language, for example {{en: DIR}}"
             )
         self.pretrained: dict[str, Mapping[str, Tensor]] = {}
 
@@ -118,45 +112,53 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
 
     @property
     def reduction(self) -> int | None:
-        """Width of the hidden states over that of the bottleneck; None if there is none."""
-        own = OWN.get(self.kind)
-        return own and (self.settings.reduction or own)
+        """Width of the hidden states divided by that of the bottleneck; None without bottleneck."""
+        default = DEFAULT_REDUCTION.get(self.kind)
+        return default and (self.settings.reduction or default)
 
     @cached_property
     def contents(self) -> dict[str, str]:
         """Language → hash of its pretrained adapters."""
-        return {language: adapter_identity(_key(language), name) for language, name in self.given.items()}
+        return {language: adapter_identity(_key(language), name) for language, name in self.sources.items()}
 
-    def identified(self) -> int | str:
+    def version_id(self) -> int | str:
         return f"{self.version}+{digest(self.contents)[:12]}" if self.contents else self.version
 
     def described(self) -> dict[str, Any]:
         return super().described() | {"pretrained": self.contents}
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
-        kind, given = self.kind, self.settings.reduction
-        if kind is Adapter.madx or self.reduction is None or given != OWN[Adapter.madx]:
+        kind, reduction = self.kind, self.settings.reduction
+        if kind is Adapter.madx or self.reduction is None or reduction != DEFAULT_REDUCTION[Adapter.madx]:
             return ()
-        return (f"strategy.adapter={kind.value}: strategy.reduction={given} is MAD-X's; null is its own, {OWN[kind]}",)
+        return (
+            f"strategy.adapter={kind.value}: strategy.reduction={reduction} is MAD-X's default; "
+            f"null is {kind.value}'s, {DEFAULT_REDUCTION[kind]}",
+        )
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         kind = self.kind
         if family is not None and not family.adapted:
-            reason = f"the library adapters does not know encoders of {family.title}'s family"
-            raise UsageError(f"strategy={self.settings.name}: {reason}")
+            raise UsageError(
+                f"strategy={self.settings.name}: the library adapters does not support {family.title}'s family"
+            )
         if family is not None and kind is Adapter.prefix and not family.attends:
-            told = f"has been tried with BERT's and RoBERTa's families alone, not with {family.title}"
-            raise UsageError(f"strategy.adapter=prefix: {told}; choose another kind")
+            raise UsageError(
+                f"strategy.adapter=prefix: tested only with BERT's and RoBERTa's families, not with {family.title}; "
+                "choose another kind"
+            )
         if width is None or self.reduction is None:
             return
         if width % self.reduction:
             raise UsageError(f"strategy.reduction={self.reduction}: must divide the encoder's width {width}")
         if kind is Adapter.compacter and (width // self.reduction) % PRODUCTS:
-            told = f"leaves a bottleneck of {width // self.reduction}, and compacter's is a multiple of {PRODUCTS}"
-            raise UsageError(f"strategy.reduction={self.reduction}: {told}")
+            raise UsageError(
+                f"strategy.reduction={self.reduction}: gives a bottleneck of {width // self.reduction}, but compacter "
+                f"needs a multiple of {PRODUCTS}"
+            )
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        # The model has other parameters from hop 0 on, so strategies without adapters share nothing with this one.
+        # The model has more parameters from hop 0 on, so that no hop is shared with strategies without adapters.
         return self.described()
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
@@ -194,27 +196,27 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
         except ValueError as error:
             raise UsageError(f"strategy={self.settings.name}: adapters do not fit this encoder ({error})") from error
         if hasattr(encoder, "prompt_tuning"):
-            # It is not used here, and holds the embeddings a second time.
+            # Unused, and refers to the embeddings a second time.
             encoder.prompt_tuning.base_model_embeddings = None
         with quiet("adapters.model_mixin"):
             encoder.add_adapter(NAME, config=self.config())
             encoder.set_active_adapters(NAME)
-        _once(encoder)
+        _share_prefixes(encoder)
         for name, parameter in model.encoder.named_parameters():
             parameter.requires_grad_(not self.frozen or self.language_specific(name))
         super().prepare(model, stream, library)
-        for language, given in self.given.items():
-            # A model that is only counted has no values.
+        for language, source in self.sources.items():
+            # A model on the meta device, built to count its parameters, has no values.
             if language in stream.languages and not next(encoder.parameters()).is_meta:
-                found = read_adapter(encoder, NAME, _key(language), given)
-                self.pretrained[language] = {f"encoder.{name}": tensor for name, tensor in found.items()}
+                tensors = read_adapter(encoder, NAME, _key(language), source)
+                self.pretrained[language] = {f"encoder.{name}": tensor for name, tensor in tensors.items()}
 
-    def first_parts(self, language: str) -> Mapping[str, Tensor]:
+    def initial_parts(self, language: str) -> Mapping[str, Tensor]:
         return self.pretrained.get(language, self.initial)
 
 
-def _once(encoder: Any) -> None:
-    """Let the prefixes have one name: each layer holds all of them, and they would be saved as often."""
+def _share_prefixes(encoder: Any) -> None:
+    """Register the prefixes, to which every layer refers, under one name, so that they are saved once."""
     pool = getattr(encoder, "prefix_tuning", None)
     for module in encoder.modules():
         if pool is not None and module._modules.get("pool") is pool:

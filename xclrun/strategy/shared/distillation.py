@@ -1,8 +1,8 @@
-"""Outputs of a model that serve as a teacher, and the distances to them that strategies add to the loss.
+"""Recorded teacher outputs and distances to them.
 
-Recorded outputs are of the model in eval mode, without padding: those of sentences are a row each, those of words
-(emissions of tags, of start and end) lie end to end. Distances have the shape of the model's own loss: words of a
-sentence are summed, and sentences are averaged. Shapes: B sentences, W words, C classes, T tags.
+Outputs are recorded in eval mode and without padding: one row per sentence, or per word (emissions of tags or of start
+and end) in order. Distances are summed over words and averaged over sentences, as in the model's own loss. Shapes: B
+sentences, W words, C classes, T tags.
 """
 
 from __future__ import annotations
@@ -20,61 +20,60 @@ if TYPE_CHECKING:
     from xclrun.model.network import Output
     from xclrun.strategy.base import Context
 
-# Names of outputs that have a row for each word.
+# Outputs with a row for each word.
 PER_WORD = frozenset({"emissions"})
 
 
-def answers(output: Output, batch: Batch) -> dict[str, Tensor]:
-    """Return what the heads gave in a forward pass: name → one row per sentence, or per word."""
+def head_outputs(output: Output, batch: Batch) -> dict[str, Tensor]:
+    """Return the outputs of the heads: name → one row per sentence, or per word."""
     emissions = {} if output.emissions is None else {"emissions": batch.word_rows(output.emissions)}
     return emissions if output.logits is None else {"logits": output.logits, **emissions}
 
 
 def by_example(output: Output, batch: Batch) -> list[dict[str, Tensor]]:
-    """Return what the heads gave for each sentence of a batch, without its graph: name → (1, C), or (words, T)."""
+    """Return the detached outputs of the heads for each sentence: name → (1, C), or (words, T)."""
     words = (batch.word_mask.sum(dim=1) if batch.words is None else batch.words).tolist()
-    given = {name: rows.detach() for name, rows in answers(output, batch).items()}
-    split = {name: rows.split(words if name in PER_WORD else 1) for name, rows in given.items()}
+    detached = {name: rows.detach() for name, rows in head_outputs(output, batch).items()}
+    split = {name: rows.split(words if name in PER_WORD else 1) for name, rows in detached.items()}
     return [{name: parts[i] for name, parts in split.items()} for i in range(batch.size)]
 
 
 def record(
     context: Context,
     sentences: Encoded,
-    kind: torch.dtype,
-    chosen: Callable[[Output, Batch], dict[str, Tensor]] = answers,
+    dtype: torch.dtype,
+    select: Callable[[Output, Batch], dict[str, Tensor]] = head_outputs,
     forward: Callable[[Batch], Output] | None = None,
 ) -> dict[str, Tensor]:
     """Return the outputs of the model for all sentences, on the CPU: name → rows in the order of the sentences.
 
     Args:
-        kind: number format in which they are kept.
-        chosen: (output, batch) → what is kept of it.
+        select: (output, batch) → tensors to record.
         forward: batch → output; default: the model's own.
     """
     import torch
 
     from xclrun.strategy.shared.inference import outputs
 
-    found: dict[str, list[Tensor]] = {}
+    recorded: dict[str, list[Tensor]] = {}
     order: list[np.ndarray] = []
     for indices, output in outputs(context, sentences, forward):
         order.append(indices)
-        for name, rows in chosen(output, sentences.batch(indices).to(context.device)).items():
-            found.setdefault(name, []).append(rows.to("cpu", kind))
+        for name, rows in select(output, sentences.batch(indices).to(context.device)).items():
+            recorded.setdefault(name, []).append(rows.to("cpu", dtype))
     if not order:
         return {}
-    # From batches of like lengths back to the sentences' order.
+    # From batches of similar lengths back to the order of the sentences.
     at = np.concatenate(order)
     back, words = np.argsort(at), sentences.word_pieces.lengths[at]
-    return {name: rows_of(torch.cat(parts), name, back, words) for name, parts in found.items()}
+    return {name: rows_of(torch.cat(parts), name, back, words) for name, parts in recorded.items()}
 
 
 def rows_of(stored: Tensor, name: str, rows: np.ndarray, words: np.ndarray) -> Tensor:
-    """Return the stored outputs of the sentences ``rows``, whose words lie end to end.
+    """Return the recorded outputs of the sentences ``rows``.
 
     Args:
-        words: (n,) number of words of each sentence that is stored.
+        words: (n,) number of words of each recorded sentence.
     """
     if name not in PER_WORD:
         return stored[rows]
@@ -82,30 +81,30 @@ def rows_of(stored: Tensor, name: str, rows: np.ndarray, words: np.ndarray) -> T
     return stored[np.concatenate([np.arange(ends[row] - words[row], ends[row]) for row in rows])]
 
 
-def squared_distance(output: Output, wanted: dict[str, Tensor], batch: Batch) -> Tensor:
-    """Return the squared distance of outputs, a mean over classes and a sum over words; a mean over examples (scalar).
+def squared_distance(output: Output, target: dict[str, Tensor], batch: Batch) -> Tensor:
+    """Return the squared distance: a mean over classes, a sum over words, a mean over examples (scalar).
 
     Args:
-        wanted: ``logits`` (B, C), or ``emissions`` (B, at least W, T), or both.
+        target: ``logits`` (B, C), or ``emissions`` (B, at least W, T), or both.
     """
     parts = []
     if output.logits is not None:
-        parts.append((output.logits - wanted["logits"]).square().mean(dim=1))
+        parts.append((output.logits - target["logits"]).square().mean(dim=1))
     if output.emissions is not None:
-        away = (output.emissions - wanted["emissions"]).square().mean(dim=2)
-        parts.append(away.masked_fill(~batch.word_mask, 0.0).sum(dim=1))
+        squared = (output.emissions - target["emissions"]).square().mean(dim=2)
+        parts.append(squared.masked_fill(~batch.word_mask, 0.0).sum(dim=1))
     return sum(parts[1:], parts[0]).mean()
 
 
 def cross_entropy(output: Output, teacher: dict[str, Tensor], batch: Batch, temperature: float, spans: bool) -> Tensor:
-    """Return the cross-entropy of outputs with a teacher's in the place of gold labels, both softened (scalar).
+    """Return the cross-entropy with a teacher's softened probabilities as targets (scalar).
 
-    −Σ q^(1/T) log p^(1/T), each scaled to sum to 1: a mean over sentences, of the sum over classes, and over all words'
-    tags, or start and end.
+    −Σ q^(1/T) log p^(1/T), each normalised to sum to 1: summed over classes, and over all words' tags or start and end;
+    averaged over sentences.
 
     Args:
-        teacher: ``logits`` (B, C), or ``emissions`` of all words end to end (words, T), or both; on the device.
-        spans: whether emissions are of start and end, and so probabilities over words.
+        teacher: ``logits`` (B, C), or ``emissions`` of all words in order (words, T), or both; on the device.
+        spans: whether emissions are of start and end, so that probabilities are over words.
     """
     import torch
 
@@ -116,12 +115,12 @@ def cross_entropy(output: Output, teacher: dict[str, Tensor], batch: Batch, temp
     if output.emissions is not None:
         target = batch.padded(teacher["emissions"])
         outside = ~batch.word_mask.unsqueeze(2)
-        found = output.emissions / temperature
+        student = output.emissions / temperature
         target = target / temperature
         if spans:
-            lowest = torch.finfo(found.dtype).min
-            found, target = (x.masked_fill(outside, lowest) for x in (found, target))
+            lowest = torch.finfo(student.dtype).min
+            student, target = (x.masked_fill(outside, lowest) for x in (student, target))
         dim = 1 if spans else 2
-        words = target.softmax(dim=dim) * found.log_softmax(dim=dim)
+        words = target.softmax(dim=dim) * student.log_softmax(dim=dim)
         total = total - words.masked_fill(outside, 0.0).sum(dim=(1, 2)).mean()
     return total

@@ -1,17 +1,16 @@
-"""Strategies laid over language-specific parts: replay, distillation, penalty and projection compose with expansion.
+"""Combination of a strategy with language-specific parameters: replay, distillation, penalties and projections.
 
-``strategy.expansion`` names the strategy that gives the parts (``lang_spec_task``, ``lang_spec_enc``, …); null:
-none, and nothing changes. The two act on different parameters:
+``strategy.expansion`` names the strategy that adds the parameters (``lang_spec_task``, ``lang_spec_enc``, …); null:
+none. The two strategies act on different parameters:
 
-- Every language has its own parts, as without the strategy on top: they start again in its hop, are trained in it
-  alone, and serve it in every later evaluation, bit for bit as its hop left them.
-- What the strategy does for languages that were learned before acts on the shared parameters. A remembered batch of
-  language j goes through the shared parameters of now and the own parts of j, which are frozen; so only the shared ones
-  learn from it. A penalty holds the shared parameters, and its Fisher information is theirs.
+- Every language has its own parameters, as without the other strategy: they are trained only in its hop and serve it,
+  bit for bit, in every later evaluation.
+- Replay, distillation, penalties and projections act on the shared parameters. A memory batch of language j goes
+  through the current shared parameters and the frozen parameters of j.
 
-Cost: where remembered batches go through the model, the own parts of all languages seen before lie on the device while
-a hop is trained, 4 bytes per parameter and language: 0.7 GB a language for ``lang_spec_trans`` with mBERT, 0.9 MB for
-``lang_spec_task``. They are read from the store once per hop, and choosing one copies nothing. Penalties need none.
+Cost: strategies that pass memory batches through the model have the parameters of all earlier languages on the device,
+4 bytes per parameter and language: with mBERT 0.7 GB a language for ``lang_spec_trans``, 0.9 MB for
+``lang_spec_task``. They are read from the store once per hop. Penalties need none of them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy import having, make
+from xclrun.strategy import make, names_with
 from xclrun.strategy.base import Context, Library, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.language_parts import LanguageParts
@@ -47,13 +46,12 @@ Result = TypeVar("Result")
 
 
 class Expandable(Strategy[Settings]):
-    """Base of the strategies that can be laid over language-specific parts.
+    """Base of the strategies that can be combined with language-specific parameters.
 
     Attributes:
-        expansion: gives the parts; without any, plain fine-tuning.
-        acts_from: depth of the first hop whose training differs from the expansion's. Before hop 1 nothing has been
-            learned that could be forgotten.
-        revisits: whether batches of earlier languages go through the model while a hop is trained.
+        expansion: the strategy that adds them; without one, plain fine-tuning.
+        acts_from: depth of the first hop whose training differs from the expansion's.
+        revisits: whether batches of earlier languages go through the model in training.
     """
 
     expandable = True
@@ -65,46 +63,46 @@ class Expandable(Strategy[Settings]):
         self.expansion: Strategy[Any] = Naive(settings)
         if settings.expansion is not None:
             self.expansion = make(settings.expansion)
-            if (reason := self.unsuited(self.expansion)) is not None:
+            if (reason := self.unsupported_expansion(self.expansion)) is not None:
                 raise UsageError(f"strategy={settings.name} strategy.expansion={settings.expansion.name}: {reason}")
 
-    def unsuited(self, expansion: Strategy[Any]) -> str | None:
-        """Return why the strategy cannot be combined with an expansion; None where it can."""
-        if expansion.gives_parts:
+    def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
+        """Return why the strategy cannot be combined with an expansion; None if it can."""
+        if expansion.adds_language_parts:
             return None
-        return f"gives languages no parts of their own; {', '.join(having('gives_parts'))} do"
+        return f"adds no language-specific parameters; choose {', '.join(names_with('adds_language_parts'))}"
 
     def active(self) -> bool:
-        """Whether the settings have any effect."""
+        """Return whether the settings have any effect."""
         return True
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         return self.described() if hop.depth >= self.acts_from and self.active() else self.expansion.signature(hop)
 
-    def relied_on(self, hop: Hop) -> Sequence[int]:
+    def hops_read_in_training(self, hop: Hop) -> Sequence[int]:
         revisits = self.revisits and self.settings.expansion is not None and self.active()
         return range(1, hop.index) if revisits else ()
 
-    def through(self, language: str, context: Context, function: Callable[[Model], Result]) -> Result:
-        """Return ``function`` of the model with which a language that was learned before is served.
+    def with_language(self, language: str, context: Context, function: Callable[[Model], Result]) -> Result:
+        """Return ``function`` of the model that serves an earlier language.
 
-        That is the shared parameters as they are now, and the language's own parts, frozen, as its hop left them.
+        This model has the current shared parameters and the language's own parameters, frozen.
         """
         if isinstance(self.expansion, LanguageParts):
-            return self.expansion.through(language, context.model, function)
+            return self.expansion.with_language(language, context.model, function)
         return function(context.model)
 
     def output_of(self, language: str, batch: Batch, context: Context) -> Output:
-        """Return what the model that serves a language, which may be one that the hop learns, gives for a batch."""
+        """Return the output of the model that serves a language, which may be the hop's own, for a batch."""
         if language in context.hop.train:
             return context.model(batch)
-        return self.through(language, context, lambda model: model(batch))
+        return self.with_language(language, context, lambda model: model(batch))
 
     def loss_of(self, language: str, batch: Batch, context: Context) -> Tensor:
-        """Return the loss of a batch with the model that serves a language, which may be one that the hop learns."""
+        """Return the loss of a batch with the model that serves a language, which may be the hop's own."""
         if language in context.hop.train:
             return context.model.loss(batch)
-        return self.through(language, context, lambda model: model.loss(batch))
+        return self.with_language(language, context, lambda model: model.loss(batch))
 
     # Delegated to the expansion.
 
@@ -116,15 +114,15 @@ class Expandable(Strategy[Settings]):
         described = super().described()
         return described if self.settings.expansion is None else described | {"expansion": self.expansion.described()}
 
-    def identified(self) -> int | str:
-        own = super().identified()
-        return own if self.settings.expansion is None else f"{own}+{self.expansion.identified()}"
+    def version_id(self) -> int | str:
+        version = super().version_id()
+        return version if self.settings.expansion is None else f"{version}+{self.expansion.version_id()}"
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         return self.expansion.serving_signature(hop)
 
-    def recalled(self, hop: Hop) -> Sequence[int]:
-        return self.expansion.recalled(hop)
+    def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
+        return self.expansion.hops_read_in_evaluation(hop)
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         self.expansion.check_encoder(family, width, layers)

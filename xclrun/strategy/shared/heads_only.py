@@ -1,17 +1,17 @@
-"""Few-shot adapting that tunes only the heads: the encoder stays as source training left it.
+"""Few-shot adaptation of the heads on a frozen encoder.
 
-FS (Zhao et al. 2021), Table 6. The encoder is in eval mode throughout, so that what it makes of a sentence never
-changes: it is computed once, and heads learn from what is kept (`xclrun.train.features`). Dropout before the heads is
-as ever. In a stream of more hops all but the first adapt. Source training is plain fine-tuning, and shared with it.
+FS (Zhao et al. 2021), Table 6. The encoder is in eval mode, so its features are computed once per sentence
+(`xclrun.train.features`); dropout before the heads stays active. Source training is plain fine-tuning. In streams with
+more hops, all hops but the first adapt only the heads.
 
-| strategy | what is tuned | goes with |
+| strategy | trained parameters | tasks |
 |---|---|---|
-| ``fc`` | the output layers: classes; intents, tags and their CRF | every task |
-| ``fc_pooler`` | BERT's pooler and the output layer | tasks that read the class through it: ``sequence_class`` |
-| ``fc_reset_pooler`` | the same, of which a part starts again | the same |
-| ``cos_pooler`` | the pooler, and a fresh cosine classifier | the same |
+| ``fc`` | output layers: classes; intents, tags and their CRF | all |
+| ``fc_pooler`` | BERT's pooler and the output layer | tasks whose class head uses the pooler: ``sequence_class`` |
+| ``fc_reset_pooler`` | the same, with one of them reinitialised | the same |
+| ``cos_pooler`` | the pooler and a new cosine classifier | the same |
 
-Tuning everything, ``full``, is plain fine-tuning: ``strategy=naive``.
+``full`` tunes all parameters and is plain fine-tuning: ``strategy=naive``.
 """
 
 from __future__ import annotations
@@ -28,29 +28,25 @@ if TYPE_CHECKING:
 
     from xclrun.core.task import Task
 
-# How the names of the parameters of encoder and pooler begin.
+# Name prefixes of the parameters of encoder and pooler.
 ENCODER, POOLER = "encoder.", "pooler."
 
 
 class HeadsOnly(Strategy[Settings]):
-    """Base of the strategies that adapt heads.
+    """Base of the strategies that adapt heads; parameters whose names begin with ``frozen`` are not trained."""
 
-    Attributes:
-        kept: how the names of the parameters begin that adapting leaves unchanged.
-    """
-
-    kept: ClassVar[tuple[str, ...]] = (ENCODER,)
+    frozen: ClassVar[tuple[str, ...]] = (ENCODER,)
 
     def adapts(self, hop: Hop) -> bool:
-        """Whether a hop tunes only the heads; otherwise it trains everything."""
+        """Return whether a hop trains only the heads; otherwise it trains all parameters."""
         return hop.adapts or hop.depth > 1
 
-    def unfit(self, tasks: Sequence[Task]) -> str | None:
+    def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) > 1:
             return "it adapts the heads of one task"
-        if POOLER in self.kept or tasks[0].pooled:
+        if POOLER in self.frozen or tasks[0].pooled:
             return None
-        return "tunes BERT's pooler, through which only sequence_class reads; fc and full go with every task"
+        return "tunes BERT's pooler, which only sequence_class uses; use fc or full with this task"
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         return self.described() if self.adapts(hop) else {}
@@ -59,7 +55,7 @@ class HeadsOnly(Strategy[Settings]):
         return self.adapts(hop)
 
     def trains(self, parameter: str, hop: Hop) -> bool:
-        return not (self.adapts(hop) and parameter.startswith(self.kept))
+        return not (self.adapts(hop) and parameter.startswith(self.frozen))
 
     def begin_hop(self, context: Context) -> None:
         context.model.still = self.adapts(context.hop)
@@ -67,14 +63,14 @@ class HeadsOnly(Strategy[Settings]):
             parameter.requires_grad_(self.trains(name, context.hop))
 
 
-def start_anew(layer: nn.Linear, context: Context, purpose: str, std: float | None = None) -> None:
-    """Give a layer fresh values: as torch initialises, or as BERT does, normal with ``std`` and without bias."""
+def reinitialise(layer: nn.Linear, context: Context, purpose: str, std: float | None = None) -> None:
+    """Initialise a layer as torch does or, given ``std``, as BERT does: normal weights, zero bias."""
     import torch
     from torch import nn
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(context.seed, purpose, context.hop.depth))
-        # On the CPU, so they are the same on every device.
+        # Drawn on the CPU, so that values are equal on all devices.
         fresh = nn.Linear(layer.in_features, layer.out_features)
         if std is not None:
             nn.init.normal_(fresh.weight, std=std)

@@ -1,4 +1,4 @@
-"""The model in eval mode: forward passes over many sentences, without dropout and gradients."""
+"""Forward passes over many sentences in eval mode, without gradients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def frozen(parameters: Iterable[Tensor]) -> Iterator[None]:
 def outputs(
     context: Context, sentences: Encoded, forward: Callable[[Batch], Output] | None = None
 ) -> Iterator[tuple[np.ndarray, Output]]:
-    """Yield (indices, outputs) of all sentences in batches of like lengths, in fp32 whatever the run's precision.
+    """Yield (indices, outputs) of all sentences in batches of similar lengths, in fp32.
 
     Args:
         forward: batch → output; default: the model's own.

@@ -1,7 +1,7 @@
-"""How many parameters a strategy's finished model has: the counts of the CCL paper's Table 7.
+"""Parameter counts of a strategy's finished model, as in Table 7 of the CCL paper.
 
-A shared parameter counts once, a language-specific one once for every language of the stream. Needs the sizes of the
-model's parameters alone, so it neither imports torch nor builds anything.
+A shared parameter counts once, a language-specific one once for every language of the stream. Only the sizes of the
+parameters are needed: no torch, no model.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from xclrun.strategy.base import Strategy
 if TYPE_CHECKING:
     from torch import nn
 
-# Name of a parameter → how many numbers it has, and whether it may be trained.
+# Parameter name → [number of values, whether it can be trained].
 Sizes = Mapping[str, Sequence[int]]
 
-# Bytes of a number: weights are kept in fp32 whatever the precision of training.
+# Weights are stored in fp32 whatever the precision of training.
 BYTES = 4
 
-# Substring of a parameter's name → its part of the model. The first match counts.
+# Pattern of a parameter's name → part of the model; the first match counts.
 PLACES = {
     r"adapter|\.loras\.|prefix_tuning\.|shared_parameters\.": ("adapters", "body"),
     rf"^{EMBEDDING.pattern}": ("embeddings", "body"),
@@ -46,12 +46,12 @@ class Part:
     """One part of the model.
 
     Attributes:
-        name: for a person: ``embeddings``, ``layers 1-9``, ``tag head``.
+        name: label, for example ``embeddings``, ``layers 1-9``, ``tag head``.
         of: ``body``, ``heads`` or ``other``.
         specific: whether every language has its own.
         trained: the hops that train it, from 1.
         parameters: of one copy.
-        copies: number of languages if it is specific, else 1.
+        copies: number of languages if specific, else 1.
     """
 
     name: str
@@ -64,13 +64,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Count:
-    """The parameters of a strategy's model.
-
-    Attributes:
-        parts: the parts of the model.
-        languages: number of languages of the stream.
-        hops: number of its hops, without that before any fine-tuning.
-    """
+    """The parameters of a strategy's model; ``hops`` does not count hop 0."""
 
     parts: tuple[Part, ...]
     languages: int
@@ -88,12 +82,12 @@ class Count:
 
     @property
     def trained(self) -> int:
-        """Parameters that a hop trains: the mean over hops, to the next whole number."""
+        """Parameters trained per hop: the rounded mean over hops."""
         return round(sum(self.by_hop) / self.hops)
 
     @property
-    def learnt(self) -> int:
-        """Parameters that are trained in some hop: all but what is frozen throughout. What the paper counts."""
+    def learned(self) -> int:
+        """Parameters trained in some hop, which the paper counts."""
         return sum(part.parameters * part.copies for part in self.parts if part.trained)
 
     @property
@@ -103,60 +97,56 @@ class Count:
 
     @classmethod
     def from_json(cls, counts: Mapping[str, Any]) -> Count:
-        """Return the count that `to_json` gave."""
+        """Rebuild a count from `to_json`."""
         parts = (Part(**{**part, "trained": tuple(part["trained"])}) for part in counts["parts"])
         return cls(tuple(parts), counts["languages"], len(counts["trained_by_hop"]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts for ``--json`` and for the manifest."""
-        counts = {"total": self.total, "trained": self.trained, "learnt": self.learnt, "stored_bytes": self.stored}
+        """Return the counts for ``--json`` and the manifest."""
+        counts = {"total": self.total, "trained": self.trained, "learnt": self.learned, "stored_bytes": self.stored}
         shape = {"trained_by_hop": list(self.by_hop), "languages": self.languages}
         return {**counts, **shape, "parts": [{**asdict(part), "trained": list(part.trained)} for part in self.parts]}
 
 
 def sizes(model: nn.Module) -> dict[str, list[int]]:
-    """Return the sizes of a model's parameters, JSON-able: name → [numbers, 1 where it may be trained]."""
+    """Return the sizes of a model's parameters as JSON values: name → [number of values, 1 if trainable]."""
     return {name: [p.numel(), int(p.requires_grad)] for name, p in model.named_parameters()}
 
 
 def keeps_parameters(strategy: Strategy[Any]) -> bool:
-    """Return whether `Strategy.prepare` is known to add and freeze no parameters: those of the encoder's shape are all.
+    """Return whether `Strategy.prepare` is known to add and freeze no parameters.
 
-    Of the package's strategies only language adapters do either. Nothing is known of a plug-in's own `prepare`.
+    Among the packaged strategies only adapters do either; the `prepare` of a plug-in is unknown.
     """
     both = (strategy, getattr(strategy, "expansion", strategy))
-    packaged = all(type(of).prepare.__module__.startswith("xclrun.strategy.") for of in both)
+    packaged = all(type(part).prepare.__module__.startswith("xclrun.strategy.") for part in both)
     return packaged and strategy.adapters is None
 
 
 def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
-    """Return the counts of a strategy on a stream.
-
-    Args:
-        sizes: of the parameters of one active set, as the strategy prepared it (see `sizes`).
-    """
+    """Return the counts of a strategy on a stream, from the `sizes` of a model that it prepared."""
     languages = len(stream.languages)
     numbers: dict[tuple[str, str, int, bool, tuple[int, ...]], int] = {}
-    for name, (n, may_be) in sizes.items():
-        trained = tuple(hop.index for hop in stream.hops[1:] if may_be and strategy.trains(name, hop))
-        # Parameters that are never trained need no copies.
+    for name, (n, trainable) in sizes.items():
+        trained = tuple(hop.index for hop in stream.hops[1:] if trainable and strategy.trains(name, hop))
+        # Frozen parameters need no copies.
         key = (*_place(name), strategy.language_specific(name) and bool(trained), trained)
         numbers[key] = numbers.get(key, 0) + n
     parts = []
-    # Layers next to each other that agree are one part; adapters, which lie inside layers, come last.
+    # Adjacent equal layers form one part; adapters, which are inside layers, come last.
     ordered = sorted(numbers.items(), key=lambda item: item[0][0] == "adapters")
     runs = groupby(ordered, lambda item: (*item[0][:2], *item[0][3:]))
-    for (place, of, specific, trained), entries in runs:
-        them = list(entries)
-        first, last = them[0][0][2], them[-1][0][2]
+    for (place, group, specific, trained), entries in runs:
+        layers = list(entries)
+        first, last = layers[0][0][2], layers[-1][0][2]
         name = place if not first else f"layer {first}" if first == last else f"layers {first}-{last}"
-        parts.append(Part(name, of, specific, trained, sum(n for _, n in them), languages if specific else 1))
+        parts.append(Part(name, group, specific, trained, sum(n for _, n in layers), languages if specific else 1))
     return Count(tuple(parts), languages, len(stream.hops) - 1)
 
 
 def _place(name: str) -> tuple[str, str, int]:
-    """Return part, what it is a part of, and the number of the layer (from 1; 0 outside of layers)."""
-    for pattern, (place, of) in PLACES.items():
-        if found := re.search(pattern, name):
-            return place, of, int(found[1]) + 1 if found.groups() else 0
-    raise AssertionError("the last pattern fits all")
+    """Return part, group, and the number of the layer (from 1; 0 outside layers)."""
+    for pattern, (place, group) in PLACES.items():
+        if match := re.search(pattern, name):
+            return place, group, int(match[1]) + 1 if match.groups() else 0
+    raise AssertionError("the last pattern matches every name")

@@ -1,14 +1,14 @@
-"""Quadratic penalties: parameters that languages share are held where they were.
+"""Quadratic penalties on changes of shared parameters.
 
-From some hop on the loss has a penalty λ/2 · Σ_θ precision[θ] · (θ − anchor[θ])². Its gradient is added to the
-gradients before clipping, which equals adding the penalty to the loss; the losses that are noted are the model's own.
+The loss has the penalty λ/2 · Σ_θ precision[θ] · (θ − anchor[θ])². Its gradient is added to the gradients before
+clipping, which is equivalent; logged losses are the model's own.
 
 | strategy | precision | anchor |
 |---|---|---|
-| ``l2_init``, ``l2_prev`` | 1 | the weights before any hop; those with which the hop begins |
-| ``ewc``, ``ewc_online`` | Fisher information | the weights after each earlier hop; those with which the hop begins |
-| ``mas`` | sensitivity of the outputs | those with which the hop begins |
-| ``si`` | share in the fall of the loss | those with which the hop begins |
+| ``l2_init``, ``l2_prev`` | 1 | the weights of hop 0; the weights at the beginning of the hop |
+| ``ewc``, ``ewc_online`` | Fisher information | the weights after each earlier hop; at the beginning of the hop |
+| ``mas`` | sensitivity of the outputs | the weights at the beginning of the hop |
+| ``si`` | contribution to the decrease of the loss | the weights at the beginning of the hop |
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ Settings = TypeVar("Settings", bound=PullSettings)
 
 
 class QuadraticPenalty(Expandable[Settings]):
-    """Base of the penalties; by itself it keeps no state.
+    """Base of the penalties, without state.
 
     Attributes:
         factor: of the precision in the penalty's gradient: 1 for λ/2, 2 for papers that write λ.
-        precision: parameter name → how strongly it is held, ≥ 0; same shape as the parameter, or a single number.
-        anchor: parameter name → if it is held; same shape.
+        precision, anchor: parameter name → tensor of the parameter's shape; a precision ≥ 0 may be a scalar.
     """
 
     factor: ClassVar[float] = 1.0
@@ -65,19 +64,19 @@ class QuadraticPenalty(Expandable[Settings]):
         super().begin_hop(context)
         self._terms = None
 
-    def hold(self, weights: Mapping[str, Tensor]) -> None:
-        """Hold parameters at ``weights`` (by name), all alike; a language's own parts are free."""
+    def set_anchor(self, weights: Mapping[str, Tensor]) -> None:
+        """Set shared parameters' anchors to ``weights`` (by name), with precision 1."""
         import torch
 
         self.anchor = {name: tensor for name, tensor in weights.items() if not self.language_specific(name)}
         self.precision = {name: torch.ones(()) for name in self.anchor}
 
-    def repeats(self) -> bool:
-        # What is held stays in its place through a hop, once it is there.
+    def capturable(self) -> bool:
+        # The tensors of the terms stay at fixed addresses during a hop.
         return self._terms is not None
 
     def edit_gradients(self, context: Context) -> None:
-        """Add the penalty's gradient, over all parameters in a few fused operations."""
+        """Add the penalty's gradient, for all parameters in a few fused operations."""
         import torch
 
         if self._terms is None:
@@ -86,14 +85,14 @@ class QuadraticPenalty(Expandable[Settings]):
                 for name, p in context.model.named_parameters()
                 if name in self.precision and p.requires_grad
             ]
-        # Heads of another task than the batch's are left unchanged.
-        terms = [(p.grad, p, *held) for p, *held in self._terms if p.grad is not None]
+        # Heads of other tasks than the batch's have no gradient.
+        terms = [(p.grad, p, *term) for p, *term in self._terms if p.grad is not None]
         if not terms or not self.active():
             return
         gradients, weights, precision, anchor = (list(column) for column in zip(*terms, strict=True))
         with torch.no_grad():
-            away = torch._foreach_sub(weights, anchor)
-            torch._foreach_addcmul_(gradients, precision, away, value=self.factor * self.settings.penalty)
+            change = torch._foreach_sub(weights, anchor)
+            torch._foreach_addcmul_(gradients, precision, change, value=self.factor * self.settings.penalty)
 
 
 class ImportancePenalty(QuadraticPenalty[Settings]):
@@ -102,48 +101,10 @@ class ImportancePenalty(QuadraticPenalty[Settings]):
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         return self.described() if self.active() else None
 
-    def hold_here(self, context: Context) -> None:
-        """Hold what has a precision at the weights as they are."""
+    def anchor_here(self, context: Context) -> None:
+        """Set the anchors of parameters with a precision to the current weights."""
         weights = dict(context.model.named_parameters())
         self.anchor = {name: weights[name].detach().clone() for name in self.precision}
-
-    def mean_over_hop(
-        self,
-        context: Context,
-        purpose: str,
-        bound: int | None,
-        mean: Callable[[Model, Encoded, torch.device], dict[str, Tensor]],
-    ) -> dict[str, Tensor]:
-        """Return a mean over sentences of the hop that has just been trained, by parameter name.
-
-        Args:
-            purpose: of the generator that draws them.
-            bound: how many sentences, a random sample; None: all.
-            mean: (model, sentences of one task, device) → the mean over these.
-        """
-        from xclrun.data.batches import by_task
-        from xclrun.strategy.shared.inference import frozen
-
-        groups = by_task([context.train[language] for language in context.hop.train])
-        sentences, total = [group for group, _ in groups], sum(len(group) for group, _ in groups)
-        if bound is not None and bound < total:
-            drawn = context.generator(purpose).permutation(total)[:bound]
-            place = np.zeros(total, np.int64)
-            for group, positions in groups:
-                place[positions] = np.arange(len(group))
-            sentences = [group.select(place[drawn[np.isin(drawn, positions)]]) for group, positions in groups]
-        # A language's own parts are trained in its hop alone; later languages start with fresh ones.
-        with frozen([p for name, p in context.model.named_parameters() if self.language_specific(name)]):
-            found = [(len(part), mean(context.model, part, context.device)) for part in sentences if len(part)]
-        if len(found) == 1:
-            return found[0][1]
-        seen = sum(n for n, _ in found)
-        result: dict[str, Tensor] = {}
-        for n, of_task in found:
-            for name, values in of_task.items():
-                share = values * (n / seen)
-                result[name] = result[name] + share if name in result else share
-        return result
 
     def footprint(self) -> dict[str, int]:
         return {"examples": 0, "bytes": sum(tensor.nbytes for tensor in self.state_dict().tensors.values())}
@@ -152,11 +113,50 @@ class ImportancePenalty(QuadraticPenalty[Settings]):
         return State(tensors={f"precision/{name}": tensor for name, tensor in self.precision.items()})
 
     def load_state_dict(self, state: State) -> None:
-        self.precision = named(state, "precision")
+        self.precision = tensor_group(state, "precision")
         self._terms = None
 
 
-def named(state: State, group: str) -> dict[str, Tensor]:
+def mean_over_hop(
+    context: Context,
+    purpose: str,
+    bound: int | None,
+    mean: Callable[[Model, Encoded, torch.device], dict[str, Tensor]],
+    language_specific: Callable[[str], bool] = lambda name: False,
+) -> dict[str, Tensor]:
+    """Return a mean over the training sentences of the hop, by parameter name.
+
+    Args:
+        purpose: purpose of the generator that draws the sentences.
+        bound: size of a random sample of sentences; None: all.
+        mean: (model, sentences of one task, device) → mean over these sentences.
+        language_specific: the parameters, by name, that are excluded, because only one hop trains them.
+    """
+    from xclrun.data.batches import by_task
+    from xclrun.strategy.shared.inference import frozen
+
+    groups = by_task([context.train[language] for language in context.hop.train])
+    sentences, total = [group for group, _ in groups], sum(len(group) for group, _ in groups)
+    if bound is not None and bound < total:
+        drawn = context.generator(purpose).permutation(total)[:bound]
+        place = np.zeros(total, np.int64)
+        for group, positions in groups:
+            place[positions] = np.arange(len(group))
+        sentences = [group.select(place[drawn[np.isin(drawn, positions)]]) for group, positions in groups]
+    with frozen([p for name, p in context.model.named_parameters() if language_specific(name)]):
+        means = [(len(part), mean(context.model, part, context.device)) for part in sentences if len(part)]
+    if len(means) == 1:
+        return means[0][1]
+    count = sum(n for n, _ in means)
+    result: dict[str, Tensor] = {}
+    for n, task_mean in means:
+        for name, values in task_mean.items():
+            share = values * (n / count)
+            result[name] = result[name] + share if name in result else share
+    return result
+
+
+def tensor_group(state: State, group: str) -> dict[str, Tensor]:
     """Return the tensors of a state whose keys are ``group/name``, by name."""
     prefix = f"{group}/"
     return {key.removeprefix(prefix): tensor for key, tensor in state.tensors.items() if key.startswith(prefix)}

@@ -1,0 +1,220 @@
+"""Merging: every formula against numpy and closed forms, and what a run with merged models evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from xclrun.core.errors import UsageError
+from xclrun.run import Run
+from xclrun.strategy.shared import merging
+from xclrun.strategy.shared.fisher import diagonal_fisher
+from xclrun.train.encodings import encodings
+
+from .real import graph, untrained, weights
+
+Make = Callable[..., Run]
+Do = Callable[..., Run]
+SHAPES = {"a": (7, 5), "b": (11,), "c": (1, 3, 2)}
+
+
+def state_dicts(count: int, seed: int = 1) -> list[dict[str, Tensor]]:
+    generator = np.random.default_rng(seed)
+    return [
+        {name: torch.from_numpy(generator.normal(size=shape).astype(np.float32)) for name, shape in SHAPES.items()}
+        for _ in range(count)
+    ]
+
+
+BASE, *MODELS = state_dicts(5)
+
+
+def flat(weights: Any) -> np.ndarray:
+    return np.concatenate([np.asarray(weights[name], float).ravel() for name in SHAPES])
+
+
+def ties_by_hand(base: np.ndarray, models: list[np.ndarray], density: float, scale: float) -> np.ndarray:
+    """Algorithm 1 of the paper, entry by entry."""
+    trimmed = []
+    for model in models:
+        change = model - base
+        order = np.argsort(np.abs(change))
+        change[order[: len(change) - round(density * len(change))]] = 0
+        trimmed.append(change)
+    merged = base.copy()
+    for p in range(len(base)):
+        entries = [change[p] for change in trimmed]
+        sign = np.sign(sum(entries))
+        same = [entry for entry in entries if entry and np.sign(entry) == sign]
+        merged[p] += scale * np.mean(same) if same else 0
+    return merged
+
+
+def test_formulas_against_numpy() -> None:
+    base, models = flat(BASE), [flat(model) for model in MODELS]
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    np.testing.assert_allclose(flat(merging.mean(MODELS)), np.mean(models, axis=0), **close)
+    wanted = 0.3 * (0.3 * (0.3 * models[0] + 0.7 * models[1]) + 0.7 * models[2]) + 0.7 * models[3]
+    np.testing.assert_allclose(flat(merging.exponential_mean(MODELS, 0.3)), wanted, **close)
+    wanted = base + 0.4 * sum(model - base for model in models)
+    np.testing.assert_allclose(flat(merging.task_arithmetic(BASE, MODELS, 0.4)), wanted, **close)
+    for density, scale in ((0.2, 1.0), (0.5, 0.7), (1.0, 1.0)):
+        wanted = ties_by_hand(base, models, density, scale)
+        np.testing.assert_allclose(flat(merging.ties(BASE, MODELS, density, scale)), wanted, **close)
+    fisher = state_dicts(4, seed=2)
+    total = {n: sum(abs(f[n]) for f in fisher) for n in SHAPES}
+    weighted = {n: sum(abs(f[n]) * m[n] for f, m in zip(fisher, MODELS, strict=True)) for n in SHAPES}
+    wanted = np.average(models, axis=0, weights=[np.abs(flat(f)) for f in fisher])
+    np.testing.assert_allclose(flat(merging.weighted_mean(weighted, total, MODELS)), wanted, **close)
+
+
+def test_closed_forms_of_coefficients() -> None:
+    for merge in (
+        lambda scale: merging.task_arithmetic(BASE, MODELS[:1], scale),
+        lambda scale: merging.ties(BASE, MODELS[:1], 1.0, scale),
+        lambda scale: merging.dare(BASE, MODELS[:1], 0.0, scale, seed=1),
+    ):
+        np.testing.assert_array_equal(flat(merge(0.0)), flat(BASE))
+        np.testing.assert_array_equal(flat(merge(1.0)), flat(MODELS[0]))
+    np.testing.assert_array_equal(flat(merging.exponential_mean(MODELS, 0.0)), flat(MODELS[-1]))
+    np.testing.assert_array_equal(flat(merging.exponential_mean(MODELS, 1.0)), flat(MODELS[0]))
+    np.testing.assert_array_equal(flat(merging.ties(BASE, MODELS, 0.0, 1.0)), flat(BASE))
+    # λ = 1/2 of two models is their mean; equal Fisher information too.
+    two, ones = MODELS[:2], {name: torch.ones(shape) for name, shape in SHAPES.items()}
+    for merged in (
+        merging.task_arithmetic(BASE, two, 0.5),
+        merging.exponential_mean(two, 0.5),
+        merging.weighted_mean({n: two[0][n] + two[1][n] for n in SHAPES}, {n: 2 * ones[n] for n in SHAPES}, two),
+        merging.weighted_mean(BASE, {n: 0 * ones[n] for n in SHAPES}, two),
+    ):
+        np.testing.assert_allclose(flat(merged), flat(merging.mean(two)), rtol=1e-5, atol=1e-6)
+
+
+def test_dare_drops_a_share_at_random_and_keeps_the_expectation() -> None:
+    base, model = {"a": torch.zeros(200, 200)}, {"a": torch.ones(200, 200)}
+    merged = merging.dare(base, [model], 0.9, 1.0, seed=3)["a"]
+    assert sorted({round(float(value), 5) for value in merged.unique()}) == [0.0, 10.0]
+    assert float(merged.mean()) == pytest.approx(1.0, abs=0.05)
+    assert torch.equal(merged, merging.dare(base, [model], 0.9, 1.0, seed=3)["a"])
+    assert not torch.equal(merged, merging.dare(base, [model], 0.9, 1.0, seed=4)["a"])
+    # Models are dropped independently of each other.
+    both = merging.dare(base, [model, model], 0.9, 1.0, seed=3)["a"]
+    assert float((both == 20).double().mean()) == pytest.approx(0.01, abs=0.003)
+
+
+def test_spherical_interpolation() -> None:
+    a, b = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    for t in (0.0, 0.25, 0.5, 1.0):
+        angle = torch.tensor(t * np.pi / 2)
+        torch.testing.assert_close(merging.slerp(a, b, t), torch.stack([angle.cos(), angle.sin()]))
+    torch.testing.assert_close(merging.slerp(a, 3 * a, 0.5), 2 * a)
+    torch.testing.assert_close(merging.slerp(0 * a, b, 0.5), b / 2)
+    three = merging.spherical_mean([{"a": x.double()} for x in (a, b, b)])["a"]
+    torch.testing.assert_close(three, torch.tensor([np.cos(np.pi / 3), np.sin(np.pi / 3)]))
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize(("share", "strength"), [(0.0, 1.0), (0.25, 1.0), (0.6, 0.5), (1.0, 1.0)])
+def test_a_share_of_the_changes_is_undone(share: float, strength: float, largest: bool) -> None:
+    base, model = flat(BASE), flat(MODELS[0])
+    order = np.argsort(np.abs(model - base))
+    undone = order[len(order) - round(share * len(order)) :] if largest else order[: round(share * len(order))]
+    wanted = model.copy()
+    wanted[undone] -= strength * (model - base)[undone]
+    np.testing.assert_allclose(flat(merging.revert(BASE, MODELS[0], share, largest, strength)), wanted, rtol=1e-5)
+    only = merging.revert(BASE, MODELS[0], 1.0, largest, reverted=lambda name: name == "b")
+    assert {
+        name: torch.equal(only[name], (BASE if name == "b" else MODELS[0])[name]) for name in SHAPES
+    } == dict.fromkeys(SHAPES, True)
+
+
+# --- Runs.
+
+
+def served(run: Run, hop: int) -> dict[str, Tensor]:
+    """Return the weights with which a run is evaluated after a hop."""
+    stages = graph(run)
+    stages._bring(run.stream.hops[hop])
+    stages.strategy.for_language("en", stages.bench.learnt(hop))
+    return {name: p.detach().clone() for name, p in stages.bench.model.named_parameters()}
+
+
+@pytest.mark.parametrize(("start", "trained_by"), [("pretrained", "lang_spec_ft"), ("previous", "naive")])
+def test_the_evaluation_after_a_hop_is_of_the_merge_and_trains_nothing(
+    start: str, trained_by: str, finished: Make, make_run: Make, do: Do
+) -> None:
+    other = finished(f"strategy={trained_by}")
+    run = make_run("strategy=merge", f"strategy.start={start}", "strategy.scale=0.3")
+    assert [s.train for s in run.stages] == [s.train for s in other.stages]
+    assert [a.evaluation == b.evaluation for a, b in zip(run.stages, other.stages, strict=True)] == [True] + 3 * [False]
+    run = do(run)
+    base = {name: p.detach() for name, p in untrained(run).named_parameters()}
+    models = [weights(run, hop) for hop in (1, 2)]
+    wanted = {n: base[n] + 0.3 * sum(model[n] - base[n] for model in models) for n in base}
+    found = served(run, 2)
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-6)
+    assert not any(torch.equal(found[name], models[1][name]) for name in ("intent.weight", "tagger.linear.weight"))
+
+
+def test_fisher_information_weighs_the_models(finished: Make) -> None:
+    run = finished("strategy=merge", "strategy.method=fisher", "strategy.start=previous", "trainer.epochs=1")
+    stages, splits = graph(run), encodings(run).splits
+    models, fisher = [], []
+    for hop, language in ((1, "en"), (2, "de")):
+        stages.weights(hop)
+        models.append(weights(run, hop))
+        fisher.append(diagonal_fisher(stages.bench.model, splits[language, "train"], torch.device("cpu")))
+    found = served(run, 2)
+    for name, first in fisher[0].items():
+        total = first + fisher[1][name]
+        mean = (first * models[0][name] + fisher[1][name] * models[1][name]) / total
+        where = total > 1e-12
+        torch.testing.assert_close(found[name][where], mean[where], rtol=1e-3, atol=1e-5)
+
+
+def test_each_hop_can_start_from_the_merge(finished: Make) -> None:
+    """With an exponential mean this is model_average; hop 1 is naive's."""
+    given = ("strategy=merge", "strategy.start=merged", "strategy.method=exponential_mean", "strategy.decay=0.25")
+    run, averaged = finished(*given), finished("strategy=model_average", "strategy.weight=0.75")
+    assert run.stages[1].train == averaged.stages[1].train
+    assert run.stages[2].train != averaged.stages[2].train
+    for hop in (2, 3):
+        for name, tensor in weights(averaged, hop).items():
+            torch.testing.assert_close(weights(run, hop)[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_merges_of_other_weights_have_other_keys(make_run: Make, changed_corpus: Callable[..., Any]) -> None:
+    """Hop 3 of independent models reads those of hops 1 and 2: their data are part of its identity."""
+
+    def longer(rows: list[dict[str, Any]]) -> None:
+        rows[0]["tokens"][0] = "zvqxjk"
+
+    given = ("strategy=merge", "model.vocab_size=600")
+    plain = make_run(*given)
+    methods = [make_run(*given, f"strategy.method={method}") for method in ("mean", "ties", "dare", "slerp", "revert")]
+    assert len({run.stages[3].evaluation for run in (plain, *methods)}) == 6
+    same = make_run(*given, "strategy.method=mean", "strategy.density=0.3")
+    assert same.stages[3].evaluation == methods[0].stages[3].evaluation
+    ordered = make_run(*given, "order=[de,en,es]")
+    assert ordered.stages[3].train == plain.stages[3].train
+    assert ordered.stages[3].evaluation != plain.stages[3].evaluation
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("strategy.method=fisher", "strategy.method=fisher strategy.start=pretrained: "),
+        ("strategy.layers=[2]", "strategy.layers: the encoder has no layer 2"),
+        ("strategy.expansion=lang_spec_task", "strategy=merge strategy.expansion=lang_spec_task: "),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(overrides: str, message: str, make_run: Make) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
+        make_run("strategy=merge", *overrides.split())

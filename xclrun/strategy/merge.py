@@ -1,0 +1,314 @@
+"""Weight-space merging: evaluate a merge of the models of all hops so far, without further training.
+
+With θ_0 the weights before any hop and θ_1 … θ_i the trained weights of the hops so far, the evaluation after hop i
+uses one of the merges in `xclrun.strategy.shared.merging`. All parameters are merged, heads included: they start from
+the same initial values in every hop.
+
+Settings:
+
+- ``start``, how the models are trained: ``pretrained``: each hop starts from θ_0, as in ``lang_spec_ft`` (continual
+  learning without a sequence); ``previous``: from the unmerged model of the previous hop, as in ``naive``. Both share
+  all trainings with these strategies. ``merged``: from the merge of the previous hop, so that each hop merges two
+  models, its initial and its trained weights, at the end of its training.
+- ``method`` and its coefficients: ``scale``, λ (null: 0.4 for ``task_arithmetic`` and ``dare``, as the TIES paper
+  recommends without validation data, 1 for ``ties``); ``density``, of ``ties`` (the paper: 0.2); ``drop``, p of
+  ``dare`` (the paper: 0.9); ``decay``, β of ``exponential_mean``. ``revert`` undoes ``share`` of the changes of the
+  last model by ``strength`` (1: fully): the ``reverted`` ones, ``smallest`` or ``largest``, within ``layers`` (0:
+  embeddings; null: all parameters). ``fisher`` weights the models by their diagonal Fisher information on
+  ``fisher_examples`` training sentences of their hops (null: all), and needs ``start=previous``.
+- ``expansion``: another strategy whose hops are merged (`xclrun merge RUN` sets it); null: as ``start`` says.
+
+Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores of the training and evaluation points
+inside hops are of unmerged weights.
+
+Cost: no training. Merging reads the weights of all hops so far, 4 bytes per weight and hop in memory; ``fisher`` needs
+a forward and backward pass over the sentences and 8 bytes per weight of state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import Hop, Stream
+from xclrun.model.structure import is_embedding, layer
+from xclrun.strategy.base import Context, Length, Library, State, Strategy, bounded
+from xclrun.strategy.lang_spec_ft import LangSpecFT
+from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xclrun.core.task import Task
+    from xclrun.data.batches import Batch
+    from xclrun.model import Model
+    from xclrun.model.families import Family
+
+
+class Method(Enum):
+    mean = "mean"
+    exponential_mean = "exponential_mean"
+    task_arithmetic = "task_arithmetic"
+    ties = "ties"
+    dare = "dare"
+    slerp = "slerp"
+    fisher = "fisher"
+    revert = "revert"
+
+
+class Start(Enum):
+    pretrained = "pretrained"
+    previous = "previous"
+    merged = "merged"
+
+
+class Reverted(Enum):
+    smallest = "smallest"
+    largest = "largest"
+
+
+@dataclass
+class MergeSettings(ExpandableSettings):
+    method: Method = Method.task_arithmetic
+    start: Start = Start.pretrained
+    scale: float | None = bounded(None, at_least=0)
+    density: float = bounded(0.2, at_least=0, at_most=1)
+    drop: float = bounded(0.9, at_least=0, below=1)
+    decay: float = bounded(0.5, at_least=0, at_most=1)
+    share: float = bounded(0.5, at_least=0, at_most=1)
+    strength: float = bounded(1.0, at_least=0, at_most=1)
+    reverted: Reverted = Reverted.smallest
+    layers: list[int] | None = None
+    fisher_examples: int | None = bounded(None, at_least=1)
+
+
+# Method → its settings; the others have no effect.
+SETTINGS: Mapping[Method, tuple[str, ...]] = {
+    Method.mean: (),
+    Method.exponential_mean: ("decay",),
+    Method.task_arithmetic: ("scale",),
+    Method.ties: ("scale", "density"),
+    Method.dare: ("scale", "drop"),
+    Method.slerp: (),
+    Method.fisher: ("fisher_examples",),
+    Method.revert: ("share", "strength", "reverted", "layers"),
+}
+
+
+class Merge(Expandable[MergeSettings]):
+    """Evaluation of merged models; ``expansion`` is the strategy that trains them."""
+
+    name = "merge"
+    settings_type = MergeSettings
+
+    def __init__(self, settings: MergeSettings) -> None:
+        super().__init__(settings)
+        if settings.expansion is None and settings.start is Start.pretrained:
+            self.expansion = LangSpecFT(ExpandableSettings(LangSpecFT.name))
+        chained = self.expansion.stream(("a", "b")).hops[-1].parent == 1
+        if settings.method is Method.fisher and not (chained and settings.start is Start.previous):
+            # The Fisher information is summed in the state, which goes from a hop to the next.
+            raise UsageError(
+                f"strategy.method=fisher strategy.start={settings.start.value}: the models must be trained one after "
+                "another, each from the unmerged one before; use strategy.start=previous"
+            )
+        # Those of the strategy that trains.
+        traits = ("mixes_languages", "updates_in_training")
+        vars(self).update({trait: getattr(self.expansion, trait) for trait in traits})
+        self.before: dict[str, Tensor] = {}
+        self.fisher: dict[str, Tensor] = {}
+        self.weighted: dict[str, Tensor] = {}
+        self._in_hop = False
+        self._cache: tuple[int, dict[str, Tensor]] = (0, {})
+
+    def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
+        hops = expansion.stream(("a", "b")).hops
+        specific = any(expansion.serving_signature(hop) or expansion.keeps_encoder(hop) for hop in hops)
+        if specific or expansion.adapters is not None:
+            return "languages do not share all weights, so that there is no merge"
+        return "it has one hop; a merge needs several" if len(hops) < 3 else None
+
+    def merges_in_training(self, hop: Hop) -> bool:
+        """Return whether the training of a hop ends with a merge."""
+        return self.settings.start is Start.merged and hop.depth > 1
+
+    # Called when a run is planned.
+
+    def described(self) -> dict[str, Any]:
+        unused = {key for keys in SETTINGS.values() for key in keys} - set(SETTINGS[self.settings.method])
+        return {key: value for key, value in super().described().items() if key not in unused}
+
+    def stream(self, order: Sequence[str]) -> Stream:
+        return self.expansion.stream(order)
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        return self.described() if self.merges_in_training(hop) else self.expansion.signature(hop)
+
+    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
+        trained = self.expansion.state_signature(hop)
+        if self.settings.method is not Method.fisher:
+            return trained
+        settings = {"version": self.version, "examples": self.settings.fisher_examples}
+        return {"name": self.name, **settings, "trained": trained}
+
+    def serving_signature(self, hop: Hop) -> dict[str, Any]:
+        return self.described() if hop.depth and self.settings.start is not Start.merged else {}
+
+    def points_signature(self, hop: Hop) -> dict[str, Any]:
+        return self.expansion.points_signature(hop)
+
+    def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
+        return range(1, hop.index + 1) if self.serving_signature(hop) else ()
+
+    def hops_read_in_training(self, hop: Hop) -> Sequence[int]:
+        return self.expansion.hops_read_in_training(hop)
+
+    def unsupported(self, tasks: Sequence[Task]) -> str | None:
+        if len(tasks) > 1:
+            return "hops without a task would dilute the heads of that task"
+        return self.expansion.unsupported(tasks)
+
+    def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
+        return self.expansion.notes(lengths)
+
+    def limit(self, hop: Hop) -> int | None:
+        return self.expansion.limit(hop)
+
+    def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
+        self.expansion.check_encoder(family, width, layers)
+        for number in self.settings.layers or ():
+            if layers is not None and not 0 <= number <= layers:
+                raise UsageError(f"strategy.layers: the encoder has no layer {number}, only 0 (embeddings) to {layers}")
+
+    def trains(self, parameter: str, hop: Hop) -> bool:
+        return self.expansion.trains(parameter, hop)
+
+    def language_specific(self, parameter: str) -> bool:
+        # All languages are served by one merged model, however many were trained.
+        return False
+
+    # Training, by the other strategy.
+
+    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+        import torch
+
+        super().prepare(model, stream, library)
+        self.model, self.library, self.hops, self.seed = model, library, stream.hops, torch.initial_seed()
+        self.base = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def choose(self, context: Context) -> Mapping[str, np.ndarray]:
+        return self.expansion.choose(context)
+
+    def begin_hop(self, context: Context) -> None:
+        super().begin_hop(context)
+        self._in_hop, self.before = True, {}
+        if self.merges_in_training(context.hop):
+            self.before = {name: p.detach().clone() for name, p in context.model.named_parameters()}
+
+    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
+        return self.expansion.replay(step, main, context)
+
+    def loss(self, batch: Batch, context: Context) -> Tensor:
+        return self.expansion.loss(batch, context)
+
+    def edit_gradients(self, context: Context) -> None:
+        self.expansion.edit_gradients(context)
+
+    def capturable(self) -> bool:
+        from xclrun.strategy.base import supports_capture
+
+        return supports_capture(self.expansion) and self.expansion.capturable()
+
+    def end_training(self, context: Context) -> None:
+        self.expansion.end_training(context)
+        self._in_hop = False
+        if self.before:
+            trained = {name: p.detach() for name, p in context.model.named_parameters()}
+            self._set(self.merged([self.before, trained]))
+            self.before = {}
+
+    def end_hop(self, context: Context) -> None:
+        from xclrun.strategy.shared.fisher import diagonal_fisher
+        from xclrun.strategy.shared.penalty import mean_over_hop
+
+        self.expansion.end_hop(context)
+        if self.settings.method is Method.fisher:
+            fisher = mean_over_hop(context, "fisher", self.settings.fisher_examples, diagonal_fisher)
+            weights = dict(context.model.named_parameters())
+            for name, values in fisher.items():
+                weighted = values * weights[name].detach()
+                self.fisher[name] = self.fisher[name].to(values.device) + values if name in self.fisher else values
+                before = self.weighted.get(name)
+                self.weighted[name] = weighted if before is None else before.to(weighted.device) + weighted
+
+    def footprint(self) -> dict[str, int]:
+        size = self.expansion.footprint()
+        tensors = (*self.fisher.values(), *self.weighted.values())
+        return {**size, "bytes": size["bytes"] + sum(tensor.nbytes for tensor in tensors)}
+
+    def state_dict(self) -> State:
+        state = self.expansion.state_dict()
+        groups = {"merge.fisher": self.fisher, "merge.weighted": self.weighted}
+        own = {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+        return State(state.facts, state.tensors | own)
+
+    def load_state_dict(self, state: State) -> None:
+        from xclrun.strategy.shared.penalty import tensor_group
+
+        self.fisher, self.weighted = tensor_group(state, "merge.fisher"), tensor_group(state, "merge.weighted")
+        trained = {key: tensor for key, tensor in state.tensors.items() if not key.startswith("merge.")}
+        self.expansion.load_state_dict(State(state.facts, trained))
+
+    # Evaluation of the merge.
+
+    def for_language(self, language: str, seen: Sequence[str]) -> None:
+        learned = [hop.index for hop in self.hops[1:] if {*hop.train} <= {*seen}]
+        if self._in_hop or not learned or self.settings.start is Start.merged:
+            return
+        last = max(learned)
+        if self._cache[0] != last:
+            models = [self.library.tensors(index, list(self.base)) for index in range(1, last + 1)]
+            self._cache = last, self.merged(models)
+        self._set(self._cache[1])
+
+    def merged(self, models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Return the merge of models by the method of the settings."""
+        from xclrun.strategy.shared import merging
+
+        s, device = self.settings, next(iter(models[-1].values())).device
+        base = {name: tensor.to(device) for name, tensor in self.base.items()}
+        if s.method is Method.mean:
+            return merging.mean(models)
+        if s.method is Method.exponential_mean:
+            return merging.exponential_mean(models, s.decay)
+        if s.method is Method.slerp:
+            return merging.spherical_mean(models)
+        if s.method is Method.fisher:
+            total, weighted = (
+                {name: t.to(device) for name, t in group.items()} for group in (self.fisher, self.weighted)
+            )
+            return merging.weighted_mean(weighted, total, models)
+        if s.method is Method.revert:
+            return merging.revert(base, models[-1], s.share, s.reverted is Reverted.largest, s.strength, self._reverted)
+        scale = s.scale if s.scale is not None else 1.0 if s.method is Method.ties else 0.4
+        if s.method is Method.ties:
+            return merging.ties(base, models, s.density, scale)
+        if s.method is Method.dare:
+            return merging.dare(base, models, s.drop, scale, self.seed)
+        return merging.task_arithmetic(base, models, scale)
+
+    def _reverted(self, parameter: str) -> bool:
+        layers = self.settings.layers
+        return layers is None or (0 if is_embedding(parameter) else layer(parameter)) in layers
+
+    def _set(self, weights: Mapping[str, Tensor]) -> None:
+        import torch
+
+        parameters = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, tensor in weights.items():
+                parameters[name].copy_(tensor)
