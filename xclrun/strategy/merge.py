@@ -104,6 +104,8 @@ class Merge(Expandable[MergeSettings]):
 
     name = "merge"
     settings_type = MergeSettings
+    # `expansion` is no strategy of language-specific parameters.
+    expandable = False
 
     def __init__(self, settings: MergeSettings) -> None:
         super().__init__(settings)
