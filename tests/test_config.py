@@ -206,5 +206,5 @@ def test_a_pretrained_encoder_needs_no_shape(config: Config) -> None:
 
 def test_settings_of_another_strategy_are_refused() -> None:
 
-    with pytest.raises(UsageError, match="choose it as strategy=er"):
+    with pytest.raises(UsageError, match="use strategy=er"):
         make(StrategyConfig("er"))
