@@ -217,6 +217,9 @@ class Merge(Expandable[MergeSettings]):
     def loss(self, batch: Batch, context: Context) -> Tensor:
         return self.expansion.loss(batch, context)
 
+    def skip(self, batch: Batch, context: Context) -> None:
+        self.expansion.skip(batch, context)
+
     def edit_gradients(self, context: Context) -> None:
         self.expansion.edit_gradients(context)
 
