@@ -80,6 +80,17 @@ def _requeue(lab: Lab, job: str) -> None:
     lab.call("scontrol", "requeue", job)
 
 
+def test_a_run_on_two_devices_is_requeued_and_finishes(lab: Lab, tmp_path: Path) -> None:
+    parts = ("trainer.batch_size=2", "trainer.gradient_accumulation=2", "runtime.devices=2")
+    lab.submit(tmp_path, *LONG, "strategy=er", "order=[en,de]", *parts)
+    _interrupt(lab, lab.training(tmp_path))
+    [run] = lab.wait(tmp_path, "finished", "failed", "lost")
+    assert run.state == "finished", log_of(tmp_path)
+    assert "xclrun: the job is requeued" in log_of(tmp_path)
+    [directory] = (tmp_path / "runs").iterdir()
+    assert json.loads((directory / "manifest.json").read_text())["environment"]["ranks"] == "2"
+
+
 @pytest.mark.parametrize("disturb", [_interrupt, _preempt, _requeue], ids=["USR2", "preemption", "requeue"])
 def test_a_disturbed_job_goes_on_by_itself(
     lab: Lab, tmp_path: Path, undisturbed: Undisturbed, disturb: Callable[[Lab, str], None]
@@ -131,7 +142,7 @@ def test_a_killed_worker_is_lost_and_alone_submitted_again(lab: Lab, tmp_path: P
     lab.submit(tmp_path, *sweep)
     lab.training(tmp_path)
     os.kill(lab.worker(tmp_path), signal.SIGKILL)
-    [run] = lab.wait(tmp_path)
+    [run] = lab.wait(tmp_path, "finished", "failed", "lost")
     assert run.state == "lost"
     assert "FAILED" in run.detail
     assert Path(run.log).is_file()
