@@ -529,11 +529,9 @@ BY_TAGS = ("dataset.buckets.sampler=minimum",)
 
 
 def test_how_buckets_are_drawn_counts_with_shots_alone(make_run: Callable[..., Run]) -> None:
-    """What there is without K has the ids that it had before there were buckets, which knew no such keys."""
     from xclrun.core.identity import identity
 
     plain, few = make_run().resolved, make_run(*BY_TAGS, "shots=2").resolved
-    assert "shots" not in identity(plain)
     assert "buckets" not in identity(plain)["dataset"]
     assert identity(few)["shots"] == 2
     assert set(identity(few)["dataset"]["buckets"]) == {"sampler", "draw_from", "counts", "number"}
