@@ -101,8 +101,8 @@ def evaluation(overrides: Sequence[str], outputs: Path) -> Found:
     def bare() -> None:
         bench.model.eval()
         for indices in batches:
-            found = bench.model.predict(data.batch(indices).to(bench.device))
-            copy_to_host({name: tensor for name, tensor in vars(found).items() if tensor is not None})()
+            result = bench.model.predict(data.batch(indices).to(bench.device))
+            copy_to_host({name: tensor for name, tensor in vars(result).items() if tensor is not None})()
 
     return ratio(lambda: bench.evaluator.predict(bench.model, data, language, "test"), bare)
 
@@ -135,8 +135,8 @@ def planning(outputs: Path) -> Found:
 def demo(outputs: Path) -> Found:
     """Return the seconds by the clock that ``make demo`` takes once all is installed, on all cores of the machine."""
     outputs.mkdir()
-    of = [["sweep=demo", f"paths.outputs={outputs}", "-m"], ["report", "demo", "--outputs", str(outputs)]]
-    sweep, report = (command(arguments, outputs) for arguments in of)
+    entry = [["sweep=demo", f"paths.outputs={outputs}", "-m"], ["report", "demo", "--outputs", str(outputs)]]
+    sweep, report = (command(arguments, outputs) for arguments in entry)
     if sweep.code or report.code:
         raise SystemExit(f"make demo: exit codes {sweep.code} and {report.code}")
     return {"seconds": sweep.wall + report.wall, "sweep_cpu_s": sweep.cpu, "report_cpu_s": report.cpu}
@@ -227,27 +227,27 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
             )
     yield "CRF's likelihood and gradient / pytorch-crf's (80 tags, 12 words)", CRF_AIM, crf_over_library
     yield "a job whose hops are all shared, seconds", None, lambda: shared_job(outputs / "jobs")
-    for what, most, measure in waits(outputs / "waits"):
-        yield f"waiting for {what}, CPU seconds", most, measure
+    for kind, most, measure in waits(outputs / "waits"):
+        yield f"waiting for {kind}, CPU seconds", most, measure
     yield "waiting for a plan of 7,200 runs, CPU seconds", PLANNING_AIM, lambda: planning(outputs / "plan")
     yield "make demo, seconds by the clock", DEMO_AIM, lambda: demo(outputs / "demo")
 
 
-def shown(found: Found, aim: float | None) -> str:
+def shown(result: Found, aim: float | None) -> str:
     """Return one result for a person, next to its aim."""
-    if "seconds" in found:
-        text = f"{found['seconds']:.2f}"
-        if "first" in found:
-            text += f" (first {found['first']:.2f}; {found['calibrated']:.2f} × calibration)"
-        return text + _verdict(found["seconds"], aim)
-    text = f"{found['ratio']:.3f}"
-    if "least" in found:
-        text += f" ({found['least']:.2f} to {found['greatest']:.2f})"
-    if "waited" in found:
-        text += f"; waits for the device in 9 steps: {sum(found['waited'].values())}"
-    elif "due" in found and "plain" in found:
-        text += f"; where the memory is due {found['due']['ratio']:.2f}"
-    return text + _verdict(found["ratio"], aim)
+    if "seconds" in result:
+        text = f"{result['seconds']:.2f}"
+        if "first" in result:
+            text += f" (first {result['first']:.2f}; {result['calibrated']:.2f} × calibration)"
+        return text + _verdict(result["seconds"], aim)
+    text = f"{result['ratio']:.3f}"
+    if "least" in result:
+        text += f" ({result['least']:.2f} to {result['greatest']:.2f})"
+    if "waited" in result:
+        text += f"; waits for the device in 9 steps: {sum(result['waited'].values())}"
+    elif "due" in result and "plain" in result:
+        text += f"; where the memory is due {result['due']['ratio']:.2f}"
+    return text + _verdict(result["ratio"], aim)
 
 
 def _verdict(value: float, aim: float | None) -> str:
@@ -260,23 +260,27 @@ def main() -> None:
     parser.add_argument("only", nargs="*", help="words, one of which is in the name; default: all")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")
     parser.add_argument("--steps", type=int, default=60, help="pairs of training steps (default: %(default)s)")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    known = json.loads(given.out.read_text(encoding="utf-8")) if given.only and given.out.is_file() else {}
-    results: dict[str, Any] = known.get("results", {})
+    existing = json.loads(options.out.read_text(encoding="utf-8")) if options.only and options.out.is_file() else {}
+    results: dict[str, Any] = existing.get("results", {})
     whole = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="xclrun-bench-") as folder:
-        for name, aim, measure in benchmarks(Path(folder), given.steps):
-            if given.only and not any(word in name for word in given.only):
+        for name, aim, measure in benchmarks(Path(folder), options.steps):
+            if options.only and not any(word in name for word in options.only):
                 continue
             began = time.perf_counter()
-            found = measure() | ({} if aim is None else {"aim": aim})
-            results[name] = found | {"took_s": time.perf_counter() - began}
+            result = measure() | ({} if aim is None else {"aim": aim})
+            results[name] = result | {"took_s": time.perf_counter() - began}
             print(f"{name:<66} {shown(results[name], aim)}  [{results[name]['took_s']:.0f} s]", flush=True)
             # After each, so that what was measured stays where a later one fails.
             facts = {"machine": platform.platform(), "torch": torch.__version__, "threads": 1, "results": results}
-            given.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    missed = [name for name, of in results.items() if "aim" in of and of.get("ratio", of.get("seconds")) > of["aim"]]
+            options.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    missed = [
+        name
+        for name, entry in results.items()
+        if "aim" in entry and entry.get("ratio", entry.get("seconds")) > entry["aim"]
+    ]
     print(f"{time.perf_counter() - whole:.0f} s in all; bars missed: {len(missed)}", *missed, sep="\n- ")
 
 

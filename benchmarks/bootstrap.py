@@ -26,12 +26,12 @@ def ours(rng: np.random.Generator) -> float:
     cells = RUNS * (HOPS + 1)
     counts = [{k: Counts.of_accuracy(rng.integers(0, 2, (n, cells), dtype=np.int8)) for k, n in SIZES.items()}]
     spans = {k: [rng.integers(0, 3, (n, cells), dtype=np.int8) for _ in range(3)] for k, n in SIZES.items()}
-    counts.append({k: Counts.of_f1(*them) for k, them in spans.items()})
+    counts.append({k: Counts.of_f1(*values_) for k, values_ in spans.items()})
     del spans
     began = time.perf_counter()
-    for them in counts:
-        found = dict(resample_languages(them, seed=42))
-        stack = np.stack([found[k].reshape(RESAMPLES, RUNS, HOPS + 1) for k in SIZES], axis=-1)
+    for values_ in counts:
+        result = dict(resample_languages(values_, seed=42))
+        stack = np.stack([result[k].reshape(RESAMPLES, RUNS, HOPS + 1) for k in SIZES], axis=-1)
         metrics.forgetting(stack)
         stack[..., -1, :].mean(axis=-1)
     return time.perf_counter() - began

@@ -28,11 +28,11 @@ def crf_over_library() -> dict[str, Any]:
     tags = torch.randint(TAGS, (SENTENCES, WORDS), generator=random)
     mask = torch.arange(WORDS) < torch.randint(4, WORDS + 1, (SENTENCES, 1), generator=random)
 
-    def passes(of: TagCRF | CRF) -> float:
+    def passes(layer: TagCRF | CRF) -> float:
         began = time.process_time()
         for _ in range(TIMES):
-            given = (emissions, tags, mask)
-            likelihood = of(*given) if isinstance(of, TagCRF) else of(*given, reduction="none")
+            arguments = (emissions, tags, mask)
+            likelihood = layer(*arguments) if isinstance(layer, TagCRF) else layer(*arguments, reduction="none")
             likelihood.sum().backward()
         return time.process_time() - began
 

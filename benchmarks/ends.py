@@ -41,11 +41,11 @@ class _Clock:
         self.seconds, self.depth = 0.0, 0
 
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*given: Any, **named: Any) -> Any:
+        def timed(*arguments: Any, **named: Any) -> Any:
             self.depth += 1
             began = time.perf_counter()
             try:
-                return call(*given, **named)
+                return call(*arguments, **named)
             finally:
                 self.depth -= 1
                 if self.depth == 0:
@@ -56,8 +56,8 @@ class _Clock:
 
 def files_over_training(strategy: str, overrides: Sequence[str], outputs: Path) -> dict[str, Any]:
     """Return the ratio of seconds spent with files to those of training, over the hops of a run."""
-    given = [f"strategy={strategy}", *overrides, "tracking=none", f"paths.outputs={outputs}"]
-    [run] = plan_runs(given)
+    arguments = [f"strategy={strategy}", *overrides, "tracking=none", f"paths.outputs={outputs}"]
+    [run] = plan_runs(arguments)
     files, training = _Clock(), _Clock()
     with ExitStack() as stack:
         for owner, name in FILES:

@@ -51,12 +51,12 @@ def frozen_heads(overrides: Sequence[str], outputs: Path) -> dict[str, Any]:
         make_stages(run, [2], Listener(), StopFlag())
         return clock() - began
 
-    kept = runs(1 + TIMED, EPOCHS)
-    StageGraph(kept[0], Listener(), StopFlag()).weights(1)
+    stored = runs(1 + TIMED, EPOCHS)
+    StageGraph(stored[0], Listener(), StopFlag()).weights(1)
     with patch.object(Workbench, "features_key", lambda self, hop, split: None):
-        one, three = (adapt(runs(1, epochs)[0]) for epochs in (1, 3))
-    first, *others = [adapt(run) for run in kept]
-    ours = first + (BUCKETS - 1) * sum(others) / TIMED
-    bare = BUCKETS * (one + (EPOCHS - 1) * (three - one) / 2)
-    measured = {"first_s": first, "others_s": others, "one_epoch_s": one, "three_epochs_s": three}
+        item, three = (adapt(runs(1, epochs)[0]) for epochs in (1, 3))
+    first, *rest = [adapt(run) for run in stored]
+    ours = first + (BUCKETS - 1) * sum(rest) / TIMED
+    bare = BUCKETS * (item + (EPOCHS - 1) * (three - item) / 2)
+    measured = {"first_s": first, "others_s": rest, "one_epoch_s": item, "three_epochs_s": three}
     return {"ratio": ours / bare, "ours_s": ours, "bare_s": bare, "buckets": BUCKETS, "epochs": EPOCHS, **measured}

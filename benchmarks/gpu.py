@@ -113,14 +113,14 @@ class Plan:
 
 def rates(plan: Plan) -> Found:
     """Return multiplications and additions a second of each precision, and bytes a second of a copy."""
-    found = {}
+    result = {}
     for name, kind in (("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16)):
         a, b = (torch.randn(plan.width, plan.width, device=plan.device, dtype=kind) for _ in range(2))
         with products(name):
-            found[name] = 2 * plan.width**3 / _seconds(lambda a=a, b=b: a @ b, plan)  # type: ignore[misc]
+            result[name] = 2 * plan.width**3 / _seconds(lambda a=a, b=b: a @ b, plan)  # type: ignore[misc]
     numbers = torch.zeros(plan.bytes // 4, device=plan.device)
-    found["bytes"] = 2 * plan.bytes / _seconds(lambda: numbers.clone(), plan)
-    return found
+    result["bytes"] = 2 * plan.bytes / _seconds(lambda: numbers.clone(), plan)
+    return result
 
 
 def _seconds(work: Callable[[], Any], plan: Plan, repetitions: int = 10) -> float:
@@ -146,7 +146,7 @@ def step(plan: Plan, strategy: str, overrides: Sequence[str], way: str, outputs:
     if not measured:
         raise RunError("the rates of the hardware were not measured")
     given, precision = [*plan.given, *overrides, *plan.ways[way]], way.split()[0]
-    found = training_step(strategy, given, plan.steps, outputs)
+    result = training_step(strategy, given, plan.steps, outputs)
     # The floor is that of the batches as they are without graphs.
     loop, bench = a_hop("naive", [*given, "trainer.cuda_graphs=false"], outputs)
     encoder: Any = bench.model.encoder
@@ -156,7 +156,7 @@ def step(plan: Plan, strategy: str, overrides: Sequence[str], way: str, outputs:
     batches = epoch_batches(len(lengths), loop.context.batch_size, np.random.default_rng(0))
     positions = float(np.mean([len(indices) * lengths[indices].max() for indices in batches]))
     floor = 6 * body * positions / measured[precision] + ADAM_BYTES * weights / measured["bytes"]
-    return found | {"floor_s": floor, "over_floor": found["ours_s"] / floor, "positions": positions}
+    return result | {"floor_s": floor, "over_floor": result["ours_s"] / floor, "positions": positions}
 
 
 def agreement(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
@@ -165,8 +165,8 @@ def agreement(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
     model, sentences = bench.model.eval(), bench.encodings.splits[bench.run.stream.languages[0], "test"]
     batch = sentences.batch(length_sorted_batches(sentences.lengths, 16)[0])
     with torch.no_grad():
-        found, wanted = model(batch.to(plan.device)), copy.deepcopy(model).cpu()(batch)
-    pairs = [(getattr(found, name), getattr(wanted, name)) for name in ("logits", "emissions")]
+        result, expected = model(batch.to(plan.device)), copy.deepcopy(model).cpu()(batch)
+    pairs = [(getattr(result, name), getattr(expected, name)) for name in ("logits", "emissions")]
     differences = {
         f: (a.cpu() - b).abs().max().item() for f, (a, b) in zip(("logits", "emissions"), pairs, strict=True)
     }
@@ -203,8 +203,8 @@ def recorded(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
             loop.run()
         except Enough:
             weights.append(_weights(bench.model))
-    [one, other] = weights
-    return {"weights": (one - other).abs().max().item(), "moved": (one - before).abs().max().item()}
+    [single, other] = weights
+    return {"weights": (single - other).abs().max().item(), "moved": (single - before).abs().max().item()}
 
 
 def _weights(model: torch.nn.Module) -> torch.Tensor:
@@ -215,7 +215,7 @@ def workers(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
     """Return the seconds that runs take in several processes on one GPU, start and evaluation included."""
     given = [*plan.given, *overrides, "order=[en,de]", "trainer.epochs=1", "tracking=none"]
     seeds = ",".join(map(str, range(1, 1 + (RUNS if plan.device == "cuda" else 2))))
-    found = {}
+    result = {}
     for n in plan.workers:
         place = [f"paths.outputs={outputs / f'workers-{n}'}", f"hydra.launcher.n={n}", f"hydra.launcher.per_gpu={n}"]
         began = time.perf_counter()
@@ -227,8 +227,8 @@ def workers(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
         )
         if done.returncode:
             raise RuntimeError(f"{n} workers: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}")
-        found[f"{n}"] = time.perf_counter() - began
-    return found
+        result[f"{n}"] = time.perf_counter() - began
+    return result
 
 
 class _StopAt(Listener):
@@ -316,8 +316,8 @@ def broken(plan: Plan) -> Found:
 def in_steps() -> list[str]:
     """Return the strategies that do something in a step, and plain fine-tuning."""
     hooks = ("replay", "loss", "edit_gradients")
-    found = [n for n, cls in STRATEGIES.items() if any(getattr(cls, h) is not getattr(Strategy, h) for h in hooks)]
-    return ["naive", *found]
+    result = [n for n, cls in STRATEGIES.items() if any(getattr(cls, h) is not getattr(Strategy, h) for h in hooks)]
+    return ["naive", *result]
 
 
 def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Found]]]:
@@ -356,8 +356,8 @@ def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Fo
     yield "workers", lambda _: workers(plan, shape, outputs)
 
 
-def _counts(found: Found) -> Found:
-    return {name: value for name, value in found.items() if name != "most"}
+def _counts(result: Found) -> Found:
+    return {name: value for name, value in result.items() if name != "most"}
 
 
 def _machine(plan: Plan) -> Found:
@@ -386,27 +386,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("only", nargs="*", help="words, one of which is in the name; default: all")
     parser.add_argument("--cpu", action="store_true", help="rehearse on tiny shapes, without a GPU")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu.json")
-    asked = parser.parse_args(arguments)
-    if not asked.cpu and not torch.cuda.is_available():
+    options = parser.parse_args(arguments)
+    if not options.cpu and not torch.cuda.is_available():
         print("benchmarks.gpu: torch sees no GPU here; --cpu rehearses on tiny shapes", file=sys.stderr)
         return 2
-    plan = Plan.of(asked.cpu)
+    plan = Plan.of(options.cpu)
     results: Found = {"machine": _machine(plan), "rates": {}, "results": {}, "failed": {}}
     with tempfile.TemporaryDirectory(prefix="xclrun-gpu-") as folder:
         for name, measure in [("rates", lambda _: rates(plan)), *parts(plan, Path(folder))]:
-            if name != "rates" and asked.only and not any(word in name for word in asked.only):
+            if name != "rates" and options.only and not any(word in name for word in options.only):
                 continue
             # A GPU is lent for a short time: one part that fails, whatever the error, must not cost the others.
             try:
-                found = measure(results["rates"])
-                results |= {"rates": found} if name == "rates" else {"results": {**results["results"], name: found}}
+                result = measure(results["rates"])
+                results |= {"rates": result} if name == "rates" else {"results": {**results["results"], name: result}}
             except Exception as error:
-                results["failed"][name] = found = f"{type(error).__name__}: {error}".splitlines()[0]
-            print(f"{name:<50} {found}", flush=True)
-            asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                results["failed"][name] = result = f"{type(error).__name__}: {error}".splitlines()[0]
+            print(f"{name:<50} {result}", flush=True)
+            options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             if context_broken():
                 results["failed"]["CUDA"] = f"the GPU refuses all work after '{name}': the parts after it did not run"
-                asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
                 break
     return 1 if results["failed"] else 0
 

@@ -49,8 +49,8 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="xclrun-bench-") as folder:
-        given = [f"strategy={strategy}", "trainer.selection=last", "tracking=none", f"paths.outputs={folder}"]
-        [run] = plan_runs([*given, *overrides])
+        arguments = [f"strategy={strategy}", "trainer.selection=last", "tracking=none", f"paths.outputs={folder}"]
+        [run] = plan_runs([*arguments, *overrides])
         bench = StageGraph(run, Few(), StopFlag()).bench
         assert bench.encodings
         before = _forget_peak()

@@ -160,7 +160,7 @@ def of_steps(strategy: str, overrides: Sequence[str], outputs: Path, looks: int 
     except Enough:
         # The first steps also make the optimiser's state.
         plain, due = steps.found[EVERY_K], steps.found[2 * EVERY_K - 1]
-        waited = sum((one for _, one in steps.found[1:]), Counter[str]())
+        waited = sum((first for _, first in steps.found[1:]), Counter[str]())
         return {"plain": plain[0], "due": due[0], "waited": dict(waited), "most": steps.most_used[EVERY_K]}
     raise RuntimeError("the training has too few steps")
 

@@ -79,9 +79,9 @@ class Study:
         values: dict[str, list[np.ndarray]] = {name: [] for name in ("predicted", "tp", "fp", "fn")}
         scores = {}
         for language in self.languages:
-            own = run.stream.languages.index(language) + 1
-            quality = 0.03 if index == 0 else 0.4 if index < own and run.stream.kind != "joint" else 0.9
-            quality *= (1 - FORGETS.get(run.config.strategy.name, 0.04)) ** max(0, index - own)
+            position = run.stream.languages.index(language) + 1
+            quality = 0.03 if index == 0 else 0.4 if index < position and run.stream.kind != "joint" else 0.9
+            quality *= (1 - FORGETS.get(run.config.strategy.name, 0.04)) ** max(0, index - position)
             right = rng.random(self.sentences) < quality
             gold, wrong = self.gold[language], rng.integers(len(self.labels), size=self.sentences)
             tp = rng.binomial(self.spans[language], 0.8 * quality)
@@ -237,9 +237,9 @@ def simulate_massive(outputs: Path) -> int:
     return len(made)
 
 
-def write_sweep(outputs: Path, directories: Sequence[RunDirectory], name: str = "made", given: float = 1.0) -> None:
+def write_sweep(outputs: Path, directories: Sequence[RunDirectory], name: str = "made", arguments: float = 1.0) -> None:
     """Write the file of a sweep that has these runs, and whose command was given at a time (seconds of the epoch)."""
-    facts = {"name": name, "command": "xclrun sweep=made -m", "started": "2026-01-01T00:00:00+0000", "given": given,
+    facts = {"name": name, "command": "xclrun sweep=made -m", "started": "2026-01-01T00:00:00+0000", "given": arguments,
              "runs": [directory.run_id for directory in directories]}  # fmt: skip
     (outputs / "sweeps").mkdir(exist_ok=True)
     (outputs / "sweeps" / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")

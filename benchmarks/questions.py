@@ -29,12 +29,12 @@ def places(example: Example) -> list[tuple[int, int]]:
     Raises:
         ValueError: a word does not are in the text.
     """
-    text, at, found = example.whole, 0, []
+    text, at, result = example.whole, 0, []
     for word in example.tokens:
         at = text.index(word, at)
-        found.append((at, at + len(word)))
+        result.append((at, at + len(word)))
         at += len(word)
-    return found
+    return result
 
 
 def asked(example: Example) -> Iterator[tuple[str, str, int]]:
@@ -43,8 +43,8 @@ def asked(example: Example) -> Iterator[tuple[str, str, int]]:
     often = Counter(name for name, _, _ in slots)
     for name, first, last in slots:
         if often[name] == 1:
-            of = places(example)
-            begin, end = of[first][0], of[last][1]
+            offsets = places(example)
+            begin, end = offsets[first][0], offsets[last][1]
             yield f"{name.removeprefix('SL:').replace('_', ' ').lower()} ?", example.whole[begin:end], begin
 
 
@@ -68,9 +68,9 @@ def main(folder: str, *overrides: str) -> None:
     for (language, split), examples in dataset.splits.items():
         path = Path(folder, language, f"{split}.json")
         path.parent.mkdir(parents=True, exist_ok=True)
-        found = squad(examples)
-        path.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
-        number = sum(len(p["qas"]) for p in found["data"][0]["paragraphs"])
+        result = squad(examples)
+        path.write_text(json.dumps(result, ensure_ascii=False) + "\n", encoding="utf-8")
+        number = sum(len(p["qas"]) for p in result["data"][0]["paragraphs"])
         print(f"{path}: {number} questions about {len(examples)} sentences")
 
 

@@ -66,8 +66,8 @@ class Difference:
 
 def score(cell: str) -> Fraction:
     """Return the score that counts represent, ``right/all``; 0 of 0 is 0, as scores have it."""
-    of = cell.partition("/")
-    return Fraction(0) if of[2] == "0" else Fraction(of[0]) / Fraction(of[2] or 1)
+    parts = cell.partition("/")
+    return Fraction(0) if parts[2] == "0" else Fraction(parts[0]) / Fraction(parts[2] or 1)
 
 
 def page_matrices(page: Path) -> pd.DataFrame:
@@ -86,8 +86,8 @@ def page_matrices(page: Path) -> pd.DataFrame:
 
 def commands(page: Path, data: Path) -> list[list[str]]:
     """Return the words of the commands of a page that train, after ``xclrun``, with the folder of the data in them."""
-    found = (shlex.split(line, comments=True)[1:] for line in COMMAND.findall(page.read_text(encoding="utf-8")))
-    training = (words for words in found if "-m" in words and "=" in words[0])
+    result = (shlex.split(line, comments=True)[1:] for line in COMMAND.findall(page.read_text(encoding="utf-8")))
+    training = (words for words in result if "-m" in words and "=" in words[0])
     return [[word.replace(f"={DATA}", f"={data}") for word in words] for words in training]
 
 
@@ -98,8 +98,8 @@ def planned(page: Path, data: Path, run_id: str, outputs: Path) -> Run:
         UsageError: none does, by today's code.
     """
     for words in commands(page, data):
-        given = [*words, "tracking=none", f"paths.outputs={outputs}"]
-        for run in plan_runs(given):
+        options = [*words, "tracking=none", f"paths.outputs={outputs}"]
+        for run in plan_runs(options):
             if run.id == run_id:
                 return run
     raise UsageError(f"{run_id}: no command of {page} makes it: it is of other data, or of another version of xclrun")
@@ -116,8 +116,8 @@ def differences(page: Cells, anew: Cells) -> list[Difference]:
 
 def cells(matrices: pd.DataFrame, run_id: str) -> dict[tuple[str, str, str], str]:
     """Return the cells of one run; languages that it does not have are left out."""
-    own: list[dict[Any, str]] = matrices[matrices["run_id"] == run_id].astype(str).to_dict("records")
-    whole = {(row["metric"], row["hop"], str(name)): row[name] for row in own for name in row if name not in KEYS}
+    selected: list[dict[Any, str]] = matrices[matrices["run_id"] == run_id].astype(str).to_dict("records")
+    whole = {(row["metric"], row["hop"], str(name)): row[name] for row in selected for name in row if name not in KEYS}
     tested = {language for (_, _, language), cell in whole.items() if cell}
     return {key: cell for key, cell in whole.items() if key[2] in tested}
 
@@ -141,15 +141,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draw", type=int, default=0, metavar="N", help="seed of the draw (default: %(default)s)")
     parser.add_argument("--run", metavar="ID", help="this run, in place of one that is drawn")
     parser.add_argument("--outputs", type=Path, metavar="DIR", help="a new folder to keep the run in (default: none)")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        return reproduce(given.page, given.data, given.draw, given.run, given.outputs)
+        return reproduce(options.page, options.data, options.draw, options.run, options.outputs)
     except XclrunError as error:
         print(f"benchmarks.reproduce: {error}", file=sys.stderr)
         return 2
 
 
-def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, kept: Path | None = None) -> int:
+def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, stored: Path | None = None) -> int:
     """Do a run of a page again and say whether its counts are the page's; return the exit code.
 
     Raises:
@@ -162,20 +162,20 @@ def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, 
         raise UsageError(f"--run {run_id}: not of {page}; {did_you_mean(run_id, ids)}")
     chosen = run_id or random.Random(draw).choice(ids)
     print(f"{page}: {len(ids)} runs; {'given' if run_id else f'drawn with seed {draw}'}: {chosen}", flush=True)
-    if kept is not None and kept.is_dir() and any(kept.iterdir()):
-        raise UsageError(f"--outputs {kept}: is not empty; what lies there could be taken for the run")
+    if stored is not None and stored.is_dir() and any(stored.iterdir()):
+        raise UsageError(f"--outputs {stored}: is not empty; what lies there could be taken for the run")
     with tempfile.TemporaryDirectory(prefix="xclrun-reproduce-") as folder:
-        outputs = kept or Path(folder)
-        made = anew(planned(page, data, chosen, outputs), outputs)
-    was, now = cells(matrices, chosen), cells(made, chosen)
+        outputs = stored or Path(folder)
+        retrained = anew(planned(page, data, chosen, outputs), outputs)
+    was, now = cells(matrices, chosen), cells(retrained, chosen)
     different = differences(was, now)
     if not different:
         print(f"identical: all {len(was)} counts")
         return 0
-    most = max(one.points for one in different)
-    print(f"DIFFERENT: {len(different)} of {len(was)} counts, by {most:.2f} points at the most")
-    for one in different[:10]:
-        print(f"  {one.metric}, hop {one.hop}, {one.language}: {one.was or '–'} → {one.now or '–'} ({one.points:.2f})")
+    most = max(d.points for d in different)
+    print(f"DIFFERENT: {len(different)} of {len(was)} counts, by at most {most:.2f} points")
+    for d in different[:10]:
+        print(f"  {d.metric}, hop {d.hop}, {d.language}: {d.was or '–'} → {d.now or '–'} ({d.points:.2f})")
     return 1
 
 

@@ -100,34 +100,34 @@ def main() -> None:
         "--only", action="append", metavar="COMMAND", choices=COMMANDS, help="may be given several times"
     )
     parser.add_argument("--massive", action="store_true", help="also a folder of runs over 51 languages")
-    given = parser.parse_args()
-    folders: dict[str, Callable[[Path], int]] = {str(n): partial(simulate, runs=n) for n in given.runs}
-    if given.massive:
+    options = parser.parse_args()
+    folders: dict[str, Callable[[Path], int]] = {str(n): partial(simulate, runs=n) for n in options.runs}
+    if options.massive:
         folders["massive"] = simulate_massive
     with tempfile.TemporaryDirectory(prefix="xclrun-scale-") as temporary:
         for folder, make in folders.items():
-            outputs = (given.keep or Path(temporary)) / folder
+            outputs = (options.keep or Path(temporary)) / folder
             outputs.mkdir(parents=True, exist_ok=True)
             began = time.perf_counter()
-            made = make(outputs)
+            run_count = make(outputs)
             # These have no smaller sweep among them.
             massive = make is simulate_massive
-            only = [name for name in given.only or COMMANDS if not (massive and name.startswith("one sweep"))]
+            only = [name for name in options.only or COMMANDS if not (massive and name.startswith("one sweep"))]
             stages = fill_store(outputs) if any(name.startswith("store") for name in only) else 0
-            print(f"{made} runs, {stages} stages; made in {time.perf_counter() - began:.0f} s", flush=True)
+            print(f"{run_count} runs, {stages} stages; made in {time.perf_counter() - began:.0f} s", flush=True)
             for name in only:
-                _measure(name, outputs, None if massive else made)
+                _measure(name, outputs, None if massive else run_count)
 
 
 def _measure(name: str, outputs: Path, runs: int | None) -> None:
     """Print what a command takes on a folder; ``runs``: how many there are, where a bar depends on them."""
     before = calibration()
-    of = command([*COMMANDS[name], "--outputs", str(outputs)])
-    ratio = of.cpu / ((before + calibration()) / 2)
-    share = "" if runs is None else _share(name, runs, of)
+    usage = command([*COMMANDS[name], "--outputs", str(outputs)])
+    ratio = usage.cpu / ((before + calibration()) / 2)
+    share = "" if runs is None else _share(name, runs, usage)
     print(
-        f"  {name:<18} {of.cpu:8.1f} s of CPU, {ratio:.1f} × calibration {of.wall:8.1f} s"
-        f" {of.memory:6.2f} GB  exit code {of.code}  load {os.getloadavg()[0]:.1f}{share}",
+        f"  {name:<18} {usage.cpu:8.1f} s of CPU, {ratio:.1f} × calibration {usage.wall:8.1f} s"
+        f" {usage.memory:6.2f} GB  exit code {usage.code}  load {os.getloadavg()[0]:.1f}{share}",
         flush=True,
     )
 

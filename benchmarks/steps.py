@@ -115,8 +115,8 @@ def training_step(
 def a_hop(strategy: str, overrides: Sequence[str], outputs: Path) -> tuple[HopTraining, Workbench]:
     """Return the training of a hop with three languages before it, ready to run, and the workbench that it is of."""
     # Languages of equal size, whose shares of the memory hold more than a batch.
-    given = [f"strategy={strategy}", "dataset.replay.memory=300", f"dataset.replay.every_k={EVERY_K}", *overrides]
-    [run] = plan_runs([*given, "trainer.selection=last", "tracking=none", f"paths.outputs={outputs}"])
+    arguments = [f"strategy={strategy}", "dataset.replay.memory=300", f"dataset.replay.every_k={EVERY_K}", *overrides]
+    [run] = plan_runs([*arguments, "trainer.selection=last", "tracking=none", f"paths.outputs={outputs}"])
     bench = StageGraph(run, Listener(), StopFlag()).bench
     strategy_, hops = bench.strategy, run.stream.hops
     # What was learned does not matter for the time that a step takes.

@@ -25,11 +25,11 @@ class _Writing(Operators):
         self.written: list[tuple[Any, Any, Any, Any]] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = super().__torch_dispatch__(function, types, args, kwargs)
+        result = super().__torch_dispatch__(function, types, args, kwargs)
         # A view is of memory that stays in its place.
         if not is_view(function):
-            self.written.append((function, args, kwargs or {}, found))
-        return found
+            self.written.append((function, args, kwargs or {}, result))
+        return result
 
 
 class Tape:
@@ -54,7 +54,7 @@ class Tape:
             RuntimeError: the work would wait for a GPU.
         """
         with (writing := _Writing()):
-            found = work()
+            result = work()
         if writing.waited:
             raise RuntimeError(f"operation not permitted when stream is capturing: {', '.join(writing.waited)}")
         self.recorded += 1
@@ -65,15 +65,15 @@ class Tape:
             if next(done, False):
                 return
             with torch.no_grad():
-                for function, args, kwargs, given in writing.written:
+                for function, args, kwargs, arguments in writing.written:
                     again = function(*args, **kwargs)
-                    for was, now in zip(_tensors(given), _tensors(again), strict=True):
+                    for was, now in zip(_tensors(arguments), _tensors(again), strict=True):
                         # What an operator wrote into its own arguments is there.
                         if was is not now:
                             was.copy_(now)
 
-        return repeat, found
+        return repeat, result
 
 
-def _tensors(given: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
+def _tensors(arguments: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]

@@ -26,8 +26,8 @@ def calibration() -> float:
     began = time.process_time()
     for _ in range(20):
         rows = [{"name": f"run-{i}", "score": i * i % 1009 / 1009} for i in range(20_000)]
-        found = json.loads(json.dumps(rows))
-        sorted(found, key=lambda row: (row["score"], row["name"]))
+        result = json.loads(json.dumps(rows))
+        sorted(result, key=lambda row: (row["score"], row["name"]))
     return time.process_time() - began
 
 

@@ -38,14 +38,14 @@ def trimmed_over_whole(overrides: Sequence[str], outputs: Path) -> dict[str, Any
         overrides: a dataset, and an encoder of mBERT's shape that is trained from scratch.
     """
     [run] = plan_runs([*overrides, "tracking=none", f"paths.outputs={outputs}"])
-    found, config = encodings(run), replace(run.config.model, vocab_size=WHOLE)
-    batch = found.splits[run.stream.languages[0], "train"].batch(range(run.config.trainer.batch_size))
-    pieces = np.unique(np.concatenate([split.pieces.values for split in found.splits.values()]))
+    result, config = encodings(run), replace(run.config.model, vocab_size=WHOLE)
+    batch = result.splits[run.stream.languages[0], "train"].batch(range(run.config.trainer.batch_size))
+    pieces = np.unique(np.concatenate([split.pieces.values for split in result.splits.values()]))
     renumbered = replace(batch, input_ids=torch.from_numpy(np.searchsorted(pieces, batch.input_ids.numpy())))
 
-    def step(kept: np.ndarray | None, batch: Batch) -> Callable[[], None]:
+    def step(stored: np.ndarray | None, batch: Batch) -> Callable[[], None]:
         classes, tags = len(run.dataset.labels), len(run.dataset.tags)
-        model = build(config, _Sized(found.tokenizer), classes, tags, 1, kept)
+        model = build(config, _Sized(result.tokenizer), classes, tags, 1, stored)
         optimizer = make_optimizer(model.parameters(), run.config.trainer)
 
         def once() -> None:

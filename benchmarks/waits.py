@@ -27,7 +27,7 @@ Wait = tuple[str, float, Callable[[], dict[str, Any]]]
 
 def waits(folder: Path) -> Iterator[Wait]:
     """Yield all waits; ``folder`` is empty at first."""
-    made = folder / "made"
+    created = folder / "made"
 
     def of(
         *arguments: str, ready: Callable[[], object] | None = None, code: int = 0, times: int = TIMES
@@ -43,9 +43,9 @@ def waits(folder: Path) -> Iterator[Wait]:
     yield "report, nothing there", 0.5, of("report", "--outputs", str(folder / "none"), code=2)
     yield "a sweep that has finished", 1.5, of(*SMALL, ready=lambda: command(SMALL, folder))
     yield "report of the demo", 8.0, of(*demo, ready=partial(demo_runs, folder / "demo"))
-    large = ("report", "made", "--from-runs", "--outputs", str(made))
+    large = ("report", "made", "--from-runs", "--outputs", str(created))
     # One is enough of what takes half a minute: its CPU seconds differ little.
-    yield "report of 1,000 runs", 30.0, of(*large, ready=partial(simulate, made, 1000), times=1)
+    yield "report of 1,000 runs", 30.0, of(*large, ready=partial(simulate, created, 1000), times=1)
 
 
 def demo_runs(outputs: Path) -> None:
@@ -64,9 +64,9 @@ def _taken(
         ready()
     before = calibration()
     every = [command(arguments, folder, folder / "user") for _ in range(times + 1)]
-    if any(one.code != code for one in every):
+    if any(first.code != code for first in every):
         raise SystemExit(f"xclrun {' '.join(arguments)}: exit code {every[0].code}, not {code}")
-    later = [one.cpu for one in every[1:]]
+    later = [first.cpu for first in every[1:]]
     taken = statistics.median(later)
-    facts = {"first": every[0].cpu, "gigabytes": max(one.memory for one in every)}
+    facts = {"first": every[0].cpu, "gigabytes": max(first.memory for first in every)}
     return {"seconds": taken, "calibrated": taken / ((before + calibration()) / 2), **facts}

@@ -40,7 +40,7 @@ def sbatch(frame: FrameType) -> bool:
     if frame.f_code.co_name != "_execute_child":
         return False
     arguments = frame.f_locals.get("args", ())
-    return any(Path(os.fsdecode(one)).name == "sbatch" for one in arguments[:1])
+    return any(Path(os.fsdecode(first)).name == "sbatch" for first in arguments[:1])
 
 
 def never(frame: FrameType) -> bool:
@@ -95,14 +95,14 @@ def main() -> None:
         stub.chmod(0o755)
         environment = dict(os.environ, PATH=f"{stub.parent}:{os.environ['PATH']}", PYTHONPATH=str(PACKAGE.parent))
         subprocess.run([sys.executable, "-m", "xclrun", *RUNS], cwd=folder, env=environment, check=True)
-        for what in WALKS:
-            inside = folder if what != "to the first optimiser step" else Path(tempfile.mkdtemp(dir=folder))
+        for kind in WALKS:
+            inside = folder if kind != "to the first optimiser step" else Path(tempfile.mkdtemp(dir=folder))
             done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.walks", what],
+                [sys.executable, "-m", "benchmarks.walks", kind],
                 cwd=inside, env=environment, check=True, capture_output=True, text=True,
             )  # fmt: skip
             files, functions = done.stdout.split()
-            print(f"| {what} | {files} | {functions} |")
+            print(f"| {kind} | {files} | {functions} |")
 
 
 if __name__ == "__main__":

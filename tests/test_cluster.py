@@ -67,9 +67,9 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
 
     def put(**commands: str) -> Path:
         for name, text in commands.items():
-            said = folder / f"{name}.txt"
-            said.write_text(text)
-            (folder / name).write_text(f'#!/bin/sh\necho "{name} $@" >> {folder}/calls\n/bin/cat {said}\n')
+            printed = folder / f"{name}.txt"
+            printed.write_text(text)
+            (folder / name).write_text(f'#!/bin/sh\necho "{name} $@" >> {folder}/calls\n/bin/cat {printed}\n')
         return folder
 
     return put
@@ -108,9 +108,9 @@ def calls(folder: Path) -> list[str]:
 )  # fmt: skip
 def test_states(squeue: str | None, sacct: str | None, expected: dict[str, tuple[str, str]], say: Say) -> None:
     say(**{name: text for name, text in (("squeue", squeue), ("sacct", sacct)) if text is not None})
-    found = slurm.states(expected)
-    assert found == {job: JobState(job, *facts) for job, facts in expected.items()}
-    assert {job for job, state in found.items() if state.live} == {
+    result = slurm.states(expected)
+    assert result == {job: JobState(job, *facts) for job, facts in expected.items()}
+    assert {job for job, state in result.items() if state.live} == {
         job for job, (state, _) in expected.items() if state in ("PENDING", "RUNNING")
     }
 
@@ -206,7 +206,6 @@ def test_a_frozen_run_is_the_same_run_elsewhere(
 
 
 def test_a_run_frozen_before_a_setting_came_is_the_run_that_it_was(make_run: Callable[..., Run]) -> None:
-    """Heads began as each language's own before `strategy.start` said so; what is given without it begins otherwise."""
     run = make_run("strategy=lang_spec_task", "strategy.start=own")
     freeze(run)
     text = run.directory.config.read_text(encoding="utf-8")
@@ -233,8 +232,8 @@ def test_files_of_buckets_are_found_from_elsewhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     drawn = make_run("shots=1", "dataset.buckets.sampler=minimum")
-    made = ("make", "dataset=jsonl", f"dataset.root={drawn.config.dataset.root}", "dataset.buckets.sampler=minimum")
-    assert xclrun("buckets", *made, "shots=1", "--to", "few")[0] == 0
+    created = ("make", "dataset=jsonl", f"dataset.root={drawn.config.dataset.root}", "dataset.buckets.sampler=minimum")
+    assert xclrun("buckets", *created, "shots=1", "--to", "few")[0] == 0
     run = make_run("shots=1", "dataset.buckets.sampler=files", "dataset.buckets.root=few")
     # Read or drawn, it is the same training, though not the same run.
     assert (run.stages, run.data_fingerprint) == (drawn.stages, drawn.data_fingerprint)
@@ -253,12 +252,12 @@ def test_changed_data_is_told(
     freeze(run)
     file = data / "de" / "train.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
-    told = run_python(
+    message = run_python(
         "from pathlib import Path\nfrom xclrun.run import thaw\nfrom xclrun.store.rundir import RunDirectory\n"
         f"try: thaw(RunDirectory(Path({str(run.directory.path.absolute())!r})))\n"
         "except Exception as error: print(repr(error))"
     )
-    assert told.startswith(f"RunError('{run.id}: the data or the encoder has changed since it was submitted")
+    assert message.startswith(f"RunError('{run.id}: the data or the encoder has changed since it was submitted")
 
 
 def test_the_copy_of_the_code(tmp_path: Path) -> None:
@@ -270,7 +269,7 @@ def test_the_copy_of_the_code(tmp_path: Path) -> None:
     )
     (tmp_path / "show.py").write_text(show)
     # In a folder that holds another xclrun, and with another on the path.
-    told = subprocess.run(
+    message = subprocess.run(
         [sys.executable, str(copy), "-u", "-m", "show"],
         cwd=PACKAGE.parent,
         env={**os.environ, "PYTHONPATH": f"{PACKAGE.parent}:{tmp_path}"},
@@ -278,7 +277,7 @@ def test_the_copy_of_the_code(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert told.stdout.split() == [str(copy / "xclrun/__init__.py"), code_version(), str(copy / "xclrun/conf")]
+    assert message.stdout.split() == [str(copy / "xclrun/__init__.py"), code_version(), str(copy / "xclrun/conf")]
 
 
 # --- Submission.
@@ -363,11 +362,10 @@ def test_settings_that_cannot_work(setting: str, value: Any) -> None:
 
 @pytest.mark.full
 def test_debug_does_what_jobs_would(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    """Two runs, of which one fails, in one job."""
     given = [*SMALL, "trainer.lr=1e-3,1e30", "hydra/launcher=slurm", "hydra.launcher.cluster=debug"]
-    code, told = xclrun(*given, "hydra.launcher.pack=2", "hydra.launcher.setup=['export CHECK=1']",
+    code, message = xclrun(*given, "hydra.launcher.pack=2", "hydra.launcher.setup=['export CHECK=1']",
                          f"paths.outputs={tmp_path}", "-m")  # fmt: skip
-    assert (code, "1 of 2 runs finished" in told) == (1, True), told
+    assert (code, "1 of 2 runs finished" in message) == (1, True), message
     good, bad = json.loads(xclrun("status", "--json", "--outputs", str(tmp_path))[1])[0]["runs"]
     assert (good["state"], bad["state"]) == ("finished", "failed")
     assert bad["detail"] in Path(bad["log"]).read_text()
@@ -432,7 +430,6 @@ def test_a_stopped_job(
     number: int, state: str, requeue: bool, tries: int, code: int, requeued: bool, error: str | None, say: Say,
     make_run: Callable[..., Run],
 ) -> None:  # fmt: skip
-    """A job as Submitit executes it, which receives a signal at its first step."""
     from submitit.core.submission import process_job
     from submitit.helpers import DelayedSubmission
 
@@ -497,9 +494,9 @@ def test_a_run_that_has_not_begun(
     say(squeue=squeue)
     run = make_run()
     job = submitted(run, errors and {run.id: errors})
-    [found] = sweep_status(run.outputs, [run.id])
-    assert (found.state, found.job, found.log, found.busy) == (state, "7_0", str(job.log), state == "waiting")
-    assert (errors or "7_0") in found.detail
+    [result] = sweep_status(run.outputs, [run.id])
+    assert (result.state, result.job, result.log, result.busy) == (state, "7_0", str(job.log), state == "waiting")
+    assert (errors or "7_0") in result.detail
 
 
 def test_a_job_that_slurm_killed_is_lost_though_its_heartbeat_is_young(
@@ -514,13 +511,13 @@ def test_a_job_that_slurm_killed_is_lost_though_its_heartbeat_is_young(
     states = []
 
     def look() -> None:
-        for told in ("7_0|RUNNING|None\n", "7_0|OUT_OF_MEMORY|None\n", ""):
-            say(squeue=told)
-            states.extend(found.state for found in sweep_status(run.outputs, [run.id]))
+        for message in ("7_0|RUNNING|None\n", "7_0|OUT_OF_MEMORY|None\n", ""):
+            say(squeue=message)
+            states.extend(result.state for result in sweep_status(run.outputs, [run.id]))
 
     execute(run, During(look), StopFlag())
     assert states == ["running", "lost", "running"]
-    assert [found.state for found in sweep_status(run.outputs, [run.id])] == ["finished"]
+    assert [result.state for result in sweep_status(run.outputs, [run.id])] == ["finished"]
 
 
 # --- GPUs of local workers.
@@ -552,8 +549,8 @@ def test_gpus_that_a_sweep_leaves_idle_are_reported_with_the_key_that_uses_them(
         monkeypatch.setattr(local, name, lambda *given: None)
     planned = tuple(make_run("runtime.device=auto", f"seed={seed}") for seed in range(runs))
     Local(n=n).do(Sweep("x", "xclrun", planned), planned)
-    told = " ".join(capsys.readouterr().err.split())
-    assert (f"{gpus} GPUs are visible" in told) is (f"hydra.launcher.n={hint}" in told) is (hint is not None)
+    message = " ".join(capsys.readouterr().err.split())
+    assert (f"{gpus} GPUs are visible" in message) is (f"hydra.launcher.n={hint}" in message) is (hint is not None)
 
 
 @pytest.mark.parametrize(
@@ -575,7 +572,6 @@ def test_the_gpus_of_workers(
 
 @pytest.mark.full
 def test_workers_see_their_gpu_alone(tmp_path: Path) -> None:
-    """Four runs by three workers on two GPUs, of which each takes one worker at a time: two work."""
     given = [*SMALL, "seed=1,2,3,4", "hydra.launcher.n=3", "hydra.launcher.gpus=[3,5]", f"paths.outputs={tmp_path}"]
     code = "import sys; from xclrun.cli import main; sys.exit(main())"
     subprocess.run([sys.executable, "-c", code, *given, "-m"], check=True, capture_output=True)
@@ -598,9 +594,9 @@ def test_a_thousand_runs_are_submitted_in_a_minute(
     folder = say(sbatch="Submitted batch job 77\n", squeue="")
     given = ["strategy=naive,er", "order=[en,de],[de,en]", "seed=range(0,250)", *(o for o in SMALL if "order" not in o)]
     with at_most(60):
-        code, told = xclrun(*given, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'outputs'}", "-m")
-    assert code == 0, told
-    assert "with runs" in told
+        code, message = xclrun(*given, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'outputs'}", "-m")
+    assert code == 0, message
+    assert "with runs" in message
     assert len(list((tmp_path / "outputs").glob("runs/*/config.yaml"))) == 1000
     # Slurm's own limit of an array takes them all.
     assert [call.split()[0] for call in calls(folder)].count("sbatch") == 2
@@ -647,8 +643,8 @@ def test_jobs_that_start_at_once_land_in_one_experiment(
     # Jobs talk to the server themselves, below the sweep that was made at submission.
     given = [o for o in SMALL if o != "tracking=none"] + ["seed=1,2", f"tracking.uri={server}"]
     given += ["tracking.experiment=study", "hydra/launcher=slurm", "hydra.launcher.cluster=debug"]
-    code, told = xclrun(*given, f"paths.outputs={tmp_path / 'outputs'}", "-m")
-    assert code == 0, told
+    code, message = xclrun(*given, f"paths.outputs={tmp_path / 'outputs'}", "-m")
+    assert code == 0, message
     mirror = Mirror(tmp_path / "outputs", tracking)
     runs = mirror.client.search_runs([mirror.experiment], max_results=100)
     kinds = {kind: [r for r in runs if r.data.tags["xclrun.kind"] == kind] for kind in ("run", "sweep")}

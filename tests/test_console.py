@@ -38,22 +38,22 @@ class Stopping(Listener):
             self.stop.number = 15
 
 
-def ends(told: str) -> list[str]:
+def ends(output: str) -> list[str]:
     """The last word of each row of the score matrix, but for seconds."""
-    rows = [line.split() for line in told.splitlines() if line.strip()[:1].isdigit()]
+    rows = [line.split() for line in output.splitlines() if line.strip()[:1].isdigit()]
     return ["trained" if row[-1] == "s" else row[-1] for row in rows[1:]]
 
 
 def test_no_size_is_told_as_zero_megabytes() -> None:
-    told = {0: "0.0 kB", 7_340: "7.3 kB", 49_999: "50.0 kB", 50_001: "0.1 MB", 2_480_000: "2.5 MB", 12e9: "12.00 GB"}
-    assert {count: size(count) for count in told} == told
+    output = {0: "0.0 kB", 7_340: "7.3 kB", 49_999: "50.0 kB", 50_001: "0.1 MB", 2_480_000: "2.5 MB", 12e9: "12.00 GB"}
+    assert {count: size(count) for count in output} == output
 
 
 def test_a_run_that_goes_on_says_where_and_keeps_its_hops(
     make_run: Make, do: Callable[..., Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run("trainer.batch_size=4")
-    for hop, step, told in (
+    for hop, step, output in (
         (1, None, "note: resuming at the start of hop 2 (de)"),
         (2, 7, "note: resuming at hop 2 (de), epoch 2, step 7 of 10"),
     ):
@@ -64,19 +64,18 @@ def test_a_run_that_goes_on_says_where_and_keeps_its_hops(
         again = Stopping(2, 1 if step is None else None)
         with pytest.raises(Stopped):
             do(run, _both(Console([run.id]), again), again.stop)
-        assert told in capsys.readouterr().err
+        assert output in capsys.readouterr().err
     do(run, Console([run.id]))
     assert ends(capsys.readouterr().err) == ["cached", "cached", "trained"]
     assert not any(stage["shared"] for stage in run.directory.read_manifest()["stages"])
     other = make_run("trainer.batch_size=4", "strategy=er")
     do(other, Console([run.id, other.id]))
-    told = capsys.readouterr().err
-    assert ends(told) == ["shared", "trained", "trained"]
-    assert "resuming" not in told
+    output = capsys.readouterr().err
+    assert ends(output) == ["shared", "trained", "trained"]
+    assert "resuming" not in output
 
 
 def test_a_worker_says_once_that_a_run_was_started(make_run: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that waits for a stage of another one is begun again and again."""
     run = make_run()
     console = Console([run.id], buffered=True)
     for _ in range(3):
@@ -92,17 +91,17 @@ def _both(*listeners: Listener) -> Listener:
 
 
 def test_the_time_left_is_what_sentences_have_taken(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = make_run(), make_run("strategy=er")
+    first, two = make_run(), make_run("strategy=er")
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    left = TimeLeft([one, two])
+    left = TimeLeft([first, two])
     assert left.seconds() is None
     left.start()
     now = 110.0
-    left.progressed(one.stages[1].train, 1.0)
+    left.progressed(first.stages[1].train, 1.0)
     # Two epochs of 22, 18 and 13 sentences; hop 1 is common to both runs.
-    assert left.seconds(one.id) == pytest.approx(10 * (18 + 13) / 22)
-    assert left.seconds(two.id) == left.seconds(one.id)
+    assert left.seconds(first.id) == pytest.approx(10 * (18 + 13) / 22)
+    assert left.seconds(two.id) == left.seconds(first.id)
     assert left.seconds() == pytest.approx(10 * 2 * (18 + 13) / 22)
     # Of a mixture, the sentences of its steps: seven of four; then two epochs of 18.
     mixed = make_run("order=[en+es,de]", "trainer.mixture_steps=7")
@@ -113,16 +112,16 @@ def test_the_time_left_is_what_sentences_have_taken(make_run: Make, monkeypatch:
     assert of_mixture.seconds() == pytest.approx(10 * 2 * 18 / 28)
     now -= 10
     # What was done before took no time.
-    left.progressed(one.stages[2].train, 0.75, before=0.5)
-    assert left.seconds(one.id) == pytest.approx(10 * (18 / 4 + 13) / (22 + 18 / 4))
+    left.progressed(first.stages[2].train, 0.75, before=0.5)
+    assert left.seconds(first.id) == pytest.approx(10 * (18 / 4 + 13) / (22 + 18 / 4))
     # Nor for one who only looks on: what the first look finds was done before.
-    onlooker = TimeLeft([one])
-    one.directory.path.mkdir(parents=True)
-    one.directory.write_progress({"hop": 1, "step": 2, "steps": 4})
+    onlooker = TimeLeft([first])
+    first.directory.path.mkdir(parents=True)
+    first.directory.write_progress({"hop": 1, "step": 2, "steps": 4})
     onlooker.observe()
     assert onlooker.seconds() is None
     now += 10
-    one.directory.write_progress({"hop": 1, "step": 3, "steps": 4})
+    first.directory.write_progress({"hop": 1, "step": 3, "steps": 4})
     onlooker.observe()
     assert onlooker.seconds() == pytest.approx(10 * (22 / 4 + 18 + 13) / (22 / 4))
     assert [about(s) for s in (0.2, 59, 61, 3599, 7800)] == ["1 s", "59 s", "1 min", "1 h 00 min", "2 h 10 min"]
@@ -142,17 +141,17 @@ def test_no_minute_is_silent(
     console.last_line -= 50
     console.stepped(progress)
     console.stepped(progress)
-    told = capsys.readouterr().err
-    assert told.startswith("  hop 1/3 en · epoch 1/2 · step 3/4 · 24 examples/s · left: run ")
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("  hop 1/3 en · epoch 1/2 · step 3/4 · 24 examples/s · left: run ")
+    assert output.count("\n") == 1
     # Several workers: the parent tells for them.
     monkeypatch.setattr(work, "HEARTBEAT", 0.01)
     run.directory.path.mkdir(parents=True)
     run.directory.write_progress({"hop": 1, "hops": 3, "name": "en", "step": 3, "steps": 4})
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"])
     work._wait_for({worker.pid: None}, [run], console, lambda place: None)
-    told = capsys.readouterr().err
-    assert "1 of 2 runs finished · [1/2] hop 1/3 en, step 3/4 · about " in told
+    output = capsys.readouterr().err
+    assert "1 of 2 runs finished · [1/2] hop 1/3 en, step 3/4 · about " in output
     worker.wait()
 
 
@@ -162,14 +161,14 @@ def test_no_minute_is_silent(
 def test_the_bar_fits_the_terminal_and_the_time_left_is_never_cut(make_run: Make, left: str) -> None:
     hop = make_run().stages[1].hop
     for steps, width in ((99, 80), (12345, 80), (99, 100), (12345, 200)):
-        told, after = step_line(Progress(hop, 10, 10, steps, steps, 4800, 4.0), 6, left, width)
-        shown = f"  {told}" + (f" {'━' * BAR} {after}" if after else "")
-        assert len(shown) < width
-        assert shown.endswith(left)
-        assert f"step {steps}/{steps}" in shown
+        output, after = step_line(Progress(hop, 10, 10, steps, steps, 4800, 4.0), 6, left, width)
+        display = f"  {output}" + (f" {'━' * BAR} {after}" if after else "")
+        assert len(display) < width
+        assert display.endswith(left)
+        assert f"step {steps}/{steps}" in display
     assert after
-    assert "epoch 10/10" in shown
-    assert "1200 examples/s" in shown
+    assert "epoch 10/10" in display
+    assert "1200 examples/s" in display
 
 
 def test_what_takes_long_is_said_before_it_ends(
@@ -193,8 +192,8 @@ def test_what_takes_long_is_said_before_it_ends(
 
 def test_a_table_widens_before_it_cuts_a_number() -> None:
     rows = [("0", "before fine-tuning", *["96.50"] * 9), ("1", "en", *["11.25"] * 9)]
-    shown = table(("hop", "learnt", *["de"] * 9), rows, left=2)
-    assert (shown.count("96.50"), shown.count("11.25")) == (9, 9)
+    display = table(("hop", "learnt", *["de"] * 9), rows, left=2)
+    assert (display.count("96.50"), display.count("11.25")) == (9, 9)
 
 
 def test_a_note_is_printed_with_option_q_too(

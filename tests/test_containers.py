@@ -33,13 +33,13 @@ def instructions() -> list[tuple[str, str]]:
 
 def stages() -> list[list[tuple[str, str]]]:
     """Return the instructions of each stage of the Dockerfile, from its FROM on."""
-    found: list[list[tuple[str, str]]] = []
+    result: list[list[tuple[str, str]]] = []
     for word, rest in instructions():
         if word == "FROM":
-            found.append([])
-        if found:
-            found[-1].append((word, rest))
-    return found
+            result.append([])
+        if result:
+            result[-1].append((word, rest))
+    return result
 
 
 def copied(stage: list[tuple[str, str]]) -> dict[str, str]:
@@ -51,9 +51,9 @@ def copied(stage: list[tuple[str, str]]) -> dict[str, str]:
 def of_definition(section: str) -> list[str]:
     """Return the lines of a section of the Apptainer recipe."""
     text = (RECIPES / "xclrun.def").read_text(encoding="utf-8")
-    found = re.search(rf"^%{section}\n((?: .*\n|\n)+)", text, re.MULTILINE)
-    assert found, section
-    return [line.strip() for line in found[1].splitlines() if line.strip()]
+    result = re.search(rf"^%{section}\n((?: .*\n|\n)+)", text, re.MULTILINE)
+    assert result, section
+    return [line.strip() for line in result[1].splitlines() if line.strip()]
 
 
 def in_context() -> set[str]:
@@ -85,16 +85,15 @@ def test_both_recipes_copy_what_the_wheel_is_made_of() -> None:
 
 
 def test_the_image_installs_the_requirements_of_the_package(tmp_path: Path) -> None:
-    """The line that reads them out of pyproject.toml is run, and pins what the tests ran with."""
     [install] = [rest for word, rest in stages()[1] if word == "RUN" and "requirements.txt" in rest]
-    command, *others = install.split("&&")
+    command, *remaining = install.split("&&")
     shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
     words = shlex.split(command)
     assert (words[0], words[-2:]) == ("python", [">", "requirements.txt"])
     done = subprocess.run([sys.executable, *words[1:-2]], cwd=tmp_path, capture_output=True, text=True, check=True)
     extras = PROJECT["project"]["optional-dependencies"]
     assert done.stdout.split("\n")[:-1] == [*PROJECT["project"]["dependencies"], *extras["adapters"], *extras["slurm"]]
-    assert all("-c constraints.txt" in other for other in others)
+    assert all("-c constraints.txt" in other for other in remaining)
     post = "\n".join(of_definition("post"))
     assert "'.[adapters,slurm]'" in post
     assert post.count("-c constraints.txt") == post.count("pip install") == 2
@@ -114,7 +113,6 @@ def test_both_recipes_are_of_one_python_that_the_package_takes() -> None:
 
 @pytest.mark.full
 def test_the_context_is_enough_for_a_wheel(tmp_path: Path) -> None:
-    """What the first stage copies, and nothing else, is made into a wheel by the command of the recipe."""
     build = stages()[0]
     source = tmp_path / "source"
     source.mkdir()

@@ -23,12 +23,12 @@ from xclrun.store.files import write_json
 
 
 def test_unknown_before_anything_ran(make_run: Callable[..., Run]) -> None:
-    found = forecast([make_run()])
-    [line] = found.lines
+    result = forecast([make_run()])
+    [line] = result.lines
     assert (line.strategy, line.runs, line.finished, line.asked, line.needed) == ("naive", 1, 0, 3, 3)
     assert line.seconds is None
     assert line.bytes is None
-    assert found.render().splitlines()[-1].split()[-2:] == ["unknown", "unknown"]
+    assert result.render().splitlines()[-1].split()[-2:] == ["unknown", "unknown"]
     cost = budget([make_run()], 4)
     assert (cost.runs, cost.trainings, cost.seconds, cost.wall, cost.bytes) == (1, 3, None, None, None)
     assert "do one run of this model first" in cost.render()
@@ -37,8 +37,8 @@ def test_unknown_before_anything_ran(make_run: Callable[..., Run]) -> None:
 def test_what_readers_left_out_is_told_with_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write_questions(tmp_path, "en", silent=7)
     assert main(["plan", "dataset=questions", f"dataset.root={root}", "order=[en]", "seed=1,2"]) == 0
-    told = "note: 4 questions without an answer in the text: skipped (en/train: 2, en/dev: 1, en/test: 1)"
-    assert capsys.readouterr().out.splitlines()[-1] == told
+    output = "note: 4 questions without an answer in the text: skipped (en/train: 2, en/dev: 1, en/test: 1)"
+    assert capsys.readouterr().out.splitlines()[-1] == output
 
 
 def test_a_plan_of_long_names_and_numbers_fits_80_columns() -> None:
@@ -95,7 +95,6 @@ def test_what_an_estimate_is_made_from(make_run: Callable[..., Run], do: Callabl
 
 
 def test_times_of_different_devices_are_never_mixed(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
-    """The three stored trainings of a CPU run, and copies of their facts from a GPU that is a hundred times as fast."""
     done = do(make_run())
     for number, stage in enumerate(done.stages[1:] * 2):
         facts, gpu = done.store.facts(stage.train), f"{number:064x}"
@@ -127,29 +126,27 @@ def test_a_gpu_s_time_is_unknown_where_only_a_cpu_trained(make_run: Callable[...
 
 
 def test_sharing_is_counted_once(make_run: Callable[..., Run]) -> None:
-    """naive and er share hop 1; lang_spec_ft's first hop is naive's; er with an empty memory is naive."""
     runs = [make_run(f"strategy={s}") for s in ("naive", "er", "lang_spec_ft")]
     runs.append(make_run("strategy=er", "strategy.memory=0"))
-    found = forecast(runs)
-    assert [(line.strategy, line.asked, line.needed) for line in found.lines] == [
+    result = forecast(runs)
+    assert [(line.strategy, line.asked, line.needed) for line in result.lines] == [
         ("naive", 3, 3),
         ("er", 6, 2),
         ("lang_spec_ft", 3, 2),
     ]
-    assert (found.total.runs, found.total.asked, found.total.needed) == (4, 12, 7)
+    assert (result.total.runs, result.total.asked, result.total.needed) == (4, 12, 7)
 
 
 def test_after_the_weights_are_gone(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
-    """A finished run needs no weights; a new one that would have shared them trains again."""
     import shutil
 
     run = do(make_run())
     for stage in run.stages[1:]:
         shutil.rmtree(run.store.path(stage.train))
     assert forecast([run]).total.needed == 0
-    found = forecast([run, make_run("strategy=er")])
+    result = forecast([run, make_run("strategy=er")])
     # er's evaluation of hop 1 is naive's, but its hop 2 starts from those weights.
-    assert [line.needed for line in found.lines] == [0, 3]
+    assert [line.needed for line in result.lines] == [0, 3]
 
 
 @pytest.mark.full
@@ -166,15 +163,14 @@ def test_thousands_of_runs_in_a_minute(tmp_path: Path, at_most: Callable[..., An
     with at_most(60):
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert len(found["runs"]) == 5 * 6 * 6 * 40
-    assert len({run["run_id"] for run in found["runs"]}) == len(found["runs"])
-    assert 0 < found["total"]["needed"] < found["total"]["asked"]
+    result = json.loads(done.stdout)
+    assert len(result["runs"]) == 5 * 6 * 6 * 40
+    assert len({run["run_id"] for run in result["runs"]}) == len(result["runs"])
+    assert 0 < result["total"]["needed"] < result["total"]["asked"]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_strategy_of_which_its_settings_leave_nothing_is_said(make_run: Callable[..., Run]) -> None:
-    """In tables it would stand beside what it is, under another name."""
     nothing = {
         "er": ("strategy.memory=0", "strategy.every_k=9"),
         "ewc": ("strategy.penalty=0",),
@@ -182,11 +178,11 @@ def test_a_strategy_of_which_its_settings_leave_nothing_is_said(make_run: Callab
         "model_average": ("strategy.weight=1",),
         "agem": ("order=[en]",),
     }
-    told = ": with these settings and this order no hop differs"
-    for name, given in nothing.items():
-        assert make_run(f"strategy={name}", *given).notes == (f"strategy={name} equals strategy=naive{told}",)
+    output = ": with these settings and this order no hop differs"
+    for name, arguments in nothing.items():
+        assert make_run(f"strategy={name}", *arguments).notes == (f"strategy={name} equals strategy=naive{output}",)
     both = make_run("strategy=er", "strategy.expansion=lang_spec_task", "strategy.memory=0")
-    assert both.notes == (f"strategy=er+lang_spec_task equals strategy=lang_spec_task{told}",)
+    assert both.notes == (f"strategy=er+lang_spec_task equals strategy=lang_spec_task{output}",)
     # Trained as naive is, but on other data, or served otherwise.
     for name in ("naive", "full", "lang_spec_ft", "multilingual", "inc_joint", "zero_shot"):
         assert make_run(f"strategy={name}").notes == ()
@@ -196,30 +192,29 @@ def test_a_strategy_of_which_its_settings_leave_nothing_is_said(make_run: Callab
 def test_what_settings_do_not_do_is_said_before_anything_runs(
     make_run: Callable[..., Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """18 and 13 sentences, twice over in batches of 4, are 10 and 8 steps after the first hop."""
     seldom = ("strategy.every_k=9", "strategy.memory=53")
-    told = (
+    output = (
         "does not use its memory in 1 of the 2 hops after the first: strategy.every_k=9 exceeds their 8 steps. "
         "Set strategy.every_k to 8 or less; with 9, each language seen is used 1 times in the whole run"
     )
     room = "; strategy.memory=53 has room for all 53 sentences"
     for name in ("er", "agem", "kd_logit"):
-        assert make_run(f"strategy={name}", *seldom).notes == (f"strategy={name} {told}{room}.",)
-    assert make_run("strategy=er", "strategy.every_k=9", "strategy.memory=52").notes == (f"strategy=er {told}.",)
+        assert make_run(f"strategy={name}", *seldom).notes == (f"strategy={name} {output}{room}.",)
+    assert make_run("strategy=er", "strategy.every_k=9", "strategy.memory=52").notes == (f"strategy=er {output}.",)
     quiet = [("strategy.every_k=8",), ("trainer.epochs=3", *seldom)]
-    assert [make_run("strategy=er", *given).notes for given in quiet] == [(), ()]
+    assert [make_run("strategy=er", *arguments).notes for arguments in quiet] == [(), ()]
 
     never = make_run("strategy=er", "strategy.every_k=20")
     assert never.notes == (
         "strategy=er never uses its memory: strategy.every_k=20 exceeds the 8 to 10 steps per hop, so er equals "
         "naive. Set strategy.every_k to 8 or less.",
     )
-    beside = make_run("strategy=er", "strategy.every_k=20", "strategy.expansion=lang_spec_task")
-    assert "er equals lang_spec_task" in beside.notes[0]
-    found = forecast([never, make_run("strategy=er", "strategy.every_k=20", "seed=2")])
-    assert found.render().splitlines()[-1] == f"note: {never.notes[0]}"
-    assert found.to_json()["notes"] == list(never.notes)
-    announce(Sweep("x", "xclrun", found.runs), unfinished=2)
+    extra = make_run("strategy=er", "strategy.every_k=20", "strategy.expansion=lang_spec_task")
+    assert "er equals lang_spec_task" in extra.notes[0]
+    result = forecast([never, make_run("strategy=er", "strategy.every_k=20", "seed=2")])
+    assert result.render().splitlines()[-1] == f"note: {never.notes[0]}"
+    assert result.to_json()["notes"] == list(never.notes)
+    announce(Sweep("x", "xclrun", result.runs), unfinished=2)
     assert capsys.readouterr().err.count(f"  note: {never.notes[0]}\n") == 1
 
 
@@ -231,9 +226,9 @@ def test_the_task_that_labels_alone_are_learnt_by_is_told(
             del row["tags"]
 
     data = changed_corpus({(language, split): untag for language in SIZES for split in ("train", "dev", "test")})
-    [told] = make_run(data=data).notes
-    assert told.startswith("dataset.task=intent_slots: jsonl has no tags")
-    assert "dataset.task=sequence_class" in told
+    [output] = make_run(data=data).notes
+    assert output.startswith("dataset.task=intent_slots: jsonl has no tags")
+    assert "dataset.task=sequence_class" in output
     assert make_run("dataset.task=sequence_class", data=data).notes == ()
 
 
@@ -244,7 +239,7 @@ NO_POINTS = "no effect without evaluate.every_examples or evaluate.every_share"
 
 
 @pytest.mark.parametrize(
-    ("given", "without", "told"),
+    ("arguments", "without", "output"),
     [
         (
             ("dataset.task=sequence_class", "evaluate.slot_f1=tag_macro"),
@@ -273,25 +268,24 @@ NO_POINTS = "no effect without evaluate.every_examples or evaluate.every_share"
     ],
 )
 def test_a_setting_that_does_nothing_is_told(
-    given: tuple[str, ...], without: int, told: str | None, make_run: Callable[..., Run]
+    arguments: tuple[str, ...], without: int, output: str | None, make_run: Callable[..., Run]
 ) -> None:
-    """It is the last one given; without it all that is trained and measured is the same."""
     quiet = ("trainer.patience=null",)
-    run, bare = make_run(*quiet, *given), make_run(*quiet, *given[:without])
+    run, bare = make_run(*quiet, *arguments), make_run(*quiet, *arguments[:without])
     assert bare.notes == ()
     assert run.id != bare.id
-    assert len(run.notes) == (told is not None)
-    if told is not None:
-        key = given[-1].partition("=")[0]
+    assert len(run.notes) == (output is not None)
+    if output is not None:
+        key = arguments[-1].partition("=")[0]
         assert run.notes[0].startswith(key)
-        assert told in run.notes[0]
+        assert output in run.notes[0]
         # Of evaluation everything is in the keys of what it evaluates, whatever comes of it.
         assert run.stages == bare.stages or key.startswith("evaluate.")
 
 
 def test_a_patience_that_no_hop_is_long_enough_for_is_told(make_run: Callable[..., Run]) -> None:
-    told = "trainer.patience=3 has no effect with trainer.epochs=3"
-    assert make_run("trainer.patience=3", "trainer.epochs=3").notes == (told,)
+    output = "trainer.patience=3 has no effect with trainer.epochs=3"
+    assert make_run("trainer.patience=3", "trainer.epochs=3").notes == (output,)
     assert make_run("trainer.patience=3", "trainer.epochs=4").notes == ()
     source = make_run(*FEW, "trainer.patience=null", "protocol.source_trainer.patience=99").notes
     assert source[0].startswith("protocol.source_trainer.patience=99 has no effect with protocol.source_trainer.")
@@ -325,13 +319,13 @@ def test_the_budget_by_hand(make_run: Callable[..., Run], do: Callable[..., Run]
     en, de, es = (2 * rate * size for size in (22, 18, 13))
     # naive and er share English; their other hops are their own.
     runs = [make_run(), make_run("strategy=er"), done]
-    found = budget(runs, 2)
-    assert (found.runs, found.trainings) == (2, 5)
-    assert found.seconds == pytest.approx(en + 2 * (de + es))
-    assert found.wall == pytest.approx(en + de + es)
-    assert budget(runs, 1).wall == pytest.approx(found.seconds)
+    result = budget(runs, 2)
+    assert (result.runs, result.trainings) == (2, 5)
+    assert result.seconds == pytest.approx(en + 2 * (de + es))
+    assert result.wall == pytest.approx(en + de + es)
+    assert budget(runs, 1).wall == pytest.approx(result.seconds)
     weights = (done.store.path(done.stages[1].train) / "weights.safetensors").stat().st_size
-    assert found.bytes == 5 * weights
+    assert result.bytes == 5 * weights
     assert budget([done], 2).to_json() == {
         "runs": 0, "trainings": 0, "width": 2, "seconds": 0.0, "wall": 0.0, "bytes": 0, "devices": (),
     }  # fmt: skip
@@ -341,9 +335,9 @@ def test_the_budget_as_a_command(
     tmp_path: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    given = ["plan", "--budget", "--json", "strategy=naive,er", "--outputs", str(tmp_path)]
-    assert main([*given, "--width", "3"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["runs"], told["trainings"], told["width"], told["wall"]) == (2, 11, 3, None)
-    assert main([*given, "--width", "0"]) == 2
+    arguments = ["plan", "--budget", "--json", "strategy=naive,er", "--outputs", str(tmp_path)]
+    assert main([*arguments, "--width", "3"]) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert (output["runs"], output["trainings"], output["width"], output["wall"]) == (2, 11, 3, None)
+    assert main([*arguments, "--width", "0"]) == 2
     assert capsys.readouterr().err == "xclrun: --width 0: must be a number of jobs of at least 1\n"

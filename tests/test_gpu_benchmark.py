@@ -24,8 +24,6 @@ def test_without_a_gpu_it_is_refused_in_one_line(capsys: pytest.CaptureFixture[s
 
 
 def test_a_part_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that failed, a bug, and an error without a message; the file has all that was measured."""
-
     def failing(error: Exception) -> Callable[[Any], Any]:
         def measure(rates: Any) -> Any:
             raise error
@@ -36,10 +34,10 @@ def test_a_part_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypatch:
     parts = [(type(error).__name__, failing(error)) for error in errors]
     monkeypatch.setattr(gpu, "parts", lambda plan, outputs: [*parts, ("last", lambda rates: {"ratio": len(rates)})])
     assert main(["--cpu", "--out", str(tmp_path / "gpu.json")]) == 1
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    assert found["failed"].keys() == {name for name, _ in parts}
-    assert found["failed"]["RunError"] == "RunError: the loss is nan"
-    assert found["results"] == {"last": {"ratio": len(found["rates"])}}
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    assert result["failed"].keys() == {name for name, _ in parts}
+    assert result["failed"]["RunError"] == "RunError: the loss is nan"
+    assert result["results"] == {"last": {"ratio": len(result["rates"])}}
     # Without rates there is no floor to compare with, which a step says.
     monkeypatch.setattr(gpu, "rates", failing(RunError("no rates")))
     monkeypatch.setattr(
@@ -50,12 +48,12 @@ def test_a_part_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypatch:
 
 
 def test_nothing_runs_after_the_gpu_refuses_all_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = iter([False, False, True])
-    monkeypatch.setattr(gpu, "context_broken", lambda: next(told))
+    output = iter([False, False, True])
+    monkeypatch.setattr(gpu, "context_broken", lambda: next(output))
     monkeypatch.setattr(gpu, "parts", lambda plan, outputs: [(name, lambda rates: {}) for name in "abc"])
     assert main(["--cpu", "--out", str(tmp_path / "gpu.json")]) == 1
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    assert (found["results"].keys(), found["failed"].keys()) == ({"a", "b"}, {"CUDA"})
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    assert (result["results"].keys(), result["failed"].keys()) == ({"a", "b"}, {"CUDA"})
 
 
 def test_the_quick_and_risky_parts_come_first(tmp_path: Path) -> None:
@@ -79,19 +77,19 @@ def test_long_sentences_are_long(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_the_rehearsal_goes_through_every_part(tmp_path: Path) -> None:
     assert main(["--cpu", "--out", str(tmp_path / "gpu.json")]) == 0
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    assert found["machine"]["gpu"] is None
-    assert found["failed"] == {}
-    kinds = {name.split(",")[0] for name in found["results"]}
-    others = {"workers", "agreement", "recorded", "repeated", "broken"}
-    assert kinds == {"steps", "operators", "evaluation", "packing", "ends"} | others
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    assert result["machine"]["gpu"] is None
+    assert result["failed"] == {}
+    kinds = {name.split(",")[0] for name in result["results"]}
+    rest = {"workers", "agreement", "recorded", "repeated", "broken"}
+    assert kinds == {"steps", "operators", "evaluation", "packing", "ends"} | rest
     # What a tape repeats is the same to the bit.
-    recorded = found["results"]["recorded"]
+    recorded = result["results"]["recorded"]
     assert recorded["weights"] == 0.0 < recorded["moved"]
-    assert found["results"]["workers"].keys() == {"1", "2"}
-    assert {"er", "derpp", "si", "gem"} <= {name.rpartition(", ")[2] for name in found["results"]}
+    assert result["results"]["workers"].keys() == {"1", "2"}
+    assert {"er", "derpp", "si", "gem"} <= {name.rpartition(", ")[2] for name in result["results"]}
     for case in ("er", "ewc_online", "long sentences"):
-        assert found["results"][f"repeated, {case}"] == {"again": True, "stopped": True}
+        assert result["results"][f"repeated, {case}"] == {"again": True, "stopped": True}
     # On the CPU itself nothing differs.
-    assert found["results"]["agreement"]["logits"] == found["results"]["agreement"]["emissions"] == 0.0
-    assert not found["results"]["operators, naive"]["waited"]
+    assert result["results"]["agreement"]["logits"] == result["results"]["agreement"]["emissions"] == 0.0
+    assert not result["results"]["operators, naive"]["waited"]

@@ -53,12 +53,12 @@ def test_the_matrix_fits_a_terminal_and_shows_every_score(
         assert max(map(len, lines)) <= columns
         text = "\n".join(lines)
         assert "…" not in text
-        shown = re.findall(r"(?<![\w.])100(?![\w.])|\d+\.\d(?! s\b)", text)
+        display = re.findall(r"(?<![\w.])100(?![\w.])|\d+\.\d(?! s\b)", text)
         for hop in stream.hops:
             for values in scores_of(languages, hop.index).values():
                 for value in values.values():
-                    assert ("100" if value == 1 else f"{100 * value:.1f}") in shown
-        assert len(shown) == len(stream.hops) * len(languages) * 2
+                    assert ("100" if value == 1 else f"{100 * value:.1f}") in display
+        assert len(display) == len(stream.hops) * len(languages) * 2
         assert "intent accuracy" in text
         assert text.count("shared") == 1
 
@@ -95,13 +95,13 @@ def test_of_51_languages_each_has_a_block_and_a_hop_takes_a_line_for_each_metric
     rows = [line for line in lines if re.match(r" *\d+ (l\d|before)", line)]
     assert len(rows) == 52
     for hop, row in enumerate(rows):
-        scores = [of["intent_accuracy"] for of in scores_of(MANY, hop).values()]
+        scores = [entry["intent_accuracy"] for entry in scores_of(MANY, hop).values()]
         blocks = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * value))] for value in scores)
         assert f" {blocks} " in row
-        mean, *own = row.split(blocks)[1].split()
+        mean, *local = row.split(blocks)[1].split()
         assert mean == f"{100 * sum(scores) / 51:.1f}"
         if hop:
-            assert own[0] == MARK + ("100" if scores[hop - 1] == 1 else f"{100 * scores[hop - 1]:.1f}")
+            assert local[0] == MARK + ("100" if scores[hop - 1] == 1 else f"{100 * scores[hop - 1]:.1f}")
     head = next(line for line in lines if line.startswith("hop key"))
     # The ruler's tens end over their columns.
     begins = rows[0].index("█")
@@ -129,10 +129,10 @@ def test_the_mark_is_that_of_the_stream(capsys: pytest.CaptureFixture[str], monk
 
 def test_a_terminal_has_the_mark_in_reverse_and_a_log_has_no_escape_codes() -> None:
     plain, styled = (MatrixRows(SIX, METRICS, SIX, 80, styled) for styled in (False, True))
-    of = scores_of(SIX, 1)
-    assert "\x1b" not in plain.head() + plain.row(1, "en", of, "en", "")
-    assert re.search(r"\x1b\[7m›100\|\d+\.\d\x1b\[0m", styled.row(1, "en", of, "en", ""))
-    assert re.sub(r"\x1b\[\d*m", "", styled.row(1, "en", of, "en", "")) == plain.row(1, "en", of, "en", "")
+    entry = scores_of(SIX, 1)
+    assert "\x1b" not in plain.head() + plain.row(1, "en", entry, "en", "")
+    assert re.search(r"\x1b\[7m›100\|\d+\.\d\x1b\[0m", styled.row(1, "en", entry, "en", ""))
+    assert re.sub(r"\x1b\[\d*m", "", styled.row(1, "en", entry, "en", "")) == plain.row(1, "en", entry, "en", "")
 
 
 def test_a_blank_stands_before_the_mark_where_there_is_room() -> None:

@@ -53,28 +53,28 @@ def made_objective(values: dict[str, str]) -> float:
 
 
 def searched(
-    of: Space, score: Callable[[dict[str, str]], float | None], journal: Path | None = None, together: int = 1
+    search_space: Space, score: Callable[[dict[str, str]], float | None], journal: Path | None = None, together: int = 1
 ) -> list[tuple[int, dict[str, str]]]:
     """Search to the end; return the settings that this process tried, with the size of their batch."""
-    trials, tried = Trials(of, "made", True, journal), []
-    while batch := trials.next(of.settings["trials"], together):
-        for one in batch:
-            tried.append((len(batch), dict(one.values)))
-            trials.tell(one, score(dict(one.values)))
+    trials, tried = Trials(search_space, "made", True, journal), []
+    while batch := trials.next(search_space.settings["trials"], together):
+        for first in batch:
+            tried.append((len(batch), dict(first.values)))
+            trials.tell(first, score(dict(first.values)))
     return tried
 
 
 def test_a_command_says_what_is_searched_and_what_each_trial_is_averaged_over() -> None:
-    found, _ = command_jobs(
+    result, _ = command_jobs(
         (*SEARCH, LR, "strategy.memory=5,10", "trainer.epochs=int(interval(1,4))", "order=[en,de],[de,en]", "seed=1,2")
     )
-    assert isinstance(found, Space)
-    assert found.searched == {
+    assert isinstance(result, Space)
+    assert result.searched == {
         "trainer.lr": Interval(1e-4, 1e-1, log=True),
         "strategy.memory": Values(("5", "10")),
         "trainer.epochs": Interval(1, 4, whole=True),
     }
-    [jobs] = compose_trials(found, [{"trainer.lr": "0.002", "strategy.memory": "10", "trainer.epochs": "3"}])
+    [jobs] = compose_trials(result, [{"trainer.lr": "0.002", "strategy.memory": "10", "trainer.epochs": "3"}])
     configs = [job.config for job in jobs]
     assert {(c.trainer.lr, c.strategy.memory, c.trainer.epochs) for c in configs} == {(0.002, 10, 3)}  # type: ignore[attr-defined]
     assert [(c.order.languages, c.seed) for c in configs] == [
@@ -109,67 +109,68 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("given", "told"), REFUSED)
+@pytest.mark.parametrize(("arguments", "output"), REFUSED)
 def test_mistakes_are_told_before_anything_runs(
-    given: tuple[str, ...], told: str, xclrun: Callable[..., tuple[int, str]], tmp_path: Path
+    arguments: tuple[str, ...], output: str, xclrun: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
-    code, said = xclrun("plan", *SEARCH, *given, f"paths.outputs={tmp_path}")
-    assert (code, said.count("\n")) == (2, 1), said
-    assert told in said
+    code, printed = xclrun("plan", *SEARCH, *arguments, f"paths.outputs={tmp_path}")
+    assert (code, printed.count("\n")) == (2, 1), printed
+    assert output in printed
     assert not list(tmp_path.iterdir())
 
 
 def test_a_search_is_refused_where_jobs_must_be_known(xclrun: Callable[..., tuple[int, str]]) -> None:
-    code, said = xclrun("params", *SEARCH, LR)
-    assert (code, said.count("\n")) == (2, 1)
-    assert "hydra/sweeper=optuna: `xclrun` and `xclrun plan` search" in said
+    code, printed = xclrun("params", *SEARCH, LR)
+    assert (code, printed.count("\n")) == (2, 1)
+    assert "hydra/sweeper=optuna: `xclrun` and `xclrun plan` search" in printed
 
 
 def test_without_optuna_one_line_says_how_it_is_installed(
     xclrun: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    code, said = xclrun("plan", *SEARCH, LR)
-    assert (code, said) == (2, "xclrun: hydra/sweeper=optuna: pip install 'xclrun[search]'\n")
+    code, printed = xclrun("plan", *SEARCH, LR)
+    assert (code, printed) == (2, "xclrun: hydra/sweeper=optuna: pip install 'xclrun[search]'\n")
 
 
 def test_a_plan_counts_all_trials(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    given = (*SEARCH, LR, "order=[en,de],[de,en]", "hydra.sweeper.trials=7", f"paths.outputs={tmp_path}")
-    code, said = xclrun("plan", *given, "--json")
-    assert code == 0, said
-    facts = json.loads(said)
+    arguments = (*SEARCH, LR, "order=[en,de],[de,en]", "hydra.sweeper.trials=7", f"paths.outputs={tmp_path}")
+    code, printed = xclrun("plan", *arguments, "--json")
+    assert code == 0, printed
+    facts = json.loads(printed)
     assert facts["search"] | {"name": ""} == {
         "name": "", "objective": "dev_fp", "searched": {"trainer.lr": "0.0001 … 0.1, by logarithm"}, "trials": 7,
         "made": 0, "runs_of_a_trial": 2,
     }  # fmt: skip
-    assert [(facts[of]["runs"], facts[of]["asked"]) for of in ("trial", "total")] == [(2, 4), (14, 28)]
-    code, said = xclrun("plan", *given, "--budget")
-    assert said.splitlines()[3] == "14 runs to do, 28 hop trainings after sharing"
+    assert [(facts[total]["runs"], facts[total]["asked"]) for total in ("trial", "total")] == [
+        (2, 4),
+        (14, 28),
+    ]
+    code, printed = xclrun("plan", *arguments, "--budget")
+    assert printed.splitlines()[3] == "14 runs to do, 28 hop trainings after sharing"
 
 
 def test_a_plan_leaves_the_journal_of_a_search_under_way_as_it_is(
     xclrun: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
-    """Also a line that the search has half written: cutting it off would damage the journal under its writer."""
-    given = (*SEARCH, LR, "sweep_name=found", f"paths.outputs={tmp_path}")
-    found, _ = command_jobs(given)
-    assert isinstance(found, Space)
-    planned = plan_search(found, Local())
+    arguments = (*SEARCH, LR, "sweep_name=found", f"paths.outputs={tmp_path}")
+    result, _ = command_jobs(arguments)
+    assert isinstance(result, Space)
+    planned = plan_search(result, Local())
     planned.journal.parent.mkdir()
     trials = planned.trials()
     for score in (0.5, None):
-        [one] = trials.next(2, 1)
-        trials.tell(one, score)
+        [first] = trials.next(2, 1)
+        trials.tell(first, score)
     content = planned.journal.read_bytes() + b'{"op_code":4,"wor'
     planned.journal.write_bytes(content)
-    code, said = xclrun("plan", *given, "--json")
-    assert (code, json.loads(said)["search"]["made"]) == (0, 2), said
+    code, printed = xclrun("plan", *arguments, "--json")
+    assert (code, json.loads(printed)["search"]["made"]) == (0, 2), printed
     assert planned.journal.read_bytes() == content
 
 
 def test_a_search_comes_closer_to_the_best_than_chance() -> None:
-    """Of 24 trials, the mean of the last 12: against the same number at random, three seeds each."""
-    found = {
+    result = {
         sampler: [
             sum(
                 made_objective(values) for _, values in searched(space(24, sampler, seed, **PLANE), made_objective)[12:]
@@ -178,7 +179,7 @@ def test_a_search_comes_closer_to_the_best_than_chance() -> None:
         ]
         for sampler in ("tpe", "random")
     }
-    assert min(found["tpe"]) > max(found["random"])
+    assert min(result["tpe"]) > max(result["random"])
 
 
 def test_what_is_drawn_has_three_digits_and_stays_inside() -> None:
@@ -192,28 +193,29 @@ def test_what_is_drawn_has_three_digits_and_stays_inside() -> None:
 
 @pytest.mark.parametrize("together", [1, 3])
 def test_a_search_that_was_killed_anywhere_goes_on_as_if_it_had_not_been(together: int, tmp_path: Path) -> None:
-    """The journal is cut off at random bytes, as a kill leaves it; a setting may fail, and few are drawn again."""
-    of = space(10, x=Interval(1, 3, whole=True), z=Values(("a", "b", "c", "d")))
+    search_space = space(10, x=Interval(1, 3, whole=True), z=Values(("a", "b", "c", "d")))
 
     def score(values: dict[str, str]) -> float | None:
         return None if values == {"x": "2", "z": "c"} else float(values["x"]) - ord(values["z"])
 
     whole = tmp_path / "whole.log"
-    undisturbed = searched(of, score, whole, together)
+    undisturbed = searched(search_space, score, whole, together)
     assert len({tuple(values.values()) for _, values in undisturbed}) == len(undisturbed) == 10
     content, generator = whole.read_bytes(), random.Random(together)
     for k in range(8):
         journal = tmp_path / f"{k}.log"
         journal.write_bytes(content[: generator.randrange(len(content))])
-        before = Trials(of, "made", True, journal).tried
-        after = [values for _, values in searched(of, score, journal, together)]
-        assert [dict(one.values) for one in before] + after == [values for _, values in undisturbed]
-        assert [one.score for one in Trials(of, "made", True, journal).tried] == [score(v) for _, v in undisturbed]
+        before = Trials(search_space, "made", True, journal).tried
+        after = [values for _, values in searched(search_space, score, journal, together)]
+        assert [dict(trial.values) for trial in before] + after == [values for _, values in undisturbed]
+        assert [first.score for first in Trials(search_space, "made", True, journal).tried] == [
+            score(v) for _, v in undisturbed
+        ]
 
 
 def test_every_setting_of_a_small_space_is_tried_once_and_then_the_search_is_over() -> None:
-    of = space(50, x=Interval(1, 2, whole=True), z=Values(("a", "b", "c")))
-    tried = searched(of, lambda values: float(values["x"]))
+    search_space = space(50, x=Interval(1, 2, whole=True), z=Values(("a", "b", "c")))
+    tried = searched(search_space, lambda values: float(values["x"]))
     assert sorted(tuple(v.values()) for _, v in tried) == sorted(itertools.product("12", "abc"))
     # All numbers of three digits between two: these cannot be listed, and run out.
     assert 1 <= len(searched(space(50, x=Interval(1.0, 1.02)), lambda values: 0.0)) <= 3
@@ -246,9 +248,9 @@ def test_a_blind_console_shows_no_score(finished: Callable[..., Run], capsys: py
         for hop in run.stream.hops:
             console.hop_ended(run, hop, scores, shared=True)
         console.run_ended(run, 1.0)
-        shown = capsys.readouterr().err
-        assert ("54" in shown) is ("FP" in shown) is ("intent" in shown) is (not blind), shown
-        assert ("hop 3/3 es · shared" in shown) is blind
+        display = capsys.readouterr().err
+        assert ("54" in display) is ("FP" in display) is ("intent" in display) is (not blind), display
+        assert ("hop 3/3 es · shared" in display) is blind
 
 
 def settled(outputs: Path) -> dict[str, Any]:
@@ -286,30 +288,28 @@ class Failing(Local):
 
 @pytest.mark.full
 def test_a_first_setting_that_always_fails_does_not_stop_a_search_for_ever(tmp_path: Path) -> None:
-    """At the first failure of all it may be the machine; each further start gets past one setting at least."""
-    given = (*SEARCH, "trainer.lr=1e-2,1e-3", "order=[en]", "hydra.sweeper.trials=2")
-    found, _ = command_jobs((*given, f"paths.outputs={tmp_path}"))
-    assert isinstance(found, Space)
-    planned = plan_search(found, Local())
-    for made in range(2):
+    arguments = (*SEARCH, "trainer.lr=1e-2,1e-3", "order=[en]", "hydra.sweeper.trials=2")
+    result, _ = command_jobs((*arguments, f"paths.outputs={tmp_path}"))
+    assert isinstance(result, Space)
+    planned = plan_search(result, Local())
+    for created in range(2):
         with pytest.raises(SweepFailed, match=r"all settings have failed so far; re-run the same command to retry$"):
-            search(found, Failing())
-        assert planned.done() == made
+            search(result, Failing())
+        assert planned.done() == created
     with pytest.raises(SweepFailed, match="only 0 of 2 settings succeeded"):
-        search(found, Failing())
+        search(result, Failing())
 
 
 @pytest.mark.full
 def test_settings_that_failed_are_tried_again_and_those_without_a_dev_score_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk passes; before, one setting that was done and one that was not were too few for ever."""
-    given = (*SEARCH, "trainer.lr=1e-2,1e-3,1e-4", "order=[en]", "sweep_name=found", "hydra.sweeper.trials=3")
-    found, _ = command_jobs((*given, f"paths.outputs={tmp_path}"))
-    assert isinstance(found, Space)
-    for good, told in ((0, "all settings have failed so far"), (1, "found: only 1 of 3 settings succeeded")):
-        with pytest.raises(SweepFailed, match=f"{told}.*; re-run the same command to retry$"):
-            search(found, Breaking(good=good))
+    arguments = (*SEARCH, "trainer.lr=1e-2,1e-3,1e-4", "order=[en]", "sweep_name=found", "hydra.sweeper.trials=3")
+    result, _ = command_jobs((*arguments, f"paths.outputs={tmp_path}"))
+    assert isinstance(result, Space)
+    for good, output in ((0, "all settings have failed so far"), (1, "found: only 1 of 3 settings succeeded")):
+        with pytest.raises(SweepFailed, match=f"{output}.*; re-run the same command to retry$"):
+            search(result, Breaking(good=good))
     assert json.loads((tmp_path / "sweeps/found.json").read_text())["search"]["ended"] is False
     journal = tmp_path / "searches/found.log"
     drawn = journal.read_text().count('"op_code":4')
@@ -322,12 +322,12 @@ def test_settings_that_failed_are_tried_again_and_those_without_a_dev_score_are_
         return replace(read, points=()) if read.run_id == blind else read
 
     monkeypatch.setattr("xclrun.launch.search.record", without_points)
-    search(found, Local())
-    said = capsys.readouterr()
-    told = said.out + said.err
-    assert f": skipped: hydra/sweeper=optuna: {blind} (er) has no FP on dev: dev scores are missing" in told
-    assert "again: 2 trials of which runs failed" in told
-    assert "2 settings tried, 1 failed" in told
+    search(result, Local())
+    printed = capsys.readouterr()
+    output = printed.out + printed.err
+    assert f": skipped: hydra/sweeper=optuna: {blind} (er) has no FP on dev: dev scores are missing" in output
+    assert "again: 2 trials of which runs failed" in output
+    assert "2 settings tried, 1 failed" in output
     facts = json.loads((tmp_path / "sweeps/found.json").read_text())["search"]
     assert (facts["ended"], facts["made"], len(facts["runs"])) == (True, 3, 2)
     assert blind not in facts["runs"]
@@ -338,16 +338,16 @@ def test_settings_that_failed_are_tried_again_and_those_without_a_dev_score_are_
 def test_a_search_killed_for_real_goes_on_and_its_report_shows_the_chosen_setting_alone(
     xclrun: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
-    given = (*SEARCH, LR, "order=[en,de]", "seed=1,2", "hydra.sweeper.trials=3", "sweep_name=found", "-m")
+    arguments = (*SEARCH, LR, "order=[en,de]", "seed=1,2", "hydra.sweeper.trials=3", "sweep_name=found", "-m")
 
     def start(outputs: Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "xclrun", *given, f"paths.outputs={outputs}"]
+        command = [sys.executable, "-m", "xclrun", *arguments, f"paths.outputs={outputs}"]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     outputs = {name: tmp_path / name for name in ("whole", "killed")}
     process = start(outputs["whole"])
-    told = process.communicate()[0]
-    assert process.returncode == 0, told
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
     kills = 0
     for seen in (1, 3):
         process = start(outputs["killed"])
@@ -361,23 +361,23 @@ def test_a_search_killed_for_real_goes_on_and_its_report_shows_the_chosen_settin
                 break
         process.communicate()
         if seen == 1:
-            code, said = xclrun("report", "found", "--outputs", str(outputs["killed"]), "--from-runs")
+            code, printed = xclrun("report", "found", "--outputs", str(outputs["killed"]), "--from-runs")
             assert code == 2
-            assert "found is a search that has made 0 of 3 trials; test scores are shown when it has chosen" in said
+            assert "found is a search that has made 0 of 3 trials; test scores are shown when it has chosen" in printed
     assert kills == 2
     process = start(outputs["killed"])
-    told = process.communicate()[0]
-    assert process.returncode == 0, told
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
     assert settled(outputs["killed"]) == settled(outputs["whole"])
-    [chosen] = re.findall(r"Best on dev: (.*)", told)
+    [chosen] = re.findall(r"Best on dev: (.*)", output)
 
-    code, said = xclrun("report", "found", "--outputs", str(outputs["killed"]), "--from-runs", "--json")
-    assert code == 0, said
-    facts = json.loads(said[said.index("{") :])["chosen"]
-    [of] = facts["strategies"]
-    assert (facts["objective"], len(of["trials"])) == ("dev_fp", 3)
-    assert chosen == ", ".join(f"{key}={value}" for key, value in of["trials"][0]["values"].items())
+    code, printed = xclrun("report", "found", "--outputs", str(outputs["killed"]), "--from-runs", "--json")
+    assert code == 0, printed
+    facts = json.loads(printed[printed.index("{") :])["chosen"]
+    [tuned] = facts["strategies"]
+    assert (facts["objective"], len(tuned["trials"])) == ("dev_fp", 3)
+    assert chosen == ", ".join(f"{key}={value}" for key, value in tuned["trials"][0]["values"].items())
     runs = (outputs["killed"] / "reports" / "found" / "runs.csv").read_text(encoding="utf-8")
-    assert [run for trial in of["trials"] for run in trial["runs"] if run in runs] == of["trials"][0]["runs"]
+    assert [run for trial in tuned["trials"] for run in trial["runs"] if run in runs] == tuned["trials"][0]["runs"]
     budgets = (outputs["killed"] / "reports" / "found" / "tables" / "mini_tiny_budgets.csv").read_text(encoding="utf-8")
     assert budgets.splitlines()[1].endswith(",3")

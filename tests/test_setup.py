@@ -13,11 +13,11 @@ import yaml
 REPOSITORY = Path(__file__).parents[1]
 
 
-def printed(target: str, venv: Path, *given: str) -> list[str]:
+def printed(target: str, venv: Path, *arguments: str) -> list[str]:
     """Return the commands that make would run for a target where nothing is installed yet."""
     if (make := shutil.which("make")) is None:
         pytest.skip("needs make")
-    command = [make, "--dry-run", "--no-print-directory", target, f"VENV={venv}", *given]
+    command = [make, "--dry-run", "--no-print-directory", target, f"VENV={venv}", *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY)
     return done.stdout.replace("\\\n", " ").splitlines()
 
@@ -25,7 +25,9 @@ def printed(target: str, venv: Path, *given: str) -> list[str]:
 def test_the_demo_installs_no_extras_and_the_tests_add_them(tmp_path: Path) -> None:
     demo, test = (printed(target, tmp_path / "venv") for target in ("demo", "test"))
     assert not [line for line in demo if re.search(r"-e '?\.\[", line)]
-    extras = {name for line in test for found in re.findall(r"-e '\.\[([\w,]+)\]'", line) for name in found.split(",")}
+    extras = {
+        name for line in test for result in re.findall(r"-e '\.\[([\w,]+)\]'", line) for name in result.split(",")
+    }
     assert {"adapters", "dev", "search", "wandb", "tensorboard", "slurm", "offline"} == extras
     assert [line for line in test if "touch" in line] == [line for line in demo if "touch" in line] + [
         f"touch {tmp_path / 'venv' / '.tools'}"
@@ -42,8 +44,8 @@ def test_a_line_is_printed_before_each_slow_step_and_pip_shows_its_own(target: s
 
 
 def test_the_cpu_build_of_pytorch_can_be_chosen(tmp_path: Path) -> None:
-    given = "TORCH_INDEX=https://example.org/cpu"
-    [torch] = [line for line in printed("demo", tmp_path / "venv", given) if line.endswith(" torch")]
+    arguments = "TORCH_INDEX=https://example.org/cpu"
+    [torch] = [line for line in printed("demo", tmp_path / "venv", arguments) if line.endswith(" torch")]
     assert "--index-url https://example.org/cpu" in torch
     [usual] = [line for line in printed("demo", tmp_path / "venv", "TORCH_INDEX=") if line.endswith(" torch")]
     assert "--index-url" not in usual

@@ -60,8 +60,8 @@ def test_of_a_large_sweep_only_runs_that_run_or_need_attention_are_listed(monkey
     all_listed = render("mine", "xclrun -m", [RunStatus(f"run{k}", state) for k, state in enumerate(states)])
     assert len(all_listed.splitlines()) == 4 + 20
     large = render("mine", "xclrun -m", [RunStatus(f"run{k}", s) for k, s in enumerate([*states, "waiting"])])
-    said, _, how, *lines = large.splitlines()
-    assert said.startswith("mine: 21 runs: 11 finished, 1 running, 2 waiting, 1 interrupted, 1 failed,")
+    printed, _, how, *lines = large.splitlines()
+    assert printed.startswith("mine: 21 runs: 11 finished, 1 running, 2 waiting, 1 interrupted, 1 failed,")
     assert "are not listed in sweeps" in how
     assert [row.split()[1] for row in lines[2:]] == ["running", "interrupted", "failed", "lost", "damaged", "newer"]
     nothing = render("mine", "xclrun -m", [RunStatus(f"run{k}", "finished") for k in range(21)])
@@ -71,10 +71,10 @@ def test_of_a_large_sweep_only_runs_that_run_or_need_attention_are_listed(monkey
 def test_missing_and_finished(tmp_path: Path, finished: Callable[..., Run]) -> None:
     assert run_status(RunDirectory(tmp_path / "runs" / "a")) == RunStatus("a", "missing")
     run = finished()
-    found = run_status(run.directory)
-    assert (found.run_id, found.state, found.hop, found.hops) == (run.id, "finished", 3, 3)
-    assert found.host == f"{socket.gethostname()}:{os.getpid()}"
-    assert found.seconds == run.directory.read_manifest()["seconds"]
+    result = run_status(run.directory)
+    assert (result.run_id, result.state, result.hop, result.hops) == (run.id, "finished", 3, 3)
+    assert result.host == f"{socket.gethostname()}:{os.getpid()}"
+    assert result.seconds == run.directory.read_manifest()["seconds"]
     joint = run_status(finished("strategy=multilingual").directory)
     assert (joint.state, joint.hop, joint.hops) == ("finished", 1, 1)
 
@@ -82,16 +82,15 @@ def test_missing_and_finished(tmp_path: Path, finished: Callable[..., Run]) -> N
 def test_running_tells_hop_step_and_host(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
     run, seen = make_run(), []
     do(run, Interrupter(run, lambda: seen.append(run_status(run.directory))))
-    [found] = seen
-    assert (found.state, found.hop, found.hops) == ("running", 2, 3)
+    [result] = seen
+    assert (result.state, result.hop, result.hops) == ("running", 2, 3)
     # 18 sentences of German in batches of 4, 2 epochs.
-    assert found.detail == "de: step 3/10"
-    assert found.host == f"{socket.gethostname()}:{os.getpid()}"
-    assert 0 <= found.seconds < 60
+    assert result.detail == "de: step 3/10"
+    assert result.host == f"{socket.gethostname()}:{os.getpid()}"
+    assert 0 <= result.seconds < 60
 
 
 def test_a_run_that_hangs_tells_for_how_long(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
-    """Its lease is renewed all the same, so it counts as running."""
     run, seen = make_run(), []
 
     def look() -> None:
@@ -101,17 +100,17 @@ def test_a_run_that_hangs_tells_for_how_long(make_run: Callable[..., Run], do: C
         seen.append(run_status(run.directory))
 
     do(run, Interrupter(run, look))
-    [found] = seen
-    assert (found.state, found.detail) == ("running", "de: step 3/10; no progress for 30 min")
-    assert 1800 <= found.idle < 1860
+    [result] = seen
+    assert (result.state, result.detail) == ("running", "de: step 3/10; no progress for 30 min")
+    assert 1800 <= result.idle < 1860
 
 
 def test_interrupted(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
     run, stop = make_run(), StopFlag()
     with pytest.raises(Stopped):
         do(run, Interrupter(run, lambda: stop.handle(15, None)), stop)
-    found = run_status(run.directory)
-    assert (found.state, found.hop, found.hops, found.detail) == ("interrupted", 1, 3, "SIGTERM")
+    result = run_status(run.directory)
+    assert (result.state, result.hop, result.hops, result.detail) == ("interrupted", 1, 3, "SIGTERM")
 
 
 def test_failed_tells_the_last_line_of_the_error(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
@@ -122,18 +121,17 @@ def test_failed_tells_the_last_line_of_the_error(make_run: Callable[..., Run], d
 
     with pytest.raises(RunError):
         do(run, Interrupter(run, fail))
-    found = run_status(run.directory)
-    assert (found.state, found.hop, found.detail) == ("failed", 1, "the loss is nan")
+    result = run_status(run.directory)
+    assert (result.state, result.hop, result.detail) == ("failed", 1, "the loss is nan")
 
 
 def test_lost(make_run: Callable[..., Run], do: Callable[..., Run], tmp_path: Path) -> None:
-    """What a process that died in hop 2 leaves: a manifest that says running, and a lease of nobody who lives."""
-    run, left = make_run(), tmp_path / "left" / "runs"
-    do(run, Interrupter(run, lambda: shutil.copytree(run.directory.path, left / run.id)))
-    [lease] = (left / run.id).glob("run.lease-*")
+    run, remaining = make_run(), tmp_path / "left" / "runs"
+    do(run, Interrupter(run, lambda: shutil.copytree(run.directory.path, remaining / run.id)))
+    [lease] = (remaining / run.id).glob("run.lease-*")
     lease.write_text(json.dumps({**json.loads(lease.read_text()), "birth": "0"}))
-    found = run_status(RunDirectory(left / run.id))
-    assert (found.state, found.hop, found.hops) == ("lost", 1, 3)
+    result = run_status(RunDirectory(remaining / run.id))
+    assert (result.state, result.hop, result.hops) == ("lost", 1, 3)
 
 
 def test_waiting_for_a_stage_of_another(make_run: Callable[..., Run]) -> None:
@@ -145,15 +143,15 @@ def test_waiting_for_a_stage_of_another(make_run: Callable[..., Run]) -> None:
         execute(run, Listener(), StopFlag(), patient=False)
     assert run_status(run.directory).state == "waiting"
     # Nothing runs that could come back to it.
-    [found] = sweep_status(run.outputs, [run.id])
-    assert found.state == "interrupted"
+    [result] = sweep_status(run.outputs, [run.id])
+    assert result.state == "interrupted"
 
 
 def test_not_started_waits_while_another_runs(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
     run, seen = make_run(), []
     do(run, Interrupter(run, lambda: seen.extend(sweep_status(run.outputs, [run.id, "other"]))))
-    assert [found.state for found in seen] == ["running", "waiting"]
-    assert [found.state for found in sweep_status(run.outputs, [run.id, "other"])] == ["finished", "missing"]
+    assert [result.state for result in seen] == ["running", "waiting"]
+    assert [result.state for result in sweep_status(run.outputs, [run.id, "other"])] == ["finished", "missing"]
 
 
 def test_exit_codes_table_and_json(
@@ -162,29 +160,28 @@ def test_exit_codes_table_and_json(
     run, other = do(make_run()), make_run("seed=2")
     outputs = str(run.outputs)
     note_sweep(run.outputs, run.id, other.id)
-    code, told = xclrun("status", "--outputs", outputs)
+    code, output = xclrun("status", "--outputs", outputs)
     assert code == 0
-    assert told.splitlines()[0] == "mine: 2 runs: 1 finished, 1 missing"
-    assert [line.split()[:2] for line in told.splitlines()[4:]] == [[run.id, "finished"], [other.id, "missing"]]
+    assert output.splitlines()[0] == "mine: 2 runs: 1 finished, 1 missing"
+    assert [line.split()[:2] for line in output.splitlines()[4:]] == [[run.id, "finished"], [other.id, "missing"]]
 
     def fail() -> None:
         raise RunError("the loss is nan")
 
     with pytest.raises(RunError):
         do(other, Interrupter(other, fail))
-    code, told = xclrun("status", "mine", "--outputs", outputs)
+    code, output = xclrun("status", "mine", "--outputs", outputs)
     assert code == 1
-    assert "the loss is nan" in told
-    code, told = xclrun("status", "all", "--outputs", outputs, "--json")
+    assert "the loss is nan" in output
+    code, output = xclrun("status", "all", "--outputs", outputs, "--json")
     assert code == 1
-    [sweep] = json.loads(told)
+    [sweep] = json.loads(output)
     assert (sweep["sweep"], sweep["command"]) == ("mine", "xclrun seed=1,2 -m")
-    assert [found["state"] for found in sweep["runs"]] == ["finished", "failed"]
-    assert {found["state"] for found in sweep["runs"]} <= set(STATES)
+    assert [result["state"] for result in sweep["runs"]] == ["finished", "failed"]
+    assert {result["state"] for result in sweep["runs"]} <= set(STATES)
 
 
 def test_is_quick(finished: Callable[..., Run], at_most: Callable[..., Any]) -> None:
-    """A sweep of hundreds of runs is told in seconds."""
     run = finished()
     with at_most(3):
         assert len(sweep_status(run.outputs, [run.id] * 300)) == 300
@@ -193,19 +190,19 @@ def test_is_quick(finished: Callable[..., Run], at_most: Callable[..., Any]) -> 
 @pytest.mark.full
 def test_missing_commands_make_transfer_appear(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     small = ["experiment=smoke", "dataset.max_train=16", "dataset.max_eval=8", "model.hidden_size=16", "tracking=none"]
-    given = [*small, "strategy=naive,er", "order=[en,de],[de,en]", "seed=1,2", f"paths.outputs={tmp_path}"]
+    options = [*small, "strategy=naive,er", "order=[en,de],[de,en]", "seed=1,2", f"paths.outputs={tmp_path}"]
 
     def missing() -> list[dict[str, str]]:
-        return json.loads(xclrun("plan", "--missing", "--json", *given)[1])
+        return json.loads(xclrun("plan", "--missing", "--json", *options)[1])
 
     def transfer() -> set[bool]:
         """Whether T is known, over all runs of a strategy that has one."""
         records = read_records(tmp_path)
         references = References(records)
         sequential = [record for record in records if record.strategy != "lang_spec_ft"]
-        found = [measure(r, "intent_accuracy", references.scores(r, "intent_accuracy"))["T", ""] for r in sequential]
-        assert len(found) == 8
-        return {isinstance(value, float) for value in found}
+        result = [measure(r, "intent_accuracy", references.scores(r, "intent_accuracy"))["T", ""] for r in sequential]
+        assert len(result) == 8
+        return {isinstance(value, float) for value in result}
 
     assert [entry["gives"] for entry in missing()] == ["F, T0, FP", "T"]
     program, *arguments = shlex.split(missing()[0]["command"])
@@ -216,5 +213,5 @@ def test_missing_commands_make_transfer_appear(xclrun: Callable[..., tuple[int, 
     assert entry["gives"] == "T"
     assert xclrun(*shlex.split(entry["command"])[1:])[0] == 0
     assert missing() == []
-    assert xclrun("plan", "--missing", *given)[1] == "Nothing is missing.\n"
+    assert xclrun("plan", "--missing", *options)[1] == "Nothing is missing.\n"
     assert transfer() == {True}

@@ -86,7 +86,7 @@ def drawn() -> Iterator[list[str]]:
 
 def content(mirror: Any) -> dict[str, dict[str, Any]]:
     """Return all data in MLflow by run name, with the whole history of each metric."""
-    found = {}
+    result = {}
     for run in mirror.client.search_runs([mirror.experiment], max_results=1000):
         id = run.info.run_id
         files: list[str] = []
@@ -95,8 +95,8 @@ def content(mirror: Any) -> dict[str, dict[str, Any]]:
             for file in mirror.client.list_artifacts(id, folders.pop() or None):
                 (folders if file.is_dir else files).append(file.path)
         name = run.data.tags["mlflow.runName"]
-        assert name not in found, "a duplicate run"
-        found[name] = {
+        assert name not in result, "a duplicate run"
+        result[name] = {
             "id": id,
             "status": run.info.status,
             "times": (run.info.start_time, run.info.end_time),
@@ -109,22 +109,22 @@ def content(mirror: Any) -> dict[str, dict[str, Any]]:
             "files": sorted(files),
             "place": Path(run.info.artifact_uri.removeprefix("file://")),
         }
-    return found
+    return result
 
 
-def lasting(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def lasting(result: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the data that a rebuilt MLflow must contain: all except IDs, paths and versions."""
-    kept = {}
-    for name, facts in found.items():
+    stored = {}
+    for name, facts in result.items():
         tags = {
             key: value for key, value in facts["tags"].items() if key.startswith("xclrun.") and key != "xclrun.version"
         }
-        parent = next((n for n, f in found.items() if f["id"] == facts["tags"].get("mlflow.parentRunId")), None)
-        kept[name] = {key: facts[key] for key in ("status", "params", "metrics", "files")} | {
+        parent = next((n for n, f in result.items() if f["id"] == facts["tags"].get("mlflow.parentRunId")), None)
+        stored[name] = {key: facts[key] for key in ("status", "params", "metrics", "files")} | {
             "tags": tags,
             "in": parent,
         }
-    return kept
+    return stored
 
 
 class Study:
@@ -198,7 +198,6 @@ def test_params_are_the_whole_config_without_what_is_null(study: Study) -> None:
 
 
 def test_a_language_of_any_name_is_a_key_that_mlflow_takes(outputs: Path) -> None:
-    """One key that it refuses would stop the sending of all runs."""
     keys = ["intent.score.zh-Hant", "intent.score.zh(TW)", "intent.score.zh[TW]", "intent.score.<b>\u202e%"]
     mirror = Mirror(outputs, TrackingConfig())
     run = mirror.client.create_run(mirror.experiment).info.run_id
@@ -211,7 +210,7 @@ def test_a_language_of_any_name_is_a_key_that_mlflow_takes(outputs: Path) -> Non
 def test_tags(study: Study) -> None:
     name = study.run("er")
     tags = study.after[name]["tags"]
-    wanted = {
+    expected = {
         "kind": "run",
         "run_id": name,
         "strategy": "er",
@@ -220,7 +219,7 @@ def test_tags(study: Study) -> None:
         "bucket": "",
         "model": "tiny",
     }
-    assert {key: tags[f"xclrun.{key}"] for key in wanted} == wanted
+    assert {key: tags[f"xclrun.{key}"] for key in expected} == expected
 
 
 def test_metrics_are_those_of_the_record_in_percent(study: Study) -> None:
@@ -259,7 +258,6 @@ def test_runs_say_what_they_are_and_what_their_numbers_mean(study: Study) -> Non
 
 
 def test_a_saved_view_has_the_headline_measures_as_columns(study: Study) -> None:
-    """Its form is that of MLflow 3.17's pages, which name columns and keep saved views in tags like this."""
     experiment = study.mirror.client.get_experiment(study.mirror.experiment)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     view = json.loads(experiment.tags[f"mlflow.sharedViewState.{VIEW}"])
@@ -274,8 +272,8 @@ def test_a_saved_view_has_the_headline_measures_as_columns(study: Study) -> None
     for column in columns:
         kind, name = column.split(".", 1)
         assert name.strip("`") in facts[kind]
-    found = study.mirror.client.search_runs([study.mirror.experiment], state["searchFilter"])
-    assert {run.data.tags["mlflow.runName"] for run in found} == set(study.records)  # no sweeps among them
+    result = study.mirror.client.search_runs([study.mirror.experiment], state["searchFilter"])
+    assert {run.data.tags["mlflow.runName"] for run in result} == set(study.records)  # no sweeps among them
     [address] = saved_views(study.outputs, "http://here:5")
     assert address == f"http://here:5/#/experiments/{study.mirror.experiment}/runs?viewStateShareKey={VIEW}"
     assert address.removeprefix("http://here:5/") in experiment.tags["mlflow.note.content"]
@@ -353,9 +351,9 @@ def test_records_come_back_as_they_were_sent_where_their_files_are_gone(study: S
     mirror = Mirror(outputs, TrackingConfig())
     assert mirror.records_elsewhere() == []
     shutil.rmtree(outputs / "runs")
-    found = {record.run_id: record.to_json() for record in mirror.records_elsewhere()}
-    assert found == {run_id: record.to_json() for run_id, record in study.records.items()}
-    assert len(found) == 4
+    result = {record.run_id: record.to_json() for record in mirror.records_elsewhere()}
+    assert result == {run_id: record.to_json() for run_id, record in study.records.items()}
+    assert len(result) == 4
 
 
 @pytest.fixture
@@ -372,7 +370,7 @@ def test_send_that_was_cut_short_is_done_again(outputs: Path, monkeypatch: pytes
     mirror = Mirror(outputs, TrackingConfig())
     with monkeypatch.context() as patch:
 
-        def fail(*given: Any) -> None:
+        def fail(*arguments: Any) -> None:
             raise OSError("the line is dead")
 
         patch.setattr(mirror.client, "log_figure", fail)
@@ -401,20 +399,20 @@ def test_a_report_is_the_same_from_the_runs_and_brings_mlflow_up_to_date_only_wh
         assert main(["report", "--all", "--outputs", str(outputs), "--name", name, *options]) == 0
         return (outputs / "reports" / name / "summary.csv").read_bytes(), capsys.readouterr().err
 
-    summary, told = report("there")
-    assert told == ""  # all was sent before
+    summary, output = report("there")
+    assert output == ""  # all was sent before
     mirror = Mirror(outputs, TrackingConfig())
     mirror.client.set_tag(study.after[study.run("er")]["id"], "xclrun.version", "older")
-    again, told = report("behind")
+    again, output = report("behind")
     assert again == summary
-    assert told == f"note: MLflow was behind: 1 run was sent to {mirror.uri}\n"
+    assert output == f"note: MLflow was behind: 1 run was sent to {mirror.uri}\n"
     assert report("once_more") == (summary, "")
     shutil.move(outputs / "mlflow.db", outputs / "elsewhere.db")
     for name, *options in (("runs", "--from", "runs"), ("old_spelling", "--from-runs")):
         assert report(name, *options) == (summary, "")
     assert not (outputs / "mlflow.db").exists()
     # Another F1, of the same predictions.
-    other, told = report("macro", "--from", "runs", "--slot-f1", "tag_macro")
+    other, output = report("macro", "--from", "runs", "--slot-f1", "tag_macro")
     key = ["metric", "strategy", "order", "measure", "language"]
     micro, macro = (read_csv(io.BytesIO(text), keep_default_na=False).set_index(key) for text in (summary, other))
     intents = [frame.query("metric == 'intent_accuracy'") for frame in (micro, macro)]
@@ -459,20 +457,19 @@ def test_run_that_cannot_be_read_does_not_stop_the_others(
     assert mirror.send_all(rebuild=True) == 3
     assert f"{damaged}/manifest.json is missing or damaged" in capsys.readouterr().err
     # Nor is MLflow's copy of it taken for it: it is checked by nothing.
-    others = {run_id: mine.to_json() for run_id, mine in study.records.items() if run_id != damaged}
-    assert plain(mirror) == others
+    rest = {run_id: mine.to_json() for run_id, mine in study.records.items() if run_id != damaged}
+    assert plain(mirror) == rest
     for path in outputs.glob("mlartifacts/*/artifacts/score_matrix.json"):
         path.write_text("{")
-    assert plain(mirror) == others
+    assert plain(mirror) == rest
     capsys.readouterr()
     # Where the files of record are not here, it is what there is.
     shutil.rmtree(outputs / "runs" / study.run("lang_spec_ft"))
-    assert len(plain(mirror)) == len(others) - 1
+    assert len(plain(mirror)) == len(rest) - 1
     assert "`xclrun sync --rebuild` sends it again" in capsys.readouterr().err
 
 
 def test_interrupted_run_keeps_one_value_for_each_step(outputs: Path) -> None:
-    """It is sent when it is interrupted and when it has finished, and began at two times."""
     [run] = plan_runs([*SMALL, "order=[en,de,th]", "seed=4", f"paths.outputs={outputs}"])
     from xclrun.train.execute import execute
 
@@ -503,7 +500,6 @@ def test_interrupted_run_keeps_one_value_for_each_step(outputs: Path) -> None:
 
 
 def test_rebuild_where_all_is_there_changes_no_number(outputs: Path, study: Study) -> None:
-    """Nor what was sent of a run that is continued elsewhere, with other threads or in another folder."""
     directory, mirror = outputs / "runs" / study.run("er"), Mirror(outputs, ANOTHER)
     assert mirror.send_all() == 4
     config = (directory / "config.yaml").read_text()
@@ -519,8 +515,8 @@ def test_first_mirrors_of_several_processes_make_one_experiment(study: Study, ou
     (outputs / "mlflow.db").unlink()
     command = [*XCLRUN, "sync", "--outputs", str(outputs)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(4)]
-    told = [process.communicate(timeout=200)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0, 0], told
+    output = [process.communicate(timeout=200)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0, 0], output
     mirror = Mirror(outputs, TrackingConfig())
     assert {run.name for run in mirror.client.search_experiments()} == {"Default", "xclrun"}
     assert lasting(content(mirror)) == lasting(study.after)
@@ -618,18 +614,18 @@ def test_an_unfinished_run_is_never_up_to_date(study: Study, outputs: Path, monk
 def test_an_update_of_a_running_run_that_fails_stops_no_other_sending(
     study: Study, outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send_one, asked = Mirror.send_one, []
+    send_one, requested = Mirror.send_one, []
 
     def fail_for_live(self: Mirror, run_id: str) -> int:
-        asked.append(run_id)
-        if len(asked) == 1:
+        requested.append(run_id)
+        if len(requested) == 1:
             raise ConnectionError("the server is away")
         return send_one(self, run_id)
 
     monkeypatch.setattr(Mirror, "send_one", fail_for_live)
     er = study.run("er")
     send_in_background(monkeypatch, outputs, [er], "live unknown", er)
-    assert asked == ["unknown", er]
+    assert requested == ["unknown", er]
     assert background.up_to_date(outputs, TrackingConfig(), [er])
 
 
@@ -655,9 +651,9 @@ def test_a_log_that_cannot_be_written_is_told_and_ends_no_training(
     with background.BackgroundMirror(tmp_path, TrackingConfig(), ["a"]) as mirror:
         mirror.changed("a")
     assert not mirror.close()
-    said = capsys.readouterr().err
-    assert "cannot start sending runs" in said
-    assert "mlflow-sync.log" in said
+    message = capsys.readouterr().err
+    assert "cannot start sending runs" in message
+    assert "mlflow-sync.log" in message
 
 
 def test_ui_prints_its_address_when_the_server_answers(
@@ -714,7 +710,7 @@ def test_ui_answers(study: Study) -> None:
                 connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
                 connection.request("GET", "/api/2.0/mlflow/experiments/get-by-name?experiment_name=xclrun")
                 answer = connection.getresponse()
-                found = json.loads(answer.read())
+                result = json.loads(answer.read())
                 connection.close()
                 break
             except (OSError, http.client.HTTPException):
@@ -722,7 +718,7 @@ def test_ui_answers(study: Study) -> None:
                 assert time.monotonic() < end
                 time.sleep(0.5)
         assert answer.status == 200
-        assert found["experiment"]["name"] == "xclrun"
+        assert result["experiment"]["name"] == "xclrun"
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()

@@ -222,8 +222,8 @@ def entries(file: Path) -> Iterator[bytes]:
     """Yield the entries of a file of Weights & Biases: LevelDB's log format after a header of 7 bytes."""
     content, at, entry = file.read_bytes(), 7, b""
     while at + 7 <= len(content):
-        if (left := 32768 - at % 32768) < 7:
-            at += left
+        if (remaining := 32768 - at % 32768) < 7:
+            at += remaining
             continue
         size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
         entry, at = entry + content[at + 7 : at + 7 + size], at + 7 + size

@@ -41,7 +41,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_sdist_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
-    """Whoever packages xclrun from the sdist gets what the checkout gives, and its tests and pages."""
     if importlib.util.find_spec("build") is None:
         pytest.skip("build is not installed: it is one of the extra dev")
     isolated = [] if importlib.util.find_spec("hatchling") is not None else ["--installer", "pip"]
@@ -51,8 +50,8 @@ def test_the_sdist_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     if done.returncode and isolated and "hatchling" in done.stdout + done.stderr:
         pytest.skip("hatchling is not installed, and cannot be fetched")
     assert done.returncode == 0, done.stdout + done.stderr
-    [made] = tmp_path.glob("*.whl")
-    digests = [{one.filename: one.CRC for one in zipfile.ZipFile(path).infolist()} for path in (wheel, made)]
+    [created] = tmp_path.glob("*.whl")
+    digests = [{first.filename: first.CRC for first in zipfile.ZipFile(path).infolist()} for path in (wheel, created)]
     assert digests[0] == digests[1]
     [sdist] = tmp_path.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -107,17 +106,17 @@ def test_the_wheel_holds_configs_sweeps_plugins_and_the_corpus(wheel: Path) -> N
 
 def test_the_installed_program_is_that_of_the_wheel(program: Path, tmp_path: Path) -> None:
     code = "import xclrun, hydra_plugins.xclrun as p; print(xclrun.__file__); print(p.__file__)"
-    told = subprocess.run(
+    output = subprocess.run(
         [str(program.parent / "python"), "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    for line in some(told.stdout.splitlines()):
+    for line in some(output.stdout.splitlines()):
         assert Path(line).is_relative_to(program.parent.parent)
 
 
 def test_help_and_errors(run: Run) -> None:
-    told = run("--help")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert re.search(r"^  dataset .* jsonl ", told.stdout, re.MULTILINE)
+    output = run("--help")
+    assert (output.returncode, output.stderr) == (0, "")
+    assert re.search(r"^  dataset .* jsonl ", output.stdout, re.MULTILINE)
     assert re.search(r"^ *demo ", run("list", "sweep").stdout, re.MULTILINE)
     wrong = run("strategy=eer")
     assert wrong.returncode == 2
@@ -139,6 +138,6 @@ def test_a_sweep_and_its_report_from_any_folder(run: Run, tmp_path: Path) -> Non
 
 
 def test_a_sweep_of_the_wheel_composes(run: Run) -> None:
-    told = run("plan", "sweep=demo", "-m")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.splitlines()[-1].split()[:2] == ["all", "12"]
+    output = run("plan", "sweep=demo", "-m")
+    assert (output.returncode, output.stderr) == (0, "")
+    assert output.stdout.splitlines()[-1].split()[:2] == ["all", "12"]

@@ -40,11 +40,11 @@ def small(*overrides: str) -> tuple[str, ...]:
 
 def predictions(outputs: Path) -> dict[str, str]:
     """Return file → SHA-256 of everything that the finished runs of a folder predicted."""
-    found = {}
+    result = {}
     for done in sorted(outputs.glob("runs/*/DONE")):
         for path in [*done.parent.glob("predictions/*.parquet"), done.parent / "scores.parquet"]:
-            found[str(path.relative_to(outputs))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            result[str(path.relative_to(outputs))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return result
 
 
 def trainings(outputs: Path) -> list[str]:
@@ -58,9 +58,9 @@ def whole(outputs: Path, killed: bool = False) -> bool:
 
     What was being written to the store when its process was ``killed`` stays until `store gc` finds it a day old.
     """
-    left = [*outputs.glob("runs/**/.tmp-*"), *outputs.glob("runs/*/run.lease-*")]
-    left += [] if killed else outputs.glob("store/**/.tmp-*")
-    assert not left, left
+    remaining = [*outputs.glob("runs/**/.tmp-*"), *outputs.glob("runs/*/run.lease-*")]
+    remaining += [] if killed else outputs.glob("store/**/.tmp-*")
+    assert not remaining, remaining
     assert list(damaged(StageStore(outputs / "store"), outputs)) == []
     return True
 
@@ -74,7 +74,7 @@ def events(outputs: Path, kind: str) -> list[dict[str, Any]]:
 def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait until a condition holds, and return what it gave."""
     end = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
-    return found
+    return result

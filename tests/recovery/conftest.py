@@ -21,23 +21,23 @@ from .commands import XCLRUN, predictions
 @pytest.fixture(scope="session")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
     """Call a function of ``faults.py`` in a child of a process that imports once, and return what it found."""
-    told = tmp_path_factory.mktemp("faults") / "stderr"
+    output = tmp_path_factory.mktemp("faults") / "stderr"
     command = [sys.executable, str(Path(__file__).with_name("faults.py")), "serve"]
     with (
-        told.open("w") as errors,
+        output.open("w") as errors,
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
         ) as server,
     ):
 
         def call(name: str, *arguments: object, timeout: float = 500.0) -> Any:
-            asked = {"name": name, "arguments": [*map(str, arguments)], "folder": os.getcwd()}
+            requested = {"name": name, "arguments": [*map(str, arguments)], "folder": os.getcwd()}
             assert server.stdin is not None
             assert server.stdout is not None
-            print(json.dumps(asked | {"environment": dict(os.environ)}), file=server.stdin, flush=True)
+            print(json.dumps(requested | {"environment": dict(os.environ)}), file=server.stdin, flush=True)
             answered, _, _ = select.select([server.stdout], [], [], timeout)
             answer = server.stdout.readline().strip() if answered else ""
-            assert answer, f"{name}: no answer in {timeout} s, or an error:\n{told.read_text()}"
+            assert answer, f"{name}: no answer in {timeout} s, or an error:\n{output.read_text()}"
             return json.loads(answer)
 
         yield call
@@ -69,17 +69,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[
     """Return the predictions of a command that nothing disturbs; each is run once."""
     from xclrun.cli import main
 
-    found: dict[tuple[str, ...], dict[str, str]] = {}
+    result: dict[tuple[str, ...], dict[str, str]] = {}
 
     def run(overrides: Sequence[str]) -> dict[str, str]:
         key = tuple(overrides)
-        if key not in found:
+        if key not in result:
             outputs = tmp_path_factory.mktemp("undisturbed")
             before = dict(os.environ)
             assert main([*overrides, f"paths.outputs={outputs}", "-m"]) == 0
             os.environ.clear()
             os.environ.update(before)
-            found[key] = predictions(outputs)
-        return found[key]
+            result[key] = predictions(outputs)
+        return result[key]
 
     return run

@@ -61,15 +61,15 @@ class Faults:
             return create(path, flags, *rest, **named)
 
         def opened(file: Any, mode: str = "r", *rest: Any, **named: Any) -> Any:
-            made = open_file(file, mode, *rest, **named)
-            return Torn(made, self) if set(mode) & set("wax+") else made
+            created = open_file(file, mode, *rest, **named)
+            return Torn(created, self) if set(mode) & set("wax+") else created
 
         os.open, io.open = exclusive, opened  # type: ignore[assignment]
 
     def _before(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
             self.place(name)
-            return real(*given, **named)
+            return real(*arguments, **named)
 
         return call
 
@@ -134,8 +134,8 @@ def writes(strategy: str, folder: str, every: str) -> dict[str, Any]:
         elif differing_results(calm.directory, run.directory):
             problems.append(f"place {at}: the predictions differ")
         problems += [f"place {at}, continued: {line}" for line in damaged(run.store, run.outputs)]
-        left = [str(path) for path in (run.directory.path).rglob(".tmp-*")]
-        problems += [f"place {at}: left {path}" for path in left]
+        remaining = [str(path) for path in (run.directory.path).rglob(".tmp-*")]
+        problems += [f"place {at}: left {path}" for path in remaining]
         shutil.rmtree(run.outputs)
         at += int(every)
     return {"killed": killed, "places": json.loads(counts.read_text()), "problems": problems}
@@ -164,11 +164,11 @@ def averages(folder: str, every: str) -> dict[str, Any]:
             averaged()
             file.write(json.dumps(faults.kinds))
 
-    def found() -> dict[str, bytes]:
+    def result() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in sorted(run.directory.averages.glob("*.parquet"))}
 
     assert selftest.in_child(averaged) == 0
-    calm, problems, killed, at = found(), [], 0, 1
+    calm, problems, killed, at = result(), [], 0, 1
     while True:
         shutil.rmtree(run.outputs)
         shutil.copytree(trained, run.outputs)
@@ -181,11 +181,11 @@ def averages(folder: str, every: str) -> dict[str, Any]:
         problems += [f"place {at}, killed: {line}" for line in damaged(run.store, run.outputs)]
         if selftest.in_child(averaged) != 0:
             problems.append(f"place {at}: cannot be given again")
-        elif found() != calm:
+        elif result() != calm:
             problems.append(f"place {at}: the predictions differ")
         problems += [f"place {at}, given again: {line}" for line in damaged(run.store, run.outputs)]
-        left = {entry.path for entry in entries(run.store, run.outputs) if entry.kind == "leftover"}
-        problems += [f"place {at}: left {path}" for path in {*run.directory.path.rglob(".tmp-*")} - left]
+        remaining = {entry.path for entry in entries(run.store, run.outputs) if entry.kind == "leftover"}
+        problems += [f"place {at}: left {path}" for path in {*run.directory.path.rglob(".tmp-*")} - remaining]
         at += int(every)
     return {"files": sorted(calm), "killed": killed, "places": json.loads(counts.read_text()), "problems": problems}
 
@@ -260,8 +260,8 @@ def dies_after_checkpoint(number: str, *overrides: str) -> int:
     selftest.import_everything()
     save, saved = Checkpoints.save, []
 
-    def dying(self: Checkpoints, *given: Any) -> None:
-        save(self, *given)
+    def dying(self: Checkpoints, *arguments: Any) -> None:
+        save(self, *arguments)
         saved.append(self)
         if len(saved) == int(number):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -291,12 +291,12 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             try:
-                asked = json.loads(line)
-                os.chdir(asked["folder"])
+                options = json.loads(line)
+                os.chdir(options["folder"])
                 os.environ.clear()
-                os.environ.update(asked["environment"])
-                found = json.dumps(FUNCTIONS[asked["name"]](*asked["arguments"]))
-                os.write(write, found.encode())
+                os.environ.update(options["environment"])
+                result = json.dumps(FUNCTIONS[options["name"]](*options["arguments"]))
+                os.write(write, result.encode())
             except BaseException:
                 traceback.print_exc()
             finally:

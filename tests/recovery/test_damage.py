@@ -61,11 +61,11 @@ def outputs(finished: Path, tmp_path: Path) -> Path:
 
 def _files(outputs: Path) -> Iterator[tuple[str, Path]]:
     """Yield each kind of file in the store, with the last one of its kind: that of the last hop, or of one of them."""
-    store, found = StageStore(outputs / "store"), {}
+    store, result = StageStore(outputs / "store"), {}
     for key in store.all_keys():
         for path in store.path(key).iterdir():
-            found[store.facts(key)["kind"], path.name] = path
-    assert set(found) == {
+            result[store.facts(key)["kind"], path.name] = path
+    assert set(result) == {
         ("train", "stage.json"),
         ("train", "weights.safetensors"),
         ("state", "stage.json"),
@@ -73,7 +73,7 @@ def _files(outputs: Path) -> Iterator[tuple[str, Path]]:
         ("evaluation", "stage.json"),
         ("evaluation", "predictions.parquet"),
     }
-    for (kind, name), path in sorted(found.items()):
+    for (kind, name), path in sorted(result.items()):
         yield f"{kind}/{name}", path
 
 
@@ -92,23 +92,23 @@ def test_damaged_file_is_said_and_made_again(
     xclrun: Callable[..., tuple[int, str]],
 ) -> None:
     command = (*JOB, f"paths.outputs={outputs}", "-m")
-    for what, path in some(_files(outputs)):
-        if kinds is not None and what not in kinds:
+    for part, path in some(_files(outputs)):
+        if kinds is not None and part not in kinds:
             continue
-        if what.startswith(("train", "state")):
+        if part.startswith(("train", "state")):
             # What builds on it is gone too, or it would not be needed.
             store = StageStore(outputs / "store")
             for key in some(list(store.all_keys())):
                 if store.facts(key)["kind"] == "evaluation":
                     shutil.rmtree(store.path(key))
         DAMAGES[how](path)
-        code, told = xclrun("store", "verify", "--outputs", str(outputs))
-        assert code == 1, what
-        assert str(path) in told, what
-        code, told = xclrun(*command)
-        assert code == 0, told
-        assert f"{path} is damaged" in told, (what, told)
-        assert predictions(outputs) == predictions(finished), what
+        code, output = xclrun("store", "verify", "--outputs", str(outputs))
+        assert code == 1, part
+        assert str(path) in output, part
+        code, output = xclrun(*command)
+        assert code == 0, output
+        assert f"{path} is damaged" in output, (part, output)
+        assert predictions(outputs) == predictions(finished), part
         assert whole(outputs)
         shutil.rmtree(outputs / "runs")
 
@@ -122,30 +122,30 @@ def test_damaged_checkpoint_is_not_read(
     assert faults("dies_after_checkpoint", 3, *command) == -signal.SIGKILL
     [checkpoint] = tmp_path.glob("store/*/*.checkpoints/*.safetensors")
     DAMAGES[how](checkpoint)
-    code, told = xclrun(*command)
-    assert code == 0, told
-    assert how == "deleted" or f"{checkpoint} is damaged" in told, told
+    code, output = xclrun(*command)
+    assert code == 0, output
+    assert how == "deleted" or f"{checkpoint} is damaged" in output, output
     assert predictions(tmp_path) == predictions(finished)
     assert whole(tmp_path)
 
 
-@pytest.mark.parametrize("what", ["vocabulary", "cut"])
+@pytest.mark.parametrize("part", ["vocabulary", "cut"])
 def test_a_damaged_file_of_the_cache_changes_no_result(
-    what: str, outputs: Path, finished: Path, xclrun: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+    part: str, outputs: Path, finished: Path, xclrun: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As a process of its own, which has encoded nothing yet.
     monkeypatch.setattr("xclrun.train.encodings._common", None)
-    [path] = (outputs / "cache").glob(f"{what}-*")
+    [path] = (outputs / "cache").glob(f"{part}-*")
     content = path.read_bytes()
     DAMAGES["truncated"](path)
-    code, told = xclrun("store", "verify", "--outputs", str(outputs))
-    assert (code, told.count("\n")) == (1, 1)
-    assert str(path) in told
-    if what == "vocabulary":
+    code, output = xclrun("store", "verify", "--outputs", str(outputs))
+    assert (code, output.count("\n")) == (1, 1)
+    assert str(path) in output
+    if part == "vocabulary":
         shutil.rmtree(outputs / "store")
-    code, told = xclrun(*JOB, f"paths.outputs={outputs}", "-m")
-    assert code == 0, told
-    assert f"{path} is damaged" in told
+    code, output = xclrun(*JOB, f"paths.outputs={outputs}", "-m")
+    assert code == 0, output
+    assert f"{path} is damaged" in output
     assert predictions(outputs) == predictions(finished)
     assert path.read_bytes() == content
     assert whole(outputs)
@@ -154,7 +154,6 @@ def test_a_damaged_file_of_the_cache_changes_no_result(
 def test_a_finished_run_that_is_damaged_is_named_and_made_again_from_the_store(
     finished: Path, tmp_path: Path, xclrun: Callable[..., tuple[int, str]]
 ) -> None:
-    """Without a training: the weights are gone. No report is made of what is damaged."""
     outputs = tmp_path / "outputs"
     shutil.copytree(finished, outputs)
     assert xclrun("store", "gc", "--weights", "--outputs", str(outputs))[0] == 0
@@ -162,17 +161,17 @@ def test_a_finished_run_that_is_damaged_is_named_and_made_again_from_the_store(
     files = {"manifest.json": "truncated", "predictions/hop-1.parquet": "deleted", "DONE": "emptied"}
     for name, how in files.items():
         DAMAGES[how](run / name)
-        code, told = xclrun("store", "verify", "--outputs", str(outputs))
-        assert (code, told.count("\n")) == (1, 1)
-        assert f"{run / name}: changed since the run finished; re-run the same command" in told
-        code, told = xclrun("status", "--outputs", str(outputs))
+        code, output = xclrun("store", "verify", "--outputs", str(outputs))
+        assert (code, output.count("\n")) == (1, 1)
+        assert f"{run / name}: changed since the run finished; re-run the same command" in output
+        code, output = xclrun("status", "--outputs", str(outputs))
         assert code == 1
-        assert f"\n{run.name}   damaged" in told
-        assert str(run / name) in told
-        assert read_records(outputs, lambda told: None) == []
-        code, told = xclrun(*JOB, f"paths.outputs={outputs}", "-m")
-        assert code == 0, told
-        assert f"{run / name} is missing or damaged; restoring the run from the store" in told
+        assert f"\n{run.name}   damaged" in output
+        assert str(run / name) in output
+        assert read_records(outputs, lambda output: None) == []
+        code, output = xclrun(*JOB, f"paths.outputs={outputs}", "-m")
+        assert code == 0, output
+        assert f"{run / name} is missing or damaged; restoring the run from the store" in output
         assert predictions(outputs) == predictions(finished)
         assert trainings(outputs) == []
         assert whole(outputs)
@@ -184,25 +183,24 @@ def test_a_finished_run_that_is_damaged_is_named_and_made_again_from_the_store(
     told_of: list[str] = []
     assert read_predictions(outputs, records, told_of.append) == {}
     assert read_records(outputs, told_of.append) == []
-    assert [f"{path} has changed since the run finished" in told for told in told_of] == [True, True]
-    assert f"remove {run / 'DONE'} and give" in xclrun("store", "verify", "--outputs", str(outputs))[1]
+    assert [f"{path} has changed since the run finished" in output for output in told_of] == [True, True]
+    assert f"remove {run / 'DONE'} and re-run" in xclrun("store", "verify", "--outputs", str(outputs))[1]
 
 
 def test_a_folder_that_holds_another_run_counts_for_none(
     finished: Path, tmp_path: Path, xclrun: Callable[..., tuple[int, str]]
 ) -> None:
-    """Renamed, or copied over another: it is named as that and left out of reports."""
     outputs = tmp_path / "outputs"
     shutil.copytree(finished, outputs)
     [run] = (outputs / "runs").iterdir()
     other = shutil.copytree(run, run.with_name(run.name.replace("-s1-", "-s2-")))
-    heard: list[str] = []
-    assert [record.run_id for record in read_records(outputs, heard.append)] == [run.name]
-    assert [text.startswith(f"{other} holds the run {run.name}; rename the folder") for text in heard] == [True]
+    warnings: list[str] = []
+    assert [record.run_id for record in read_records(outputs, warnings.append)] == [run.name]
+    assert [text.startswith(f"{other} holds the run {run.name}; rename the folder") for text in warnings] == [True]
     shutil.rmtree(run)
-    code, told = xclrun("show", other.name, "--outputs", str(outputs))
-    assert (code, told.count("\n")) == (1, 1)
-    assert f"{other} holds the run {run.name}; rename the folder" in told
+    code, output = xclrun("show", other.name, "--outputs", str(outputs))
+    assert (code, output.count("\n")) == (1, 1)
+    assert f"{other} holds the run {run.name}; rename the folder" in output
 
 
 # Small files that every command reads.
@@ -226,12 +224,12 @@ def torn(finished: Path, tmp_path: Path) -> Callable[[bytes], tuple[Path, list[P
         [sweep] = (outputs / "sweeps").iterdir()
         facts = json.loads(sweep.read_text())
         sweep.write_text(json.dumps(facts | {"runs": [run.name, "config", "manifest"]}))
-        found = [run.with_name("config") / "config.yaml", run.with_name("manifest") / "manifest.json"]
+        result = [run.with_name("config") / "config.yaml", run.with_name("manifest") / "manifest.json"]
         for path in (outputs / "sweeps" / "other.json", outputs / "slurm" / "other" / "1" / "submission.json"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-            found.append(path)
-        return outputs, found
+            result.append(path)
+        return outputs, result
 
     return write
 
@@ -243,21 +241,21 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_told(
     xclrun: Callable[..., tuple[int, str]],
 ) -> None:
     outputs, (config, manifest, sweep, submission) = torn(content)
-    code, told = xclrun("status", "all", "--outputs", str(outputs))
+    code, output = xclrun("status", "all", "--outputs", str(outputs))
     assert code == 1
-    assert "3 runs: 1 finished, 1 lost, 1 damaged\n" in told
-    assert all(told.count(str(path)) == 1 for path in (manifest, sweep, submission)), told
+    assert "3 runs: 1 finished, 1 lost, 1 damaged\n" in output
+    assert all(output.count(str(path)) == 1 for path in (manifest, sweep, submission)), output
     # A run that was not done is as its manifest says; its config is written anew before it goes on.
-    assert str(config) not in told
-    heard: list[str] = []
-    assert [record.status for record in read_records(outputs, heard.append)] == ["finished"]
-    assert all(any(str(path.parent) in text for text in heard) for path in (config, manifest))
-    code, told = xclrun("status", "other", "--outputs", str(outputs))
+    assert str(config) not in output
+    warnings: list[str] = []
+    assert [record.status for record in read_records(outputs, warnings.append)] == ["finished"]
+    assert all(any(str(path.parent) in text for text in warnings) for path in (config, manifest))
+    code, output = xclrun("status", "other", "--outputs", str(outputs))
     assert code == 1
-    assert "what was noted of the sweep other cannot be read" in told
+    assert "what was noted of the sweep other cannot be read" in output
     # Its command writes the file anew.
-    [own] = (path for path in (outputs / "sweeps").iterdir() if path != sweep)
-    own.write_bytes(content)
+    [sweep_file] = (path for path in (outputs / "sweeps").iterdir() if path != sweep)
+    sweep_file.write_bytes(content)
     sweep.unlink()
     submission.unlink()
     assert xclrun(*JOB, f"paths.outputs={outputs}", "-m")[0] == 0
@@ -271,33 +269,32 @@ def test_what_cannot_be_read_stops_neither_reports_nor_the_mirror(
 ) -> None:
     outputs, (config, manifest, sweep, _) = torn(TORN["torn"])
     for command, done in ((("sync",), "1 run sent"), (("report",), "Intent"), (("report", "--from-runs"), "Intent")):
-        code, told = xclrun(*command, "--outputs", str(outputs))
-        assert (code, done in told) == (1, True), told
-        assert "Traceback" not in told
+        code, output = xclrun(*command, "--outputs", str(outputs))
+        assert (code, done in output) == (1, True), output
+        assert "Traceback" not in output
         for path in (config.parent, manifest.parent, sweep):
-            assert str(path) in told
+            assert str(path) in output
 
 
 # A full disk.
 
 
 def test_no_space_for_the_weights(finished: Path, tmp_path: Path, xclrun: Callable[..., tuple[int, str]]) -> None:
-    """Weights cannot be written, smaller files can; the run that was there before is not touched."""
     outputs = tmp_path / "outputs"
     shutil.copytree(finished, outputs)
-    there = {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()}
+    existing = {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()}
     command = (*JOB, "seed=2", f"paths.outputs={outputs}", "-m")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
     try:
-        code, told = xclrun(*command)
+        code, output = xclrun(*command)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 1
-    assert "Traceback" not in told
-    assert f"no space left to write {outputs}/store/" in told
-    assert "re-run the same command; finished work is not lost" in told
-    assert {path: path.read_bytes() for path in there} == there
+    assert "Traceback" not in output
+    assert f"no space left to write {outputs}/store/" in output
+    assert "re-run the same command; finished work is not lost" in output
+    assert {path: path.read_bytes() for path in existing} == existing
     assert whole(outputs)
     [failed] = events(outputs, "failed")
     assert failed["error"].startswith("no space left to write")
@@ -311,11 +308,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, that a test may fill and enlarge."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    made = subprocess.run(
+    mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, check=False
     )
-    if made.returncode != 0:
-        pytest.skip(f"cannot mount a small disk: {made.stderr.decode().strip()}")
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -323,17 +320,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.full
 @pytest.mark.parametrize("free", [0, 40, 200, 400])
 def test_full_disk(free: int, small_disk: Path, finished: Path, xclrun: Callable[..., tuple[int, str]]) -> None:
-    """The disk fills with ``free`` kilobytes left; with more space, the same command finishes."""
     outputs = small_disk / "outputs"
     shutil.copytree(finished, outputs)
     command = (*JOB, "seed=2", "trainer.checkpoint_minutes=0.000001", f"paths.outputs={outputs}", "-m")
     with (small_disk / "ballast").open("wb") as ballast:
-        left = shutil.disk_usage(small_disk).free
-        ballast.write(b"0" * (left - 1024 * free))
-    code, told = xclrun(*command)
+        remaining = shutil.disk_usage(small_disk).free
+        ballast.write(b"0" * (remaining - 1024 * free))
+    code, output = xclrun(*command)
     assert code == 1
-    assert "Traceback" not in told
-    assert "no space left to write" in told
+    assert "Traceback" not in output
+    assert "no space left to write" in output
     assert list(outputs.glob("store/**/.tmp-*")) == []
     assert {key: value for key, value in predictions(outputs).items() if "-s1-" in key} == predictions(finished)
     assert xclrun("store", "verify", "--outputs", str(outputs))[0] == 0

@@ -44,10 +44,10 @@ def outputs(finished: Path, tmp_path: Path) -> Path:
 
 
 def _kinds(outputs: Path) -> dict[str, int]:
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for entry in prune.entries(StageStore(outputs / "store"), outputs):
-        found[entry.kind] = found.get(entry.kind, 0) + 1
-    return found
+        result[entry.kind] = result.get(entry.kind, 0) + 1
+    return result
 
 
 def test_nothing_goes_that_could_be_used(outputs: Path, xclrun: Command) -> None:
@@ -60,22 +60,22 @@ def test_nothing_goes_that_could_be_used(outputs: Path, xclrun: Command) -> None
 def test_what_a_killed_average_left_beside_a_run_goes_when_it_is_old(outputs: Path, xclrun: Command) -> None:
     [run] = outputs.glob("runs/*")
     (run / "averages").mkdir()
-    left = [run / "averages" / f".tmp-{name}" for name in ("old", "new")]
-    for path in left:
+    remaining = [run / "averages" / f".tmp-{name}" for name in ("old", "new")]
+    for path in remaining:
         path.write_bytes(b"half")
-    os.utime(left[0], (0, 0))
+    os.utime(remaining[0], (0, 0))
     assert _kinds(outputs)["leftover"] == 2
     assert "1 removed" in xclrun("store", "gc", "--outputs", str(outputs))[1]
-    assert sorted((run / "averages").iterdir()) == [left[1]]
+    assert sorted((run / "averages").iterdir()) == [remaining[1]]
 
 
 @pytest.mark.full
 def test_weights_go_and_the_report_stays(outputs: Path, xclrun: Command, undrawn: None) -> None:
     def report() -> dict[str, Any]:
-        code, told = xclrun("report", "--all", "--outputs", str(outputs), "--from-runs", "--json")
-        assert code == 0, told
+        code, output = xclrun("report", "--all", "--outputs", str(outputs), "--from-runs", "--json")
+        assert code == 0, output
         summary = outputs / "reports" / "all" / "summary.csv"
-        return {"summary": summary.read_text(), "told": json.loads(told)}
+        return {"summary": summary.read_text(), "told": json.loads(output)}
 
     before, done = report(), predictions(outputs)
     assert "3 to remove" in xclrun("store", "gc", "--weights", "--dry-run", "--outputs", str(outputs))[1]
@@ -100,15 +100,14 @@ def test_who_would_have_shared_trains_again(
     er = small("strategy=er")
     assert xclrun(*er, f"paths.outputs={outputs}", "-m")[0] == 0
     assert len(trainings(outputs)) == 3
-    wanted = undisturbed(er)
-    assert {key: value for key, value in predictions(outputs).items() if key in wanted} == wanted
+    expected = undisturbed(er)
+    assert {key: value for key, value in predictions(outputs).items() if key in expected} == expected
 
 
 @pytest.mark.full
 def test_what_an_unfinished_run_needs_stays(
     faults: Callable[..., Any], xclrun: Command, undisturbed: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
-    """A run that died in hop 2 keeps its hop 1, its memory and its checkpoint."""
     er = small("strategy=er", "trainer.checkpoint_minutes=0.000001")
     assert faults("dies_after_checkpoint", 6, *er, f"paths.outputs={tmp_path}", "-m") == -signal.SIGKILL
     before = _kinds(tmp_path)
@@ -133,7 +132,6 @@ def test_checkpoint_of_a_finished_training_goes(outputs: Path, xclrun: Command) 
 
 
 def test_what_a_queued_run_will_read_stays(outputs: Path, xclrun: Command) -> None:
-    """Its directory holds no manifest yet; its trainings were made ahead of it."""
     [run] = plan_runs([*JOB, f"paths.outputs={outputs}"])
     shutil.rmtree(run.directory.path)
     freeze(run)
@@ -172,8 +170,8 @@ def test_what_another_process_works_on_stays(outputs: Path, xclrun: Command) -> 
 def test_damaged_stage_is_listed_and_stops_nothing(outputs: Path, xclrun: Command) -> None:
     store = StageStore(outputs / "store")
     (store.path(trainings(outputs)[0]) / "stage.json").write_text("{")
-    code, told = xclrun("store", "ls", "--outputs", str(outputs))
+    code, output = xclrun("store", "ls", "--outputs", str(outputs))
     assert code == 0
-    assert "1 damaged" in told
+    assert "1 damaged" in output
     assert xclrun("store", "gc", "--weights", "--outputs", str(outputs))[0] == 0
     assert xclrun("store", "verify", "--outputs", str(outputs))[0] == 1

@@ -26,30 +26,29 @@ def _selftest(*arguments: str) -> dict[str, tuple[int, str]]:
     done = subprocess.run([*XCLRUN, "selftest", *arguments], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = re.findall(r"^(\w+) +(\d+) +[\d.]+ +(.+)$", done.stdout, re.MULTILINE)
-    return {name: (int(kills), found) for name, kills, found in rows}
+    return {name: (int(kills), result) for name, kills, result in rows}
 
 
 def test_what_was_never_killed_is_not_tested(
     xclrun: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine with much else to do the time may be over after the undisturbed run."""
     outcomes = [Outcome("er", 4, 9.0, True, ()), Outcome("mbpa", 0, 9.0, True, ())]
     monkeypatch.setattr(selftest, "selftest", lambda *_: outcomes)
-    code, told = xclrun("selftest", "er", "mbpa", "--kills", "4")
+    code, output = xclrun("selftest", "er", "mbpa", "--kills", "4")
     # Nothing differs, and yet not all was shown.
     assert code == 3
-    assert re.search(r"^er +4 +9\.0 +identical$", told, re.MULTILINE)
-    assert re.search(r"^mbpa +0 +9\.0 +inconclusive$", told, re.MULTILINE)
-    assert "Inconclusive: no time to kill a run of mbpa;" in told
+    assert re.search(r"^er +4 +9\.0 +identical$", output, re.MULTILINE)
+    assert re.search(r"^mbpa +0 +9\.0 +inconclusive$", output, re.MULTILINE)
+    assert "Inconclusive: no time to kill a run of mbpa;" in output
     outcomes.append(Outcome("si", 2, 9.0, False, ("scores.parquet",)))
     assert xclrun("selftest", "er", "mbpa", "si")[0] == 1
     outcomes[1:] = []
-    code, told = xclrun("selftest", "er", "--kills", "4")
+    code, output = xclrun("selftest", "er", "--kills", "4")
     assert code == 0
     # Fewer kills than asked for are enough.
     outcomes[0] = Outcome("er", 1, 9.0, True, ())
-    code, told = xclrun("selftest", "er", "--kills", "4")
-    assert (code, "nconclusive" in told) == (0, False)
+    code, output = xclrun("selftest", "er", "--kills", "4")
+    assert (code, "nconclusive" in output) == (0, False)
 
 
 def test_the_default_has_one_strategy_of_each_kind_of_state() -> None:
@@ -59,7 +58,6 @@ def test_the_default_has_one_strategy_of_each_kind_of_state() -> None:
 
 
 def test_a_slow_machine_kills_each_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The undisturbed run alone takes longer than the time there is."""
     clock, folders = [0.0], {"calm": False}
 
     def in_child(work: Callable[[], object], seconds: float | None = None) -> int:
@@ -95,9 +93,9 @@ class _Directory:
 
 @pytest.mark.full
 def test_selftest_kills_and_compares() -> None:
-    [(kills, found)] = _selftest("er", "--kills", "4").values()
+    [(kills, result)] = _selftest("er", "--kills", "4").values()
     assert kills >= 4
-    assert found == "identical"
+    assert result == "identical"
 
 
 # A landing waits for a few kills of each; `make test-kills` kills each run twenty times, and all inside writes too.
@@ -120,9 +118,9 @@ KILLS = 20 if THOROUGH else 6
     ],
 )
 def test_killed_at_random_instants(faults: Callable[..., Any], tmp_path: Path, strategy: str) -> None:
-    found = faults("kills", strategy, tmp_path, KILLS)
-    assert found["kills"] >= KILLS
-    assert found["equal"], found["differing"]
+    result = faults("kills", strategy, tmp_path, KILLS)
+    assert result["kills"] >= KILLS
+    assert result["equal"], result["differing"]
 
 
 @pytest.mark.full
@@ -131,9 +129,9 @@ def test_a_run_in_blocks_that_was_killed_has_the_same_codelength(
     faults: Callable[..., Any], tmp_path: Path, strategy: str
 ) -> None:
     # What is compared are all files of predictions, those of the next blocks too.
-    found = faults("kills", strategy, tmp_path, KILLS, "order=[en,de]", "dataset.blocks=4", "trainer.selection=last")
-    assert found["kills"] >= KILLS
-    assert found["equal"], found["differing"]
+    result = faults("kills", strategy, tmp_path, KILLS, "order=[en,de]", "dataset.blocks=4", "trainer.selection=last")
+    assert result["kills"] >= KILLS
+    assert result["equal"], result["differing"]
 
 
 # Beside runs on sentences: texts in several windows, from which answers and their probabilities are put together.
@@ -147,9 +145,9 @@ def test_a_run_on_questions_that_was_killed_has_the_same_answers(
     extra = ["dataset=questions", f"dataset.root={data}", "dataset.languages=[en,th,zh]", "order=[en,zh,th]"]
     extra += ["model.windows.stride=8", "model.windows.question=8", "model.max_length=32"]
     extra += ["dataset.blocks=4", "trainer.selection=last"] if blocks else []
-    found = faults("kills", strategy, tmp_path / "runs", KILLS, *extra)
-    assert found["kills"] >= KILLS
-    assert found["equal"], found["differing"]
+    result = faults("kills", strategy, tmp_path / "runs", KILLS, *extra)
+    assert result["kills"] >= KILLS
+    assert result["equal"], result["differing"]
 
 
 # Questions, classes and tags under one encoder, one after another; and the first two in one hop.
@@ -162,17 +160,17 @@ def test_a_run_of_several_tasks_that_was_killed_has_the_same_answers(
     faults: Callable[..., Any], tmp_path: Path, strategy: str, order: str
 ) -> None:
     data = write_questions(tmp_path / "data", "en", long=4)
-    asked = f"asked: {{reader: questions, root: '{data}', task: span, languages: [en]}}"
+    options = f"asked: {{reader: questions, root: '{data}', task: span, languages: [en]}}"
     parts = (
-        f"{{{asked}, kind: {{task: sequence_class, languages: [de]}}, where: {{task: token_tags, languages: [th]}}}}"
+        f"{{{options}, kind: {{task: sequence_class, languages: [de]}}, where: {{task: token_tags, languages: [th]}}}}"
     )
-    found = faults(
+    result = faults(
         "kills", strategy, tmp_path / "runs", KILLS, f"dataset.parts={parts}", "dataset.languages=[asked,kind,where]",
         f"order=[{order}]", "dataset.name=several", "dataset.max_train=24", "dataset.max_eval=12",
         "model.windows.stride=8", "model.windows.question=8", "model.max_length=32",
     )  # fmt: skip
-    assert found["kills"] >= KILLS
-    assert found["equal"], found["differing"]
+    assert result["kills"] >= KILLS
+    assert result["equal"], result["differing"]
 
 
 @pytest.mark.full
@@ -190,19 +188,19 @@ WRITES = dict.fromkeys(STRATEGIES, 19) if THOROUGH else dict.fromkeys(KINDS, 47)
 @pytest.mark.full
 @pytest.mark.parametrize(("strategy", "every"), (WRITES | {"naive": 40, "er": 3 if THOROUGH else 5}).items())
 def test_killed_inside_writes(faults: Callable[..., Any], tmp_path: Path, strategy: str, every: int) -> None:
-    found = faults("writes", strategy, tmp_path, every)
-    assert found["problems"] == []
-    assert {"write", "create", "fsync", "replace", "rename", "unlink"} <= set(found["places"])
-    places = sum(found["places"].values())
+    result = faults("writes", strategy, tmp_path, every)
+    assert result["problems"] == []
+    assert {"write", "create", "fsync", "replace", "rename", "unlink"} <= set(result["places"])
+    places = sum(result["places"].values())
     assert places > 100
-    assert found["killed"] == -(-places // every)
+    assert result["killed"] == -(-places // every)
 
 
 @pytest.mark.full
 def test_an_average_that_was_killed_inside_writes_is_made_when_it_is_given_again(
     faults: Callable[..., Any], tmp_path: Path
 ) -> None:
-    found = faults("averages", tmp_path, 3)
-    assert found["problems"] == []
-    assert [name.rpartition("-")[0] for name in found["files"]] == ["all-hop-1", "all-hop-2"]
-    assert found["killed"] == -(-sum(found["places"].values()) // 3) > 5
+    result = faults("averages", tmp_path, 3)
+    assert result["problems"] == []
+    assert [name.rpartition("-")[0] for name in result["files"]] == ["all-hop-1", "all-hop-2"]
+    assert result["killed"] == -(-sum(result["places"].values()) // 3) > 5

@@ -48,24 +48,24 @@ def test_a_stream_over_26_languages_is_killed_goes_on_and_its_report_names_them_
         if not text.startswith(("dataset.languages", "dataset.max"))
     ]
     outputs = tmp_path / "outputs"
-    given = (*command, "sweep_name=many", f"paths.outputs={outputs}", "-m")
+    arguments = (*command, "sweep_name=many", f"paths.outputs={outputs}", "-m")
     for hops in (4, 16):
-        process = start(*given)
+        process = start(*arguments)
         wait_for(lambda: len([*outputs.glob("runs/*/predictions/*.parquet")]) >= hops, 300)  # noqa: B023
         assert process.poll() is None
         process.kill()
         process.wait()
-    assert start(*given).wait(timeout=300) == 0
+    assert start(*arguments).wait(timeout=300) == 0
     assert whole(outputs, killed=True)
     assert predictions(outputs) == undisturbed((*command, "sweep_name=many"))
-    code, told = xclrun("report", "many", "--outputs", str(outputs))
-    assert code == 0, told
+    code, output = xclrun("report", "many", "--outputs", str(outputs))
+    assert code == 0, output
     page = (outputs / "reports" / "many" / "index.html").read_text(encoding="utf-8")
-    for shown in (*LOCALES, "Afro-Asiatic", "Han, traditional", "random(1)"):
-        assert f">{shown}<" in page, shown
+    for name in (*LOCALES, "Afro-Asiatic", "Han, traditional", "random(1)"):
+        assert f">{name}<" in page, name
     (run,) = (path.name for path in outputs.glob("runs/*"))
-    code, told = xclrun("show", run, "--outputs", str(outputs))
+    code, output = xclrun("show", run, "--outputs", str(outputs))
     assert code == 0
-    rows = [line for line in told.splitlines() if re.search(r"^ *\d+ .*[▁-█]{26} +\d", line)]
+    rows = [line for line in output.splitlines() if re.search(r"^ *\d+ .*[▁-█]{26} +\d", line)]
     assert len(rows) == 2 * 27  # a matrix for each metric, and a row for each hop
     assert max(map(len, rows)) <= 80

@@ -39,13 +39,13 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _trains_all_the_same(xclrun: Command, outputs: Path, *overrides: str) -> None:
     began = time.monotonic()
-    code, told = xclrun(*TRACKED, *overrides, f"paths.outputs={outputs}", "-m")
-    assert code == 0, told
+    code, output = xclrun(*TRACKED, *overrides, f"paths.outputs={outputs}", "-m")
+    assert code == 0, output
     assert time.monotonic() - began < PATIENCE
-    assert "1 of 1 runs finished" in told
-    assert "note: MLflow is unreachable" in told
-    assert "send the runs later with `xclrun sync`" in told
-    assert "Traceback" not in told
+    assert "1 of 1 runs finished" in output
+    assert "note: MLflow is unreachable" in output
+    assert "send the runs later with `xclrun sync`" in output
+    assert "Traceback" not in output
     assert whole(outputs)
 
 
@@ -53,11 +53,11 @@ def _trains_all_the_same(xclrun: Command, outputs: Path, *overrides: str) -> Non
 def test_server_that_refuses(xclrun: Command, tmp_path: Path) -> None:
     _trains_all_the_same(xclrun, tmp_path, "tracking.uri=http://127.0.0.1:9")
     began = time.monotonic()
-    code, told = xclrun("sync", "--outputs", str(tmp_path), "--uri", "http://127.0.0.1:9")
+    code, output = xclrun("sync", "--outputs", str(tmp_path), "--uri", "http://127.0.0.1:9")
     assert code == 1
     assert time.monotonic() - began < PATIENCE
-    assert len(told.splitlines()) == 1
-    assert "MLflow at http://127.0.0.1:9 cannot be used" in told
+    assert len(output.splitlines()) == 1
+    assert "MLflow at http://127.0.0.1:9 cannot be used" in output
 
 
 @pytest.mark.full
@@ -66,13 +66,13 @@ def test_locked_database(xclrun: Command, sent: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(outputs / "mlflow.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         _trains_all_the_same(xclrun, outputs, "seed=2")
-        code, told = xclrun("sync", "--outputs", str(outputs))
+        code, output = xclrun("sync", "--outputs", str(outputs))
         assert code == 1
-        assert told.splitlines()[-1].endswith("database is locked")
+        assert output.splitlines()[-1].endswith("database is locked")
         # The report says so, and is made from the runs.
-        code, told = xclrun("report", "--outputs", str(outputs))
+        code, output = xclrun("report", "--outputs", str(outputs))
         assert code == 0
-        assert "reading the run directories instead" in told
+        assert "reading the run directories instead" in output
     assert "1 run sent" in xclrun("sync", "--outputs", str(outputs))[1]
     assert "0 runs sent" in xclrun("sync", "--outputs", str(outputs))[1]
 
@@ -83,18 +83,18 @@ def test_a_lock_that_another_process_holds_is_waited_for_with_a_limit(
 ) -> None:
     shutil.copytree(sent / "runs", tmp_path / "runs")
     monkeypatch.setattr("xclrun.tracking.mirror.LOCKED", 0.3)
-    with (tmp_path / "mlflow.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (tmp_path / "mlflow.lock").open("w") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
         began = time.monotonic()
-        code, told = xclrun("sync", "--outputs", str(tmp_path))
+        code, output = xclrun("sync", "--outputs", str(tmp_path))
         assert code == 1
-        assert f"another process holds {tmp_path / 'mlflow.lock'} for more than 0.3 s" in told
-        code, told = xclrun("report", "--outputs", str(tmp_path))
+        assert f"another process holds {tmp_path / 'mlflow.lock'} for more than 0.3 s" in output
+        code, output = xclrun("report", "--outputs", str(tmp_path))
         assert code == 0
-        assert "reading the run directories instead" in told
+        assert "reading the run directories instead" in output
         assert time.monotonic() - began < PATIENCE
-    code, told = xclrun("sync", "--outputs", str(tmp_path))
-    assert (code, "sent" in told) == (0, True), told
+    code, output = xclrun("sync", "--outputs", str(tmp_path))
+    assert (code, "sent" in output) == (0, True), output
 
 
 def _junk(database: Path) -> None:
@@ -119,18 +119,18 @@ def test_an_unusable_database_is_moved_aside_by_a_rebuild(
     database = outputs / "mlflow.db"
     damage(database)
     content = database.read_bytes()
-    code, told = xclrun(*TRACKED, "seed=2", f"paths.outputs={outputs}", "-m")
-    assert (code, "1 of 1 runs finished" in told) == (0, True), told
+    code, output = xclrun(*TRACKED, "seed=2", f"paths.outputs={outputs}", "-m")
+    assert (code, "1 of 1 runs finished" in output) == (0, True), output
     # `xclrun sync` alone would not send it.
-    assert "database cannot be used" in told
-    assert "`xclrun sync --rebuild` replaces it" in told
-    assert "send the runs later with `xclrun sync`" not in told
-    assert "Traceback" not in told
+    assert "database cannot be used" in output
+    assert "`xclrun sync --rebuild` replaces it" in output
+    assert "send the runs later with `xclrun sync`" not in output
+    assert "Traceback" not in output
     assert whole(outputs)
-    code, told = xclrun("sync", "--outputs", str(outputs))
-    assert (code, len(told.splitlines()), "`xclrun sync --rebuild` replaces it" in told) == (1, 1, True), told
-    code, told = xclrun("sync", "--rebuild", "--outputs", str(outputs))
-    assert (code, "2 runs sent" in told) == (0, True), told
+    code, output = xclrun("sync", "--outputs", str(outputs))
+    assert (code, len(output.splitlines()), "`xclrun sync --rebuild` replaces it" in output) == (1, 1, True), output
+    code, output = xclrun("sync", "--rebuild", "--outputs", str(outputs))
+    assert (code, "2 runs sent" in output) == (0, True), output
     [aside] = outputs.glob("mlflow.db.unusable-*")
     assert aside.read_bytes() == content
-    assert str(aside) in told
+    assert str(aside) in output

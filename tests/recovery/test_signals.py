@@ -30,25 +30,25 @@ def test_signal_in_a_hop(
     undisturbed: Callable[..., dict[str, str]],
     tmp_path: Path,
 ) -> None:
-    given = (*HOPS, f"paths.outputs={tmp_path}", "-m")
-    process = start(*given)
+    arguments = (*HOPS, f"paths.outputs={tmp_path}", "-m")
+    process = start(*arguments)
     wait_for(lambda: list(tmp_path.glob("runs/*/progress.json")))
     assert list(tmp_path.glob("store/*/*.checkpoints/*")) == []
     process.send_signal(number)
     sent = time.monotonic()
-    told = process.communicate(timeout=30)[0]
+    output = process.communicate(timeout=30)[0]
     assert time.monotonic() - sent < 10
     assert process.returncode == 128 + number
-    assert f"stopped by {number.name}" in told
-    assert "Traceback" not in told
+    assert f"stopped by {number.name}" in output
+    assert "Traceback" not in output
     assert len(list(tmp_path.glob("store/*/*.checkpoints/*.safetensors"))) == 1
 
-    code, told = xclrun("status", "--outputs", str(tmp_path))
+    code, output = xclrun("status", "--outputs", str(tmp_path))
     assert code == 0
-    assert "1 interrupted" in told
+    assert "1 interrupted" in output
 
-    code, told = xclrun(*given)
-    assert code == 0, told
+    code, output = xclrun(*arguments)
+    assert code == 0, output
     assert predictions(tmp_path) == undisturbed(HOPS)
     assert len(events(tmp_path, "started")) == 2
     assert list(tmp_path.glob("store/*/*.checkpoints")) == []
@@ -59,22 +59,21 @@ def test_signal_in_a_hop(
 def test_signal_with_workers(
     to_all: bool, start: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
-    """A terminal's Ctrl-C goes to the launcher and to its workers, and the launcher passes it on: still one request."""
     sweep = (*LONG, "seed=1,2")
-    given = (*sweep, "hydra.launcher.n=2", f"paths.outputs={tmp_path}", "-m")
-    process = start(*given, start_new_session=True)
+    arguments = (*sweep, "hydra.launcher.n=2", f"paths.outputs={tmp_path}", "-m")
+    process = start(*arguments, start_new_session=True)
     wait_for(lambda: len(list(tmp_path.glob("runs/*/progress.json"))) == 2)
     if to_all:
         os.killpg(process.pid, signal.SIGINT)
     else:
         process.send_signal(signal.SIGINT)
-    told = process.communicate(timeout=30)[0]
-    assert process.returncode == 130, told
-    assert "Traceback" not in told
+    output = process.communicate(timeout=30)[0]
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
     assert [event["error"] for event in events(tmp_path, "interrupted")] == ["SIGINT", "SIGINT"]
     assert len(list(tmp_path.glob("store/*/*.checkpoints/*.safetensors"))) == 2
-    again = start(*given)
-    told = again.communicate(timeout=120)[0]
-    assert again.returncode == 0, told
+    again = start(*arguments)
+    output = again.communicate(timeout=120)[0]
+    assert again.returncode == 0, output
     assert predictions(tmp_path) == undisturbed(sweep)
     assert whole(tmp_path)

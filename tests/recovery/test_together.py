@@ -28,10 +28,10 @@ NEEDED = 2 * 2 * 2 + 3
 def test_started_at_once(
     faults: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
-    found = faults("together", tmp_path, 4, 0, *SWEEP, f"paths.outputs={tmp_path}", "-m")
-    assert found["codes"] == [0, 0, 0, 0]
-    assert sorted(found["trained"]) == trainings(tmp_path)
-    assert len(found["trained"]) == NEEDED
+    result = faults("together", tmp_path, 4, 0, *SWEEP, f"paths.outputs={tmp_path}", "-m")
+    assert result["codes"] == [0, 0, 0, 0]
+    assert sorted(result["trained"]) == trainings(tmp_path)
+    assert len(result["trained"]) == NEEDED
     # More than one process took part, or the test shows nothing.
     assert len({event["pid"] for event in events(tmp_path, "started")}) > 1
     assert len(events(tmp_path, "finished")) == 6
@@ -43,12 +43,11 @@ def test_started_at_once(
 def test_one_dies_in_a_training(
     faults: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
-    """A dead process of the same machine is noticed at once, not after the silence that others are granted."""
-    found = faults("together", tmp_path, 4, 2, *SWEEP, f"paths.outputs={tmp_path}", "-m")
-    assert sorted(found["codes"]) == [-signal.SIGKILL, 0, 0, 0]
-    assert sorted(found["trained"]) == trainings(tmp_path)
-    assert len(found["trained"]) == NEEDED
-    assert found["seconds"] < lease.SILENCE
+    result = faults("together", tmp_path, 4, 2, *SWEEP, f"paths.outputs={tmp_path}", "-m")
+    assert sorted(result["codes"]) == [-signal.SIGKILL, 0, 0, 0]
+    assert sorted(result["trained"]) == trainings(tmp_path)
+    assert len(result["trained"]) == NEEDED
+    assert result["seconds"] < lease.SILENCE
     assert predictions(tmp_path) == undisturbed(SWEEP)
     assert whole(tmp_path)
 
@@ -57,17 +56,16 @@ def test_one_dies_in_a_training(
 def test_commands_of_four_shells(
     start: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
-    """Processes that share nothing but the folder; one is killed while it holds leases."""
     log, script = tmp_path / "trained", str(Path(__file__).with_name("faults.py"))
-    given = (*SWEEP, f"paths.outputs={tmp_path}", "-m")
+    arguments = (*SWEEP, f"paths.outputs={tmp_path}", "-m")
 
     def shell(role: str) -> subprocess.Popen[str]:
-        command = [sys.executable, script, "alone", str(log), role, *given]
+        command = [sys.executable, script, "alone", str(log), role, *arguments]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     shells = [shell(role) for role in ("bystander", "victim", "bystander", "bystander")]
-    told = [process.communicate(timeout=300)[0] for process in shells]
-    assert sorted(process.returncode for process in shells) == [-signal.SIGKILL, 0, 0, 0], told
+    output = [process.communicate(timeout=300)[0] for process in shells]
+    assert sorted(process.returncode for process in shells) == [-signal.SIGKILL, 0, 0, 0], output
     assert sorted(log.read_text().split()) == trainings(tmp_path)
     assert len(trainings(tmp_path)) == NEEDED
     assert predictions(tmp_path) == undisturbed(SWEEP)
@@ -81,27 +79,27 @@ def test_silent_owner_on_another_machine(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(lease, "SILENCE", 1.0)
-    given = (*small("strategy=er"), f"paths.outputs={tmp_path}", "-m")
+    arguments = (*small("strategy=er"), f"paths.outputs={tmp_path}", "-m")
     from xclrun.command.plan import plan_runs
 
-    [run] = plan_runs(given[:-1])
-    held = run.store.path(run.stages[1].train).with_name(f"{run.stages[1].train}.lease-1")
-    held.parent.mkdir(parents=True)
-    held.write_text(json.dumps({"host": "elsewhere", "machine": "another", "pid": os.getpid(), "birth": "1"}))
-    ask, asked = lease.Lease.try_acquire, []
+    [run] = plan_runs(arguments[:-1])
+    locked = run.store.path(run.stages[1].train).with_name(f"{run.stages[1].train}.lease-1")
+    locked.parent.mkdir(parents=True)
+    locked.write_text(json.dumps({"host": "elsewhere", "machine": "another", "pid": os.getpid(), "birth": "1"}))
+    ask, options = lease.Lease.try_acquire, []
 
     def first(self: lease.Lease) -> Path | None:
         # Its last sign of life comes just before it is asked for, however long the command took to get there.
-        if held.name.startswith(self.path.name) and not asked:
-            os.utime(held)
-            asked.append(time.monotonic())
+        if locked.name.startswith(self.path.name) and not options:
+            os.utime(locked)
+            options.append(time.monotonic())
         return ask(self)
 
     monkeypatch.setattr(lease.Lease, "try_acquire", first)
-    code, told = xclrun(*given)
-    assert code == 0, told
-    assert time.monotonic() - asked[0] > 1.0 - 0.1
-    assert "waiting for a stage that elsewhere" in told
+    code, output = xclrun(*arguments)
+    assert code == 0, output
+    assert time.monotonic() - options[0] > 1.0 - 0.1
+    assert "waiting for a stage that elsewhere" in output
     assert predictions(tmp_path) == undisturbed(small("strategy=er"))
     assert whole(tmp_path)
 
@@ -110,27 +108,27 @@ def test_silent_owner_on_another_machine(
 def test_owner_on_another_machine_that_gives_signs_of_life_is_waited_for(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
-    given = (*SMALL, f"paths.outputs={tmp_path}", "-m")
+    arguments = (*SMALL, f"paths.outputs={tmp_path}", "-m")
     from xclrun.command.plan import plan_runs
 
-    [run] = plan_runs(given[:-1])
-    held = run.store.path(run.stages[1].train).with_name(f"{run.stages[1].train}.lease-1")
-    held.parent.mkdir(parents=True)
-    held.write_text(json.dumps({"host": "elsewhere", "machine": "another", "pid": 1, "birth": "1"}))
-    process = start(*given)
+    [run] = plan_runs(arguments[:-1])
+    locked = run.store.path(run.stages[1].train).with_name(f"{run.stages[1].train}.lease-1")
+    locked.parent.mkdir(parents=True)
+    locked.write_text(json.dumps({"host": "elsewhere", "machine": "another", "pid": 1, "birth": "1"}))
+    process = start(*arguments)
 
     def signs_of_life() -> bool:
         # However slow the machine, the owner is never silent for long.
-        held.touch()
+        locked.touch()
         return any(tmp_path.glob("runs/*/predictions/hop-0.parquet"))
 
     wait_for(signs_of_life)
     time.sleep(1.5)
     assert process.poll() is None
     assert trainings(tmp_path) == []
-    held.unlink()
-    told = process.communicate(timeout=60)[0]
-    assert process.returncode == 0, told
+    locked.unlink()
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, output
     assert len(trainings(tmp_path)) == 3
 
 
@@ -145,10 +143,9 @@ def test_two_workers_give_what_one_gives(undisturbed: Callable[..., dict[str, st
 
 @pytest.mark.full
 def test_a_run_that_fails_is_tried_by_one_worker(tmp_path: Path) -> None:
-    """And by each command anew."""
-    given = small("seed=1,2,3", "trainer.lr=1e30", "hydra.launcher.n=2", f"paths.outputs={tmp_path}")
+    arguments = small("seed=1,2,3", "trainer.lr=1e30", "hydra.launcher.n=2", f"paths.outputs={tmp_path}")
     for tries in (3, 6):
-        done = subprocess.run([*XCLRUN, *given, "-m"], capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run([*XCLRUN, *arguments, "-m"], capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 1
         assert "0 of 3 runs finished" in done.stderr
         assert len(events(tmp_path, "failed")) == tries
@@ -174,16 +171,16 @@ def test_a_run_that_fails_is_tried_by_one_worker(tmp_path: Path) -> None:
 def test_trained_is_what_was_planned(
     xclrun: Callable[..., tuple[int, str]], tmp_path: Path, extra: list[str], orders: str, strategies: list[str]
 ) -> None:
-    given = small(*extra, f"order={orders}", f"strategy={','.join(strategies)}", f"paths.outputs={tmp_path}")
+    arguments = small(*extra, f"order={orders}", f"strategy={','.join(strategies)}", f"paths.outputs={tmp_path}")
 
     def planned() -> dict[str, Any]:
-        return json.loads(xclrun("plan", *given, "--json")[1])
+        return json.loads(xclrun("plan", *arguments, "--json")[1])
 
     before = planned()
     assert before["total"]["finished"] == 0
     assert before["total"]["needed"] < before["total"]["asked"]
-    code, told = xclrun(*given, "-m")
-    assert code == 0, told
+    code, output = xclrun(*arguments, "-m")
+    assert code == 0, output
     assert len(trainings(tmp_path)) == before["total"]["needed"]
     # A training that is done again leaves one stage, but is told as a hop that is not shared.
     done_here = [event for event in events(tmp_path, "hop") if event["hop"] and not event["shared"]]

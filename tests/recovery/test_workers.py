@@ -33,7 +33,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     state = [False]
 
-    def asserts(self: HopTraining, *given: Any) -> None:
+    def asserts(self: HopTraining, *arguments: Any) -> None:
         state[0] = True
         raise RuntimeError("CUDA error: device-side assert triggered")
 
@@ -115,9 +115,9 @@ def test_what_workers_share_is_there_before_they_are_forked(
     workers.share([run])
     assert read == [run.config.model]
     assert encodings._common is not None
-    kept = dict(encodings._common[1].splits)
+    stored = dict(encodings._common[1].splits)
     splits = encodings.encodings(run).splits
-    assert all(any(split is other for other in kept.values()) for split in splits.values())
+    assert all(any(split is other for other in stored.values()) for split in splits.values())
 
 
 def test_nothing_is_read_for_runs_whose_evaluations_are_there(
@@ -163,8 +163,8 @@ sys.exit(main())
 @pytest.mark.full
 def test_the_run_of_a_broken_gpu_is_finished_by_another_worker(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
-    given = [*small("seed=1,2,3,4", "order=[en]"), f"paths.outputs={outputs}", "hydra.launcher.n=2", "-m"]
-    command = [sys.executable, "-c", EMULATED, str(tmp_path / "marker"), *given]
+    arguments = [*small("seed=1,2,3,4", "order=[en]"), f"paths.outputs={outputs}", "hydra.launcher.n=2", "-m"]
+    command = [sys.executable, "-c", EMULATED, str(tmp_path / "marker"), *arguments]
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=alone, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

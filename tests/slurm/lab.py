@@ -60,10 +60,10 @@ class Lab:
         """Submit a sweep, from this process; return what was said."""
         from xclrun.cli import main
 
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
             code = main([*arguments, *SLURM, f"paths.outputs={outputs}", "-m"])
-        assert code == 0, said.getvalue()
-        return said.getvalue()
+        assert code == 0, printed.getvalue()
+        return printed.getvalue()
 
     def status(self, outputs: Path) -> list[RunStatus]:
         """Return where the runs of the last sweep stand."""
@@ -71,21 +71,21 @@ class Lab:
 
     def wait(self, outputs: Path, *states: str, seconds: float = 240.0) -> list[RunStatus]:
         """Wait until all runs are in one of the states (default: until nothing goes on); return where they stand."""
-        found: list[RunStatus] = []
+        result: list[RunStatus] = []
 
         def there() -> bool:
             time.sleep(0.3)
-            found[:] = self.status(outputs)
-            return all(run.state in states if states else not run.busy for run in found)
+            result[:] = self.status(outputs)
+            return all(run.state in states if states else not run.busy for run in result)
 
         wait_for(there, seconds)
-        return found
+        return result
 
     def jobs(self, outputs: Path) -> dict[str, str]:
         """Return job id → state, of all jobs of a folder, ended ones too."""
-        told = self.call("squeue", "-h", "-a", "-r", "-t", "all", "-o", "%i|%T").splitlines()
-        known = {job.id for s in submissions(outputs) for job, _ in s.jobs()}
-        return {job: state for job, _, state in (line.partition("|") for line in told) if job in known}
+        output = self.call("squeue", "-h", "-a", "-r", "-t", "all", "-o", "%i|%T").splitlines()
+        existing = {job.id for s in submissions(outputs) for job, _ in s.jobs()}
+        return {job: state for job, _, state in (line.partition("|") for line in output) if job in existing}
 
     def ended(self, outputs: Path) -> dict[str, str]:
         """Wait until all jobs of a folder have ended; return job id → state."""

@@ -52,9 +52,14 @@ def test_a_sweep_is_submitted_at_once_and_equals_the_local_one(
     # Of the processor: the clock also counts what other processes do.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
     assert done.returncode == 0, done.stderr
-    said = done.stderr
+    printed = done.stderr
     # Four jobs with shared trainings and four with runs; the cluster allows arrays of three.
-    assert [said.count(f"{n} with {what}") for what in ("shared", "runs") for n in ("3 jobs", "1 job")] == [1, 1, 1, 1]
+    assert [printed.count(f"{n} with {kind}") for kind in ("shared", "runs") for n in ("3 jobs", "1 job")] == [
+        1,
+        1,
+        1,
+        1,
+    ]
     assert f"MaxArraySize            = {MAX_ARRAY}" in lab.call("scontrol", "show", "config")
     assert [len(array["packs"]) for array in submissions(tmp_path)[0].arrays] == [3, 1, 3, 1]
     # Nothing is submitted twice.
@@ -109,7 +114,6 @@ def test_a_disturbed_job_goes_on_by_itself(
 
 
 def test_a_job_at_its_time_limit_goes_on_by_itself(lab: Lab, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """Slurm looks every 30 s for jobs that come near their limits: until it wakes it, the worker stands still."""
     sweep = (*LONG, "strategy=naive")
     lab.submit(tmp_path, *sweep, "hydra.launcher.signal_delay=50")
     job = lab.training(tmp_path)
@@ -126,9 +130,9 @@ def test_cancelled(lab: Lab, tmp_path: Path, undisturbed: Undisturbed) -> None:
     # One after the other, so that one is queued while the other runs.
     lab.submit(tmp_path, *sweep, "hydra.launcher.array_parallelism=1")
     lab.training(tmp_path)
-    told = lab.xclrun("cancel", "--outputs", str(tmp_path))
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.startswith("2 jobs of sweep-")
+    output = lab.xclrun("cancel", "--outputs", str(tmp_path))
+    assert output.returncode == 0, output.stderr
+    assert output.stdout.startswith("2 jobs of sweep-")
     assert [run.state for run in lab.wait(tmp_path)] == ["interrupted", "interrupted"]
     assert set(lab.ended(tmp_path).values()) == {"CANCELLED"}
     # The same command goes on.
@@ -169,31 +173,30 @@ def test_a_node_whose_daemon_dies_goes_on(lab: Lab, tmp_path: Path, undisturbed:
 
 
 def test_a_failing_run_is_failed_everywhere_and_its_siblings_finish(lab: Lab, tmp_path: Path) -> None:
-    """Three runs in arrays of two jobs at the most; the learning rate of one makes its loss infinite."""
     sweep = [text for text in SMALL if text != "tracking=none"]
     sweep += ["strategy=naive", "trainer.lr=1e-3,1e30,1e-4", "hydra.launcher.max_array=2"]
     done = lab.xclrun(*sweep, "hydra/launcher=slurm", "hydra.launcher.wait=true", f"paths.outputs={tmp_path}", "-m")
     assert done.returncode == 1
     assert re.search(r"1 failed", done.stderr)
     assert [len(array["packs"]) for array in submissions(tmp_path)[0].arrays] == [2, 1]
-    found = lab.status(tmp_path)
-    assert [run.state for run in found] == ["finished", "failed", "finished"]
+    result = lab.status(tmp_path)
+    assert [run.state for run in result] == ["finished", "failed", "finished"]
     assert sorted(lab.ended(tmp_path).values()) == ["COMPLETED", "COMPLETED", "FAILED"]
-    assert lab.jobs(tmp_path)[found[1].job] == "FAILED"
-    told = lab.xclrun("status", "--outputs", str(tmp_path)).stdout
-    assert f"log: {found[1].log}" in told
-    assert found[1].detail in lab.xclrun("logs", found[1].run_id, "--outputs", str(tmp_path)).stdout
+    assert lab.jobs(tmp_path)[result[1].job] == "FAILED"
+    output = lab.xclrun("status", "--outputs", str(tmp_path)).stdout
+    assert f"log: {result[1].log}" in output
+    assert result[1].detail in lab.xclrun("logs", result[1].run_id, "--outputs", str(tmp_path)).stdout
     # The workers wrote files alone.
     assert not (tmp_path / "mlflow.db").exists()
     assert lab.xclrun("sync", "--watch", "0.1", "--outputs", str(tmp_path)).returncode == 0
     mirror = Mirror(tmp_path, TrackingConfig())
     runs = mirror.client.search_runs([mirror.experiment], "tags.`xclrun.kind` = 'run'")
     states = {run.data.tags["xclrun.run_id"]: run.info.status for run in runs}
-    assert [states[run.run_id] for run in found] == ["FINISHED", "FAILED", "FINISHED"]
+    assert [states[run.run_id] for run in result] == ["FINISHED", "FAILED", "FINISHED"]
     # The same command submits the failed one alone.
     again = lab.xclrun(*sweep, "hydra/launcher=slurm", f"paths.outputs={tmp_path}", "-m")
     assert again.returncode == 0
-    assert submissions(tmp_path)[-1].arrays[0]["packs"] == [[found[1].run_id]]
+    assert submissions(tmp_path)[-1].arrays[0]["packs"] == [[result[1].run_id]]
     lab.wait(tmp_path)
 
 
@@ -203,8 +206,8 @@ def test_what_is_edited_after_submission_does_not_reach_queued_jobs(lab: Lab, tm
     for name in ("xclrun", "conf", "sweeps", "hydra_plugins"):
         shutil.copytree(PACKAGE.parent / name, checkout / name, ignore=ignored)
     options = ("strategy=naive", "+hydra.launcher.options.hold=true")
-    given = [*SMALL, *options, *SLURM, f"paths.outputs={outputs}", "-m"]
-    done = lab.xclrun(*given, PYTHONPATH=str(checkout))
+    arguments = [*SMALL, *options, *SLURM, f"paths.outputs={outputs}", "-m"]
+    done = lab.xclrun(*arguments, PYTHONPATH=str(checkout))
     assert done.returncode == 0, done.stderr
     assert [run.state for run in lab.status(outputs)] == ["waiting"]
     (checkout / "xclrun" / "work.py").write_text("raise SystemExit('edited')\n")

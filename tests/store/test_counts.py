@@ -23,18 +23,18 @@ LANGUAGES, TAGS, HOPS, SENTENCES = ("en", "de"), ("O", "B-a", "I-a"), 2, 9
 
 def rows(hop: int, seed: int, step: int = 4, splits: tuple[str, ...] = ("test",)) -> Any:
     """Prediction rows of one hop, at random."""
-    rng, made = np.random.default_rng([seed, hop, step]), []
+    rng, created = np.random.default_rng([seed, hop, step]), []
     for split in splits:
         for language in LANGUAGES:
             for i in range(SENTENCES):
                 tp, fp, fn = rng.integers(0, 3, 3).tolist()
                 tags = [0, 1, i % 3], rng.integers(0, 3, 3).tolist()
-                made.append(("test" if split == "test" else split, language, f"{i}", i % 4, int(rng.integers(4)),
+                created.append(("test" if split == "test" else split, language, f"{i}", i % 4, int(rng.integers(4)),
                              *tags, tp, fp, fn))  # fmt: skip
     names = ("split", "language", "example_id", "gold", "predicted", "gold_tags", "predicted_tags", "tp", "fp", "fn")
-    columns = {name: list(values) for name, values in zip(names, zip(*made, strict=True), strict=True)}
+    columns = {name: list(values) for name, values in zip(names, zip(*created, strict=True), strict=True)}
     same = {"hop": hop, "step": step, "examples_seen": 8, "log2_gold": -1.0, "log2_gold_tags": -1.0, "tokens": 3}
-    return predictions.table(columns | {name: [value] * len(made) for name, value in same.items()})
+    return predictions.table(columns | {name: [value] * len(created) for name, value in same.items()})
 
 
 def write_run(
@@ -59,10 +59,10 @@ def write_run(
     for hop in range(HOPS + 1 if finished else HOPS):
         predictions.write(directory.predictions(hop), rows(hop, seed), run_id=name, hop=hop)
         nonsense = {language: {"intent_accuracy": 0.5, "slot_f1": 0.5} for language in LANGUAGES}
-        own = hop * points
+        local = hop * points
         epoch = {"epoch": 1, "step": 4, "examples": 8, "loss": 1.0, "dev": {"en": nonsense["en"]}}
         training = {"updates": 1, "examples": 1, "tokens": 1, "seconds": 1.0, "epochs": [epoch]}
-        if own:
+        if local:
             training["points"] = [{"step": 2, "examples": 4, "own": 4, "dev": nonsense, "test": nonsense}]
             inside = rows(hop, seed, 2, ("dev", "test"))
             predictions.write(directory.points(hop), inside, run_id=name, hop=hop)
@@ -93,9 +93,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     count = counts.count
 
-    def counting(directory: RunDirectory, *given: Any) -> Any:
+    def counting(directory: RunDirectory, *arguments: Any) -> Any:
         seen.append(directory.run_id)
-        return count(directory, *given)
+        return count(directory, *arguments)
 
     monkeypatch.setattr(counts, "count", counting)
     return seen
@@ -108,20 +108,20 @@ def test_scores_are_those_of_the_prediction_files_whatever_the_manifest_says(out
             if (record.run_id, hop) == ("c", HOPS):
                 assert np.isnan(record.scores["slot_f1"][hop]).all()
                 continue
-            own = of_hops([rows(hop, seed)])
+            local = of_hops([rows(hop, seed)])
             for j, language in enumerate(LANGUAGES):
                 for metric in (INTENT_ACCURACY, SLOT_F1):
-                    assert record.scores[metric.name][hop, j] == own[language].scores(metric)[0]
+                    assert record.scores[metric.name][hop, j] == local[language].scores(metric)[0]
     points = read_records(outputs)[1].points
     assert [point["hop"] for point in points] == [1, 2]
     for point in points:
         for split in ("dev", "test"):
             table = rows(point["hop"], 2, 2, ("dev", "test"))
-            own = table.filter([value == split for value in table["split"].to_pylist()])
-            own = own.set_column(3, "split", [["test"] * len(own)])
-            found = of_hops([own])
+            local = table.filter([value == split for value in table["split"].to_pylist()])
+            local = local.set_column(3, "split", [["test"] * len(local)])
+            result = of_hops([local])
             assert point[split] == {
-                language: {m.name: found[language].scores(m)[0] for m in (INTENT_ACCURACY, SLOT_F1)}
+                language: {m.name: result[language].scores(m)[0] for m in (INTENT_ACCURACY, SLOT_F1)}
                 for language in LANGUAGES
             }
 
@@ -134,12 +134,12 @@ def test_the_counts_that_a_run_wrote_give_what_counting_gives(
         directory = write_run(other, name, seed, points=points, counts=True)
         assert directory.counts.name in directory.read_done()
     del counted[:]
-    own = read_records(other)
-    theirs = read_predictions(other, own, pytest.fail)
+    local = read_records(other)
+    theirs = read_predictions(other, local, pytest.fail)
     assert counted == []
     assert theirs["a"].sentences["de"].ids is theirs["b"].sentences["de"].ids
     first = read_records(outputs)
-    assert plain(own) == plain(first)
+    assert plain(local) == plain(first)
     for run_id, mine in read_predictions(outputs, first, pytest.fail).items():
         for language, sentences in mine.sentences.items():
             same = theirs[run_id].sentences[language]
@@ -166,9 +166,9 @@ def test_a_runs_own_counts_are_not_taken_where_they_may_be_others_than_its_files
     path.write_bytes(path.read_bytes())
     assert plain(read_records(outputs)) == first
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    told: list[str] = []
-    assert [record.run_id for record in read_records(outputs, told.append)] == ["b"]
-    assert f"{path} has changed since the run finished" in told[0]
+    output: list[str] = []
+    assert [record.run_id for record in read_records(outputs, output.append)] == ["b"]
+    assert f"{path} has changed since the run finished" in output[0]
 
 
 def test_a_config_that_json_would_change_is_read_from_yaml(outputs: Path) -> None:
@@ -183,9 +183,9 @@ def test_own_counts_that_are_damaged_are_named(outputs: Path) -> None:
     directory = write_run(outputs, "a", 1, counts=True)
     content = directory.counts.read_bytes()
     directory.counts.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
-    told: list[str] = []
-    assert [record.run_id for record in read_records(outputs, told.append)] == ["b"]
-    assert f"{directory.counts} has changed since the run finished" in told[0]
+    output: list[str] = []
+    assert [record.run_id for record in read_records(outputs, output.append)] == ["b"]
+    assert f"{directory.counts} has changed since the run finished" in output[0]
 
 
 def test_what_cannot_be_counted_ends_no_run_and_leaves_no_counts_of_an_earlier_attempt(outputs: Path) -> None:
@@ -194,28 +194,26 @@ def test_what_cannot_be_counted_ends_no_run_and_leaves_no_counts_of_an_earlier_a
     records.write_counts(directory)
     directory.finish()
     assert directory.counts.name not in directory.read_done()
-    told: list[str] = []
-    assert [record.run_id for record in read_records(outputs, told.append)] == ["b"]
-    assert "hops were tested on different sentences" in told[0]
+    output: list[str] = []
+    assert [record.run_id for record in read_records(outputs, output.append)] == ["b"]
+    assert "hops were tested on different sentences" in output[0]
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "manifest.json"])
 def test_a_damaged_file_is_named(name: str, outputs: Path) -> None:
-    """Even where nothing but its content has changed: no size, no time."""
     read_records(outputs)
     path = outputs / "runs" / "b" / name
     before, content = path.stat(), path.read_bytes()
     path.write_bytes(content[:-2] + b" \n" if name == "config.yaml" else content.replace(b"here", b"HERE"))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_size == before.st_size
-    told: list[str] = []
-    assert [record.run_id for record in read_records(outputs, told.append)] == ["a"]
-    assert len(told) == 1
-    assert str(path) in told[0]
+    output: list[str] = []
+    assert [record.run_id for record in read_records(outputs, output.append)] == ["a"]
+    assert len(output) == 1
+    assert str(path) in output[0]
 
 
 def test_counts_of_other_metrics_are_not_taken(tmp_path: Path) -> None:
-    """Scores at evaluation points are kept, not counts: those of one metric say nothing of another."""
     directory = write_run(tmp_path, "a", 1, points=True, counts=True)
     manifest = directory.read_manifest()
 
@@ -223,7 +221,7 @@ def test_counts_of_other_metrics_are_not_taken(tmp_path: Path) -> None:
         points = counts.read(
             directory, manifest, MetricsOfKeys(metrics), None, counts.Common(), counts.stored(directory)
         ).points
-        return {name for of in points[1][2]["test"].values() for name in of}
+        return {name for entry in points[1][2]["test"].values() for name in entry}
 
     assert names(INTENT_ACCURACY) == {"intent_accuracy"}
     assert names(INTENT_ACCURACY, SLOT_F1) == {"intent_accuracy", "slot_f1"}
@@ -237,22 +235,22 @@ def test_a_damaged_prediction_file_is_named(where: str, outputs: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    told: list[str] = []
-    assert [record.run_id for record in read_records(outputs, told.append)] == ["a"]
-    assert len(told) == 1
-    assert f"{path} has changed since the run finished" in told[0]
+    output: list[str] = []
+    assert [record.run_id for record in read_records(outputs, output.append)] == ["a"]
+    assert len(output) == 1
+    assert f"{path} has changed since the run finished" in output[0]
 
 
 def test_another_f1_is_chosen_after_the_fact(outputs: Path) -> None:
     micro, macro = read_records(outputs), read_records(outputs, slot_f1="tag_macro")
-    for one, other in zip(micro, macro, strict=True):
-        np.testing.assert_array_equal(one.scores["intent_accuracy"], other.scores["intent_accuracy"])
+    for item, other in zip(micro, macro, strict=True):
+        np.testing.assert_array_equal(item.scores["intent_accuracy"], other.scores["intent_accuracy"])
         assert other.config["evaluate"]["slot_f1"] == "tag_macro"
         for hop in range(HOPS + 1):
-            expected = of_hops([rows(hop, one.seed)], tags=TAGS)
-            assert [of.scores(SLOT_F1)[0] for of in expected.values()] == [*other.scores["slot_f1"][hop][::-1]]
+            expected = of_hops([rows(hop, item.seed)], tags=TAGS)
+            assert [entry.scores(SLOT_F1)[0] for entry in expected.values()] == [*other.scores["slot_f1"][hop][::-1]]
         # Of the dev split no predictions are kept: training scored it in its own way.
-        assert [set(epoch["dev"]["en"]) for epoch in one.curve] == [{"intent_accuracy", "slot_f1"}] * 3
+        assert [set(epoch["dev"]["en"]) for epoch in item.curve] == [{"intent_accuracy", "slot_f1"}] * 3
         assert [set(epoch["dev"]["en"]) for epoch in other.curve] == [{"intent_accuracy"}] * 3
     assert micro[1].points[0]["dev"]["en"] != macro[1].points[0]["dev"]["en"]
     assert json.loads(json.dumps(micro[1].points)) == list(micro[1].points)

@@ -101,7 +101,6 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_on_disk_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files before the rename, and after it the entry of the folder that it is in."""
     target, calls = tmp_path / "ab" / "key", []
     fsync, rename = os.fsync, os.rename
 
@@ -133,7 +132,6 @@ def test_a_folder_that_fails_never_appears(error: BaseException, tmp_path: Path)
 
 
 def test_a_folder_that_is_there_stays(tmp_path: Path) -> None:
-    """Another process was faster: its folder holds the same, and readers may be in it."""
     target = tmp_path / "key"
     with atomic_directory(target) as folder:
         (folder / "file").write_text("mine")
@@ -180,7 +178,7 @@ def test_a_damaged_file_is_noted_and_goes_and_others_stay(tmp_path: Path) -> Non
 
 
 def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
-    given = {
+    arguments = {
         "a.weight": torch.randn(3, 5),
         "turned": torch.randn(4, 6).t(),
         "counts": torch.tensor([1, -(2**60)]),
@@ -191,19 +189,19 @@ def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
         "none": torch.zeros(0, 3),
         "graph": torch.randn(2, requires_grad=True),
     }
-    save_tensors(tmp_path / "file", given)
-    found = load_tensors(tmp_path / "file")
-    assert sorted(found) == sorted(given)
-    for name, tensor in given.items():
-        assert found[name].dtype is tensor.dtype
-        assert found[name].shape == tensor.shape
-        assert found[name].numpy(force=True).tobytes() == tensor.numpy(force=True).tobytes(), name
+    save_tensors(tmp_path / "file", arguments)
+    result = load_tensors(tmp_path / "file")
+    assert sorted(result) == sorted(arguments)
+    for name, tensor in arguments.items():
+        assert result[name].dtype is tensor.dtype
+        assert result[name].shape == tensor.shape
+        assert result[name].numpy(force=True).tobytes() == tensor.numpy(force=True).tobytes(), name
 
 
 def test_the_same_tensors_make_the_same_file(tmp_path: Path) -> None:
-    given = {"b": torch.arange(4), "a": torch.ones(2, 2)}
-    save_tensors(tmp_path / "one", given)
-    save_tensors(tmp_path / "two", dict(reversed(given.items())))
+    arguments = {"b": torch.arange(4), "a": torch.ones(2, 2)}
+    save_tensors(tmp_path / "one", arguments)
+    save_tensors(tmp_path / "two", dict(reversed(arguments.items())))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 

@@ -30,8 +30,8 @@ def owned(held: Path, **changes: Any) -> None:
 
 
 def test_a_lease_of_a_living_owner_is_not_taken(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
-    asked = Lease(tmp_path / "key")
-    held = asked.try_acquire()
+    options = Lease(tmp_path / "key")
+    held = options.try_acquire()
     assert held is not None
     owners: list[dict[str, Any]] = [
         {},  # this very process
@@ -41,21 +41,21 @@ def test_a_lease_of_a_living_owner_is_not_taken(tmp_path: Path, other: subproces
     for facts in owners:
         owned(held, **facts)
         before = held.read_bytes()
-        assert asked.try_acquire() is None
+        assert options.try_acquire() is None
         assert [path.name for path in tmp_path.iterdir()] == ["key.lease-1"]
         assert held.read_bytes() == before
-    asked.release(held)
+    options.release(held)
     assert list(tmp_path.iterdir()) == []
-    assert asked.try_acquire() == held
+    assert options.try_acquire() == held
 
 
 def test_a_lease_of_a_dead_owner_is_taken(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
-    asked = Lease(tmp_path / "key")
-    held = asked.try_acquire()
+    options = Lease(tmp_path / "key")
+    held = options.try_acquire()
     assert held is not None
     # Another process has the number of the one that died.
     owned(held, birth="0")
-    second = asked.try_acquire()
+    second = options.try_acquire()
     assert second is not None
     assert second.name == "key.lease-2"
     birth = lease._birth(other.pid)
@@ -63,36 +63,35 @@ def test_a_lease_of_a_dead_owner_is_taken(tmp_path: Path, other: subprocess.Pope
     other.kill()
     # Dead, though nobody has asked how it ended.
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-    third = asked.try_acquire()
+    third = options.try_acquire()
     assert third is not None
     assert third.name == "key.lease-3"
-    asked.release(third)
+    options.release(third)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stamp_in_the_future_is_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock was wrong, and was put right. What counts is whether the stamp changes while one looks."""
     now = 1000.0
     monkeypatch.setattr(lease.time, "monotonic", lambda: now)
-    asked = Lease(tmp_path / "key")
-    held = asked.try_acquire()
+    options = Lease(tmp_path / "key")
+    held = options.try_acquire()
     assert held is not None
     owned(held, host="elsewhere", machine="another", pid=1, birth="1")
     ahead = held.stat().st_mtime + 3600
     for beat in range(3):
         os.utime(held, (ahead + beat, ahead + beat))
         for _ in range(2):
-            assert asked.try_acquire() is None
+            assert options.try_acquire() is None
             now += lease.SILENCE - 1
     now += 2
-    taken = asked.try_acquire()
+    taken = options.try_acquire()
     assert taken is not None
     assert taken.name == "key.lease-2"
 
 
 def test_a_lease_that_another_took_in_between_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Lease(tmp_path / "key")
-    held = asked.try_acquire()
+    options = Lease(tmp_path / "key")
+    held = options.try_acquire()
     assert held is not None
     whole, create = held.read_bytes(), lease._create
     owned(held, birth="0")
@@ -102,29 +101,28 @@ def test_a_lease_that_another_took_in_between_is_left_to_it(tmp_path: Path, monk
         create(path, content)
 
     monkeypatch.setattr(lease, "_create", late)
-    assert asked.try_acquire() is None
+    assert options.try_acquire() is None
     assert [path.name for path in tmp_path.iterdir()] == ["key.lease-1"]
 
 
 def test_a_clock_that_is_put_forward_makes_nobody_look_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a machine that slept: the owner's process is still there."""
-    asked = Lease(tmp_path / "key")
-    held = asked.try_acquire()
+    options = Lease(tmp_path / "key")
+    held = options.try_acquire()
     assert held is not None
     real = lease._now
     monkeypatch.setattr(lease, "_now", lambda folder: real(folder) + 3600)
-    assert asked.try_acquire() is None
+    assert options.try_acquire() is None
     # Of another machine the age is all that is known.
     owned(held, host="elsewhere", machine="another", pid=1, birth="1")
-    assert asked.try_acquire() is not None
+    assert options.try_acquire() is not None
 
 
 def test_a_held_lease_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "HEARTBEAT", 0.01)
-    asked = Lease(tmp_path / "key")
-    held = asked.try_acquire()
+    options = Lease(tmp_path / "key")
+    held = options.try_acquire()
     assert held is not None
-    with asked.held(held):
+    with options.held(held):
         for _ in range(2):
             os.utime(held, (0, 0))
             until = time.monotonic() + 60

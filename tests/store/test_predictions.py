@@ -38,19 +38,19 @@ def columns(*rows: dict[str, Any]) -> dict[str, list[Any]]:
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "predictions.parquet"
     predictions.write(path, predictions.table(columns(ROW, {**ROW, **NULLS})))
-    found = predictions.read(path)
-    assert found.schema.equals(predictions.schema())
+    result = predictions.read(path)
+    assert result.schema.equals(predictions.schema())
     # What is not a number was not measured: null.
-    assert found.to_pylist() == [ROW, {**ROW, **NULLS, "log2_gold": None, "log2_gold_tags": None}]
+    assert result.to_pylist() == [ROW, {**ROW, **NULLS, "log2_gold": None, "log2_gold_tags": None}]
 
 
 def test_a_run_sets_its_id_and_hop(tmp_path: Path) -> None:
     path = tmp_path / "hop-2.parquet"
     predictions.write(path, predictions.table(columns(ROW, ROW)), run_id="mini-er-h2l-s1-0123", hop=2)
-    found = predictions.read(path)
-    assert found.column_names == ["run_id", *predictions.schema().names]
-    assert found.schema.field("hop").type == pa.int16()
-    assert found.to_pylist() == [{"run_id": "mini-er-h2l-s1-0123", **ROW, "hop": 2}] * 2
+    result = predictions.read(path)
+    assert result.column_names == ["run_id", *predictions.schema().names]
+    assert result.schema.field("hop").type == pa.int16()
+    assert result.to_pylist() == [{"run_id": "mini-er-h2l-s1-0123", **ROW, "hop": 2}] * 2
 
 
 @pytest.mark.parametrize(("name", "value"), [("gold", 40_000), ("gold", "alarm"), ("gold_tags", [0, 40_000])])
@@ -65,7 +65,6 @@ def test_a_missing_column_is_refused() -> None:
 
 
 def test_a_ccl_run_takes_few_megabytes(tmp_path: Path) -> None:
-    """Six languages of 2,500 test sentences after seven hops; DESIGN: about 1-2 MB per run."""
     generator = np.random.Generator(np.random.PCG64(0))
     rows = []
     for language in ("en", "de", "fr", "hi", "es", "th"):
@@ -73,7 +72,7 @@ def test_a_ccl_run_takes_few_megabytes(tmp_path: Path) -> None:
             tokens = int(generator.integers(3, 14))
             tags = np.where(generator.random(tokens) < 0.6, 0, generator.integers(0, 152, tokens))
             right = generator.random(tokens) < 0.8
-            found = np.where(right, tags, generator.integers(0, 152, tokens))
+            result = np.where(right, tags, generator.integers(0, 152, tokens))
             values = {"gold": int(generator.integers(114)), "predicted": int(generator.integers(114))}
             values |= {"log2_gold": -generator.exponential(), "log2_gold_tags": -10 * generator.exponential()}
             rows.append(
@@ -84,7 +83,7 @@ def test_a_ccl_run_takes_few_megabytes(tmp_path: Path) -> None:
                     "example_id": str(i),
                     "tokens": tokens,
                     "gold_tags": tags.tolist(),
-                    "predicted_tags": found.tolist(),
+                    "predicted_tags": result.tolist(),
                 }
             )
     path = tmp_path / "hop-1.parquet"

@@ -47,7 +47,6 @@ def test_events_are_appended(directory: RunDirectory) -> None:
 
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_a_torn_last_line_costs_that_line_alone(cut: int, directory: RunDirectory) -> None:
-    """Also where it ends inside a character of several bytes."""
     directory.event("started")
     directory.event("failed", error="คำ")
     content = directory.events.read_bytes()

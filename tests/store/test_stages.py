@@ -18,13 +18,13 @@ def fill(folder: Path) -> None:
 
 
 @pytest.fixture
-def told() -> list[str]:
+def output() -> list[str]:
     return []
 
 
 @pytest.fixture
-def store(tmp_path: Path, told: list[str]) -> StageStore:
-    return StageStore(tmp_path / "store", told.append)
+def store(tmp_path: Path, output: list[str]) -> StageStore:
+    return StageStore(tmp_path / "store", output.append)
 
 
 def test_an_empty_store(store: StageStore) -> None:
@@ -33,7 +33,7 @@ def test_an_empty_store(store: StageStore) -> None:
     assert list(store.all_keys()) == []
 
 
-def test_what_is_put_is_there(store: StageStore, told: list[str]) -> None:
+def test_what_is_put_is_there(store: StageStore, output: list[str]) -> None:
     folder = store.put(KEY, FACTS, fill)
     assert folder == store.get(KEY) == store.root / KEY[:2] / KEY
     assert store.has(KEY)
@@ -44,11 +44,10 @@ def test_what_is_put_is_there(store: StageStore, told: list[str]) -> None:
     assert sorted(facts["files"]) == ["facts.json", "weights.safetensors"]
     assert list(store.all_keys()) == [KEY]
     assert store.damaged(KEY) is None
-    assert told == []
+    assert output == []
 
 
 def test_a_stage_is_put_once(store: StageStore) -> None:
-    """The second of two processes that made the same stage leaves the first's in place."""
     store.put(KEY, FACTS, fill)
     store.put(KEY, {**FACTS, "hop": "de"}, lambda folder: (folder / "other").touch() or None)
     assert store.facts(KEY)["hop"] == "en"
@@ -107,7 +106,7 @@ DAMAGE: list[tuple[str, Callable[[Path], None]]] = [
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE, ids=lambda value: getattr(value, "__name__", value))
 def test_damage_is_found_said_and_repaired(
-    name: str, damage: Callable[[Path], None], store: StageStore, told: list[str]
+    name: str, damage: Callable[[Path], None], store: StageStore, output: list[str]
 ) -> None:
     path = store.put(KEY, FACTS, fill) / name
     before = path.read_bytes()
@@ -115,8 +114,8 @@ def test_damage_is_found_said_and_repaired(
     assert not path.is_file() or path.read_bytes() != before
     assert store.damaged(KEY) == name
     assert store.get(KEY) is None
-    assert len(told) == 1
-    assert str(path) in told[0]
+    assert len(output) == 1
+    assert str(path) in output[0]
     # It is gone, so the stage can be made again.
     assert not store.has(KEY)
     store.put(KEY, FACTS, fill)
