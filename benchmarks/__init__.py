@@ -1,1 +1,1 @@
-"""Benchmarks: ratios, each of two things timed in turn in one process, so that the machine's mood cancels out."""
+"""Benchmarks: ratios of two times that are measured alternately in one process, so the machine's load cancels out."""

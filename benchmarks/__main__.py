@@ -1,23 +1,23 @@
-"""``make bench``: what xclrun costs over doing the same by hand. Prints a table and writes ``benchmarks/results.json``.
+"""``make bench``: the overhead of xclrun over plain code for the same work; writes ``benchmarks/results.json``.
 
-- training steps: those of a strategy over a bare loop's (`benchmarks.steps`);
-- evaluation: prediction rows of a split over bare forward passes and decoding on the same length-sorted batches;
-- a step with a trimmed vocabulary over one with the whole (`benchmarks.trimming`);
-- adapting heads in 40 buckets on kept features over running the frozen encoder each time (`benchmarks.features`);
-- MbPA's copies of the model, adapted many at a time, over one after another (`benchmarks.adapting`);
-- memory of language-specific parts over that of naive fine-tuning (`benchmarks.memory`);
-- a training step on packed batches over one on padded ones, and evaluation in batches of like lengths over one in
-  batches as sentences come (`benchmarks.packing`);
-- what is written and read at a hop's end over its training (`benchmarks.ends`);
-- operators of a step over those before the CRF's likelihood was one of matrix products (`benchmarks.operators`);
-- that likelihood and its gradient over pytorch-crf's (`benchmarks.crf`);
-- a job whose hops are all shared: seconds;
-- what a person waits for: CPU seconds of help, plans, status, reports (`benchmarks.waits`), and planning 7,200 runs;
-- ``make demo`` after installation: seconds in wall-clock time, so with nothing next to it.
+- training steps of a strategy / of a plain loop (`benchmarks.steps`);
+- evaluation: prediction rows of a split / plain forward passes and decoding on the same length-sorted batches;
+- a step with a trimmed vocabulary / with the full one (`benchmarks.trimming`);
+- adapting heads in 40 buckets on stored features / with the frozen encoder each time (`benchmarks.features`);
+- MbPA's copies of the model, adapted many at a time / one after another (`benchmarks.adapting`);
+- memory of language-specific parts / of naive fine-tuning (`benchmarks.memory`);
+- a training step on packed / padded batches, and evaluation in batches of similar lengths / in the order of the data
+  (`benchmarks.packing`);
+- reading and writing at the end of a hop / its training (`benchmarks.ends`);
+- operators of a step / of an implementation of the CRF likelihood without matrix products (`benchmarks.operators`);
+- that likelihood and its gradient / those of pytorch-crf (`benchmarks.crf`);
+- a job with only shared hops: seconds;
+- waiting times of users: CPU seconds of help, plans, status, reports (`benchmarks.waits`), and planning 7,200 runs;
+- ``make demo`` after installation: seconds in wall-clock time, without a comparison.
 
-Reports of 10⁴ runs and more take too long for here: `benchmarks.scale` has their bars.
+`benchmarks.scale` measures reports of 10⁴ runs and more, which take too long here.
 
-The data is mtop16 where the public data is next to the project (or at XCLRUN_SHARED), else mini.
+The data is mtop16 if the public data is next to the project (or at XCLRUN_SHARED), otherwise mini.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ Benchmark = tuple[str, float | None, Callable[[], Found]]
 
 
 def evaluation(overrides: Sequence[str], outputs: Path) -> Found:
-    """Time the evaluation of a split against bare forward passes and decoding."""
+    """Time the evaluation of a split against plain forward passes and decoding."""
     bench = StageGraph(
         plan_runs([*overrides, "tracking=none", f"paths.outputs={outputs}"])[0], Listener(), StopFlag()
     ).bench
@@ -108,7 +108,7 @@ def evaluation(overrides: Sequence[str], outputs: Path) -> Found:
 
 
 def shared_job(outputs: Path) -> Found:
-    """Return the seconds that a job takes whose hops are all in the store."""
+    """Return the seconds of a job whose hops are all in the store."""
     small = ["experiment=smoke", "tracking=none", f"paths.outputs={outputs}"]
     [first] = plan_runs([*small, "strategy=naive"])
     execute(first, Listener(), StopFlag())
@@ -133,7 +133,7 @@ def planning(outputs: Path) -> Found:
 
 
 def demo(outputs: Path) -> Found:
-    """Return the seconds by the clock that ``make demo`` takes once all is installed, on all cores of the machine."""
+    """Return the wall-clock seconds of ``make demo`` after installation, on all cores of the machine."""
     outputs.mkdir()
     entry = [["sweep=demo", f"paths.outputs={outputs}", "-m"], ["report", "demo", "--outputs", str(outputs)]]
     sweep, report = (command(arguments, outputs) for arguments in entry)
@@ -143,7 +143,7 @@ def demo(outputs: Path) -> Found:
 
 
 def with_threads(number: int, measure: Callable[[], Found]) -> Found:
-    """Measure with a number of threads, and go back to one."""
+    """Measure with a number of threads, then reset it to one."""
     torch.set_num_threads(number)
     try:
         return measure()
@@ -152,7 +152,7 @@ def with_threads(number: int, measure: Callable[[], Found]) -> Found:
 
 
 def data() -> tuple[str, list[str]]:
-    """Return the name of the data at hand, and how it is chosen."""
+    """Return the name of the available data, and the overrides that select it."""
     folder = Path(os.environ.get("XCLRUN_SHARED", Path(__file__).parents[2] / "shared" / "data")) / "mtop16"
     if not folder.is_dir():
         return "mini", []
@@ -230,11 +230,11 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
     for kind, most, measure in waits(outputs / "waits"):
         yield f"waiting for {kind}, CPU seconds", most, measure
     yield "waiting for a plan of 7,200 runs, CPU seconds", PLANNING_AIM, lambda: planning(outputs / "plan")
-    yield "make demo, seconds by the clock", DEMO_AIM, lambda: demo(outputs / "demo")
+    yield "make demo, wall-clock seconds", DEMO_AIM, lambda: demo(outputs / "demo")
 
 
 def shown(result: Found, aim: float | None) -> str:
-    """Return one result for a person, next to its aim."""
+    """Format a result and its target."""
     if "seconds" in result:
         text = f"{result['seconds']:.2f}"
         if "first" in result:
@@ -255,7 +255,7 @@ def _verdict(value: float, aim: float | None) -> str:
 
 
 def main() -> None:
-    """Run all benchmarks, or those whose names hold a word."""
+    """Run all benchmarks, or those whose names contain a word."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("only", nargs="*", help="words, one of which is in the name; default: all")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")

@@ -1,10 +1,10 @@
-"""MbPA's adapted predictions over the same for one test example after another, on a copy of the whole model.
+"""MbPA's adapted predictions for a batch / for one test example after another, on a copy of the whole model.
 
-Both sides take L steps of gradient descent on K neighbours for each example, then predict it. Which examples are
-neighbours changes no time, so that keys are drawn at random.
+Both sides take L steps of gradient descent on K neighbours of each example, then predict it. The choice of neighbours
+does not affect times, so keys are random.
 
-On one CPU core, K = 25 sentences are already as much as a step can take at once, and nothing is gained (ratios of 1.0
-to 1.3 were seen); with K = 4, where steps are small, 0.6. No GPU has measured it yet.
+On one CPU core there is no gain with K = 25 sentences, which already use the core fully (ratios of 1.0 to 1.3); with
+K = 4 the ratio is 0.6. It has not been measured on a GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the end of a hop costs next to its training: writing checkpoints, stages, predictions and the run's own files.
+"""File operations at the end of a hop / its training: checkpoints, stages, predictions and files of the run.
 
-Of a short hop, where it weighs most; evaluation is not counted, nor the strategy's own work (a memory, Fisher
-information). Runs are sent to MLflow by their own process, while the next hop trains.
+Measured on a short hop, where they matter most. Evaluation and work of the strategy (memory, Fisher information) are
+excluded. A separate process sends runs to MLflow during the next hop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILES: tuple[tuple[Any, str], ...] = (
 
 
 class _Clock:
-    """Seconds of calls, those inside another one not counted again."""
+    """Measures the seconds of calls; nested calls count once."""
 
     def __init__(self) -> None:
         self.seconds, self.depth = 0.0, 0

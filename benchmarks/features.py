@@ -1,17 +1,15 @@
-"""Adapting heads in many buckets on kept features, over running the frozen encoder for every sentence each time.
+"""Adapting heads in many buckets on stored features / with the frozen encoder on every sentence each time.
 
-Both sides adapt one source model, K = 1, for 50 epochs with a look at the dev set after each, and are evaluated on the
-test sets of source and target. Not all of it is run, since most of it is the same again:
+Both sides adapt one source model, K = 1, for 50 epochs with an evaluation on dev after each, and are evaluated on the
+test sets of source and target. Only a part is run, and the rest is extrapolated:
 
-- on features, the first bucket, which also makes those of dev and test, and three more: the others take the mean of
-  these three;
-- without, one bucket over 1 and over 3 epochs: a further epoch takes half the difference, and the other buckets take as
-  long.
+- with features: the first bucket, which also computes the features of dev and test, and three more, whose mean is the
+  time of the others;
+- without: one bucket with 1 and with 3 epochs; another epoch takes half the difference, and other buckets take as long.
 
-The source model has learned little, which changes no time. Its training and evaluations are left out of both sides.
+The source model is hardly trained, which does not affect times. Its training and evaluations are excluded.
 
-Without a GPU, times are those that the process was given by the CPU: differences of seconds by the clock would be made
-of what else the machine does.
+Without a GPU, times are CPU seconds: wall-clock differences would depend on other processes.
 """
 
 from __future__ import annotations

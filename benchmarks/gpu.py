@@ -1,26 +1,25 @@
-"""``python -m benchmarks.gpu``: training on a GPU, timed against a plain loop and against what the hardware can do.
+"""``python -m benchmarks.gpu``: training on a GPU, compared with a plain loop and with the limits of the hardware.
 
-One command; prints what it measures and writes ``benchmarks/gpu.json``, with the GPU's name. Parts that take seconds
-and could show that something is wrong come first. A part that fails is reported with its error, and the others still
-run:
+One command prints the results and writes ``benchmarks/gpu.json`` with the GPU's name. Parts that take seconds and can
+reveal errors come first. The error of a failed part is reported, and the others still run:
 
-- ``rates``: what the GPU multiplies (fp32, bf16; FLOP/s) and copies (bytes/s);
-- ``broken``: whether a process notices that an assertion failed on the device, and that memory is short;
-- ``repeated``: whether the same run gives the same predictions twice, and when it is stopped inside a hop and resumed:
-  of ``er``, of ``ewc_online`` and on long sentences; with CUDA graphs and without, and with PyTorch's default kernels
-  in place of deterministic ones;
-- ``recorded``: largest difference of weights after steps that were recorded from those after steps that were not;
+- ``rates``: throughput of matrix products (fp32, bf16; FLOP/s) and copies (bytes/s);
+- ``broken``: whether a process detects a failed assertion on the device, and insufficient memory;
+- ``repeated``: whether a run gives identical predictions when it is repeated, and when it is interrupted in a hop and
+  resumed: with ``er``, ``ewc_online`` and long sentences; with and without CUDA graphs, and with PyTorch's default
+  kernels instead of deterministic ones;
+- ``recorded``: largest difference of weights between recorded and other steps;
 - ``agreement``: largest difference of logits and emissions from the CPU's, fp32;
-- ``operators``: of a step, and what waits in it (`benchmarks.operators`);
+- ``operators``: operators of a step, and those that wait for the device (`benchmarks.operators`);
 - ``evaluation``, ``packing``, ``ends``: as in ``make bench``;
-- ``steps``: training steps over those of a bare fp32 Hugging Face loop on the same batches (`benchmarks.steps`), and
-  over the floor: 6 FLOP per weight of the body and position at the measured rate, Adam's bytes at the measured
-  bandwidth; of every strategy that does something in a step, in fp32, tf32 and bf16, with CUDA graphs and without, and
-  with PyTorch's default kernels in place of deterministic ones;
-- ``workers``: seconds that 8 runs take in 1, 2, 4 and 8 processes on the one GPU.
+- ``steps``: training steps / those of a plain fp32 Hugging Face loop on the same batches (`benchmarks.steps`), and / a
+  lower bound: 6 FLOP per weight of the body and position at the measured rate, Adam's bytes at the measured bandwidth;
+  for every strategy that acts in a step, in fp32, tf32 and bf16, with and without CUDA graphs, and with PyTorch's
+  default kernels instead of deterministic ones;
+- ``workers``: seconds of 8 runs in 1, 2, 4 and 8 processes on one GPU.
 
-Models have random weights and the pieces of the data: 12 layers × 768 (mBERT, XLM-R base), 24 × 1024 (XLM-R large).
-``--cpu`` goes through all of it on tiny shapes without a GPU: a rehearsal, whose numbers say nothing.
+Models have random weights and the subwords of the data: 12 layers × 768 (mBERT, XLM-R base), 24 × 1024 (XLM-R large).
+``--cpu`` rehearses all parts on tiny shapes without a GPU; its numbers are meaningless.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ def step(plan: Plan, strategy: str, overrides: Sequence[str], way: str, outputs:
     """Return a strategy's step over the bare fp32 loop's, and over the floor.
 
     Raises:
-        RunError: the rates, of which the floor is made, were not measured.
+        RunError: the rates for the lower bound were not measured.
     """
     if not measured:
         raise RunError("the rates of the hardware were not measured")

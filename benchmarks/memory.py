@@ -1,8 +1,7 @@
-"""Memory of a training with language-specific parts over that of naive fine-tuning.
+"""Memory of a training with language-specific parameters / of naive fine-tuning.
 
-On a GPU: the most that torch had on it. Elsewhere: how far the greatest resident size of its own process goes
-beyond what it had before the model was there. The system's own count of that size (``ru_maxrss``) does not do: on Linux
-a process inherits that of the one that started it.
+On a GPU: torch's maximum allocated memory. On a CPU: the increase of the maximum resident size of a separate process
+after the model is created. ``ru_maxrss`` cannot be used: on Linux a process inherits it from its parent.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Of the hop with which a stream's first language-specific parts have been left behind.
+# Index of the first hop after one with language-specific parameters.
 HOP = 2
 STEPS = 3
 STATUS = Path("/proc/self/status")

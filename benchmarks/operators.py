@@ -1,7 +1,7 @@
-"""What a training step asks of the device, counted without one: operators, and what would wait for the device.
+"""Number of operators in a training step, and of those that wait for the device, counted without a GPU.
 
-Each operator that computes or copies is at least one kernel launch on a GPU; views cost none. What gives the host a
-value, or a tensor whose size depends on values, waits until the device has done all before it.
+Each operator that computes or copies is at least one kernel launch on a GPU; views are free. An operator that returns a
+value to the host, or a tensor whose size depends on values, waits for all earlier work of the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.steps import EVERY_K, Enough, a_hop
 from xclrun.train.progress import Listener, Progress
 
-# Operators that cannot end before the device has; indexing waits where an index is a mask.
+# Operators that wait for the device; indexing waits if an index is a mask.
 WAITING = (
     "_local_scalar_dense",
     "is_nonzero",

@@ -1,11 +1,10 @@
-"""An outputs folder that is made, not trained: run directories as a study of any size leaves them.
+"""A simulated outputs folder: run directories of a study of any size, without training.
 
-10 strategies × 6 orders × as many seeds as it takes, with the reference runs and some that were interrupted, as one
-sweep; 7 hops × 6 languages × 300 test sentences each, as a cut of MTOP has. The files of each run are its own but for
-the predictions, of which there are `DRAWS` for each strategy and order: further runs hard-link those, so that 10⁵ runs
-take gigabytes and minutes, not a hundred and hours. What reads them sees files like all others.
+10 strategies × 6 orders × any number of seeds as one sweep, with reference runs and some interrupted runs; 7 hops ×
+6 languages × 300 test sentences each, as in a subset of MTOP. Each strategy and order has `DRAWS` different prediction
+files, which further runs share as hard links, so 10⁵ runs take minutes and gigabytes instead of hours and hundreds.
 
-Or the runs of ``sweep=massive``: streams over 51 languages, with predictions of all their test sentences.
+Alternatively, the runs of ``sweep=massive``: streams over 51 languages, with predictions of all their test sentences.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Packed batches over padded ones in training, and batches of like lengths over mixed ones in evaluation.
+"""Packed / padded batches in training, and batches of similar / mixed lengths in evaluation.
 
-Both sides of a ratio take the same batches of the same sentences in turn: with one thread in CPU seconds of this
-process, which others on the machine change little; with more by the clock, since threads that wait for one another use
-CPU seconds too. A training step is a forward pass, a backward pass and Adam's update.
+Both sides of a ratio process the same batches alternately. Times are CPU seconds with one thread, which other processes
+hardly affect, and wall-clock seconds with more, since waiting threads use CPU time too. A training step is a forward
+pass, a backward pass and Adam's update.
 
-Batches differ in what they have to gain: one long sentence makes the others' padding. So both ratios are of the seconds
-that all batches take, which is that of sentences a second, and not medians of batches.
+The gain varies between batches, since one long sentence pads all others. So both ratios compare the total time of all
+batches, not medians.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Questions made of sentences with slots: a small set in SQuAD's layout, to see a model learn to answer.
+"""Create questions from sentences with slots: a small dataset in SQuAD's format, to test question answering.
 
     python -m benchmarks.questions FOLDER dataset=mtop dataset.root=DIR [dataset.languages=[en,de] …]
     xclrun dataset=questions dataset.root=FOLDER order=[en,de]
 
-Of each sentence the slots whose name it has once are asked for: ``remind me on Monday`` and ``date time ?`` give
-``on Monday``. Questions are the names of slots, so they are English in every language. Limits such as
-``dataset.max_train`` count sentences. Whatever the sentences' licence says holds for the questions too.
+Each question asks for a slot whose name occurs once in the sentence: ``date time ?`` about ``remind me on Monday`` has
+the answer ``on Monday``. Questions are names of slots, so they are English in every language. Limits such as
+``dataset.max_train`` count sentences. The licence of the sentences applies to the questions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def places(example: Example) -> list[tuple[int, int]]:
     """Return the first character of each word in the text, and the one after its last.
 
     Raises:
-        ValueError: a word does not are in the text.
+        ValueError: a word is not in the text.
     """
     text, at, result = example.whole, 0, []
     for word in example.tokens:

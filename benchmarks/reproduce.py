@@ -1,11 +1,11 @@
-"""``python -m benchmarks.reproduce PAGE DATA``: does a run of a result page, done again, give the page's counts?
+"""``python -m benchmarks.reproduce PAGE DATA``: reproduce a run of a result page and compare its counts.
 
-A page that has the score matrices of its runs next to it (``NAME-matrices.csv``) also prints the commands that made
-them. One run is drawn, found again among what these commands plan with today's code, done from the data in a folder of
-its own, where nothing is shared with runs that were there, and its matrices compared with the page's, count by count.
+A page with the score matrices of its runs (``NAME-matrices.csv``) also lists the commands of the runs. One run is
+drawn, identified among the runs that these commands plan with the current code, and executed in an empty folder,
+without shared stages. Its matrices are compared with those of the page, count by count.
 
-On a CPU of the same kind all counts are the same. On another machine, or a GPU, sums are rounded in another order, and
-trainings drift apart: then it says how many counts differ, and by how many points at most.
+On a CPU of the same kind all counts are equal. Another machine or a GPU gives slightly different floating-point
+results, and trainings diverge: then the number of different counts and the largest difference in points are printed.
 """
 
 from __future__ import annotations

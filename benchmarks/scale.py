@@ -1,10 +1,10 @@
-"""``python -m benchmarks.scale 1000 10000 100000``: what commands take on made outputs folders of so many runs.
+"""``python -m benchmarks.scale 1000 10000 100000``: cost of commands on simulated outputs of these numbers of runs.
 
-Each command is its own process; CPU seconds, wall seconds and the most memory are printed, and the CPU seconds as
-a ratio to work that never changes, timed before and after (`benchmarks.timing.calibration`); of a report also as a
-share of what it may take. A report reads what each run has counted; one sweep is 62 runs among all, and its first
-report also makes the index of the others. With ``--keep DIR`` the folders are kept and taken up again; ``--massive``:
-also one of the runs of ``sweep=massive``, 51 languages each.
+Each command is a separate process. CPU seconds, wall-clock seconds and maximum memory are printed, and the CPU seconds
+relative to a constant workload, timed before and after (`benchmarks.timing.calibration`); for a report also relative to
+its limit. A report reads the counts of each run. One sweep has 62 of the runs, and its first report also indexes the
+others. ``--keep DIR`` stores the folders and reuses them; ``--massive`` adds a folder with the runs of
+``sweep=massive``, with 51 languages each.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ BARS = {1100: (30.0, 4.0), 10_100: (120.0, 4.0)}
 
 @dataclass(frozen=True)
 class Taken:
-    """What a command took.
+    """Cost of a command.
 
     Attributes:
         code: its exit code.
         cpu, wall: seconds.
-        memory: the most that one of its processes held, in GB.
+        memory: maximum of one of its processes, in GB.
     """
 
     code: int

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.statistics``: how often the intervals of reports hold the truth, and their tests err.
+"""``python -m benchmarks.statistics``: coverage of the intervals of reports, and error rates of their tests.
 
 Simulated studies whose truth is known; the intervals and tests are those of `xclrun.analysis`. With ``--write`` the
 tables replace those in docs/statistics.md. Eleven CPU minutes; ``--studies 20`` for a quick run.

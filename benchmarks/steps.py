@@ -1,9 +1,9 @@
-"""A training step of a strategy over one of a bare loop: same encoder, heads, optimiser, precision and padded batches.
+"""A training step of a strategy / of a plain loop with the same encoder, heads, optimiser, precision and batches.
 
-The strategy is in a hop with three languages before it, the mean of a stream of six. After each main step of the
-product's loop, with all that the strategy adds to it, a bare loop takes one on a copy of the model and the same
-sentences; the two are a pair. Steps at which a memory is due are distinguished from the others, and the ratio for the
-paper's k = 100 is put together from both: (99 · plain + due) / 100.
+The hop has three earlier languages, the mean for a stream of six. After each step of the training loop, including the
+strategy's work, a plain loop takes a step on a copy of the model with the same sentences; the two form a pair. Steps
+that use a memory are separated from the others, and the ratio for the paper's k = 100 combines both:
+(99 · plain + due) / 100.
 """
 
 from __future__ import annotations

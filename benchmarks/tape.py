@@ -1,8 +1,8 @@
-"""A CUDA graph without a GPU: the operators of a step are written down, and run again on the same memory.
+"""Emulation of a CUDA graph without a GPU: it records the operators of a step and repeats them on the same memory.
 
-As in a graph, a repetition knows nothing of the code that was recorded: operators and their numbers are those of the
-recording, each reads and writes the memory that it had then, and what waits for the device cannot be recorded. Unlike a
-graph, it is as slow as the step, and recording takes the step too: the first repetition does nothing.
+As in a graph, a repetition does not run the recorded code: it uses the operators, numbers and memory of the recording,
+and operators that wait for the device cannot be recorded. Unlike a graph, it is as slow as the step, and recording
+executes the step: the first repetition does nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ratios of times that were taken in turn, so that what slows the machine down slows both sides."""
+"""Ratios of times that are measured alternately, so the load of the machine affects both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training step with a trimmed vocabulary over the same with the whole one, at mBERT's size with random weights."""
+"""A training step with a trimmed / the full vocabulary, at mBERT's size with random weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a person waits for: CPU seconds of commands, each its own process, the median of several.
+"""Waiting times of users: median CPU seconds of commands in separate processes.
 
-Commands that read runs read made ones (`benchmarks.outputs`); a sweep that has finished is trained once, in small.
+Commands that read runs use simulated ones (`benchmarks.outputs`); a small finished sweep is trained once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much of the code a command walks through: files and functions of xclrun that it enters.
+"""Size of the code behind a command: files and functions of xclrun that it enters.
 
 A reader who wants to follow one command has to read these. Four walks, each its own process with a user's
 defaults: a run to its first optimiser step, a job to ``sbatch``, a report of two runs, and a command whose runs have

@@ -1,4 +1,4 @@
-"""What a person is told while runs go: where they go on, what was theirs, the time left; no minute is silent."""
+"""Console output of running sweeps: resumed hops, the time left, and a line at least every minute."""
 
 from __future__ import annotations
 

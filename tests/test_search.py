@@ -1,4 +1,4 @@
-"""Searches: what is searched; that a killed one goes on as an undisturbed one; that no test score is seen before."""
+"""Searches: their space, identical results after a kill, and hidden test scores."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs that are killed in chosen places, in children forked from a process that has imported everything.
+"""Runs that are killed at chosen places, in children forked from a process with all imports.
 
-A script, so that no process of the test runner is forked. ``python faults.py NAME ARGUMENT…`` prints one JSON value;
-``python faults.py serve`` prints one for each line of its input, from a child of a process that imports once.
+A script, since the process of the test runner cannot be forked safely. ``python faults.py NAME ARGUMENT…`` prints one
+JSON value; ``python faults.py serve`` prints one per line of its input, computed in a forked child.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TINY = (
 
 
 class Faults:
-    """Counts the places in which a process changes files, and kills it in the ``at``-th."""
+    """Counts the places where a process changes files, and kills it at place ``at``."""
 
     def __init__(self, at: int) -> None:
         self.at, self.count = at, 0
@@ -50,7 +50,7 @@ class Faults:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def install(self) -> None:
-        """Come before every call that changes a file, and into the middle of every write."""
+        """Wrap every call that changes a file, and split every write."""
         for name in ("replace", "rename", "fsync", "unlink", "rmdir", "mkdir", "chmod", "utime"):
             setattr(os, name, self._before(name, getattr(os, name)))
         create, open_file = os.open, io.open
@@ -75,7 +75,7 @@ class Faults:
 
 
 class Torn:
-    """A file whose every write has a middle."""
+    """A file that splits every write in two."""
 
     def __init__(self, file: Any, faults: Faults) -> None:
         self.file, self.faults = file, faults
@@ -98,12 +98,12 @@ class Torn:
 
 
 def kills(strategy: str, folder: str, number: str, *extra: str) -> dict[str, Any]:
-    """Kill a run at random instants, as `xclrun selftest` does, but until it was done ``number`` times."""
+    """Kill a run at random times, like `xclrun selftest`, ``number`` times."""
     return vars(selftest.kill_test(strategy, kills=int(number), seed=7, folder=Path(folder), extra=extra))
 
 
 def writes(strategy: str, folder: str, every: str) -> dict[str, Any]:
-    """Kill a run in every ``every``-th place in which it changes a file, go on with it, and compare."""
+    """Kill a run at every ``every``-th place where it changes a file, resume it, and compare."""
     from xclrun.store.prune import damaged
 
     selftest.import_everything()
@@ -142,7 +142,7 @@ def writes(strategy: str, folder: str, every: str) -> dict[str, Any]:
 
 
 def averages(folder: str, every: str) -> dict[str, Any]:
-    """Kill `xclrun average` in every ``every``-th place in which it changes a file, give it again, and compare."""
+    """Kill `xclrun average` at every ``every``-th place where it changes a file, repeat it, and compare."""
     from xclrun.store.prune import damaged, entries
     from xclrun.train.average import average, weights_of
     from xclrun.train.progress import Listener
@@ -191,7 +191,7 @@ def averages(folder: str, every: str) -> dict[str, Any]:
 
 
 def broken(folder: str) -> bool:
-    """Whether the selftest calls a run equal that forgets its optimiser when it is continued."""
+    """Return whether the selftest accepts a run that loses its optimiser state when it is resumed."""
     from xclrun.train import loop
 
     loop.load_optimizer_state = lambda optimizer, model, tensors: None
@@ -199,7 +199,7 @@ def broken(folder: str) -> bool:
 
 
 def together(folder: str, count: str, victim: str, *overrides: str) -> dict[str, Any]:
-    """Give one command to several processes at once; the ``victim``-th (from 1; 0: none) dies in its first training."""
+    """Run a command in several processes at once; number ``victim`` (from 1; 0: none) dies in its first training."""
     selftest.import_everything()
     began = time.monotonic()
     roles = ["bystander" if int(victim) else "none"] * int(count)
@@ -223,9 +223,9 @@ def _start(role: str, log: Path, overrides: Sequence[str]) -> int:
 
 
 def command(role: str, log: Path, overrides: Sequence[str]) -> int:
-    """Run a command, and note the key of every training that is done to its end.
+    """Run a command, and log the key of every completed training.
 
-    A ``victim`` dies in its first training; a ``bystander`` waits for that, so that there is one on any machine.
+    A ``victim`` dies in its first training; a ``bystander`` waits for that.
     """
     from xclrun.cli import main
     from xclrun.train.loop import HopTraining
@@ -253,7 +253,7 @@ def command(role: str, log: Path, overrides: Sequence[str]) -> int:
 
 
 def dies_after_checkpoint(number: str, *overrides: str) -> int:
-    """Run a command that dies when it has saved its ``number``-th checkpoint; return how it ended."""
+    """Run a command that dies after its ``number``-th checkpoint; return its exit code."""
     from xclrun.cli import main
     from xclrun.train.checkpoint import Checkpoints
 
@@ -271,7 +271,7 @@ def dies_after_checkpoint(number: str, *overrides: str) -> int:
 
 
 def alone(log: str, role: str, *overrides: str) -> int:
-    """Run a command in this very process."""
+    """Run a command in this process."""
     return command(role, Path(log), overrides)
 
 
@@ -281,10 +281,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def serve() -> None:
-    """Call the functions that the lines of the input name, each in a child, and print what they find, a line each."""
+    """Call the function in each line of the input, in a child, and print its result as one line."""
     selftest.import_everything()
     answers = os.fdopen(os.dup(1), "w")
-    # What functions print is no answer.
+    # Output of the functions goes to standard error.
     os.dup2(2, 1)
     for line in sys.stdin:
         read, write = os.pipe()

@@ -1,4 +1,4 @@
-"""Files of the store that are damaged, a disk that is full: said in a line, and the same command mends it."""
+"""Damaged files of the store and a full disk: reported in one line, and the same command recovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow away, locked or damaged: training neither waits nor fails, and `xclrun sync` sends it later."""
+"""MLflow unreachable, locked or damaged: training neither waits nor fails, and `xclrun sync` sends the runs later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asked to stop by a signal in the middle of a hop: a checkpoint, the right exit code, and the same command goes on."""
+"""A signal in the middle of a hop: a checkpoint, the exit code, and the same command resumes."""
 
 from __future__ import annotations
 

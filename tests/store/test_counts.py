@@ -1,4 +1,4 @@
-"""Score matrices come from checked prediction files; what a run wrote of their counts never changes a number."""
+"""Score matrices are computed from verified prediction files, and stored counts give the same numbers."""
 
 from __future__ import annotations
 

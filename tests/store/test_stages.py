@@ -1,4 +1,4 @@
-"""The store of stages: what is there is whole, and what is damaged counts as absent and can be made again."""
+"""The store of stages: entries are complete, and damaged ones count as absent."""
 
 from collections.abc import Callable
 from pathlib import Path
