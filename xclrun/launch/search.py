@@ -115,11 +115,7 @@ class Search:
 
 
 def plan_search(space: Space, launcher: Launcher) -> Search:
-    """Validate a search: its settings, its values as far as possible, and the dev scores that it needs.
-
-    Raises:
-        UsageError: the search cannot run.
-    """
+    """Validate a search: its settings, its values as far as possible, and the dev scores that it needs."""
     require("optuna", SWEEPER, "search")
     _check_settings(space.settings)
     # Before the check of the launcher, which fails on a machine without Slurm.
@@ -161,11 +157,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def _objective(name: str, runs: Sequence[Run]) -> Objective:
-    """Return the dev score that compares settings.
-
-    Raises:
-        UsageError: the runs do not have these dev scores, or those of other weights than they test.
-    """
+    """Return the dev score that compares settings."""
     available = objectives()
     if name == DEV:
         name = "dev_fp" if _points_lacking(runs) is None else "dev_learnt"
@@ -250,13 +242,7 @@ def search_forecast(search: Search, width: int | None = None) -> tuple[dict[str,
 
 
 def search(space: Space, launcher: Launcher) -> None:
-    """Run all trials of a search; print the best setting on dev.
-
-    Raises:
-        UsageError: the search cannot run; nothing was computed.
-        SweepFailed: no setting, or only one, could be scored.
-        Stopped: a signal was received; the same command resumes the search.
-    """
+    """Run all trials of a search; print the best setting on dev."""
     with if_slow("xclrun: reading the data and planning …", terminal_only=True):
         planned = plan_search(space, launcher)
     launcher.check_runs(planned.probe)

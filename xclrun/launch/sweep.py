@@ -130,11 +130,6 @@ def launch(composed: Sequence[Composed], launcher: Launcher) -> None:
     """Plan, validate, announce and record the jobs of a command as a sweep, and pass it to the launcher.
 
     A failed run does not stop the others. Finished runs are skipped.
-
-    Raises:
-        UsageError: a job or the launcher is invalid; nothing was computed.
-        SweepFailed: some runs failed.
-        Stopped: a signal was received; the same command resumes the sweep.
     """
     launcher.check()
     with if_slow("xclrun: reading the data and planning …", terminal_only=True):
@@ -149,11 +144,7 @@ def launch(composed: Sequence[Composed], launcher: Launcher) -> None:
 
 
 def plan_sweep(composed: Sequence[Composed]) -> Sweep:
-    """Plan all jobs of a command.
-
-    Raises:
-        UsageError: a job is invalid; nothing was written.
-    """
+    """Plan all jobs of a command."""
     if len(folders := {job.config.paths.outputs for job in composed}) > 1:
         raise UsageError(f"paths.outputs={','.join(sorted(folders))}: a sweep needs a single folder")
     runs = plan_jobs(job.config for job in composed)
@@ -162,11 +153,7 @@ def plan_sweep(composed: Sequence[Composed]) -> Sweep:
 
 
 def given_name(composed: Sequence[Composed]) -> str | None:
-    """Return the name of the sweep in a command, or None.
-
-    Raises:
-        UsageError: the command has several names, or an invalid one.
-    """
+    """Return the name of the sweep in a command, or None."""
     if len(names := {job.config.sweep_name for job in composed}) > 1:
         raise UsageError(f"sweep_name={','.join(sorted(map(str, names)))}: a command needs a single name")
     named = {text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")}
@@ -209,9 +196,6 @@ def conclude(sweep: Sweep, tried: Sequence[Run], seconds: float, unsent: str = "
     Args:
         tried: the runs of this attempt.
         unsent: reason why some runs were not sent to the tracker (`BackgroundMirror.problem`).
-
-    Raises:
-        SweepFailed: some runs have failed.
     """
     failed = [run for run in tried if not run.directory.finished]
     if sweep.blind:

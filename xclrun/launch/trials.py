@@ -50,10 +50,6 @@ class Trials:
     Args:
         name: identity of the search; only this search can continue its journal.
         journal: Optuna's journal, which one process at a time may open; None: in memory.
-
-    Raises:
-        UsageError: Optuna is not installed, or the journal belongs to another search.
-        RunError: the journal is damaged.
     """
 
     def __init__(self, space: Space, name: str, higher_is_better: bool, journal: Path | None = None) -> None:

@@ -102,10 +102,6 @@ def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since:
 
     Runs that wait for another process come last. Runs that have failed after ``since`` (seconds since the epoch), in
     another worker of the same command, are skipped.
-
-    Raises:
-        Stopped: a signal was received.
-        Broken: the GPU is unusable for this process; the remaining runs were not started.
     """
     queue, deferred = deque(runs), 0
     while queue:
@@ -156,11 +152,7 @@ def _execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool
 
 
 def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
-    """Train hops that several runs share before the runs, which report failures.
-
-    Raises:
-        Stopped: a signal was received.
-    """
+    """Train hops that several runs share before the runs, which report failures."""
     from xclrun.train.execute import make_stages
     from xclrun.train.stop import stop_on_signals
 
@@ -184,11 +176,7 @@ def _debug() -> None:
 def work_in_processes(
     runs: Sequence[Run], console: Console, mirror: BackgroundMirror, places: Sequence[str | None]
 ) -> None:
-    """Execute runs in worker processes, one per place: its GPU (as in CUDA_VISIBLE_DEVICES), or None.
-
-    Raises:
-        Stopped: a signal was received; the workers received it too and saved checkpoints.
-    """
+    """Execute runs in worker processes, one per place: its GPU (as in CUDA_VISIBLE_DEVICES), or None."""
     load(console)
     if len(places) > 1:
         share(runs)

@@ -86,12 +86,7 @@ class CachedFile:
                 path.unlink()
 
     def write(self, content: bytes) -> Path:
-        """Write the file unless it exists with this content, and remove versions with other content.
-
-        Raises:
-            UsageError: the folder is not writable.
-            RunError: the disk is full.
-        """
+        """Write the file unless it exists with this content, and remove versions with other content."""
         path = self.folder / f"{self.stem}-{hashlib.sha256(content).hexdigest()}{self.suffix}"
         if not is_intact(path):
             atomic_write(path, content)

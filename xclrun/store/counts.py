@@ -96,10 +96,6 @@ def write(
     """Count the prediction files of a run before it is marked as finished; arguments as of `count`.
 
     Writes nothing if they cannot be counted: reports then say why.
-
-    Raises:
-        UsageError: the folder is not writable.
-        RunError: the disk is full.
     """
     import pyarrow.parquet as pq
 

@@ -53,12 +53,7 @@ def sync_directory(path: Path) -> None:
 
 
 def atomic_write(path: Path, data: bytes | str, mode: int = 0o644) -> None:
-    """Write a file atomically: readers see either the old or the new content.
-
-    Raises:
-        UsageError: the folder is not writable.
-        RunError: the disk is full.
-    """
+    """Write a file atomically: readers see either the old or the new content."""
     content = data.encode() if isinstance(data, str) else data
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,12 +74,7 @@ def atomic_write(path: Path, data: bytes | str, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory that is renamed to ``path`` if the block succeeds; an existing ``path`` stays.
-
-    Raises:
-        UsageError: the folder is not writable.
-        RunError: the disk is full.
-    """
+    """Yield a temporary directory that is renamed to ``path`` if the block succeeds; an existing ``path`` stays."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=path.parent))

@@ -158,12 +158,7 @@ def _dev_scores(stage: dict[str, Any], epoch: dict[str, Any], slot_f1: str, metr
 
 
 def write_counts(directory: RunDirectory) -> None:
-    """Count the prediction files of a run before it is marked as finished, and write the counts for reports.
-
-    Raises:
-        UsageError: the folder is not writable.
-        RunError: the disk is full.
-    """
+    """Count the prediction files of a run before it is marked as finished, and write the counts for reports."""
     from xclrun.store.counts import write
 
     config, manifest = _config(directory), directory.read_manifest()

@@ -92,12 +92,7 @@ class StageStore:
         return read_json(self.path(key) / FACTS)
 
     def put(self, key: str, facts: dict[str, Any], fill: Callable[[Path], None]) -> Path:
-        """Write a stage: ``fill`` writes its files to a directory, which is then renamed to that of ``key``.
-
-        Raises:
-            UsageError: the store is not writable.
-            RunError: the disk is full; there is no directory of ``key``.
-        """
+        """Write a stage: ``fill`` writes its files to a directory, which is then renamed to that of ``key``."""
         folder = self.path(key)
         with atomic_directory(folder) as temporary:
             fill(temporary)

@@ -81,11 +81,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Mirror(Tracker):
-    """MLflow as a tracker of the runs under ``outputs``.
-
-    Raises:
-        RunError: MLflow is unreachable, or its database is damaged.
-    """
+    """MLflow as a tracker of the runs under ``outputs``."""
 
     def __init__(self, outputs: Path, tracking: TrackingConfig) -> None:
         from mlflow import MlflowClient

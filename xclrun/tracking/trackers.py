@@ -105,11 +105,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def send(self, update: Update) -> None:
-        """Send the unsent data of a run.
-
-        Raises:
-            RunError: the tracker is unreachable.
-        """
+        """Send the unsent data of a run."""
 
     def send_sweep(self, sweep: Mapping[str, Any]) -> None:  # noqa: B027
         """Send or update a sweep before its runs, if the tracker shows sweeps."""
@@ -145,9 +141,6 @@ class Tracker(ABC):
         Args:
             rebuild: send unchanged runs too.
             warn: called with a line about each unreadable run.
-
-        Raises:
-            RunError: the tracker is unreachable.
         """
         records = read_records(self.outputs, warn)
         chosen = [run for run in records if only is None or run.run_id in only]
@@ -186,12 +179,7 @@ class Tracker(ABC):
 
 
 def tracker(outputs: Path, tracking: TrackingConfig) -> Tracker:
-    """Return the tracker of a config.
-
-    Raises:
-        UsageError: its package is not installed.
-        RunError: it is unreachable.
-    """
+    """Return the tracker of a config."""
     require(TRACKERS[tracking.to].package, f"tracking={tracking.to}", tracking.to)
     module, _, name = _CLASSES[tracking.to].partition(":")
     instance: Tracker = getattr(importlib.import_module(module), name)(outputs, tracking)

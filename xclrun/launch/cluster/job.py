@@ -45,11 +45,7 @@ class PackJob:
     runs: list[Run] = field(default_factory=list, init=False)
 
     def __call__(self) -> None:
-        """Execute the pack.
-
-        Raises:
-            RunError: some runs failed.
-        """
+        """Execute the pack."""
         # Submitit's handler, which calls `checkpoint` and has Slurm requeue the job.
         requeue = signal.getsignal(signal.SIGUSR2)
         # First: an unhandled signal would end the job without a requeue.
