@@ -48,28 +48,21 @@ class Entry:
 
 
 def _size(path: Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def _old(path: Path) -> bool:
     return time.time() - path.stat().st_mtime > AGE
 
 
-def _references(outputs: Path) -> dict[str, list[bool]]:
-    """Return key → for each run that refers to it, whether it is finished."""
-    references: dict[str, list[bool]] = {}
-    for path in sorted((outputs / "runs").glob("*")):
-        directory = RunDirectory(path)
-        for key in directory.store_keys():
-            references.setdefault(key, []).append(directory.finished)
-    return references
-
-
 def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
     """Yield the entries of the store, and temporary files of `xclrun average`, which no resumed run removes."""
-    references = _references(outputs)
+    # Key → whether each run that refers to it is finished.
+    references: dict[str, list[bool]] = {}
+    for directory in map(RunDirectory, sorted((outputs / "runs").glob("*"))):
+        finished = directory.finished
+        for key in directory.store_keys():
+            references.setdefault(key, []).append(finished)
     for path in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         with contextlib.suppress(OSError):
             if path.name.startswith((TEMPORARY, CLOCK)) or (_LEASE.search(path.name) and _old(path)):
