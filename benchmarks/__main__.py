@@ -257,7 +257,7 @@ def _verdict(value: float, aim: float | None) -> str:
 def main() -> None:
     """Run all benchmarks, or those whose names contain a word."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("only", nargs="*", help="words, one of which is in the name; default: all")
+    parser.add_argument("only", nargs="*", help="words in the names of benchmarks; default: all")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")
     parser.add_argument("--steps", type=int, default=60, help="pairs of training steps (default: %(default)s)")
     options = parser.parse_args()

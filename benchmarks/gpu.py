@@ -78,7 +78,7 @@ class Plan:
 
     Attributes:
         device: ``cuda``, or ``cpu`` for a rehearsal.
-        given: dataset and device, for every run.
+        common: overrides of every run: dataset and device.
         sizes: name → overrides of a model's shape.
         batches: sentences in a batch.
         steps: main steps that are timed.
@@ -88,7 +88,7 @@ class Plan:
     """
 
     device: str
-    given: tuple[str, ...]
+    common: tuple[str, ...]
     sizes: dict[str, list[str]]
     batches: tuple[int, ...]
     steps: int
@@ -103,11 +103,11 @@ class Plan:
             small = ("dataset.max_train=110", "dataset.max_eval=4", "runtime.device=cpu")
             ways = {"fp32": [], "bf16": ["trainer.precision=bf16"]}
             return cls("cpu", small, {"tiny": []}, (16,), 10, 64, 1 << 16, ways, (1, 2))
-        given = (*data()[1], "runtime.device=cuda")
+        settings = (*data()[1], "runtime.device=cuda")
         ways = {name: [f"trainer.precision={name}"] for name in ("fp32", "tf32", "bf16")}
         ways |= {f"{name} graphs": [*ways[name], GRAPHS] for name in ("fp32", "bf16")}
         ways |= {f"{name} default kernels": [*ways[name], DEFAULT_KERNELS] for name in ("fp32", "bf16")}
-        return cls("cuda", given, SIZES, (4, 16, 32), 60, WIDTH, BYTES, ways, (1, 2, 4, 8))
+        return cls("cuda", settings, SIZES, (4, 16, 32), 60, WIDTH, BYTES, ways, (1, 2, 4, 8))
 
 
 def rates(plan: Plan) -> Found:
@@ -144,10 +144,10 @@ def step(plan: Plan, strategy: str, overrides: Sequence[str], way: str, outputs:
     """
     if not measured:
         raise RunError("the rates of the hardware were not measured")
-    given, precision = [*plan.given, *overrides, *plan.ways[way]], way.split()[0]
-    result = training_step(strategy, given, plan.steps, outputs)
+    settings, precision = [*plan.common, *overrides, *plan.ways[way]], way.split()[0]
+    result = training_step(strategy, settings, plan.steps, outputs)
     # The floor is that of the batches as they are without graphs.
-    loop, bench = a_hop("naive", [*given, "trainer.cuda_graphs=false"], outputs)
+    loop, bench = a_hop("naive", [*settings, "trainer.cuda_graphs=false"], outputs)
     encoder: Any = bench.model.encoder
     body = sum(p.numel() for p in encoder.encoder.parameters())
     weights = sum(p.numel() for p in bench.model.parameters())
@@ -160,7 +160,7 @@ def step(plan: Plan, strategy: str, overrides: Sequence[str], way: str, outputs:
 
 def agreement(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
     """Return the largest difference of outputs from the CPU's, in fp32, and how large they are."""
-    _, bench = a_hop("naive", [*plan.given, *overrides], outputs)
+    _, bench = a_hop("naive", [*plan.common, *overrides], outputs)
     model, sentences = bench.model.eval(), bench.encodings.splits[bench.run.stream.languages[0], "test"]
     batch = sentences.batch(length_sorted_batches(sentences.lengths, 16)[0])
     with torch.no_grad():
@@ -188,10 +188,10 @@ def recorded(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
 
     A rehearsal records on a tape (`benchmarks.tape`).
     """
-    given = [*plan.given, *overrides, *([] if plan.device == "cpu" else [GRAPHS])]
+    settings = [*plan.common, *overrides, *([] if plan.device == "cpu" else [GRAPHS])]
     weights = []
     for records in (False, True):
-        loop, bench = a_hop("er", given, outputs)
+        loop, bench = a_hop("er", settings, outputs)
         loop.listener = _Few(plan.steps)
         if plan.device == "cpu" and records:
             loop.record(Tape())
@@ -212,14 +212,14 @@ def _weights(model: torch.nn.Module) -> torch.Tensor:
 
 def workers(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
     """Return the seconds that runs take in several processes on one GPU, start and evaluation included."""
-    given = [*plan.given, *overrides, "order=[en,de]", "trainer.epochs=1", "tracking=none"]
+    settings = [*plan.common, *overrides, "order=[en,de]", "trainer.epochs=1", "tracking=none"]
     seeds = ",".join(map(str, range(1, 1 + (RUNS if plan.device == "cuda" else 2))))
     result = {}
     for n in plan.workers:
         place = [f"paths.outputs={outputs / f'workers-{n}'}", f"hydra.launcher.n={n}", f"hydra.launcher.per_gpu={n}"]
         began = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-m", "xclrun", *given, *place, f"seed={seeds}", "-m"],
+            [sys.executable, "-m", "xclrun", *settings, *place, f"seed={seeds}", "-m"],
             capture_output=True,
             text=True,
             check=False,
@@ -335,14 +335,14 @@ def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Fo
     yield "recorded", lambda _: recorded(plan, shape, outputs)
     yield "agreement", lambda _: agreement(plan, shape, outputs)
     for strategy in AIMS:
-        yield f"operators, {strategy}", lambda _, s=strategy: _counts(of_steps(s, plan.given, outputs))  # type: ignore[misc]
-    yield "evaluation", lambda _: evaluation([*plan.given, *shape], outputs)
-    yield "packing", lambda _: packed_over_padded([*plan.given, *shape], plan.steps, outputs)
+        yield f"operators, {strategy}", lambda _, s=strategy: _counts(of_steps(s, plan.common, outputs))  # type: ignore[misc]
+    yield "evaluation", lambda _: evaluation([*plan.common, *shape], outputs)
+    yield "packing", lambda _: packed_over_padded([*plan.common, *shape], plan.steps, outputs)
     ends = ["order=[en,de]", "trainer.epochs=2"]
-    yield "ends", lambda _: files_over_training("er", [*plan.given, *shape, *ends], outputs / "ends")
+    yield "ends", lambda _: files_over_training("er", [*plan.common, *shape, *ends], outputs / "ends")
     for size, shape_ in plan.sizes.items():
         for batch in plan.batches:
-            given = [*shape_, f"trainer.batch_size={batch}"]
+            settings = [*shape_, f"trainer.batch_size={batch}"]
             # All strategies at the paper's batch size, on the first model.
             first = batch == 16 and size == next(iter(plan.sizes))
             for way in plan.ways:
@@ -350,7 +350,7 @@ def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Fo
                 for strategy in in_steps() if first and (plan.device == "cuda" or way == "fp32") else ["naive"]:
                     yield (
                         f"steps, {size}, batch {batch}, {way}, {strategy}",
-                        lambda m, s=strategy, g=given, w=way: step(plan, s, g, w, outputs, m),  # type: ignore[misc]
+                        lambda m, s=strategy, g=settings, w=way: step(plan, s, g, w, outputs, m),  # type: ignore[misc]
                     )
     yield "workers", lambda _: workers(plan, shape, outputs)
 
@@ -382,7 +382,7 @@ def _machine(plan: Plan) -> Found:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure everything, or what has a word in its name; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("only", nargs="*", help="words, one of which is in the name; default: all")
+    parser.add_argument("only", nargs="*", help="words in the names of benchmarks; default: all")
     parser.add_argument("--cpu", action="store_true", help="rehearse on tiny shapes, without a GPU")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu.json")
     options = parser.parse_args(arguments)

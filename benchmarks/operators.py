@@ -171,8 +171,8 @@ def operators_over_before(
     """Return the greater one of the ratios of operators to those ``before``: of plain steps, and with memory due.
 
     Args:
-        model: overrides that choose the model of which ``before`` is.
+        model: overrides of the model that `before` was measured on.
     """
-    found, (plain, due) = of_steps(strategy, [*SMALL, *model], outputs), before[strategy]
-    ratios = {"plain": found["plain"] / plain, "due": found["due"] / due}
-    return {"ratio": max(ratios.values()), **ratios, "waited": found["waited"]}
+    result, (plain, due) = of_steps(strategy, [*SMALL, *model], outputs), before[strategy]
+    ratios = {"plain": result["plain"] / plain, "due": result["due"] / due}
+    return {"ratio": max(ratios.values()), **ratios, "waited": result["waited"]}

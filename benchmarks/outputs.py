@@ -212,7 +212,7 @@ def simulate(outputs: Path, runs: int) -> int:
             interrupted = k % ORDERS == 0 and k < len(STRATEGIES) * ORDERS and number % 1000 < INTERRUPTED * ORDERS
             directories.append(maker.write(seed, finished=not interrupted))
     write_sweep(outputs, directories)
-    # Earlier: what is asked for without a name is the whole.
+    # Written earlier: without a name, commands select the sweep of all runs.
     write_sweep(outputs, directories[: len(every)], "seed1", 0.5)
     return len(directories)
 
@@ -221,7 +221,7 @@ def simulate_massive(outputs: Path) -> int:
     """Write the runs of ``sweep=massive`` and their sweep; return how many they are."""
     data = outputs / "data"
     data.mkdir(exist_ok=True)
-    # What is planned needs a sentence of each split alone; what is read afterwards is in the runs.
+    # Planning needs only a sentence of each split; the runs contain everything else.
     for locale in MASSIVE.split():
         rows = [
             {"id": f"{split}{k}", "locale": locale, "partition": split, "scenario": "made",
@@ -231,9 +231,9 @@ def simulate_massive(outputs: Path) -> int:
         (data / f"{locale}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     runs = plan_runs(["sweep=massive", "model=tiny", f"dataset.root={data}", f"paths.outputs={outputs}"])
     study = Study(runs[0], MASSIVE_SENTENCES)
-    made = [Maker(run, study).write(run.config.seed, finished=True) for run in runs]
-    write_sweep(outputs, made)
-    return len(made)
+    directories = [Maker(run, study).write(run.config.seed, finished=True) for run in runs]
+    write_sweep(outputs, directories)
+    return len(directories)
 
 
 def write_sweep(outputs: Path, directories: Sequence[RunDirectory], name: str = "made", arguments: float = 1.0) -> None:

@@ -45,9 +45,9 @@ def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> d
     pairs = [(sides[0](indices), sides[1](indices)) for indices in batches]
     lengths, shape = [sentences.lengths[indices] for indices in batches], bench.model.encoder.config
     linear = 2 * shape.hidden_size + shape.intermediate_size  # type: ignore[union-attr,operator]
-    pieces = sum(int(of.sum()) for of in lengths)
-    rows = sum(Packing.of(of, int(of.max()), linear).source.size for of in lengths)
-    padded = sum(len(of) * int(of.max()) for of in lengths)
+    pieces = sum(int(n.sum()) for n in lengths)
+    rows = sum(Packing.of(n, int(n.max()), linear).source.size for n in lengths)
+    padded = sum(len(n) * int(n.max()) for n in lengths)
     # The first step of each also finds memory and chooses kernels.
     packed_s, padded_s = (sum(side) for side in zip(*pairs[1:], strict=True))
     filled = {"filled_packed": pieces / rows, "filled_padded": pieces / padded}

@@ -80,7 +80,7 @@ def page_matrices(page: Path) -> pd.DataFrame:
 
     files = sorted(page.with_suffix("").glob("*-matrices.csv"))
     if not files:
-        raise UsageError(f"{page}: has no score matrices of runs beside it ({page.with_suffix('')}/NAME-matrices.csv)")
+        raise UsageError(f"{page}: no score matrices of runs (expected {page.with_suffix('')}/NAME-matrices.csv)")
     return pd.concat([pd.read_csv(file, dtype=str, keep_default_na=False) for file in files]).fillna("")
 
 
@@ -153,7 +153,7 @@ def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, 
     """Do a run of a page again and say whether its counts are the page's; return the exit code.
 
     Raises:
-        UsageError: there is no such run, or ``kept`` holds something.
+        UsageError: unknown run, or ``stored`` is not empty.
         XclrunError: it failed.
     """
     matrices = page_matrices(page)
@@ -163,7 +163,7 @@ def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, 
     chosen = run_id or random.Random(draw).choice(ids)
     print(f"{page}: {len(ids)} runs; {'given' if run_id else f'drawn with seed {draw}'}: {chosen}", flush=True)
     if stored is not None and stored.is_dir() and any(stored.iterdir()):
-        raise UsageError(f"--outputs {stored}: is not empty; what lies there could be taken for the run")
+        raise UsageError(f"--outputs {stored}: is not empty; use an empty folder")
     with tempfile.TemporaryDirectory(prefix="xclrun-reproduce-") as folder:
         outputs = stored or Path(folder)
         retrained = anew(planned(page, data, chosen, outputs), outputs)

@@ -42,8 +42,8 @@ class Enough(Exception):
 class _Pairs(Listener):
     """Takes a bare step after each of the loop's, and notes how long both took."""
 
-    def __init__(self, bench: Workbench, steps: int, beside: Callable[[], Sequence[Batch]]) -> None:
-        self.beside = beside
+    def __init__(self, bench: Workbench, steps: int, replayed: Callable[[], Sequence[Batch]]) -> None:
+        self.replayed = replayed
         context, trainer = bench.context(bench.run.stream.hops[HOP]), bench.run.config.trainer
         self.steps, self.device, self.pairs = steps, context.device, list[tuple[float, float]]()
         self.data = context.train[context.hop.train[0]]
@@ -62,10 +62,10 @@ class _Pairs(Listener):
         ours = time.perf_counter() - self.began
         began = time.perf_counter()
         batch = self.data.batch(self.batches[progress.step - 1]).to(self.device)
-        beside = self.beside()
+        replayed = self.replayed()
         self.optimizer.zero_grad(set_to_none=True)
         with products("fp32"):
-            for part in (batch, *beside):
+            for part in (batch, *replayed):
                 self.model.loss(part).backward()
         self.optimizer.step()
         self._wait()
@@ -99,11 +99,11 @@ def training_step(
     loop, bench = a_hop(strategy, overrides, outputs)
     context, drawn = loop.context, getattr(loop.strategy, "memory_batches", None)
 
-    def beside() -> Sequence[Batch]:
+    def replayed() -> Sequence[Batch]:
         # What is drawn is a function of the step.
         return [batch.to(context.device) for _, batch in drawn(context)] if two_passes and drawn else ()
 
-    pairs = _Pairs(bench, steps, beside)
+    pairs = _Pairs(bench, steps, replayed)
     loop.listener = pairs
     try:
         loop.run()
