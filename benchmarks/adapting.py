@@ -31,8 +31,8 @@ EXAMPLES = 64
 
 def adapted_over_one_by_one(overrides: Sequence[str], outputs: Path) -> dict[str, Any]:
     """Return the ratio of times for one batch of test examples, after the first hop."""
-    given = [*overrides, "strategy=mbpa", "tracking=none", f"paths.outputs={outputs}"]
-    [run] = plan_runs(given)
+    arguments = [*overrides, "strategy=mbpa", "tracking=none", f"paths.outputs={outputs}"]
+    [run] = plan_runs(arguments)
     graph = StageGraph(run, Listener(), StopFlag())
     model, hop, strategy = graph.bench.model.eval(), run.stream.hops[1], graph.strategy
     assert isinstance(strategy, MbPA)
@@ -42,17 +42,18 @@ def adapted_over_one_by_one(overrides: Sequence[str], outputs: Path) -> dict[str
     test, generator = graph.bench.encodings.splits[key, "test"], np.random.default_rng(1)
     for split, sentences in (("train", context.train[key]), ("test", test)):
         strategy.features[key, split] = generator.normal(size=(len(sentences), 8))
-    asked = np.argsort(-test.lengths, kind="stable")[:EXAMPLES]
+    examples = np.argsort(-test.lengths, kind="stable")[:EXAMPLES]
     s, keys = strategy.settings, strategy.features
-    rows = nearest(keys[key, "test"][asked], keys[key, "train"][indices], s.neighbours, s.distance)
+    rows = nearest(keys[key, "test"][examples], keys[key, "train"][indices], s.neighbours, s.distance)
     memory, clone = concat([context.train[key].select(indices)]), copy.deepcopy(model)
-    pairs = [(ours, own) for ours, own in zip(clone.parameters(), model.parameters(), strict=True) if own.requires_grad]
+    both = zip(clone.parameters(), model.parameters(), strict=True)
+    pairs = [(ours, original) for ours, original in both if original.requires_grad]
 
     def together() -> None:
-        strategy.predict(test.batch(asked).to(context.device), key, "test", context)
+        strategy.predict(test.batch(examples).to(context.device), key, "test", context)
 
     def one_by_one() -> None:
-        for i, near in zip(asked, rows, strict=True):
+        for i, near in zip(examples, rows, strict=True):
             with torch.no_grad():
                 for p, start in pairs:
                     p.copy_(start)
@@ -65,4 +66,4 @@ def adapted_over_one_by_one(overrides: Sequence[str], outputs: Path) -> dict[str
                             p -= s.adapt_lr * (p.grad + 2 * s.adapt_penalty * (p - start))
             clone.predict(test.batch([i]).to(context.device))
 
-    return {**ratio(together, one_by_one), "examples": len(asked), "together": s.adapt_together, "K": rows.shape[1]}
+    return {**ratio(together, one_by_one), "examples": len(examples), "together": s.adapt_together, "K": rows.shape[1]}

@@ -205,16 +205,6 @@ def test_a_frozen_run_is_the_same_run_elsewhere(
     assert (again.id, again.stages, again.config) == (run.id, run.stages, run.config)
 
 
-def test_a_run_frozen_before_a_setting_came_is_the_run_that_it_was(make_run: Callable[..., Run]) -> None:
-    run = make_run("strategy=lang_spec_task", "strategy.start=own")
-    freeze(run)
-    text = run.directory.config.read_text(encoding="utf-8")
-    assert "  start: own\n" in text
-    run.directory.queue(text.replace("  start: own\n", ""), run.keys)
-    assert (thaw(run.directory).id, thaw(run.directory).stages) == (run.id, run.stages)
-    assert make_run("strategy=lang_spec_task").id != run.id
-
-
 def test_relative_paths_are_frozen_as_they_are_meant(
     make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
