@@ -1,8 +1,8 @@
 """Weight-space merging: evaluate a merge of the models of all hops so far, without further training.
 
 With θ_0 the weights before any hop and θ_1 … θ_i the trained weights of the hops so far, the evaluation after hop i
-uses one of the merges in `xclrun.strategy.shared.merging`. All parameters are merged, heads included: they start from
-the same initial values in every hop.
+uses one of the merges in `xclrun.strategy.shared.merging` (Ilharco et al. 2023; Yadav et al. 2023; Yu et al. 2024;
+Matena & Raffel 2022). All parameters are merged, heads included: they start from the same initial values in every hop.
 
 Settings:
 
