@@ -34,7 +34,7 @@ def test_help_fits_a_screen_and_list_has_the_rest(xclrun: Callable[..., Told]) -
     assert told.code == 0
     assert told.err == ""
     lines = told.out.splitlines()
-    assert len(lines) <= 38
+    assert len(lines) <= 39
     assert max(map(len, lines)) <= 79
     for name, what in COMMANDS.items():
         assert f"  {name:<9} {what}" in lines

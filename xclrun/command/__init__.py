@@ -27,6 +27,7 @@ COMMANDS = {
     "ui": "open MLflow's web interface on the runs",
     "sync": "send new runs to MLflow or another tracker",
     "average": "average a hop's last checkpoints and evaluate the result",
+    "merge": "merge the models of a run's hops and evaluate the merge",
     "export": "export a trained model in Hugging Face format",
     "store": "manage stored artifacts: list, remove, verify",
     "selftest": "kill small runs on this machine, resume them, compare",
@@ -36,7 +37,7 @@ COMMANDS = {
 TAKE_OVERRIDES = ("plan", "data", "buckets", "params")
 
 # Commands with names of runs or sweeps → the folder of the outputs with these names, for shell completion.
-NAME = dict.fromkeys(("show", "rerun", "compare", "average", "export", "logs"), "runs")
+NAME = dict.fromkeys(("show", "rerun", "compare", "average", "merge", "export", "logs"), "runs")
 NAME |= dict.fromkeys(("report", "status", "cancel"), "sweeps")
 
 

@@ -101,7 +101,7 @@ class StageGraph:
         if (key := stage.attention) is None:
             return None
         if not self.store.has(key):
-            self._bring(stage.hop)
+            self.bring(stage.hop)
         return self._find_or_make(key, self._attend, stage.hop, key)
 
     def averaged(self, stage: Stage, points: Sequence[str], mean: Callable[[], Mapping[str, Tensor]]) -> Path:
@@ -174,7 +174,7 @@ class StageGraph:
 
     # Dependencies.
 
-    def _bring(self, hop: Hop) -> None:
+    def bring(self, hop: Hop) -> None:
         """Prepare model and strategy for the evaluation of a hop."""
         self._need_weights(self.strategy.hops_read_in_evaluation(hop))
         self.weights(hop.index)
@@ -182,7 +182,7 @@ class StageGraph:
 
     def _prepare_evaluation(self, hop: Hop) -> None:
         self._need_lookup(hop)
-        self._bring(hop)
+        self.bring(hop)
         self._need_features(hop, self._predicted(hop))
 
     def _predicted(self, hop: Hop) -> list[Split]:
@@ -372,7 +372,7 @@ class StageGraph:
         return training["epochs"][training["best_epoch"] - 1 if best else -1]
 
     def _attend(self, hop: Hop, key: str) -> None:
-        self._bring(hop)
+        self.bring(hop)
         rows = self.bench.attention(hop)
         facts = {"hop": hop.name}
         self._put(key, "attention", facts, lambda folder: predictions.write(folder / attention.FILE, rows))

@@ -1,0 +1,63 @@
+"""`xclrun merge`: what it evaluates, what it chooses on dev data, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from xclrun.cli import main
+from xclrun.run import Run
+from xclrun.store.rundir import RunDirectory
+
+Make = Callable[..., Run]
+Do = Callable[..., Run]
+
+
+def merged_runs(run: Run) -> list[dict[str, Any]]:
+    directories = [RunDirectory(path) for path in (run.outputs / "runs").glob("*-merge*")]
+    return [directory.read_manifest() for directory in directories if directory.finished]
+
+
+def test_a_merge_is_a_run_that_trains_nothing(make_run: Make, do: Do, capsys: pytest.CaptureFixture[str]) -> None:
+    run = do(make_run("strategy=er"))
+    trained = [stage["training"] for stage in run.directory.read_manifest()["stages"]]
+    given = ["merge", run.id, "--outputs", str(run.outputs), "--method", "task_arithmetic"]
+    assert main([*given, "--coefficient", "scale=0.2,0.5"]) == 2
+    assert not merged_runs(run)
+    assert main([*given, "--coefficient", "scale=0.2,0.5", "--select-on", "dev"]) == 0
+    scores = [float(line.rsplit(" ", 1)[1]) for line in capsys.readouterr().out.splitlines() if ": dev " in line]
+    assert len(scores) == 2
+    [manifest] = merged_runs(run)
+    assert [stage["training"] for stage in manifest["stages"]] == trained
+    # The same choice again is the finished run.
+    assert main([*given, "--coefficient", f"scale={(0.2, 0.5)[scores.index(max(scores))]}"]) == 0
+    assert len(merged_runs(run)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "tie"], "did you mean 'ties'"),
+        (["--method", "ties", "--coefficient", "drop=0.5"], "no setting 'drop'"),
+        (["--method", "ties", "--coefficient", "density=a"], "'a' is not a value of density"),
+        (["--method", "ties", "--coefficient", "density=2"], "strategy.density=2.0"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str, finished: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    run = finished("strategy=naive")
+    assert main(["merge", run.id, "--outputs", str(run.outputs), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert (message in error, error.count("\n")) == (True, 1), error
+
+
+def test_weights_that_are_gone_are_not_trained_again(
+    make_run: Make, do: Do, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = do(make_run("strategy=naive", "trainer.epochs=1"))
+    shutil.rmtree(run.store.path(run.stages[2].train))
+    assert main(["merge", run.id, "--outputs", str(run.outputs), "--method", "mean"]) == 1
+    assert "hop 2: the store has no weights" in capsys.readouterr().err
+    assert not merged_runs(run)

@@ -1,0 +1,56 @@
+"""``xclrun merge RUN``: merge the models of a run's hops and evaluate the merge, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xclrun.command.common import RUN_HELP, check_readable, chosen_run, outputs_parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Evaluate merged models of runs; return the exit code."""
+    parser = outputs_parser(
+        "merge",
+        "Merge the stored weights of a run's hops, evaluate the merge after every hop like a trained model, and store "
+        "the result as a run of strategy merge, which reports show next to the original. Nothing is trained.",
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=RUN_HELP)
+    parser.add_argument(
+        "--method", required=True, help="method of strategy=merge: mean, ties, … (see docs/strategies.md)"
+    )
+    parser.add_argument(
+        "--coefficient",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE[,VALUE…]",
+        help="setting of the method, as in scale=0.3; several values need --select-on dev; repeatable",
+    )
+    parser.add_argument(
+        "--select-on",
+        choices=("dev",),
+        help="choose among the values by the mean dev score of all learned languages after the last hop",
+    )
+    args = parser.parse_args(list(arguments))
+    directories = [chosen_run(args.outputs, name) for name in args.runs]
+    for directory in directories:
+        check_readable(directory)
+        if not directory.finished:
+            parser.error(f"{directory.run_id} is not finished; resume it with `xclrun rerun`")
+
+    from xclrun.run import thaw
+    from xclrun.train.merge import candidates, check_weights, evaluate, select
+
+    runs = [thaw(directory, directory.path.parents[1]) for directory in directories]
+    # Check all runs before evaluating any.
+    merges = [candidates(run, args.method, args.coefficient) for run in runs]
+    for run, found in zip(runs, merges, strict=True):
+        check_weights(run)
+        if len(found) > 1 and args.select_on is None:
+            parser.error("--coefficient: several values need --select-on dev, so that no test score is used to choose")
+    for run, found in zip(runs, merges, strict=True):
+        chosen, scores = select(found) if args.select_on else (found[0], {})
+        for settings, score in scores.items():
+            print(f"{run.id}: {settings}: dev {score:.2f}")
+        evaluate(chosen)
+        print(f"{chosen.id}: merge of {len(run.stages) - 1} hops of {run.id}, no training: {chosen.directory.path}")
+    return 0

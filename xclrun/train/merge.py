@@ -1,0 +1,114 @@
+"""Merging of finished runs: the run of strategy ``merge`` for a run, and the choice of its coefficients on dev data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from xclrun.analysis.record import selection_score
+from xclrun.config.checks import check
+from xclrun.core.errors import RunError, UsageError, did_you_mean
+from xclrun.run import Run, plan_run
+from xclrun.strategy.lang_spec_ft import LangSpecFT
+from xclrun.strategy.merge import SETTINGS, MergeSettings, Method, Reverted, Start
+from xclrun.strategy.naive import Naive
+from xclrun.train.execute import execute
+from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
+from xclrun.train.stop import StopFlag
+
+
+def candidates(run: Run, method: str, coefficients: Sequence[str]) -> list[Run]:
+    """Plan the merges of a run's hops, one for each combination of the coefficients' values.
+
+    Args:
+        coefficients: ``NAME=VALUE[,VALUE…]``, names of settings of the method.
+
+    Raises:
+        UsageError: an unknown method, setting or value, or a strategy whose models cannot be merged.
+    """
+    if method not in Method.__members__:
+        raise UsageError(f"--method {method}: unknown; {did_you_mean(method, Method.__members__)}")
+    known, values = SETTINGS[Method[method]], dict[str, list[Any]]()
+    for text in coefficients:
+        name, _, listed = text.partition("=")
+        if name not in known:
+            options = ", ".join(known) or "none"
+            raise UsageError(f"--coefficient {text}: {method} has no setting '{name}'; its settings: {options}")
+        values[name] = [_value(name, value, text) for value in listed.split(",")]
+    source = run.config.strategy
+    start = Start.pretrained if source.name == LangSpecFT.name else Start.previous
+    plain = source.name in (Naive.name, LangSpecFT.name) and getattr(source, "expansion", None) is None
+    settings = MergeSettings("merge", method=Method[method], start=start, expansion=None if plain else source)
+    planned = []
+    for chosen in itertools.product(*values.values()):
+        strategy = replace(settings, **dict(zip(values, chosen, strict=True)))
+        config = replace(run.config, strategy=strategy, strategy_label=None)
+        check(config)
+        planned.append(plan_run(config))
+    return planned
+
+
+def _value(name: str, value: str, text: str) -> Any:
+    try:
+        if name == "reverted":
+            return Reverted[value]
+        if name == "layers":
+            return [int(number) for number in value.split("+")]
+        return int(value) if name == "fisher_examples" else float(value)
+    except (KeyError, ValueError):
+        raise UsageError(f"--coefficient {text}: '{value}' is not a value of {name}") from None
+
+
+def check_weights(run: Run) -> None:
+    """Raise a `RunError` if the store lacks the weights of a hop, because merging must not train."""
+    for stage in run.stages[1:]:
+        if run.store.get(stage.train) is None:
+            raise RunError(
+                f"{run.id}, hop {stage.hop.index}: the store has no weights; `xclrun rerun {run.id} --fresh DIR` "
+                "trains the hop again"
+            )
+
+
+def select(runs: Sequence[Run]) -> tuple[Run, dict[str, float]]:
+    """Choose the merge with the best mean dev score of all learned languages after the last hop; ties: the first.
+
+    Returns:
+        The run, and the dev scores in percent by settings.
+    """
+    scores = [dev_score(run) for run in runs]
+    names = [
+        " ".join(f"{key}={value}" for key, value in run.resolved["strategy"].items() if key in _settings(run))
+        for run in runs
+    ]
+    return runs[scores.index(max(scores))], {name: 100 * score for name, score in zip(names, scores, strict=True)}
+
+
+def _settings(run: Run) -> Sequence[str]:
+    settings = run.config.strategy
+    assert isinstance(settings, MergeSettings)
+    return SETTINGS[settings.method]
+
+
+def dev_score(run: Run) -> float:
+    """Return the mean dev score over the learned languages of a run's last merge, in [0, 1]."""
+    graph, last = StageGraph(run, Listener(), StopFlag()), run.stages[-1].hop
+    graph.bring(last)
+    bench, learned = graph.bench, graph.bench.learnt(last.index)
+    columns = {}
+    for language in dict.fromkeys(learned):
+        if not run.dataset.split(language, "dev"):
+            raise UsageError(f"--select-on dev: dataset={run.dataset.name} has no dev data for '{language}'")
+        bench.strategy.for_language(language, learned)
+        sentences = bench.encodings.splits[language, "dev"]
+        columns[language] = bench.evaluator.predict(bench.model, sentences, language, "dev")
+    score = selection_score({language: bench.evaluator.scores(rows) for language, rows in columns.items()})
+    return -math.inf if math.isnan(score) else score
+
+
+def evaluate(run: Run) -> None:
+    """Execute a planned merge: its trainings are in the store."""
+    execute(run, Listener(), StopFlag())
