@@ -104,10 +104,10 @@ def _other_version(directory: RunDirectory) -> str:
     """Describe the version that made a run; empty if it is this one or unknown."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         version = str(directory.read_manifest()["code_version"])
-        then, now = (text.partition("+")[0].split(".") for text in (version, code_version()))
+        previous, current = (text.partition("+")[0].split(".") for text in (version, code_version()))
         if version != code_version():
             # Commits of the same release are not ordered.
-            return f"{'an older' if [*map(int, then)] < [*map(int, now)] else 'another'} version ({version})"
+            return f"{'an older' if [*map(int, previous)] < [*map(int, current)] else 'another'} version ({version})"
     return ""
 
 

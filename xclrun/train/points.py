@@ -48,7 +48,7 @@ class Points:
     Attributes:
         context: of the training.
         every: b, sentences of the hop's own data.
-        kept: number of points → how many of the last ones have their weights stored.
+        stored: number of points → how many of the last ones have their weights stored.
         folder: of the rows and weights of each point.
         warn: reports damaged files.
     """
@@ -56,7 +56,7 @@ class Points:
     bench: Workbench
     context: Context
     every: int
-    kept: Callable[[int], int]
+    stored: Callable[[int], int]
     folder: Path
     warn: Callable[[str], None] = note
 
@@ -70,13 +70,13 @@ class Points:
         files = [*map(self._rows, steps), *map(self._weights, self._last(steps))]
         return all(file.find() is not None for file in files)
 
-    def take(self, step: int, examples: int, own: int) -> dict[str, Any]:
-        """Evaluate the model, write its rows, and return the three arguments as facts.
+    def take(self, step: int, examples: int, seen: int) -> dict[str, Any]:
+        """Evaluate the model, write its rows, and return the arguments as facts.
 
         Args:
             step: main steps taken in the hop.
             examples: sentences seen in the hop, replayed ones included.
-            own: sentences of the hop's own data among them.
+            seen: sentences of the hop's own data among them.
 
         Raises:
             Stopped: before any row was written; weights are unchanged.
@@ -99,10 +99,10 @@ class Points:
         # The hop's number depends on the run, which sets it when it copies the rows.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
         if not bench.ranks.rank:
-            if self.kept(1):
+            if self.stored(1):
                 self._weights(step).write(content(bench.stored_weights(hop)))
             self._rows(step).write(predictions.content(predictions.table(columns)))
-        return {"step": step, "examples": examples, "own": own}
+        return {"step": step, "examples": examples, "own": seen}
 
     def forget(self, facts: Sequence[Mapping[str, Any]]) -> None:
         """Remove weights that are no longer among the last points, after a checkpoint was saved.
@@ -110,7 +110,7 @@ class Points:
         Before that, a training that resumes from the previous checkpoint still needs them.
         """
         steps = [point["step"] for point in facts]
-        for step in steps[: len(steps) - len(self._last(steps))] if self.kept(1) else ():
+        for step in steps[: len(steps) - len(self._last(steps))] if self.stored(1) else ():
             self._weights(step).remove()
 
     def table(self, facts: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -134,7 +134,7 @@ class Points:
 
     def _last(self, steps: Sequence[int]) -> Sequence[int]:
         """Return the steps of the points whose weights are stored."""
-        return steps[len(steps) - self.kept(len(steps)) :]
+        return steps[len(steps) - self.stored(len(steps)) :]
 
     def _answer(self, language: str, split: str) -> Answer | None:
         """Return the strategy's prediction function for the test split, if points use it; None: the model's own.

@@ -5,10 +5,10 @@ gradients of all parts are summed before the strategy edits them, so every rank 
 rank computes a batch with a single part. Dev and test splits are divided by rows: r, r + W, … in order of length.
 
 Rank 0 does the run: it alone writes to the store and the run directory, holds leases and reports progress. The other
-ranks repeat the operations of its workbench on a workbench of their own (`repeated`), and read the same store.
+ranks repeat the operations of its workbench on a separate workbench (`repeated`), and read the same store.
 
-Ranks come from ``runtime.devices``, with which rank 0 starts the others on its machine, or from torchrun and other
-launchers that set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Gradients on GPUs go through NCCL, all else through
+With ``runtime.devices``, rank 0 starts the others on its machine. Alternatively, torchrun or another launcher starts
+all ranks and sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Gradients on GPUs go through NCCL, all else through
 gloo (`torch.distributed`).
 """
 
@@ -204,8 +204,8 @@ class Group(Ranks):
             self._compare(run)
 
     def _compare(self, run: Run) -> None:
-        first, *others = self.gather(self._facts(run))
-        for rank, other in enumerate(others, 1):
+        first, *later = self.gather(self._facts(run))
+        for rank, other in enumerate(later, 1):
             for name, value in other.items():
                 if value != first[name]:
                     raise RunError(
