@@ -153,6 +153,7 @@ def test_the_evaluation_after_a_hop_is_of_the_merge_and_trains_nothing(
     assert [s.train for s in run.stages] == [s.train for s in other.stages]
     assert [a.evaluation == b.evaluation for a, b in zip(run.stages, other.stages, strict=True)] == [True] + 3 * [False]
     run = do(run)
+    assert run.directory.read_manifest()["stream"]["kind"] == "sequence", "the last row has the final scores"
     base = {name: p.detach() for name, p in untrained(run).named_parameters()}
     models = [weights(run, hop) for hop in (1, 2)]
     wanted = {n: base[n] + 0.3 * sum(model[n] - base[n] for model in models) for n in base}

@@ -27,7 +27,7 @@ a forward and backward pass over the sentences and 8 bytes per weight of state."
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +145,8 @@ class Merge(Expandable[MergeSettings]):
         return {key: value for key, value in super().described().items() if key not in unused}
 
     def stream(self, order: Sequence[str]) -> Stream:
-        return self.expansion.stream(order)
+        # The merge after hop i has learned languages 1 … i, also if the merged models are independent.
+        return replace(self.expansion.stream(order), kind="sequence")
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         return self.described() if self.merges_in_training(hop) else self.expansion.signature(hop)
