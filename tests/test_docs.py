@@ -182,7 +182,7 @@ def test_commands_of_the_page_of_errors_print_its_messages(
 
 def test_er_replays_in_the_tutorials_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a memory that no hop uses, er equals naive, and the plan prints a note."""
-    page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8").replace("\\\n", "")
     monkeypatch.chdir(tmp_path)
     [script] = re.findall(r"^```python\n# make_data.py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     exec(compile(script, "make_data.py", "exec"), {})
@@ -208,7 +208,7 @@ def test_the_demo_trains_all_but_one_strategy_of_the_tutorials_first_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8").replace("\\\n", "")
     [study] = re.findall(r"^    xclrun plan (.*sweep_name=first) -m --budget$", page, re.MULTILINE)
     demo = {run.id for run in plan_runs(["sweep=demo"])}
     new = [run for run in plan_runs(shlex.split(study)) if run.id not in demo]

@@ -124,7 +124,7 @@ def test_equal_numbers_and_untested_ones_are_said_to_be_so() -> None:
     records = study(("naive",), ALL, (1,))
     twins = [replace(r, strategy="twin", run_id=f"twin-{r.order}") for r in records]
     (intent, *_) = conclusions(inference([*records, *twins]))
-    assert re.search(r"twin and the baseline, naive \([\d.]+ points\), have the same forgetting\.", intent)
+    assert re.search(r"twin and the baseline, naive \([\d.]+ points\), have equal forgetting\.", intent)
     assert conclusions(inference(study(("naive", "er"), ("h2l",), (1,)))) == [UNTESTED]
     assert conclusions(inference([run("naive", "h2l", 1, LANGUAGES)])) == [UNTESTED]
 

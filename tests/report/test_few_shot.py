@@ -461,7 +461,7 @@ def test_what_cannot_be_tested_says_why() -> None:
     # With --unpaired a mean is over what its own strategy has.
     wide, *_ = tables([*one_bucket, *apart], Options(unpaired=True))
     assert [row["full"] for row in cells(wide)][1] != "–"
-    assert any("each mean is over all of its strategy's" in note for note in wide.notes)
+    assert any("each mean is over all buckets and seeds of its strategy" in note for note in wide.notes)
 
 
 def test_a_baseline_that_no_run_has_is_refused_and_one_of_other_runs_marks_nothing(

@@ -349,7 +349,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     )
     assert table.rows[0][1].value == 0.12
     assert table.notes[0] == "[1] BCa needs resamples that differ"
-    assert "value from the data; bias: mean over 600 resamples" in table.notes[1]
+    assert "value: computed from the data; bias: mean over 600 resamples" in table.notes[1]
     assert "95 % BCa interval" in table.notes[2]
     assert not any("texts are resampled" in note for note in table.notes)
     # The paper's intervals are means over orders; each order has a row.

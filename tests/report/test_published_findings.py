@@ -60,14 +60,17 @@ def test_a_finding_is_the_difference_over_the_same_orders_with_its_own_p_value()
         for key, printed_of in by_difference.items()
         if key[0].startswith(("T ", "T0 ")) and not math.isnan(printed_of.ours)
     ]
-    assert {printed_of.verdict for printed_of in transfers} <= {"so here, untested", "the other way, untested"}
+    assert {printed_of.verdict for printed_of in transfers} <= {
+        "same direction, untested",
+        "opposite direction, untested",
+    }
     assert transfers
     tested = [key for key, printed_of in by_difference.items() if not math.isnan(printed_of.p)]
     assert tested == list(raw)
     expected = multipletests(list(raw.values()), method="holm")[1]
     assert [by_difference[key].p for key in tested] == pytest.approx(expected.tolist())
     assert finding.verdict == "holds"
-    assert by_difference["FP lang_spec_ft − naive", "slot_f1"].verdict == "so here, untested"
+    assert by_difference["FP lang_spec_ft − naive", "slot_f1"].verdict == "same direction, untested"
     assert by_difference["FP multilingual − naive", "slot_f1"].verdict == "not run"
 
 
@@ -111,11 +114,11 @@ def test_resampled_sentences_give_a_p_value_of_their_own() -> None:
     ("ours", "p", "verdict"),
     [
         (0.02, 0.049, "holds"),
-        (0.02, 0.05, "so here, not significant"),
-        (0.02, math.nan, "so here, untested"),
+        (0.02, 0.05, "same direction, not significant"),
+        (0.02, math.nan, "same direction, untested"),
         (-0.02, 0.049, "does not hold"),
-        (-0.02, 0.05, "the other way, not significant"),
-        (-0.02, math.nan, "the other way, untested"),
+        (-0.02, 0.05, "opposite direction, not significant"),
+        (-0.02, math.nan, "opposite direction, untested"),
         (0.0, math.nan, "no difference"),
         (math.nan, math.nan, "not run"),
     ],

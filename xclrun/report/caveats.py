@@ -140,7 +140,7 @@ def _order(run: RunRecord) -> str:
     return f"[{','.join(run.languages)}]" if run.order == "-".join(run.languages) else run.order
 
 
-# At most so many runs of each state are named; runs.csv lists all.
+# Maximum number of runs named for each state; runs.csv lists all.
 NAMED = 10
 
 

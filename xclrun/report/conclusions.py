@@ -20,8 +20,8 @@ UNTESTED = (
     "The differences below describe these runs only."
 )
 UNRANKED = (
-    "No strategies were ranked: only one strategy is not a reference model. “Intervals and tests” compares it with the "
-    "reference models that learn in sequence."
+    "No strategies were ranked: all strategies but one are reference models. “Intervals and tests” compares it with "
+    "the reference models that learn in sequence."
 )
 
 
@@ -100,7 +100,7 @@ def _differences(pairs: Mapping[str, Pair], baseline: str, title: str, tolerance
         yield f"The difference in {title} from the baseline, {baseline}, is not significant for {differences}."
     for label, pair in pairs.items():
         if pair.reason and abs(pair.difference) <= tolerance:
-            yield f"{label} and the baseline, {baseline}, have the same {title}."
+            yield f"{label} and the baseline, {baseline}, have equal {title}."
         elif pair.reason:
             yield f"{label} was not tested against the baseline, {baseline} ({_signed(pair)}): {pair.reason}."
 

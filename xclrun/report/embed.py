@@ -7,8 +7,8 @@ Two comments enclose each place in the page. The first names a file of a report 
 
 The lines between them are replaced: by the text of a table, or by a link to a copy of a figure, of ``summary.csv``
 (aggregates), of ``few_shot.csv``, or of ``matrices.csv`` (the score matrices of all runs, as counts). Copies are in a
-directory with the name of the page; names of figures that several reports have begin with the report's name. Places of
-other reports are unchanged. ``<!-- report: NAME/FILE once there is one -->`` may name a file that does not exist yet.
+directory with the name of the page; if several reports have a figure, the report's name precedes its file name. Places
+of other reports are unchanged. ``<!-- report: NAME/FILE once there is one -->`` allows a missing file.
 """
 
 from __future__ import annotations

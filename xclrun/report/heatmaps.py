@@ -111,7 +111,7 @@ def _names(axes: Axes, languages: Sequence[str], hops: Sequence[str], size: floa
 
 
 def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float, float], size: float = 8) -> AxesImage:
-    """Draw a matrix in percent, grey where not measured; ``size``: of numbers, in points; ``ends``: of the colours."""
+    """Draw a matrix in percent, grey where not measured; ``size``: of the font; ``ends``: limits of the colours."""
     axes.set_facecolor("#dddddd")
     image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
     if scores.shape[1] <= MOST:

@@ -62,7 +62,7 @@ MIXED = "mixed model"
 # Default measures of the primary comparisons (`--primary`).
 PRIMARY = ("F", "FP")
 REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "buckets", "seed": "seeds"}
-# (metric, measure), or what `Verdicts.SUBJECTS` names.
+# (metric, measure), or the values of the columns `Verdicts.SUBJECTS`.
 Subject = tuple[str, str]
 
 
@@ -322,7 +322,7 @@ class Verdicts:
                 interval = _interval(tests.pairs[BLOCKED][k])
                 rows.append((*subject(key), pair.a, pair.b, difference, interval, Cell(effect, pair.effect),
                              *(cells.get(name, Cell("–")) for name in names)))  # fmt: skip
-        scopes = self._of_each(lambda tests: [f"{tests.scope}; replicates are the blocks"])
+        scopes = self._of_each(lambda tests: [f"{tests.scope}; replicates serve as blocks"])
         p_values = P_VALUES if all(tests.few_shot for tests in self.tests.values()) else P_VALUES_OF_ORDERS
         header = (*self.SUBJECTS, "a", "b", "Δ", "interval", "d_z", *names)
         further = [MIXED_NOTE] if MIXED in names else []

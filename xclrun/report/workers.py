@@ -23,7 +23,7 @@ from xclrun.core.errors import RunError
 from xclrun.report.part import Plot
 from xclrun.report.style import save
 
-# Start a process for every so many plots.
+# Plots per process.
 EACH = 6
 
 # Name → figure to draw; forked processes inherit it.

@@ -151,7 +151,6 @@ def write_report(
         RunError: the disk is full.
     """
     # A finished record of a run replaces unfinished ones.
-    # A finished record of a run wins over others.
     unique = list({record.run_id: record for record in sorted(records, key=lambda r: r.status == "finished")}.values())
     if not any(record.status == "finished" for record in unique):
         raise UsageError(

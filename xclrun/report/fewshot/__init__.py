@@ -1,4 +1,4 @@
-"""Few-shot runs: a section for each dataset and model, and what its parts are made from."""
+"""Few-shot runs: a section for each dataset and model, and the data of its parts."""
 
 from xclrun.report.fewshot.data import FewShotData
 from xclrun.report.fewshot.section import FewShotSection, few_shot_sections

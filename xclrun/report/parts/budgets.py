@@ -57,12 +57,12 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
         rows.append((label, *cells))
     units = [f"{name} ({unit})" if unit else name for name, (_, unit, _, _) in COLUMNS.items()]
     notes = (
-        "per run, mean over runs; parameters: all that serve the languages after the last hop; memory: maximum size of "
+        "per run, mean over runs; parameters: all that the languages use after the last hop; memory: maximum size of "
         "the data stored from hop to hop in addition to parameters",
         "a hop shared by several runs counts in full for each; steps: optimiser updates; examples and tokens include "
         "replayed ones",
-        "trials: settings of the strategy with finished runs in these outputs",
-        f"≠: differs from {base_label} by more than {TOLERANCE:.0%}: the comparison is not at equal budgets",
+        "trials: number of settings of the strategy with finished runs in the outputs directory",
+        f"≠: differs from {base_label} by more than {TOLERANCE:.0%}, so the budgets are unequal",
     )
     return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes, ruled=ruled(comparison, means))
 

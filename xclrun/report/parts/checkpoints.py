@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 EXACT = (
     "by language and mean: scores after the last hop; they are exact, because no hop continues from its checkpoint. "
-    "Earlier hops, mean over them: scores of the chosen checkpoint itself; later hops continued from the checkpoint "
+    "Mean over earlier hops: scores of the chosen checkpoints; the later hops continued from the checkpoint "
     "that training selected, so the effect of a rule on the whole stream is unknown"
 )
 # Rules that equal current_dev with one hop on one language.
@@ -174,7 +174,7 @@ def oracle_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Table:
         names |= {row: f"{rule.name}, maximum", f"{row} mean": f"{rule.name}, mean"}
     notes = [
         "test scores of the checkpoint that a rule chooses; the paper's row of English dev is the maximum over its "
-        "runs, the statistic of its oracle row is not given",
+        "runs, the paper does not state the statistic of its oracle row",
         *(f"{rule.name}: {rule.definition}" for rule in compared_rules),
     ]
     title = f"{subject}: oracle and other rules (ED Table 5)"

@@ -235,7 +235,7 @@ def _band(axes: Axes, runs: Sequence[RunRecord], starts: np.ndarray, values: Map
         for _, points in sorted(epochs.items()):
             y, steps = zip(*points, strict=True)
             columns.append((starts[hop - 1] + max(steps), *np.quantile(y, [0.05, 0.5, 0.95])))
-        # No line from one hop's last epoch to the next one's first. All hops at once: artists are what takes time.
+        # No line from one hop's last epoch to the next one's first. Draw all hops as one artist, which is faster.
         columns.append((math.nan,) * 4)
     x, low, middle, high = np.array(columns).T
     axes.fill_between(x, low, high, color=FAINT, linewidth=0)
@@ -297,7 +297,7 @@ def _page(
     figure = figure_of(max(5.0, 0.8 + width * len(orders)), 1.2 + height * len(labels))
     grid = figure.subplots(len(labels), len(orders), squeeze=False, sharex=sharex, sharey=True)
     if ends is not None:
-        # Once for all and before anything is drawn: each panel would set, and fit, those of all others.
+        # Panels share their limits: set them once, before drawing, instead of adjusting all panels for each one.
         grid[0, 0].set_ylim(*ends)
     for i, label in enumerate(labels):
         for j, order in enumerate(orders):

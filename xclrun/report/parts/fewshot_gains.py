@@ -131,7 +131,7 @@ def association_table(title: str, gained: Mapping[int, ByLanguage], overlap: Map
     notes = [
         "gain: few-shot score minus zero-shot score, mean over buckets; one pair for each language; p-values two-sided",
         "shared WALS features: number of features among 81A, 85A–89A on which the language agrees with English; "
-        "unknown features count as not shared, languages without any are left out",
+        "unknown features count as not shared, languages without known features are excluded",
     ]
     if not overlap:
         notes.append("lexical overlap: n/a: needs the words of the buckets and of a source")

@@ -43,7 +43,8 @@ def fewshot_means(runs: FewShotRuns) -> Iterator[Item]:
 def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
     yield (
         "All strategies adapt to the same languages, which are the blocks of the tests (buckets and seeds are averaged "
-        "first); with a single language, its buckets are. Effects of a block on all strategies do not count as error."
+        "first); with a single language, the blocks are its buckets. Effects of a block on all strategies do not count "
+        "as error."
     )
     yield (
         f"The primary comparisons are confirmatory: each strategy against the baseline, {runs.tests.baseline}, at each "
@@ -194,7 +195,7 @@ def _fewer(scores: pd.DataFrame, shared: pd.DataFrame, unpaired: bool) -> list[s
     more = f"; and {len(fewer) - NAMED} more" if len(fewer) > NAMED else ""
     over = "those that all strategies have"
     if unpaired:
-        over = f"all of its strategy's, but tests and means over languages use {over}"
+        over = f"all buckets and seeds of its strategy, but tests and means over languages use {over}"
     return [f"strategies have different buckets and seeds; each mean is over {over} ({'; '.join(fewer[:NAMED])}{more})"]
 
 

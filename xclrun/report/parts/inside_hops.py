@@ -1,4 +1,4 @@
-"""What evaluation inside hops tells: learning curves over examples, AULTC, and what the choice of checkpoints did.
+"""Results of evaluation inside hops: learning curves over examples, AULTC, and effects of checkpoint selection.
 
 Only for runs with ``evaluate.every_examples``; AULTC is LL's, checkpoint selection is ED's (see
 `xclrun.analysis.points`). Scores in percent, agreement as a share in percent.

@@ -62,7 +62,8 @@ def overlap_table(overlaps: Overlaps) -> Table:
               "share within hops", "share at switches")  # fmt: skip
     notes = (
         "with a gradient: parameters with a non-zero gradient at a main step, before changes by the strategy and "
-        "clipping; also before: those that had one in the previous step too; means over steps and runs",
+        "clipping; also before: those of them with a non-zero gradient in the previous step too; means over steps "
+        "and runs",
         "share (%): parameters with a gradient in both steps among those with one in either step; at switches: the "
         "first step of a hop and the last of the previous hop (LL Fig. 5)",
     )

@@ -98,10 +98,10 @@ def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
     together = (f"{unit}: texts are resampled, each with all its {unit}" for unit in units)
     notes = (
         *reasons.lines(),
-        f"value from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value",
+        f"value: computed from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value",
         *_kinds(inference.kind, (name.split()[-1] for name in header[1:])),
         *dict.fromkeys(together),
-        "all strategies use the same resamples; these intervals reflect the choice of test sentences, ± in other "
+        "all strategies use the same resamples; these intervals reflect the choice of test sentences; ± in other "
         "tables reflects orders and seeds",
     )
     return Table("Bootstrap over test sentences", header, tuple(rows), notes, ruled=starts)

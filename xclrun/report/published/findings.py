@@ -82,9 +82,9 @@ class Finding:
         if self.ours == 0:
             return "no difference"
         if math.isnan(self.p):
-            return "so here, untested" if self.ours > 0 else "the other way, untested"
+            return "same direction, untested" if self.ours > 0 else "opposite direction, untested"
         if self.p >= ALPHA:
-            return "so here, not significant" if self.ours > 0 else "the other way, not significant"
+            return "same direction, not significant" if self.ours > 0 else "opposite direction, not significant"
         return "holds" if self.ours > 0 else "does not hold"
 
 
