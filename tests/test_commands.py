@@ -205,7 +205,8 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
 
     def parse(self: argparse.ArgumentParser, *arguments: Any) -> Any:
         given = parse_args(self, *arguments)
-        _, selected = getattr(given, "select_on", None) or ("dev", "strategy")
+        chosen = getattr(given, "select_on", None)
+        selected = chosen[1] if isinstance(chosen, list) else "strategy"
         keys = {*parse_filters(getattr(given, "filter", [])), *selected.split(",")} - {*known_keys(), "strategy"}
         raise SystemExit(f"unknown key {', '.join(keys)}" if keys else 0)
 

@@ -270,9 +270,9 @@ def test_a_changed_config_runs_no_code(state: str, shown: Path, xclrun: Command)
     run.directory.config.write_text(yaml.safe_dump(config))
     for command in (("export", run.id, "exported"), ("rerun", run.id)):
         code, said = xclrun(*command)
-        assert (code, "config.yaml has changed" in said) == (1, True), (command, said)
+        assert (code, "config.yaml" in said) == (1, True), (command, said)
         assert not Path("executed").exists(), command
-    with pytest.raises(RunError, match=r"config\.yaml has changed"):
+    with pytest.raises(RunError, match=r"config\.yaml"):
         thaw(run.directory)
     assert not Path("executed").exists()
 
@@ -338,7 +338,7 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
         ),
         (
             "from xclrun.core.task import *\nregister(TASKS['token_tags'])",
-            "task 'token_tags': there is one of this name already",
+            r"task 'token_tags': .* already registered; .*",
         ),
         (
             "from xclrun.core.task import *\nregister(Task('x', Metric('y', 'slots', '', Scored.spans, '', ''), None))",
@@ -346,11 +346,11 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
         ),
         (
             "from xclrun.data.readers import row_reader\nrow_reader('mini', ['{split}'])(print)",
-            "dataset reader 'mini': there is one of this name already",
+            r"dataset reader 'mini': .* already registered; .*",
         ),
         (
             "from xclrun.data.readers import row_reader\nrow_reader('x', ['{lang}/{split}'])(print)",
-            r"dataset reader 'x': layout '\{lang\}/\{split\}': \{lang\} stands for nothing; known: \{any\}, .*",
+            r"dataset reader 'x': layout '\{lang\}/\{split\}': .*\{lang\}; known: \{any\}, .*",
         ),
         (
             FILES["flooding.py"].replace("    settings_type = Settings\n", ""),
@@ -412,7 +412,8 @@ def test_a_text_is_no_words(shown: Path, xclrun: Command) -> None:
     (shown / "own.py").write_text(FILES["reviews.py"].replace("tuple(text.split())", "text"))
     code, said = xclrun("--plugin", "own.py", "plan", "dataset=reviews", "dataset.root=data")
     assert code == 2
-    assert said.startswith("xclrun: data/de/train.txt:1: the words of an example are a tuple of words"), said
+    assert said.startswith("xclrun: data/de/train.txt:1: "), said
+    assert "tuple" in said
 
 
 def test_a_pipe_is_no_plugin(tmp_path: Path, xclrun: Command) -> None:

@@ -44,7 +44,6 @@ def pair(**fields: Any) -> tuple[Any, Any]:
             pair(config={"trainer": {"betas": [0.9, 0.99]}}),
             ["naive(trainer.betas=unset)", "naive(trainer.betas=[0.9,0.99])"],
         ),
-        # A setting that was added later has the value that it stands for where a run lacks it, not "unset".
         (
             [record("lang_spec_task", run_id=k, config={"strategy": {"start": k}}) for k in ("own", "same")],
             ["lang_spec_task(start=own)", "lang_spec_task(start=same)"],
@@ -60,8 +59,8 @@ def pair(**fields: Any) -> tuple[Any, Any]:
         ((few("a", 4, bucket=0), few("b", 4, bucket=1)), ["naive", "naive"]),
         ((few("a", 4), few("b", 1)), ["naive(shots=4)", "naive(shots=1)"]),
         ((few("a", 4), few("b", 4, "ffffff")), ["naive(data=ab12cd)", "naive(data=ffffff)"]),
-        # Settings of buckets do not count without a bucket: older records lack them.
-        (pair(config={"shots": None, "dataset": {"buckets": {"sampler": "nway"}}}), ["naive", "naive"]),
+        # Settings of buckets have no effect without shots.
+        (pair(config={"dataset": {"buckets": {"sampler": "nway"}}}), ["naive", "naive"]),
         # Contents are named where the config is the same.
         (pair(data_fingerprint="ff00ff00"), ["naive(data=ab12cd)", "naive(data=ff00ff)"]),
         (pair(algorithms=2), ["naive(algorithms=1)", "naive(algorithms=2)"]),

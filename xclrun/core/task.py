@@ -325,7 +325,7 @@ def register(task: Task) -> Task:
     if not task.metrics(tagged=True):
         raise UsageError(f"task '{task.name}': needs a metric of labels, of tags or of answers")
     if task.name in TASKS:
-        raise UsageError(f"task '{task.name}': there is one of this name already")
+        raise UsageError(f"task '{task.name}': this name is already registered; choose another")
     for metric in task.beside:
         own = {Scored.labels: task.label, Scored.answers: task.answers or None}
         if own.get(metric.of, task.tag) is None:
