@@ -106,8 +106,8 @@ def test_the_citation_and_the_changelog_have_this_version() -> None:
     assert citation["version"] == __version__
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
-    releases = [name for name in re.findall(r"^## (\S+)", changes, re.MULTILINE) if name != "Unreleased"]
-    assert releases[0] == __version__
+    versions = re.findall(r"^## (?:Unreleased \()?([\d.]+)", changes, re.MULTILINE)
+    assert versions[0] == __version__
 
 
 @pytest.mark.full
