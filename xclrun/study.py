@@ -75,12 +75,12 @@ class Study:
         return "\n".join(lines)
 
     def where(self, **filters: Any) -> Study:
-        """Return the runs with these values of config keys, and the reference runs that they need for transfer.
+        """Return the runs with these config values, and their reference runs for transfer.
 
-        ``strategy``, ``order``, ``dataset`` and ``model`` are names.
+        ``strategy``, ``order``, ``dataset`` and ``model`` are matched by name.
 
         Raises:
-            UsageError: no run has the key, or any of the values.
+            UsageError: no run has the key or the value.
         """
         return self._with_references(self._filtered(filters)) if filters else self
 
@@ -88,7 +88,7 @@ class Study:
         return filtered(self.records, {key: set(_texts(value)) for key, value in filters.items()}, "")
 
     def sweep(self, name: str | None = None) -> Study:
-        """Return the runs of a sweep, by default the most recent sweep, and the reference runs that they need.
+        """Return the runs of a sweep (default: the most recent), and their reference runs.
 
         Raises:
             UsageError: the sweep does not exist.
@@ -122,9 +122,9 @@ class Study:
         return self._where(pd.DataFrame(rows, columns=None if rows else ["run"]), filters).set_index("run")
 
     def scores(self, **filters: Any) -> pd.DataFrame:
-        """Return the score matrices in long form: a row for each run, metric, hop and language that was measured.
+        """Return the score matrices in long form: a row for each measured run, metric, hop and language.
 
-        ``learnt``: training data of the hop: a language, ``all``, or empty before fine-tuning.
+        The column ``learnt`` names the training data of the hop: a language, ``all``, or empty before fine-tuning.
         """
         import pandas as pd
 
@@ -196,8 +196,8 @@ class Study:
             run: run ID, or a unique part of it.
             hop, language: None: all.
             split: ``test``, or ``dev`` if it was predicted; None: all.
-            text: add columns ``text`` (the words, joined; with answers, the original text) and, for pairs, ``text_b``,
-                which reads the dataset.
+            text: read the dataset and add the column ``text`` (the joined words; with answers, the original text) and,
+                for pairs, ``text_b``.
 
         Raises:
             UsageError: unknown run, hop, language or split, or the dataset cannot be read.
@@ -242,7 +242,7 @@ class Study:
         """
         from matplotlib import rc_context
 
-        # As in a report, "$" in names does not start a formula.
+        # As in reports, "$" in names is not math.
         with rc_context({"axes.titley": 1.0, "text.parse_math": False}):
             figure = self._plots[matching(name, self._plots, "figure")].draw()
         if figure is None:

@@ -102,8 +102,8 @@ def comparisons(records: Iterable[RunRecord]) -> list[Comparison]:
 def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFrame:
     """Average the measures of finished runs; values are fractions.
 
-    Each (dataset, model, strategy label, order, metric, measure) has a row with an empty ``language`` for the
-    aggregate, then a row per language if the measure has values per language. The order ``mean`` averages over orders
+    Each (dataset, model, strategy label, order, metric, measure) has an aggregate row with an empty ``language``,
+    followed by a row per language if the measure has values per language. The order ``mean`` averages over orders
     and seeds; repeated measurements of a combination (see `combinations`) count once. Supplementary metrics have FP
     only.
 
@@ -112,8 +112,8 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
 
     Returns:
         Columns `COLUMNS`.
-        ``value``: mean over ``n`` runs, within each order first. For a language, over the orders that define it.
-        ``std``: sample standard deviation over runs (n − 1), weighted by order likewise.
+        ``value``: mean over ``n`` runs, within each order first. For a language: over orders that define it.
+        ``std``: sample standard deviation over runs (n − 1), with the same weights.
         ``ci_low``, ``ci_high``: 95 % t interval with orders as samples (with a single order, its runs); NaN for fewer
         than two different samples.
         ``status``: ``ok``, ``unbalanced: …``, ``n/a: …`` or ``interim: 3 of 6 runs``, if only some combinations have
@@ -149,7 +149,7 @@ def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any
 
 
 def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str, list[tuple[Any, ...]]]:
-    """Return label → the `combinations` that another strategy has and this one lacks.
+    """Return label → the `combinations` that another strategy has and the labeled strategy lacks.
 
     A strategy that does not depend on the order needs only the seeds and buckets of the others. An order that a
     strategy never ran is missing only in ``mean``.
@@ -260,7 +260,7 @@ def _average(
     samples = numbers
     if len(set(orders)) > 1:
         samples = np.array([numbers[[o == order for o in orders]].mean() for order in dict.fromkeys(orders)])
-    # Equal samples have no interval, rather than an interval of width 0.
+    # Equal samples have no interval instead of one with width 0.
     equal = np.ptp(samples) <= TIE * max(1.0, float(np.abs(samples).max()))
     blocks = [(" ".join(run.path), run.seed, run.bucket) for _, run in defined]
     cells = crossed(blocks) if definition.shared else None

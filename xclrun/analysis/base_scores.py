@@ -31,7 +31,7 @@ LIKENESS = {"f1": answers.f1, "exact": answers.exact}
 # Log-odds (in bits) are clipped at ±SURE: beyond it, log2_gold cannot represent a probability and its complement.
 SURE = 16.0
 
-# Name of all tags that training never had.
+# Common name of all tags that are not in the training data.
 UNSEEN = "?"
 
 # Language → metric → score.
@@ -71,7 +71,7 @@ class Counts:
 
     @classmethod
     def side_by_side(cls, parts: Sequence[Counts]) -> Counts:
-        """Concatenate the cells of counts of the same sentences; ``totals`` and ``starts`` are set in all or none."""
+        """Concatenate cells of the same sentences; ``totals`` and ``starts`` must be set in all or none."""
         totals = [part.totals for part in parts if part.totals is not None]
         offsets = np.cumsum([0, *(part.hits.shape[1] for part in parts)])
         starts = [part.starts + at for part, at in zip(parts, offsets, strict=False) if part.starts is not None]
@@ -230,7 +230,7 @@ class Sentences:
     def units(self, metric: Metric) -> np.ndarray | None:
         """Return the resampling unit of each sentence, shape (S,): the index of its text; None: the sentence itself.
 
-        Predictions about one text are dependent: a constant answer is right about the same share of its statements,
+        Predictions about one text are dependent: a constant answer is correct for a fixed share of its statements,
         and a difficult text is difficult for all questions and hypotheses about it.
         """
         if metric.of is Scored.keys and self.metrics:
@@ -246,7 +246,7 @@ class Sentences:
         """Return hits and totals of the choice accuracy over S statements, each of shape (S, cells).
 
         Statements share their example's ID up to the last ``#``; class 1 is true. In an example with one true and
-        further statements, the true statement counts: a hit of 1 if no other has a higher P(true), 1/k if k are equal.
+        other statements, the hit is 1 if the true statement has the highest P(true), and 1/k in a k-way tie.
         """
         if self.log2_gold is None:
             raise ValueError("the predictions have no probabilities")

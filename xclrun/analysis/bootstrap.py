@@ -39,7 +39,7 @@ def default_interval(measure: str) -> str:
     return DEFAULTS.get(measure, "centred")
 
 
-# Cells that are resampled at once: limits the memory, without effect on results.
+# Cells per resampling step; limits memory and does not affect results.
 CHUNK = 1024
 
 
@@ -96,8 +96,8 @@ def bias(values: ArrayLike, observed: float) -> float:
 def centred(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) -> Interval:
     """Return the percentile interval shifted by −bias, which contains the value from the data.
 
-    F contains a maximum over noisy scores, which resampling raises further, so the percentile interval can lie wholly
-    above the value. The value is above the truth for the same reason, which only `basic` corrects.
+    F contains a maximum over noisy scores. Resampling increases it, so the percentile interval can lie entirely above
+    the value. The value is itself biased upwards for this reason; only `basic` corrects this bias.
 
     Args:
         values: the statistic in each resample, shape (resamples,).
@@ -126,8 +126,8 @@ def basic(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) ->
 def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], confidence: float = CONFIDENCE) -> Interval:
     """Return the bias-corrected and accelerated interval (Efron 1987).
 
-    Its ends are NaN if the resamples are equal or all lie on one side of ``observed``. scipy's `bootstrap` cannot
-    share resamples between statistics.
+    Its ends are NaN if the resamples are equal or all lie on one side of ``observed``. Implemented here because
+    scipy's `bootstrap` cannot share resamples between statistics.
 
     Args:
         values: the statistic in each resample, shape (resamples,).
@@ -160,7 +160,7 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
 def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Return the interval of the CCL paper, mean ± t · s / √B: the precision of the bootstrap mean over B resamples.
 
-    It shrinks with every further resample, whatever the size of the test set, so it is not an interval for the score.
+    It shrinks with the number of resamples, regardless of the test set size, so it is not an interval for the score.
     """
     from scipy.special import stdtrit
 

@@ -5,7 +5,7 @@ growing subsets S_1 ⊂ … ⊂ S_M; block i is S_i without S_{i−1}:
 
     L = |S_1| log2 |Y| − Σ_{i=2…M} log2 p(labels of block i | texts; model trained on S_{i−1})
 
-in bits. The first block is coded uniformly, or by the initial model if that has a trained head. Code of an example:
+in bits. The first block is coded uniformly, or by the initial model if it has a trained head. Code of an example:
 
 - class: −log2 p(gold class); |Y| is the number of classes.
 - tags: −log2 p(gold tags of the words within the length limit), plus log2 |Y| for each word beyond it.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LABELS, TAGS, ANSWERS = "labels", "tags", "answers"
 KINDS = {Scored.labels: LABELS, Scored.words: TAGS, Scored.spans: TAGS, Scored.answers: ANSWERS}
 COLUMNS = ("log2_gold", "log2_gold_tags", "tokens", "seen")
-# Column for answers: |Y| differs between examples.
+# Additional column for answers, since |Y| differs between examples.
 ANSWER_COLUMNS = ("log2_classes",)
 # Largest positive log-probability, in bits, that counts as a rounding error.
 ROUNDING = 1e-3

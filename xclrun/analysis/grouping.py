@@ -21,9 +21,9 @@ FREE = {"order", "seed", "bucket", "hydra", "evaluate.attention"} | POINTS | NOT
 # Keys with separate columns.
 NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "strategy.expansion.name"}
 
-# With more different settings, labels name only the settings that distinguish the runs.
+# If more settings differ, labels name only those that distinguish the runs.
 LONGEST = 4
-# With more characters in a label, the strategy's settings are numbered, and a note explains the numbers.
+# Longer labels (in characters) are replaced by numbers, which a note explains.
 WIDEST = 39
 # Prefixes of keys that labels omit.
 _OBVIOUS = re.compile(r"^strategy\.|^dataset\.statements\.")
@@ -58,10 +58,10 @@ def content_settings(record: RunRecord) -> Settings:
 
 
 def strategy_labels(records: Iterable[RunRecord], ignored: Collection[str] = ()) -> dict[str, str]:
-    """Return run ID → label of its strategy: the name, and the settings in which runs of that name differ.
+    """Return run ID → strategy label: the name, and the settings that differ between runs of that name.
 
     Labels include `content_settings` only for runs with equal configs. If a label would be longer than `WIDEST`
-    characters, the strategy's settings are numbered (`numbered_labels`). ``ignored``: settings that do not count.
+    characters, the strategy's settings are numbered (`numbered_labels`). ``ignored``: settings to exclude.
     """
     return {run_id: label for run_id, (label, _) in _labelled(records, ignored).items()}
 
@@ -140,7 +140,7 @@ def _short_differences(settings: Settings, every: set[Settings]) -> list[str]:
 
 
 def _differing_keys(every: set[Settings]) -> list[str]:
-    """Return the keys in which ``every`` differs: settings of the strategy first, then names, then by key."""
+    """Return the keys whose values differ in ``every``: settings of the strategy first, then names, then by key."""
     tables = [dict(settings) for settings in every]
     keys = {key for table in tables for key in table if len({other.get(key) for other in tables}) > 1}
     return sorted(keys, key=lambda key: (not key.startswith("strategy."), not key.endswith(".name"), key))

@@ -1,4 +1,4 @@
-"""Score matrices as exact ratios of counts, for comparing a reproduced run digit by digit."""
+"""Score matrices as exact ratios of counts, for exact comparison of a reproduced run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def counted(runs: Iterable[RunRecord], predictions: Mapping[str, Predictions]) -> pd.DataFrame:
     """Return a row for each run, metric and hop, and a column for each language.
 
-    A cell is ``right/sentences`` for an accuracy, ``2 TP/(2 TP + FP + FN)`` for F1 over spans; the score with all
-    digits if it has no such counts; empty if the language was not tested.
+    A cell is ``right/sentences`` for an accuracy, ``2 TP/(2 TP + FP + FN)`` for F1 over spans; the score in full
+    precision if there are no counts; empty if the language was not tested.
     """
     import pandas as pd
 

@@ -63,18 +63,18 @@ class Measure:
     """One measure of a run.
 
     Attributes:
-        name: in tables, ``summary.csv`` and MLflow.
-        title: name in words.
-        definition: in table notes.
+        name: short name, in tables, ``summary.csv`` and MLflow.
+        title: full name.
+        definition: text for table notes.
         source: paper and equation.
         formula: returns the value, a fraction, shape (...); NaN if an input is missing.
         example: value for `EXAMPLE`, computed by hand; None for a measure that needs more than a score matrix.
-        needs: N → mask (N + 1, N) of the cells of R that enter. Columns of languages without a value are empty; an
-            empty mask means that the measure is undefined for N languages.
+        needs: N → mask (N + 1, N) of the cells of R that the measure uses. Columns of languages without a value are
+            empty; an empty mask means that the measure is undefined for N languages.
         by_language: returns the value of each language, shape (..., N).
-        reference: whether M enters, in the columns of ``needs``, or in all columns if ``otherwise`` is set.
+        reference: whether the measure uses M, in the columns of ``needs``, or in all columns if ``otherwise`` is set.
         streams: streams that have the measure.
-        otherwise: what a run without the measure lacks, if not a cell of R or M.
+        otherwise: missing requirement in the reason for a run without the measure, unless cells of R or M are missing.
         headline: whether the measure is tested, resampled, and printed in tables and on the console; other measures
             are only in ``summary.csv`` and MLflow.
         unit: ``%``, ``points`` (a difference of percentages), or a unit that is printed unscaled.
@@ -511,7 +511,7 @@ def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int
     languages = np.array(record.languages)
     n = len(languages)
     if measure.otherwise:
-        # Without missing M, the value is NaN only if something else is missing.
+        # Test with finite M: the value is then NaN only if other inputs are missing.
         complete = replace(scores, M=np.nan_to_num(scores.M)) if measure.reference else scores
         if np.isnan(measure.formula(complete)):
             return Absent(measure.otherwise)
@@ -525,7 +525,7 @@ def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int
     if record.stream != "sequence":
         return Absent(f"needs the final scores of {', '.join(languages[np.isnan(scores.final) & columns])}")
     if column is not None and measure.left_out(n, column):
-        # Which end of the order has no value does not depend on N.
+        # The end of the order without a value does not depend on N.
         where = "after" if measure.left_out(3, 2) else "before"
         return Absent(f"needs a hop {where} {languages[column]}", by_definition=True)
     needed = measure.needs(n) & columns

@@ -4,7 +4,7 @@ Model for strategy s, replicate o (an order) and block j in it (a seed): y = μ_
 fixed and the other terms random. All strategies have the same blocks, so an orthonormal transform over the k strategies
 splits the data into independent parts: the mean, and k − 1 contrasts, in which O and B cancel. In each part the
 covariance of a replicate's blocks is a·I + b·J, with (a, b) = (σ²_e, σ²_SO) in a contrast and (σ²_e + k σ²_B, σ²_SO +
-k σ²_O) in the mean. statsmodels' MixedLM has no such degrees of freedom and fails to converge if a variance is 0
+k σ²_O) in the mean. statsmodels' MixedLM lacks these degrees of freedom and fails to converge if a variance is 0
 (`tests/analysis/test_significance.py` compares converged fits).
 
 Satterthwaite (1946), following Giesbrecht & Burns (1985): ν = 2 v² / (g' C g), with v the variance of a difference, g
@@ -32,7 +32,7 @@ class Fit:
     Attributes:
         means: strategy means up to a common constant, shape (k,).
         error: standard error of the difference of two means.
-        df: Satterthwaite's degrees of freedom of ``error``.
+        df: Satterthwaite's degrees of freedom for ``error``.
         variances: σ²_e, σ²_SO, σ²_B, σ²_O; NaN if not identified by the design.
         converged: the gradient is 0, or leads only towards a negative variance.
     """

@@ -51,7 +51,7 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
         points = [point for point in record.points if point["hop"] == hop]
         if not points:
             continue
-        # The training languages are those with dev scores in the hop's epochs.
+        # Training languages have dev scores in the hop's epochs.
         trained = {language for epoch in record.curve if epoch["hop"] == hop for language in epoch.get("dev") or {}}
         trained = trained or set(record.trains(hop))
         sources = tuple(j for j, language in enumerate(record.languages) if language in trained)
@@ -142,14 +142,15 @@ def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -
     return float(np.mean([reference[i] - scores[place, i] for i, place in enumerate(places)]))
 
 
-# Smallest difference of test scores that counts in directional agreement (ED §4).
+# Smallest difference of test scores considered in directional agreement (ED §4).
 LEAST = 0.005
 
 
 def selected(dev: ArrayLike, test: ArrayLike, sources: Sequence[int]) -> np.ndarray:
     """Return the test scores at the point with the best mean dev score over the languages ``sources``, shape (..., N).
 
-    ``dev`` and ``test`` have shape (..., P, N). The first of equal points is chosen; points without a dev score never.
+    ``dev`` and ``test`` have shape (..., P, N). In a tie, the first point is chosen. Points without a dev score are
+    ignored.
     """
     return _at_best(np.asarray(dev, dtype=float)[..., list(sources)].mean(axis=-1)[..., None], test)
 
@@ -256,7 +257,7 @@ def final_by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
 
 
 def exact(record: RunRecord, hop: int) -> bool:
-    """Whether the scores of another checkpoint are those of a complete run, because no hop continues from it."""
+    """Whether selecting another checkpoint gives the scores of a complete run, because no hop continues from it."""
     return hop == record.hops or record.stream == "independent"
 
 

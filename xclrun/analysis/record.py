@@ -79,7 +79,7 @@ class RunRecord:
         coded: one dict per coded block: ``hop`` of the coding model, ``block`` (from 1), ``codes``: kind → `BlockCode`
             as a dict, and ``start_knows``: kinds of codes for which the initial model codes the first block.
         mixtures: the languages of each element of the order, if some are mixed.
-        edited: hops after which the strategy changed the weights of the last dev scores (`Strategy.end_training`).
+        edited: hops whose weights the strategy changed after the last dev scores (`Strategy.end_training`).
         sizes: split → key → number of examples.
 
     Raises:

@@ -57,7 +57,7 @@ class References:
     def cells(self, record: RunRecord, metric: str) -> list[tuple[RunRecord, int, int] | None]:
         """Return (reference run, hop, column) of M[j] for each language of the run; None if missing.
 
-        Of several reference runs, prefers the run's order, then the first by order and run ID.
+        Among several reference runs, prefers the run's order, then the first by order and run ID.
         """
         cells: dict[str, tuple[RunRecord, int, int]] = {}
         for run in sorted(self._runs.get(_key(record), ()), key=lambda r: r.order != record.order):
@@ -68,7 +68,7 @@ class References:
         return [cells.get(language) for language in record.languages]
 
     def needed_by(self, records: Iterable[RunRecord]) -> list[RunRecord]:
-        """Return the reference runs of ``records``, each once."""
+        """Return the distinct reference runs of ``records``."""
         runs: dict[str, RunRecord] = {}
         for record in records:
             for metric in record.scores if record.stream == "sequence" else ():
@@ -98,7 +98,7 @@ def reference_command(
         orders: as in overrides: ``h2l``, or ``[en,de]``.
     """
     shared = shared_overrides(overrides)
-    # A separate name, so that the sweep's name still refers to its own runs.
+    # A separate name, so that the sweep's name still refers to the sweep's runs.
     sweeps = [text.partition("=")[2] for text in shared if text.startswith("sweep=")]
     named = [f"sweep_name={name}-references" for name in sweeps]
     settings = dict(adapters or {})

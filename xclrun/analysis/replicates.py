@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-# Smaller differences are rounding errors of scores, which are of order 1.
+# Smaller differences count as rounding errors; scores are of order 1.
 TIE = 1e-12
 
 Block = tuple[str, int, int | None]
@@ -79,7 +79,7 @@ class Replicates:
         levels = self.levels(kind)
         distinct = list(dict.fromkeys(levels))
         index = np.array([distinct.index(level) for level in levels])
-        # Buckets of a language have equal weights, whatever their numbers of seeds.
+        # Buckets of a language have equal weights, regardless of their number of seeds.
         cells = [(index[j], bucket if kind == "languages" else j) for j, (_, _, bucket) in enumerate(self.blocks)]
         counts = Counter(cells)
         weights = np.array([1 / counts[cell] for cell in cells])
@@ -109,7 +109,7 @@ def crossed(blocks: Sequence[Block]) -> np.ndarray | None:
 
 
 def given_references(blocks: Sequence[Block]) -> str:
-    """Return the condition of results that hold only for these reference models and this hop 0; empty if none.
+    """Return a caveat if results hold only for these reference models and this hop 0; otherwise empty.
 
     All orders of a seed share the noise of its reference models and hop 0.
     """

@@ -34,9 +34,9 @@ Cells = dict[tuple[str, int, int], np.ndarray]
 
 
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
-    """Return the headline measures of the strategies that depend on the order, in the blocks that all have finished.
+    """Return the headline measures of order-dependent strategies, in the blocks that all of them have finished.
 
-    Includes measures that at least two strategies have, with these strategies.
+    A measure is included with the strategies that have it, if there are at least two.
     """
     measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
     for label, (runs, _) in compared(comparison).items():
@@ -176,7 +176,7 @@ class Resampled:
 
     def _measure(self, run: RunRecord, name: str, R: np.ndarray, alone: Cells) -> np.ndarray | None:
         entry = MEASURES[name]
-        # Columns of R that enter; none with too few languages, or if the measure is not computed from R.
+        # Columns of R that the measure uses; none with too few languages, or if it is not computed from R.
         entering = np.any(entry.needs(len(run.languages)), axis=0)
         if run.stream not in entry.streams or not entering.any():
             return None

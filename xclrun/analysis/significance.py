@@ -115,8 +115,8 @@ def crossed_test(
 
     Args:
         differences: a − b of each block, shape (blocks,).
-        cells: blocks of each order and seed, as `crossed` returns them.
-        tolerance: as in `t_test`.
+        cells: blocks of each order and seed (see `Replicates.crossed`).
+        tolerance: see `t_test`.
     """
     if np.ptp(differences) <= tolerance:
         return _without_p(a, b, differences, EQUAL)

@@ -38,8 +38,8 @@ class Objective:
 
     Attributes:
         name: argument of ``--select-on``.
-        title: in tables.
-        definition: for captions.
+        title: name in tables.
+        definition: text for captions.
         compute: run and metric → value, a fraction, or the reason why it is missing.
         streams: streams that have the objective.
         points: whether it needs the dev scores of all languages after each hop (`dev_scores`).
@@ -122,7 +122,7 @@ class Choice:
     Attributes:
         keys: the selected keys, dotted.
         tuned: one entry for each strategy.
-        why: why `DEV` is not ``dev_fp``; otherwise empty.
+        why: reason why `DEV` is not ``dev_fp``; otherwise empty.
     """
 
     objective: Objective
@@ -234,7 +234,7 @@ def choose(records: Iterable[RunRecord], keys: Sequence[str], objective: str = D
     keys, option = tuple(dict.fromkeys(keys)), f"--select-on {objective} {','.join(keys)}"
     available = objectives()
     check_objective(objective, f"--select-on {objective}")
-    # Prefers a finished record of each run.
+    # If a run has several records, prefer a finished one.
     by_id = {run.run_id: run for run in sorted(records, key=lambda run: run.finished)}
     runs = sorted(by_id.values(), key=lambda run: (natural(run.order), run.seed, run.bucket or 0, run.run_id))
     if any(map(is_few_shot, runs)):
@@ -339,7 +339,7 @@ def _by_size(value: str) -> tuple[bool, float, Any]:
 
 
 def _selected(record: RunRecord, hop: int) -> dict[str, Any] | None:
-    """Return the curve's entry of the epoch whose weights a hop ended with; None if unknown.
+    """Return the curve's entry of the epoch whose weights the hop kept; None if unknown.
 
     With ``trainer.selection=best``, the first epoch with the best mean over languages and their metrics.
     """
@@ -357,7 +357,7 @@ def _selected(record: RunRecord, hop: int) -> dict[str, Any] | None:
 
 
 def unsighted(strategy: str, config: Mapping[str, Any], edited: bool = False) -> Absent | None:
-    """Return why the dev scores of a run do not belong to the tested model; None if they do.
+    """Return the reason why the dev scores of a run are not those of the tested model; None if they are.
 
     ``edited``: whether the strategy changed weights at the end of training (`RunRecord.edited`).
     """

@@ -23,10 +23,10 @@ class Coverage:
         sentences, words: for extractive question answering, questions and the words of their texts.
         texts: distinct texts.
         labels, tags: distinct labels and tags in this split.
-        of_labels, of_tags: distinct labels and tags of the task, in any training split.
+        of_labels, of_tags: distinct labels and tags in all training splits of the task.
         rarest: sentences with the rarest label of this split.
         unseen: sentences with a label or tag that is in no training split.
-        not_in_own_train: sentences with a label or tag that only training splits of other languages contain.
+        not_in_own_train: sentences with a label or tag that occurs only in training splits of other languages.
     """
 
     language: str
@@ -49,11 +49,11 @@ class Overlap:
 
     Attributes:
         one, other: splits.
-        language: of ``other``, and of ``one`` unless the kind is ``translation``.
+        language: language of ``other``; also of ``one``, unless the kind is ``translation``.
         kind: ``same sentence`` (equal words, ignoring case); ``same text``: questions about a text in both splits;
-            ``translation``: the same id in ``one`` of another language, which is meaningful only for parallel corpora.
-        sentences: number of sentences of ``other`` that are in ``one``.
-        of: number of sentences in ``other``.
+            ``translation``: equal ids in two languages, which is meaningful only for parallel corpora.
+        sentences: number of sentences of ``other`` that also occur in ``one``.
+        of: total number of sentences in ``other``.
     """
 
     one: str

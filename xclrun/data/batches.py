@@ -17,10 +17,10 @@ from xclrun.data.transfer import to_device
 if TYPE_CHECKING:
     import torch
 
-# Multiples for the widths of batches (in subwords and in words) if the number of different shapes is to be small.
+# Batch widths (in subwords and in words) are rounded up to these multiples to limit the number of different shapes.
 EVEN_PIECES, EVEN_WORDS = 16, 8
 
-# The id of a label or tag that is not in the training data, and of a missing label or tag.
+# Id of a missing label or tag, or one that is not in the training data.
 UNSEEN = -1
 
 
@@ -107,7 +107,7 @@ class Batch:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Its tensors by name, without those that are None."""
+        """The tensors by name, without None."""
         on_host = ("indices", "task", "lengths", "words")
         return {name: v for name, v in vars(self).items() if v is not None and name not in on_host}
 
@@ -170,7 +170,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Windows:
-    """The n windows of an `Encoded` with answers; a "word" is [CLS] (no answer here) or a subword of the text.
+    """The n windows of an `Encoded` with answers. A "word" is [CLS] (no answer) or a subword of the text.
 
     Attributes:
         examples: (n,) int64, position of the window's example in the split.
@@ -192,7 +192,7 @@ class Windows:
 
     @property
     def starts(self) -> np.ndarray:
-        """The first window of each example, int64; the windows must be those of one split, in order."""
+        """Index of each example's first window, int64. Requires all windows of one split, in order."""
         return np.flatnonzero(np.diff(self.examples, prepend=-1))
 
     @property
@@ -215,7 +215,7 @@ class Encoded:
     """Encoded examples, in columns.
 
     Attributes:
-        ids, languages: (n,) of the examples, as objects.
+        ids, languages: (n,) ids and languages of the examples, as objects.
         pieces: subwords, including special tokens.
         types: token type of each subword; same rows as ``pieces``.
         word_pieces: position of each word's labelled subword in the row of ``pieces``; if all subwords have labels, of

@@ -1,4 +1,4 @@
-"""Equal, disjoint blocks of a training split (``dataset.blocks``), for the online codelength (GLI, section 4).
+"""Split a training split into equal, disjoint blocks (``dataset.blocks``), for the online codelength (GLI, section 4).
 
 Examples are assigned to blocks by the hash rank of `xclrun.data.load.subset`: the first i of M blocks are the subset of
 i/M of the examples.
@@ -18,7 +18,7 @@ from xclrun.data.load import subset
 def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Dataset:
     """Return the dataset with the blocks of a key's training split as additional splits ``(de#1, train)``, …
 
-    Blocks have no dev and test splits, and are not listed as languages. Their sizes differ by at most one example; the
+    Blocks have only a training split and are not listed as languages. Their sizes differ by at most one example; the
     examples of a block are in file order.
     """
     if key not in dataset.languages:

@@ -53,7 +53,7 @@ class Example:
 
     @property
     def whole(self) -> str:
-        """The text as written."""
+        """The original text."""
         return " ".join(self.tokens) if self.text is None else self.text
 
     @property
@@ -112,7 +112,7 @@ class Targets:
 
     @property
     def sets(self) -> list[Any]:
-        """The part that enters ids and keys."""
+        """The part that enters run IDs and stage keys."""
         return [self.task.identified, self.labels, self.tags, *(["silence"] if self.unanswerable else [])]
 
     @cached_property
@@ -212,7 +212,7 @@ class Dataset:
 
     @property
     def metrics(self) -> MetricsOfKeys:
-        """The metrics of its keys."""
+        """Metrics of the dataset's keys."""
         by_task = {target.task: target.task.metrics(tagged=bool(target.tags)) for target in self.targets}
         if self.task is not None:
             return MetricsOfKeys(by_task[self.task], reader=self.reader)

@@ -28,10 +28,9 @@ def load_dataset(
 
     Args:
         bucket: with ``shots``: the number of the bucket, None for the first. Without: the number of a disjoint subset
-        of
-            ``max_train`` training sentences; None: subsets of different sizes are nested.
+            of ``max_train`` training sentences; None: subsets of different sizes are nested.
         shots: K of the buckets that ``cfg.buckets`` describes; None: no buckets.
-        few_shot: languages whose training split is a bucket; None: all. Other splits are as without buckets, except
+        few_shot: languages whose training split is a bucket; None: all. Other splits are not affected, except
             that ``draw_from=dev`` removes the buckets from dev.
     """
     for key, size in size_limits(cfg):
@@ -135,7 +134,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         part_of = {key: part.name for part in parts for key in part.keys if part.name}
         tasks = {key: part.task for part in parts for key in part.keys}
         if Unanswerable(cfg.unanswerable) is Unanswerable.keep and not any(task.answers for task in tasks.values()):
-            # The setting would change ids and have no effect.
+            # The setting would change run IDs without any effect.
             raise UsageError(
                 f"dataset.unanswerable=keep: dataset={cfg.name} has no questions; set "
                 f"dataset.unanswerable={Unanswerable.drop.value}"
@@ -161,7 +160,7 @@ def subset(
     """Return ``size`` examples drawn without replacement, in file order; all examples if there are not more.
 
     Each example is ranked by a hash of ``seed`` (subset seed, language, split) and its id. A smaller subset is
-    therefore part of a larger one, and an example more or less in the file changes at most one example of the subset.
+    therefore part of a larger one, and adding or removing an example changes at most one example of the subset.
 
     Args:
         skip: number of ranks to skip.
@@ -176,7 +175,7 @@ def subset(
 def stratified(
     examples: Sequence[Example], size: int | None, seed: tuple[int, str, str], task: Task
 ) -> tuple[Example, ...]:
-    """Return at most ``size`` examples in file order, in which classes have the same shares as in all examples.
+    """Return at most ``size`` examples in file order, preserving the class distribution.
 
     Statements about one context stay together as a group, whose class is the multiset of its labels. Within a class
     examples are ranked as in `subset`; a smaller subset is part of a larger one. The share of a class is exact up to

@@ -1,4 +1,4 @@
-"""Notes on a dataset: counts that users should know before training, and that change no example.
+"""Notes on a dataset: counts that users should know before training. They do not change examples.
 
 Commands print them before training, `xclrun data audit` lists them, and manifests contain them. Mistakes in files are
 errors of the reader instead, with file and line.
@@ -67,7 +67,7 @@ def note_lines(
         count: `count_notes` or `reader_notes`.
     """
     largest: dict[tuple[str, str], dict[str, int]] = {}
-    # Whether only questions are counted.
+    # Use the unit "question" if all counts are of questions.
     questions: dict[tuple[str, str], bool] = {}
     for dataset in datasets:
         for name, counts in count(dataset).items():

@@ -83,7 +83,7 @@ def by_similarity(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
     """Return a greedy chain: each language is followed by the most similar remaining language.
 
     ``order.measure=vocabulary``: the Jaccard index of the distinct character trigrams of the training words in lower
-    case, with a space before and after each word. ``typology``: see `by_typology`.
+    case, padded with a space on both sides. ``typology``: see `by_typology`.
     """
     typology = order.measure == "typology"
     distance = _typological_distance(order, dataset) if typology else _vocabulary_distance(dataset)
@@ -99,9 +99,9 @@ _WAYS: dict[str, Callable[[OrderConfig, Dataset], tuple[str, ...]]] = {
 
 
 def notes(order: OrderConfig, dataset: Dataset) -> list[str]:
-    """Return a note on the languages whose features are those of their branch."""
+    """Return a note on the languages that use the features of their branch."""
     compared = order.by == "typology" or (order.by == "similarity" and order.measure == "typology")
-    # The user's file may not exist any more when a run is resumed.
+    # The user's file may have been removed when a run is resumed.
     if not compared or order.features is not None:
         return []
     without = [key for key, facts in _facts(order, dataset).items() if not facts.features]
@@ -225,7 +225,7 @@ def _same(key: str, name: str) -> bool:
     return first.code == second.code and (not second.written or first.script == second.script)
 
 
-# What other programs write into empty cells.
+# Markers of missing values.
 _EMPTY = frozenset({"nan", "na", "n/a", "null", "none", "?", "-", "--"})
 
 

@@ -2,7 +2,7 @@
 
 A row is as wide as the longest sentence of the batch, or a small multiple of that. A block-diagonal mask restricts
 attention to single sentences, and positions restart with each sentence. Sentences are assigned to rows by first-fit in
-decreasing length (Johnson 1973, "Near-optimal bin packing algorithms"), with the width that needs the fewest
+decreasing length (Johnson 1973, "Near-optimal bin packing algorithms"), with the width that minimizes
 multiplications: wider rows have less padding, but the cost of attention is quadratic in the width.
 """
 

@@ -4,7 +4,7 @@ The key of a part is its name, or ``PART-LANGUAGE`` if it has several languages.
 dataset, by any reader. Its labels and tags then get the part's prefix, so that a shared head distinguishes the classes
 of all parts (LL, section 3). Orders, strategies and reports use keys like languages.
 
-Settings that are null in a part are those of the dataset; a relative root is relative to ``dataset.root``.
+A part inherits the dataset's value of any setting that is null. A relative root is relative to ``dataset.root``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xclrun.data.readers.files import Notes, Splits, choose_languages
 
 # Settings that a part inherits from the dataset.
 _SHARED = ("reader", "task", "tags_are", "on_bad_line", "word_column", "tag_column")
-# A part that sets one of these, or a root, inherits none.
+# A part that sets one of these keys, or a root, does not inherit any of them.
 _HUB = ("hub", "hub_config", "hub_columns")
 
 
@@ -57,7 +57,7 @@ def read_parts(cfg: DatasetConfig) -> list[Part]:
     configs = {
         name: _config(cfg, name, part)
         for name, part in cfg.parts.items()
-        # The files of other parts need not exist.
+        # Only the files of selected parts are required.
         if cfg.languages is None or any(key == name or key.startswith(f"{name}-") for key in cfg.languages)
     }
     cache: dict[str, tuple[Splits, Notes]] = {}

@@ -1,8 +1,8 @@
 """Statements: convert any dataset with classes or tags to true/false statement verification.
 
 Lifelong language learning by degree of belief (LL, section 4): the input is a context c, the example's text, and a
-statement x about it; the model computes P(true | x, c). Many tasks thus become one, ``statement_truth``, with a fixed
-label set and without a task id. True statements contain the example's label or tags, false statements a wrong label, or
+statement x about it; the model computes P(true | x, c). This unifies many tasks as ``statement_truth``, with a fixed
+label set and without task IDs. True statements contain the example's label or tags, false statements a wrong label, or
 partly wrong tags. `kinds` contains the templates of each kind, and ``dataset.statements`` the settings.
 
 **Ids.** The statements of an example are ``EXAMPLE#k``: k = 0 is true, k = 1, 2, … are false. If the label says whether

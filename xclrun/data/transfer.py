@@ -16,7 +16,7 @@ Places = dict[str, tuple["torch.dtype", tuple[int, ...], int]]
 
 
 def to_device(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -> dict[str, torch.Tensor]:
-    """Return tensors of the host on ``device``; later work on the device sees the copies."""
+    """Copy host tensors to ``device`` asynchronously, in order with later work on the device."""
     import torch
 
     kind = torch.device(device).type

@@ -3,7 +3,7 @@
 The layout is that of BERT's SQuAD recipe (Devlin et al. 2019, section 4.2): [CLS] question [SEP] text [SEP]. A long
 text is split into several windows, each ``room − stride`` subwords after the previous one, as a fast tokenizer does
 with ``truncation="only_second", stride=…, return_overflowing_tokens=True``. The windows of an example are consecutive
-rows. Windows with the whole answer have its place as gold answer, all others have [CLS].
+rows. The gold answer of a window is the answer's position if the window contains all of it, and [CLS] otherwise.
 
 Every distinct text and question is tokenized once. Characters are Unicode code points, as in Python.
 """
@@ -26,7 +26,7 @@ from xclrun.data.example import Example
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# Texts per call of the tokenizer, whose output takes far more memory than the result.
+# Texts per tokenizer call; limits memory, since the tokenizer's output is far larger than the result.
 CHUNK = 1024
 # The position of [CLS] in a row, and its characters.
 _CLS, _NONE = np.zeros(1, np.int32), np.zeros((1, 2), np.int32)
@@ -184,6 +184,6 @@ def _trimmed(text: str, characters: np.ndarray) -> np.ndarray:
 
 
 def _ragged(parts: Sequence[np.ndarray], together: int, none: np.ndarray = _CLS[:0]) -> Ragged:
-    """Return rows that each consist of ``together`` consecutive parts; ``none``: an empty part."""
+    """Join every ``together`` consecutive parts into a row; ``none``: an empty part."""
     lengths = np.fromiter(map(len, parts), np.int64, len(parts)).reshape(-1, together).sum(axis=1)
     return Ragged(np.concatenate([none, *parts]), offsets_of(lengths))

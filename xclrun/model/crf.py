@@ -1,14 +1,14 @@
-"""The log-likelihood of a linear-chain CRF, as products with T × T matrices, and its gradient, by forward-backward.
+"""Log-likelihood of a linear-chain CRF and its gradient, by the forward-backward algorithm with matrix products.
 
 ln p(y) = s(y) − ln Z, with s the score of a tag sequence and Z = Σ_y exp s(y) (Lafferty et al. 2001). The forward
-recursion runs over probabilities in place of their logarithms, each word's divided by their largest (Rabiner 1989,
-section V.A, "scaling"), so that a word costs one matrix product and not a B × T × T array. The gradient needs no graph:
-it is the gold tags' counts minus the expected ones, from the backward recursion.
+recursion uses probabilities instead of logarithms, and divides those of each word by their maximum (Rabiner 1989,
+section V.A, "scaling"). A word thus costs one matrix product instead of a B × T × T array. The gradient is computed
+without autograd: the counts of the gold tags minus their expected counts, from the backward recursion.
 
-What the division leaves below the smallest float64 is lost. A tag that lies more than 708 nats below a word's best can
-gain no more on it in later words than the spread of the transitions, so what is lost is less than exp(spread − 708) of
-Z, whatever the emissions. Where the spread is above `REACH` that could be seen, and the result is NaN: a training ends
-there, and never continues with paths missing.
+Scaled probabilities underflow if a tag is more than 708 nats below the word's best tag. In later words, such a tag can
+gain at most the spread of the transitions. The lost share of Z is therefore below exp(spread − 708) for any emissions.
+If the spread exceeds `REACH`, the loss could be noticeable; the result is then NaN, which ends the training.
+
 Shapes: B sentences, W words, T tags.
 """
 
@@ -20,30 +20,30 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# In nats: exp(650 − 708) is less than the rounding of float64, also when words and tags are many.
+# In nats. exp(650 − 708) is below the rounding error of float64, even for many words and tags.
 REACH = 650.0
 
 
 def crf_log_likelihood(
     emissions: Tensor, tags: Tensor, mask: Tensor, start: Tensor, transitions: Tensor, end: Tensor
 ) -> Tensor:
-    """Return ln p(tags) of each sentence, (B,), in the emissions' type; computed in float64.
+    """Return ln p(tags) of each sentence, (B,), computed in float64 and returned in the dtype of the emissions.
 
-    Nothing here waits for a GPU, and it can be mapped over many CRFs (`torch.func.vmap`).
+    Does not synchronize with the GPU. Supports `torch.func.vmap` over several CRFs.
 
     Args:
         emissions: (B, W, T).
-        tags: (B, W) int64, from 0 to T − 1 also where the mask is False.
-        mask: (B, W) bool, True on words, packed to the left; each sentence has one at least.
-        start, end: (T,), or (B, T) where each sentence has its own CRF.
-        transitions: (T, T), or (B, T, T), from row to column.
+        tags: (B, W) int64, from 0 to T − 1, including where the mask is False.
+        mask: (B, W) bool, True on words, packed to the left; at least one per sentence.
+        start, end: (T,); (B, T) if each sentence has a separate CRF.
+        transitions: (T, T) or (B, T, T), from row to column.
     """
     value: Tensor = _LogLikelihood.apply(emissions, tags, mask, start, transitions, end)[0]
     return value
 
 
 class _LogLikelihood(torch.autograd.Function):
-    """`crf_log_likelihood`, and what its gradient is made of."""
+    """`crf_log_likelihood` with the tensors that its gradient needs."""
 
     generate_vmap_rule = True
 
@@ -52,10 +52,10 @@ class _LogLikelihood(torch.autograd.Function):
         emissions: Tensor, tags: Tensor, mask: Tensor, start: Tensor, transitions: Tensor, end: Tensor
     ) -> tuple[Tensor, ...]:
         inside = mask.double()
-        # Padding must not bring in infinities.
+        # Emissions of padding may be infinite.
         scores = emissions.double().masked_fill(~mask.unsqueeze(2), 0.0)
         starts, moves, ends = start.double(), transitions.double(), end.double()
-        # Word i has the factor exp(scores − peak) ∘, and the matrix exp(moves − highest) before it: at most 1 all.
+        # Scaled to at most 1: exp(scores − peak) for each word, and exp(moves − highest) for each transition.
         peak, highest, last_peak = scores.amax(2), moves.amax((-2, -1)), ends.amax(-1)
         factors, matrix = (scores - peak.unsqueeze(2)).exp(), (moves - highest[..., None, None]).exp()
         first = starts + scores[:, 0]
@@ -67,7 +67,7 @@ class _LogLikelihood(torch.autograd.Function):
             sizes.append(reached.amax(1, keepdim=True))
             forward.append(reached / sizes[-1])
         paths, size = torch.stack(forward, 1), torch.cat(sizes, 1)
-        # One-hot; without the words behind the last one, the gold score is a sum of products.
+        # One-hot gold tags, all zero on padding, so that the gold score is a sum of products.
         count = inside.sum(1)
         at_last = inside - torch.cat([inside[:, 1:], torch.zeros_like(inside[:, :1])], 1)
         gold = torch.zeros_like(scores).scatter(2, tags.unsqueeze(2), inside.unsqueeze(2))
@@ -82,7 +82,7 @@ class _LogLikelihood(torch.autograd.Function):
         score = score + (gold[:, 0] * starts).sum(1) + ((gold * at_last.unsqueeze(2)).sum(1) * ends).sum(1)
         spread = torch.maximum(highest - moves.amin((-2, -1)), last_peak - ends.amin(-1))
         value = (score - log_z).masked_fill(spread > REACH, torch.nan).to(emissions.dtype)
-        # What each word's probabilities are multiplied with on their way to the next.
+        # Factors of each word in the backward recursion.
         weights = factors / size.unsqueeze(2)
         return value, paths, weights, matrix, leaving / total, gold, at_last
 
@@ -102,7 +102,7 @@ class _LogLikelihood(torch.autograd.Function):
         paths, weights, matrix, leaving, gold, at_last = ctx.saved_tensors
         back_matrix = matrix.transpose(-1, -2)
         ends = (leaving.unsqueeze(1) * at_last.unsqueeze(2)).unbind(1)
-        # (B, T) of each word: backward · forward are the tags' probabilities. It is 0 behind a sentence's last word.
+        # (B, T) for each word: backward · forward is the probability of each tag; 0 on padding.
         backward, arriving = [ends[-1]], []
         for weight, at_end in zip(weights.unbind(1)[:0:-1], ends[-2::-1], strict=True):
             arriving.append(backward[-1] * weight)
@@ -123,13 +123,13 @@ class _LogLikelihood(torch.autograd.Function):
             moves = torch.zeros_like(matrix)
         if ctx.shared:
             starts, ends_ = starts.sum(0), ends_.sum(0)
-        found = (of_words, starts, moves, ends_)
-        one, two, three, four = (tensor.to(kind) for tensor, kind in zip(found, ctx.types, strict=True))
-        return one, None, None, two, three, four
+        gradients = (of_words, starts, moves, ends_)
+        emissions, start, transitions, end = (t.to(kind) for t, kind in zip(gradients, ctx.types, strict=True))
+        return emissions, None, None, start, transitions, end
 
 
 def _times(rows: Tensor, matrix: Tensor, plus: Tensor | None = None) -> Tensor:
-    """Return each row (B, T) times the matrix (T, T), or times its own of (B, T, T); ``plus`` (B, T)."""
+    """Multiply rows (B, T) by a matrix (T, T) or by one matrix per row (B, T, T), and add ``plus`` (B, T)."""
     if matrix.dim() == 2:
         return rows @ matrix if plus is None else torch.addmm(plus, rows, matrix)
     product = (rows.unsqueeze(1) @ matrix).squeeze(1)

@@ -105,7 +105,7 @@ _checked: set[Path] = set()
 
 
 def folder(warn: Callable[[str], None] = note) -> Path:
-    """Return the encoder as a folder in the transformers layout; the first call converts it (seconds, 0.5 GB).
+    """Return the encoder as a folder in the transformers layout. The first call converts it (seconds, 0.5 GB).
 
     Concurrent calls are safe. A damaged folder is reported with ``warn`` and converted again.
     """
@@ -113,7 +113,7 @@ def folder(warn: Callable[[str], None] = note) -> Path:
     target = converted()
     if target.is_dir() and target not in _checked and (wrong := damaged(target)) is not None:
         warn(f"{wrong} is missing or damaged: the encoder is converted again")
-        # Renamed first, so that no process reads a part of it.
+        # Renamed first, so that other processes do not read it during deletion.
         aside = target.with_name(f"{TEMPORARY}damaged-{target.name}-{os.getpid()}")
         with contextlib.suppress(OSError):
             target.rename(aside)

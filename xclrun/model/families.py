@@ -82,17 +82,17 @@ UNFIT: Mapping[str, str] = {
     "canine": "hashes characters and has neither subwords nor a tokenizer.json",
     "perceiver": "reads bytes into a fixed number of states, so words have no states",
     "funnel": "shortens sentences layer by layer, so words have no separate states",
-    "fnet": "mixes all positions without a mask, so padding would change what a sentence gives",
-    "convbert": "mixes positions without a mask, so padding would change what a sentence gives",
-    "xlnet": "attends in orders that are drawn for each sentence, and begins with the padding",
-    "reformer": "attends by random hashes, so the same sentence need not give the same states",
-    "xmod": "wants to know the language of each sentence, which xclrun does not tell an encoder",
+    "fnet": "mixes all positions without a mask, so padding would change the states of a sentence",
+    "convbert": "mixes positions without a mask, so padding would change the states of a sentence",
+    "xlnet": "permutes the order of attention for each sentence, and starts with the padding",
+    "reformer": "attends by random hashes, so the states of a sentence are not reproducible",
+    "xmod": "requires the language of each sentence, which xclrun does not pass to encoders",
     **dict.fromkeys(
-        ("mamba", "mamba2", "rwkv", "falcon_mamba"), "carries padding on from piece to piece, since it has no mask"
+        ("mamba", "mamba2", "rwkv", "falcon_mamba"), "lets padding affect later subwords, since it has no mask"
     ),
     **dict.fromkeys(
         ("bart", "mbart", "m2m_100", "marian", "pegasus", "plbart", "blenderbot", "led", "nllb-moe", "prophetnet"),
-        "is an encoder and a decoder, and transformers gives no encoder of it alone",
+        "has an encoder and a decoder, and transformers provides no separate encoder",
     ),
 }
 

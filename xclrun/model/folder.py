@@ -20,11 +20,11 @@ from xclrun.core.errors import UsageError
 from xclrun.model.families import check_length, family, positions
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# A complete tokenizer, or the vocabulary to create it from.
+# Tokenizer files: a complete tokenizer, or a vocabulary to create it from.
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
 # JSON files that can name code for transformers.
 SETTINGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
-# Names a base model, which transformers loads if the package peft is installed.
+# Names a base model; transformers loads it if the package peft is installed.
 REDIRECTION = "adapter_config.json"
 # Families whose tensors are those of BERT.
 BERTS = ("bert", "roberta", "xlm-roberta", "camembert")

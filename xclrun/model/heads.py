@@ -1,4 +1,4 @@
-"""Heads: classes (linear, or cosines), tags (linear with a CRF for the joint task, linear for POS and NER), answers.
+"""Heads for classes (linear or cosine), tags (linear, with a CRF for the joint task) and answers.
 
 CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Heads compute
 in fp32 for any precision of the encoder, and the CRF's likelihood in float64 (`xclrun.model.crf`). Without a CRF, words

@@ -427,7 +427,7 @@ def _reads_last(encoder: Any, config: ModelConfig, tokenizer: Any) -> bool:
 
 
 class _Call(nn.Module):
-    """Turn a function of a model into a call of a module, as `functional_call` needs it."""
+    """Wrap a function of a model as a module, for `functional_call`."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -438,9 +438,9 @@ class _Call(nn.Module):
 
 
 def with_weights(model: Model, weights: Mapping[str, Tensor], function: Callable[[Model], Result]) -> Result:
-    """Return ``function(model)`` with ``weights`` in place of the parameters of those names; gradients reach both.
+    """Return ``function(model)`` with ``weights`` in place of the parameters of those names.
 
-    Nothing is copied, and the model's weights do not change.
+    Gradients reach ``weights`` and the other parameters. Nothing is copied, and the model's weights do not change.
     """
     named = {f"model.{name}": tensor for name, tensor in weights.items()}
     result: Result = functional_call(_Call(model), named, (function,), tie_weights=False)

@@ -24,7 +24,7 @@ HUB_FILES = (
 )  # fmt: skip
 # Files whose content determines an encoder.
 IDENTITY_FILES = ("config.json", "*.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.*", "*.model")
-# Additional files of tokenizers that transformers before 4.34 saved.
+# Additional tokenizer files of transformers before 4.34.
 OLD_IDENTITY_FILES = ("merges.txt", "special_tokens_map.json", "added_tokens.json")
 
 # Names of dropout probabilities inside encoders.

@@ -1,1 +1,1 @@
-"""Few-shot transfer: what only the runs that adapt to buckets have. docs/glossary.md."""
+"""Analysis of few-shot transfer runs, which adapt to buckets. docs/glossary.md."""

@@ -1,4 +1,4 @@
-"""Attention of [CLS] before and after target adapting ("A Closer Look at Few-Shot Crosslingual Transfer", Table 5).
+"""Attention of [CLS] before and after target adaptation ("A Closer Look at Few-Shot Crosslingual Transfer", Table 5).
 
 A run's ``attention.parquet`` has one row per hop and word of a language's test split, with ``count`` (occurrences) and
 ``attention``: the share of [CLS]'s last-layer attention on the word, averaged over heads and occurrences.

@@ -2,7 +2,7 @@
 
 Source: FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §4. A run of stream ``transfer``
 trains on a source language, then adapts to a bucket of a target. The zero-shot score (K = 0) is the score on the target
-before adapting; without a source, before fine-tuning. Scores are fractions.
+before adaptation; without a source, before fine-tuning. Scores are fractions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def source(record: RunRecord) -> str:
 
 
 def labels(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return run ID → label of its strategy: the name (`called`) and the settings in which runs of that name differ.
+    """Return run ID → strategy label: the name (`called`) and the settings that differ between runs of that name.
 
     Labels omit K, language, bucket and source. If runs of one K, language and source were drawn from different data,
     the label has the first six digits of the data's fingerprint.
@@ -173,7 +173,7 @@ def _mean_std(values: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Spreads:
-    """Scores of one language, K and strategy over ``buckets`` with one seed, and over ``seeds`` with one bucket."""
+    """Scores of one language, K and strategy: over ``buckets`` for one seed, and over ``seeds`` for one bucket."""
 
     buckets: np.ndarray
     seed: int
@@ -204,7 +204,7 @@ def selected_dev(run: RunRecord, metric: str) -> float:
 
 
 def dev_curve(run: RunRecord, metric: str) -> np.ndarray:
-    """Return the dev score on the target after each epoch of adapting, shape (epochs,) (FS Fig. 6)."""
+    """Return the dev score on the target after each adaptation epoch, shape (epochs,) (FS Fig. 6)."""
     points = [point for point in run.curve if point["hop"] == run.hops]
     curve = np.full(max((point["epoch"] for point in points), default=0), np.nan)
     for point in points:

@@ -30,7 +30,7 @@ class Component:
         source: as in `SOURCES`, or ``bucket in language and rest`` with one seed.
         variance: the estimated component, possibly negative; NaN if the data do not determine it.
         share: share of the sum of all components, with negative components as 0.
-        p: p of the F test that the component is 0; NaN unless two mean squares differ only in this component.
+        p: p-value of the F test that the component is 0; NaN if no two mean squares differ only in this component.
     """
 
     source: str
@@ -84,7 +84,7 @@ def nested_variance(values: ArrayLike) -> list[Component]:
 
 
 def balanced(cells: dict[tuple[str, int, int], float]) -> tuple[np.ndarray, list[str], int]:
-    """Return the largest balanced part of scores by (language, bucket, seed), its languages, and the number excluded.
+    """Return the largest balanced subset of (language, bucket, seed), its languages, and the number of excluded scores.
 
     Chooses the set of most frequent seeds that retains most scores. Each language contributes its first buckets, as
     many as the language with fewest has. The shape is (languages, 0, 0) if no part is balanced.

@@ -17,14 +17,14 @@ import numpy as np
 from xclrun.analysis.base_scores import confusion
 from xclrun.analysis.fewshot.gains import ByLanguage
 
-# Presence of a test word in a bucket: with this label, with other labels only, not at all.
+# Presence of a test word in a bucket: with this label, only with other labels, or absent.
 PRESENCE = ("word with label", "word with another label", "word not in bucket")
 COUNTS = ("words", "wrong before", "improved", "worsened")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Predictions of one run for the target's test split, before and after adapting.
+    """Predictions of one run for the target's test split, before and after adaptation.
 
     Attributes:
         names: label names, by label id.
@@ -80,11 +80,11 @@ def presence(pairs: Iterable[tuple[str, str]], bucket: Collection[tuple[str, str
 
 
 def improved_predictions(where: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Count the effect of adapting on W test words, by their presence in the bucket (FS Fig. 4).
+    """Count the effect of adaptation on W test words, by their presence in the bucket (FS Fig. 4).
 
     Args:
         where: index into `PRESENCE`, shape (W,).
-        before, after: whether the word's label is correct before and after adapting, shape (W,).
+        before, after: whether the word's label is correct before and after adaptation, shape (W,).
 
     Returns:
         Shape (3, 4): rows as `PRESENCE`, columns as `COUNTS`.
@@ -95,13 +95,13 @@ def improved_predictions(where: np.ndarray, before: np.ndarray, after: np.ndarra
 
 
 def improved_words(outcome: Outcome, words: Words) -> frozenset[str]:
-    """Return the distinct test words with an occurrence that adapting corrects: wrong before, right after."""
+    """Return the distinct test words with an occurrence that adaptation corrects."""
     improved = (outcome.before != outcome.gold) & (outcome.after == outcome.gold) & (outcome.gold >= 0)
     return frozenset(compress(_tested_words(outcome, words), improved.tolist()))
 
 
 def bucket_influence(buckets: Sequence[Collection[str]], improved: Sequence[Collection[str]]) -> np.ndarray:
-    """Compare the words of n buckets with the `improved_words` of adapting to each of them (FS Fig. 3).
+    """Compare the words of n buckets with the `improved_words` after adaptation to each bucket (FS Fig. 3).
 
     Returns:
         Shape (n, n), percent: row i is the softmax over j of the Jaccard index of bucket i's words with the words

@@ -1,4 +1,4 @@
-"""Check that buckets have the properties of their sampler.
+"""Check that buckets have the properties that their sampler guarantees.
 
 - examples: a bucket is not empty; an empty bucket is not checked further.
 - counts: N-way: every class exactly K times. Minimum-Including: every tag K times, or as often as it occurs.
@@ -46,7 +46,7 @@ def violations(buckets: Sequence[Bucket], whole: Dataset | None = None, counts: 
 
     Args:
         buckets: of any languages and K. Buckets of examples with labels are N-way, unless they record another sampler.
-        whole: the dataset that they were drawn from, or are used with.
+        whole: the dataset that the buckets were drawn from or are used with.
         counts: what K counts for Minimum-Including if a bucket does not record it (see `tag_counts`).
     """
     broken = [(b, "examples", "the file has none") for b in buckets if not b.examples]
@@ -80,7 +80,7 @@ def _counts(bucket: Bucket, counts: str) -> list[Counter[str]]:
 def _available(same: Sequence[Bucket], language: str, whole: Dataset | None, counts: str) -> Counter[str]:
     """Return how often each class or tag can be drawn into buckets of one sampler."""
     if whole is None:
-        # Assume that each occurs often enough for all buckets.
+        # The data is unknown: assume that each class or tag is frequent enough.
         names = {name for bucket in same for row in _counts(bucket, counts) for name in row}
         return Counter(dict.fromkeys(names, max(bucket.shots for bucket in same)))
     pool = pool_of(whole, language, same[0].drawn.get("from", "train"))

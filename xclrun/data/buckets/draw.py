@@ -18,7 +18,7 @@ from xclrun.data.readers.files import Splits
 def with_buckets(cfg: DatasetConfig, whole: Dataset, shots: int, bucket: int, languages: Collection[str]) -> Splits:
     """Return the splits of a dataset with a bucket as the training split of some languages.
 
-    With ``dataset.buckets.draw_from=dev``, the examples of all buckets of this K are removed from dev.
+    With ``dataset.buckets.draw_from=dev``, dev loses the examples of all buckets of this K.
     """
     splits = dict(whole.splits)
     for language in languages:
@@ -97,7 +97,7 @@ def _rest_of_dev(cfg: DatasetConfig, whole: Dataset, language: str, shots: int) 
 
 
 def _check_names(bucket: Bucket, whole: Dataset) -> None:
-    """Refuse labels and tags that the whole training splits, which define the label sets, do not contain."""
+    """Refuse labels and tags that do not occur in the complete training splits, which define the label sets."""
     for e in bucket.examples:
         for kind, names, available in (("label", (e.label,), whole.labels), ("tag", e.tags or (), whole.tags)):
             new = next((name for name in names if name is not None and name not in available), None)

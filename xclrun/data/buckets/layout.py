@@ -42,9 +42,9 @@ class Bucket:
     """One bucket.
 
     Attributes:
-        language: the key of its language.
+        language: language key.
         shots: K.
-        drawn: how it was drawn, as in ``bucket.json``; empty for published buckets.
+        drawn: sampler settings, as in ``bucket.json``; empty for published buckets.
         file: its file, for errors; empty for a bucket that was not read.
     """
 
@@ -57,7 +57,7 @@ class Bucket:
 
     @property
     def name(self) -> str:
-        """Its folder below the task: ``4-shots/de/7-th``."""
+        """Folder relative to the task: ``4-shots/de/7-th``."""
         return f"{self.shots}-shots/{self.language}/{self.number}-th"
 
 
@@ -103,7 +103,7 @@ def walk(root: Path) -> Iterator[tuple[str, str, int, int, Path]]:
     """
     keys = {name: key for key, name in NAMES.items()}
     buckets = []
-    # Unlike a glob of "**", this does not list the thousands of folders of single buckets.
+    # Unlike a glob with "**", this does not list thousands of bucket folders.
     for base, folders, _ in os.walk(root):
         k = re.fullmatch(r"([1-9]\d*)-shots", os.path.basename(base))
         if k is None or Path(base) == root:
@@ -134,7 +134,7 @@ def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool
     examples: tuple[Example, ...] = ()
     if any(rows) or not allow_empty:
         source = Source(language, "train", file, rows, "example" if labelled else "")
-        # Tags may be of any task, so only their number is checked.
+        # The task is unknown, so only the number of tags is checked.
         examples = read_source(
             source, _labelled if labelled else partial(tagged, word=_word), task_of("token_tags", "words"), {}
         )
@@ -184,7 +184,7 @@ def _labelled_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _labelled(row: tuple[str, Any], place: Place) -> Example:
-    """Return the example of (label, row below it)."""
+    """Return the example of a (label, row) pair."""
     label, content = row
     if not isinstance(content, dict):
         raise BadRow(f"must be an object below the label '{label}', not {type(content).__name__}")

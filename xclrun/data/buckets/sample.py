@@ -3,11 +3,11 @@
 N-way K-shot: K examples of every class; the buckets of one K are disjoint. Bucket b has the examples b·K … (b+1)·K − 1
 of each class in a random order, so that each bucket can be drawn without the others.
 
-Minimum-Including (Hou et al. 2020, algorithm 1): every tag at least K times, and removing any sentence breaks that.
+Minimum-Including (Hou et al. 2020, algorithm 1): every tag at least K times, and removing any sentence violates this.
 Sentences are added for the rarest tag that occurs too rarely, then superfluous sentences are removed. A tag with n < K
 occurrences in all sentences must occur n times. Buckets are independent of each other, and can overlap.
 
-Random orders are hashes of (seed, example id), so that an additional example in the file changes few buckets. Both
+Random orders are hashes of (seed, example id), so that adding an example to the file changes few buckets. Both
 samplers return examples by class, and within a class in file order.
 """
 
@@ -49,7 +49,7 @@ def nway(examples: Sequence[Example], shots: int, bucket: int, seed: int) -> tup
     Args:
         examples: see `candidates`.
         bucket: number of the bucket, from 0.
-        seed: equal for all buckets that must be disjoint.
+        seed: must be equal for buckets that are to be disjoint.
     """
     place = {example.id: i for i, example in enumerate(examples)}
     drawn: list[Example] = []
@@ -120,7 +120,7 @@ def minimum(examples: Sequence[Example], shots: int, seed: int, counts: str = "w
             if i not in chosen:
                 chosen[i] = None
                 got.update(rows[i])
-    # One pass is enough: a sentence that is needed now stays necessary when others are removed.
+    # One pass is enough: a necessary sentence stays necessary when other sentences are removed.
     for i in list(chosen):
         if all(got[tag] - n >= need[tag] for tag, n in rows[i].items()):
             del chosen[i]

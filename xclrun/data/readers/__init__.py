@@ -1,4 +1,4 @@
-"""Readers: one file for each layout of data. `READERS` is the registry: ``dataset.reader`` → `Reader`.
+"""Readers: one file per data layout. `READERS` is the registry: ``dataset.reader`` → `Reader`.
 
 To add one, write a file in this folder with a function under `row_reader` (or `reader`, if the data are not files of
 rows), and a YAML in ``conf/dataset`` that names it. Files of this folder are imported automatically.
@@ -34,7 +34,7 @@ from xclrun.data.readers.files import (
 
 _CONTENT = {"label": "a label of each text", "tags": "tags of words", "answers": "questions with answers"}
 COLUMNS = frozenset(_CONTENT)
-# The columns of a reader that does not list any.
+# Default columns of a reader.
 USUAL = frozenset(("label", "tags"))
 Read = Callable[[DatasetConfig], tuple[Splits, Notes]]
 
@@ -47,9 +47,9 @@ class Reader:
         read: config of the dataset → the examples of every selected language and split, languages in order, and counts
             for the manifest.
         layout: file names under ``dataset.root`` (see `xclrun.data.readers.files`); may be empty.
-        gives: the columns that the files can contain, of `COLUMNS`; a task that needs more is refused.
+        gives: names from `COLUMNS` that the files can contain; tasks that need other columns are refused.
         languages: the order of languages where the config lists none; other languages follow by name.
-        config: values of ``dataset=NAME`` for a plug-in's reader, which has no YAML, such as its task.
+        config: values of ``dataset=NAME`` for a plug-in's reader, such as its task; plug-ins have no YAML.
     """
 
     read: Read
@@ -113,9 +113,9 @@ def row_reader(
         rows: the rows of a file: `lines`, or `blocks` of lines between blank lines.
         split_names: split → its names in file names.
         language_names: name in file names → language key; other names are keys themselves.
-        may_lack: splits that a language need not have; they are empty.
+        may_lack: optional splits; empty if a language lacks them.
         files: for data in one language (the first of ``languages``), instead of the layout: split → possible names
-            of its file, the first that exists counts; other splits are empty.
+            of its file, the first existing file is used; other splits are empty.
         unit: what a row is called in errors if it is not a line.
         config: see `Reader`.
     """

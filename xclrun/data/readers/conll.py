@@ -1,4 +1,4 @@
-"""Tagged words in columns, one word a line: CoNLL's layout, for a user's own data.
+"""Tagged data of users in CoNLL format: one word per line, in columns.
 
 Columns are separated by tabs, or by spaces in a line without a tab; ``dataset.word_column`` and ``dataset.tag_column``
 select two of them. Sentences are separated by blank lines. Every word must have as many columns as most lines of the
@@ -63,7 +63,7 @@ def parse(row: tuple[list[str], int], place: Place, columns: tuple[int, int]) ->
     """Return the example of a block (lines, number of columns of a word); None for the beginning of a document.
 
     Args:
-        columns: of word and tag, from 1, or negative from the last.
+        columns: columns of word and tag, from 1, or negative from the last.
     """
     block, width = row
     facts: dict[str, str] = {}

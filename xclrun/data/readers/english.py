@@ -75,7 +75,7 @@ def parse_wic(line: str, place: Place) -> Example:
     """Whether a word has the same sense in two sentences."""
     row = json_row(line)
     facts = {key: _string(row, key) for key in ("word", "sentence1", "sentence2")}
-    # The second text ends with the word, which statements name themselves.
+    # The second text ends with the word. Statements do not need this, since they name the word.
     second = f"{facts['sentence2']} {facts['word']}"
     return text_example(place, row.get("idx"), facts["sentence1"], _truth(row, "label"), second, facts)
 

@@ -1,8 +1,8 @@
-"""What readers share: which file holds which split, which languages are selected, and how bad rows are reported.
+"""Shared code of readers: find the file of each split, select languages, and report bad rows.
 
 A layout is a list of file names with ``{language}`` and ``{split}`` in them, ``{any}`` for any text, or ``{folder}``
 for the name of a folder. A language key must not contain dots or underscores where the name has ``{any}``. The first
-name that matches a file counts. Every error is one line with the file as the user wrote it, the line and the reason.
+name that matches a file is used. Every error is one line: the file as the user wrote it, the line and the reason.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Splits = dict[tuple[str, str], tuple[Example, ...]]
 Notes = dict[str, dict[str, int]]
 Parse = Callable[[Any, "Place"], Example | None]
 
-# Characters of a word. The limit is high because a text without spaces, such as a Chinese news story, is one word.
-# The time to learn subwords grows with the square of a word's length: 0.3 s at this length, hours at a million.
+# Maximum characters of a word. The limit is high because a text without spaces, such as a Chinese news story, is one
+# word. The time to learn subwords grows with the square of a word's length: 0.3 s at this length, hours at a million.
 LONGEST_WORD = 20_000
-# Characters of an id, a label or a tag.
+# Maximum characters of an id, a label or a tag.
 LONGEST_NAME = 1_000
-# Characters of a text that is noted as long: the file may lack line ends.
+# Longer texts, in characters, are noted, since the file may lack line ends.
 LONG_TEXT = 100_000
 # Control characters (Unicode's category Cc).
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -60,13 +60,13 @@ class BadRow(ValueError):
 
 @dataclass
 class Place:
-    """The position of a row, and what its parser reports in addition to the example.
+    """The position of a row, and additional results of its parser.
 
     Attributes:
-        language, split: of the row.
-        number: of the row, or of its first line, from 1.
-        task: what is predicted.
-        below: the line being parsed of a row of several lines, from 0; errors name it.
+        language, split: language and split of the row.
+        number: number of the row, or of its first line, from 1.
+        task: task of the dataset.
+        below: for rows of several lines, the line being parsed, from 0; errors name it.
         id: the row's id, which its parser sets; errors name it where rows are not lines.
         odd: counts for `Dataset.notes`, by name; ignored if the row is bad.
     """
@@ -154,7 +154,7 @@ def find_files(
     Args:
         split_names: split → its names in file names.
         languages: name in file names → language key; other names are keys themselves.
-        may_lack: splits that a language need not have.
+        may_lack: optional splits.
     """
     root = root_of(cfg, layout, split_names)
     files: dict[tuple[str, str], list[str]] = {}
@@ -182,7 +182,7 @@ def find_files(
 
 
 def named_files(cfg: DatasetConfig, language: str, files: Mapping[str, Sequence[str]]) -> list[SplitFile]:
-    """Return the files of a dataset in one language; ``files``: split → names, the first that exists counts."""
+    """Return the files of a dataset in one language; ``files``: split → names; the first existing file is used."""
     root = root_of(cfg, [names[0] for names in files.values()])
     choose_languages(cfg.languages, [language], f"{cfg.reader}, whose only language is '{language}'")
     return [root.required(language, split, names) for split, names in files.items()]
@@ -248,7 +248,7 @@ def read_source(
     first_bad = ""
     key = f"{source.language}/{source.split}"
     for number, row in enumerate(source.rows, 1):
-        # Blank lines are skipped, and count in line numbers.
+        # Blank lines are skipped but counted in line numbers.
         if not row:
             continue
         place = Place(source.language, source.split, number, task)
@@ -302,9 +302,9 @@ def _decoded(row: Any, place: Place) -> Any:
 
 
 def blocks(file: SplitFile) -> Iterator[list[bytes]]:
-    """Yield the blocks between blank lines, each at the position of its first line, and empty lists elsewhere.
+    """Yield each block between blank lines at the position of its first line, and empty lists for all other lines.
 
-    The number of a block among the yielded lists is therefore that of its first line.
+    The position of a block in the output is therefore the number of its first line.
     """
     block: list[bytes] = []
     for line in [*lines(file), b""]:
@@ -410,7 +410,7 @@ def shortened(text: str) -> str:
 
 
 def check_text(example: Example) -> None:
-    """Refuse a text in place of words, too long words and names, blank names, and halves of surrogate pairs.
+    """Refuse a string in place of words, overlong words and names, blank names, and halves of surrogate pairs.
 
     JSON can contain such halves, which cannot be hashed, written or tokenized.
     """

@@ -5,10 +5,10 @@ One row per example::
     {"id": "7", "language": "de", "split": "train", "tokens": ["wie", "warm", "wird", "es"],
      "tags": ["O", "O", "O", "O"], "text": "wie warm wird es", "text_b": null, "label": "weather"}
 
-``tokens`` or ``text`` is required (tokens are then the words between spaces), ``label`` where the task has labels, and
-``tags`` where it has tags; files also need ``id``. ``facts`` is an object of further strings, by which a dataset can be
-cut into parts (``dataset.parts``). Columns that the task does not predict are ignored. ``language`` and ``split`` must
-be those of the file. A hub dataset has one config per language, or a column ``language``; its other columns are
+``tokens`` or ``text`` is required (tokens are then the words between spaces), ``label`` if the task has labels, and
+``tags`` if it has tags; files also need ``id``. ``facts`` is an object of additional strings, which can select the
+examples of a part (``dataset.parts``). Columns that the task does not predict are ignored. ``language`` and ``split``
+must be those of the file. A hub dataset has one config per language, or a column ``language``; its other columns are
 ignored, and ``dataset.hub_columns`` maps columns that have other names.
 """
 
@@ -39,7 +39,7 @@ Rows = dict[str, list[dict[str, Any]]]
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """Read every selected language from ``dataset.root`` or ``dataset.hub``."""
     if cfg.hub is None:
-        # `datasets` would not name the line of a bad row, and takes a second to import.
+        # `datasets` does not report the line of a bad row, and takes a second to import.
         return files.read_files(
             cfg, files.find_files(cfg, LAYOUT), _parse_line, lambda file: map(bytes.strip, files.lines(file))
         )

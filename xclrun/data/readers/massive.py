@@ -33,7 +33,7 @@ from xclrun.data.readers.files import (
 )
 from xclrun.data.readers.rows import field, json_row, own_text
 
-# Possible locations of the files below the root; the first that has files counts.
+# Possible locations of the files below the root; the first one with files is used.
 FOLDERS = ("", "data/", "1.1/data/", "1.0/data/")
 LAYOUT = tuple(f"{folder}{{language}}.jsonl" for folder in reversed(FOLDERS))
 UNSPACED = ("ja-JP", "zh-CN", "zh-TW")

@@ -8,10 +8,10 @@ are trained on SQuAD, other languages of MLQA on its translation.
 
 SQuAD's layout is ``data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}``. Texts are not
 changed, so that character offsets stay valid. The answer must be in the text at its offset; without an offset (QA-ZRE)
-the first occurrence counts. TriviaQA's converted answers are searched in lower case, and read as the text writes them.
+the first occurrence is used. TriviaQA's converted answers are searched in lower case, and read as the text writes them.
 
-Where no test split is released with answers, the validation file is the test split, as in GLI, and dev is empty; train
-such data with ``trainer.selection=last``. A language without a training file is only evaluated.
+If no test split is released with answers, the validation file is the test split, as in GLI, and dev is empty: train
+with ``trainer.selection=last``. A language without a training file is only evaluated.
 
 Questions without an answer (``is_impossible``, no answers, QuAC's CANNOTANSWER, no valid span in QA-SRL) are skipped
 and counted; ``dataset.unanswerable=keep`` keeps them, with no answer as the gold answer. Each question of QuAC's
@@ -50,18 +50,18 @@ from xclrun.data.readers.files import (
 from xclrun.data.readers.rows import field, own_text
 
 ENGLISH = "en"
-# What QuAC writes for no answer; it also ends each of its texts.
+# QuAC's marker for "no answer"; it also ends each of its texts.
 NO_ANSWER = "CANNOTANSWER"
 LAYOUT = ("{language}/{split}.json", "{language}.{split}.json")
 SQUAD_TRAIN = ("train-v1.1.json", "squad/train-v1.1.json")
 MLQA = ("ar", "de", "en", "es", "hi", "vi", "zh")
-# TyDi's languages, as its ids begin.
+# Prefixes of TyDi QA's ids, which name the language.
 TYDI = {"arabic": "ar", "bengali": "bn", "english": "en", "finnish": "fi", "indonesian": "id", "korean": "ko",
         "russian": "ru", "swahili": "sw", "telugu": "te"}  # fmt: skip
 
 # For files that are lists of rows, or have a row in each line.
 ONE_OBJECT = "; SQuAD's layout is one object with a list 'data' (docs/questions.md shows how to convert rows)"
-# What a row is called in errors.
+# Name of a row in errors.
 UNIT = "question"
 # A text, and a question about it.
 Row = tuple[str, dict[str, Any]]

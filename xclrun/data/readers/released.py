@@ -1,7 +1,7 @@
-"""Datasets of one class per text or pair of texts, from local files as they are released.
+"""Published datasets with one class per text or pair of texts, from local files in the released format.
 
 ``xnli`` (Conneau et al. 2018), ``pawsx`` (Yang et al. 2019), ``mldoc`` (Schwenk & Li 2018), ``marc`` (Keung et al.
-2020), ``sib200`` (Adelani et al. 2024; quoted as in CSV if the text has quotes) and ``taxi1500`` (Ma et al. 2023;
+2020), ``sib200`` (Adelani et al. 2024; with CSV quoting if the text has quotes) and ``taxi1500`` (Ma et al. 2023;
 without quotes, also as the authors' scripts write it). docs/data.md lists their files.
 
 Words are separated by spaces. Languages are ISO 639-1 keys, but ``eng_Latn`` with the script in SIB-200 and ISO 639-3

@@ -37,7 +37,7 @@ def field(row: Mapping[str, Any], kind: str, *keys: str, optional: bool = False)
     """Return the value under the first of ``keys`` in a row; None for an optional value that is missing or null.
 
     Args:
-        kind: the type of the value (`TYPES`); a missing value or one of another type is a `BadRow`.
+        kind: the type of the value (`TYPES`); missing values and other types raise `BadRow`.
     """
     value = next((row[key] for key in keys if key in row), None)
     if value is None:

@@ -1,4 +1,4 @@
-"""Tagged words of sentences, as released: CoNLL-U, MasakhaNER 2, Universal NER and WikiANN.
+"""Published datasets with tagged words: CoNLL-U, MasakhaNER 2, Universal NER and WikiANN.
 
 ``conllu`` (Universal Dependencies): ten tab-separated columns, including number, FORM (2) and UPOS (4). ``masakhaner``
 (Adelani et al. 2022): word and tag, separated by a space. ``uner`` (Mayhew et al. 2024): number, word, tag and, where
@@ -46,7 +46,7 @@ _PREFIX = re.compile(rb"[ \t]*(?:simple|[a-z]{2,3}(?:-[a-z]+)*):")
 
 @row_reader(
     "conllu",
-    # The names of the release, then one file per language and split.
+    # Names in the release, then names of one file per language and split.
     (
         "{language}_{any}-ud-{split}.conllu",
         "{any}/{language}_{any}-ud-{split}.conllu",
