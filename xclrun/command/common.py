@@ -126,7 +126,7 @@ def existing(outputs: Path) -> Path:
     """Return the outputs folder; a `UsageError` if it does not exist."""
     if not outputs.is_dir():
         raise UsageError(
-            f"--outputs {outputs}: there is no such folder; run something first, or name the folder that it wrote"
+            f"--outputs {outputs}: there is no such folder; start a run first, or pass the folder of earlier runs"
         )
     return outputs
 
@@ -181,11 +181,11 @@ def chosen_sweeps(outputs: Path, name: str | None, warn: Unreadable) -> list[dic
 
     known = {sweep["name"]: sweep for sweep in sweeps(outputs, warn)}
     if not known and warn.named:
-        raise RunError("no sweep is left to tell of; give the command that started one again")
+        raise RunError("no sweep is readable; re-run the command that started one")
     if not known:
         raise UsageError(
-            f"--outputs {outputs}: no sweep was started here; xclrun strategy=naive,er -m would start one; "
-            "--outputs DIR names another folder"
+            f"--outputs {outputs}: no sweep was started here; start one (xclrun strategy=naive,er -m) or pass another "
+            "folder (--outputs DIR)"
         )
     if name == "all":
         return list(known.values())
