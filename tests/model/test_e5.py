@@ -206,7 +206,7 @@ def test_a_run_from_end_to_end(
     shape = ["hidden_size=384", "hidden_layers=12", "attention_heads=12", "intermediate_size=1536", "vocab_size=250037"]
     run = do(make_run("model=e5_small", "model.layers=2", "trainer.epochs=1", *(f"model.{text}" for text in shape)))
     manifest = run.directory.read_manifest()
-    rows = encodings(run).kept
+    rows = encodings(run).token_ids
     assert rows is not None
     assert manifest["vocabulary"] == {"encoder": 250037, "kept": len(rows)}
     embeddings = next(part for part in manifest["parameters"]["parts"] if part["name"] == "embeddings")

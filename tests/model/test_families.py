@@ -220,7 +220,7 @@ def test_a_trimmed_vocabulary_changes_no_state(family: str, plan: Any) -> None:
         result, model = encodings(run), None
         from xclrun.model.network import build
 
-        model = build(run.config.model, result.tokenizer, 3, 4, 1, result.kept).eval()
+        model = build(run.config.model, result.tokenizer, 3, 4, 1, result.token_ids).eval()
         rows.append(model.encoder.get_input_embeddings().num_embeddings)  # type: ignore[operator,union-attr]
         with torch.no_grad():
             states.append(model.encode(result.splits["de", "dev"].batch(range(4))).words)

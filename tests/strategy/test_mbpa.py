@@ -157,7 +157,9 @@ def test_adapted_predictions_are_those_of_a_copy_for_each_example(task: str, tog
 def trained_like(run: Run) -> Model:
     """A run's untrained model, of its task."""
     found, dataset = encodings(run), run.dataset
-    return build(run.config.model, found.tokenizer, len(dataset.labels), len(dataset.tags), 1, found.kept, dataset.task)
+    return build(
+        run.config.model, found.tokenizer, len(dataset.labels), len(dataset.tags), 1, found.token_ids, dataset.task
+    )
 
 
 def test_weights_that_are_not_trained_do_not_move(make_run: Make) -> None:

@@ -140,7 +140,7 @@ def served(run: Run, hop: int) -> dict[str, Tensor]:
     """Return the weights with which a run is evaluated after a hop."""
     stages = graph(run)
     stages.bring(run.stream.hops[hop])
-    stages.strategy.for_language("en", stages.bench.learnt(hop))
+    stages.strategy.for_language("en", stages.bench.learned(hop))
     return {name: p.detach().clone() for name, p in stages.bench.model.named_parameters()}
 
 

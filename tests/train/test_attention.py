@@ -59,7 +59,7 @@ def test_it_is_what_the_library_computes(kind: Any, shape: Any) -> None:
     eager.load_state_dict(fast.state_dict())
     model, sentences = Model(fast, 2, 0, dropout=0.5, task=SEQUENCE_CLASS), pieces(7, 2, 19, 4)
     model.train()
-    shares = attention.of_pieces(model, sentences, CPU, "fp32")
+    shares = attention.subword_shares(model, sentences, CPU, "fp32")
     assert model.training
     for i in range(len(sentences)):
         own = slice(*sentences.pieces.offsets[i : i + 2])
@@ -75,7 +75,7 @@ def test_nothing_is_left_behind() -> None:
     fast = BertModel(BertConfig(**SHAPE))
     model, sentences = Model(fast, 2, 0, dropout=0.0, task=SEQUENCE_CLASS).eval(), pieces(5, 3)
     before = model.predict(sentences.batch([0, 1])).log2_label
-    attention.of_pieces(model, sentences, CPU, "fp32")
+    attention.subword_shares(model, sentences, CPU, "fp32")
     assert torch.equal(model.predict(sentences.batch([0, 1])).log2_label, before)
     assert not any(module._forward_hooks for module in model.modules())
 
@@ -142,7 +142,7 @@ def test_a_run_s_summary_is_that_of_its_model(task: tuple[str, ...], make_run: M
     stages = graph(run)
     stages.weights(2)
     encoder: Any = stages.bench.model.eval().encoder
-    tokenizer, kept = stages.bench.encodings.tokenizer, stages.bench.encodings.kept
+    tokenizer, kept = stages.bench.encodings.tokenizer, stages.bench.encodings.token_ids
     shares: dict[str, list[float]] = defaultdict(list)
     for example in run.dataset.split("de", "test"):
         cut = not run.dataset.task.words

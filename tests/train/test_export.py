@@ -43,7 +43,7 @@ def agree(run: Run, folder: Path, model: Any, adapter: bool = False) -> None:
     encoder.eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     bench = graph(run).bench
-    encoded, kept = bench.encodings.splits["de", "test"], bench.encodings.kept
+    encoded, kept = bench.encodings.splits["de", "test"], bench.encodings.token_ids
     for i, example in enumerate(run.dataset.split("de", "test")[:4]):
         encoding = tokenizer(list(example.tokens), is_split_into_words=True, return_tensors="pt")
         batch = encoded.batch([i])

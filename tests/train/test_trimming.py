@@ -67,7 +67,7 @@ EXACT = [
 def test_predictions_and_weights_are_the_same(overrides: tuple[str, ...], both: Callable[..., tuple[Run, Run]]) -> None:
     whole, trimmed = both(*overrides)
     pd.testing.assert_frame_equal(rows(whole), rows(trimmed), check_exact=True)
-    kept = encodings(trimmed).kept
+    kept = encodings(trimmed).token_ids
     assert kept is not None
     for hop in range(1, len(whole.stages)):
         remaining, right = weights(whole, hop), weights(trimmed, hop)
@@ -113,15 +113,15 @@ def test_nothing_is_shared_with_other_vocabularies(
 
 def test_the_padding_and_the_special_pieces_stay(make_run: Make) -> None:
     result = encodings(make_run(TRIM))
-    assert result.kept is not None
-    assert set(result.tokenizer.all_special_ids) <= set(result.kept.tolist())
+    assert result.token_ids is not None
+    assert set(result.tokenizer.all_special_ids) <= set(result.token_ids.tolist())
     for split in result.splits.values():
         assert split.pad == result.tokenizer.pad_token_id
     whole = encodings(make_run())
     for name, split in whole.splits.items():
-        assert np.array_equal(result.kept[result.splits[name].pieces.values], split.pieces.values)
+        assert np.array_equal(result.token_ids[result.splits[name].pieces.values], split.pieces.values)
         batch, twin = split.batch([0, 1, 2]), result.splits[name].batch([0, 1, 2])
-        assert torch.equal(torch.from_numpy(result.kept)[twin.input_ids], batch.input_ids)
+        assert torch.equal(torch.from_numpy(result.token_ids)[twin.input_ids], batch.input_ids)
         renumbered = {"pieces", "ids", "languages"}
         same = {f.name for f in dataclasses.fields(split)} - renumbered
         assert all(repr(getattr(split, key)) == repr(getattr(result.splits[name], key)) for key in same)
@@ -135,7 +135,7 @@ def test_buckets_keep_the_same_pieces(make_run: Make, do: Do) -> None:
     assert len({run.stages[0].train for run in runs}) == 1
     kept = []
     for run in runs:
-        result = encodings(run).kept
+        result = encodings(run).token_ids
         assert result is not None
         kept.append(result.tolist())
     assert kept[0] == kept[1] == kept[2]

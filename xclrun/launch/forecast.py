@@ -110,7 +110,7 @@ class Costs:
         hop = run.stages[index].hop
         cost = run.cost(hop)
         device = self.device(run, cost["model"])
-        # Other mixtures take the number of steps of their epochs.
+        # Only ``mixture_steps`` makes the number of steps independent of the number of sentences.
         by_step = hop.mixed and run.trainer(hop).mixture_steps is not None
         rate = None if by_step else _median(_on(device, self.rates), cost)
         if rate is not None:
@@ -352,7 +352,7 @@ def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     for run in runs:
         if run.stream.kind == "sequence":
             reference = run.reference()
-            # In any order, if all hops exist.
+            # References that differ only in the order of their hops count once.
             by_evaluations.setdefault("/".join(sorted(stage.evaluation for stage in reference.stages)), reference)
     by_strategy: dict[str, list[Run]] = {}
     finished: dict[Path, set[str]] = {}

@@ -123,7 +123,7 @@ def kill_test(
         kills: number of kills within the budget; a run that finishes early is repeated.
         seed: seed of the random times.
         folder: outputs of both runs.
-        budget: seconds after which no more kills are made; twice as many if there was none.
+        budget: seconds after which no run is killed any more; twice this time if none was killed before.
         extra: further overrides of the run.
     """
     import_everything()
@@ -155,7 +155,7 @@ def selftest(strategies: Sequence[str], kills: int, seed: int, budget: float = 1
     end, outcomes = time.monotonic() + budget, []
     with tempfile.TemporaryDirectory(prefix="xclrun-selftest-") as folder:
         for i, strategy in enumerate(strategies):
-            # The next strategies get unused time.
+            # Unused time goes to the next strategies.
             share = max((end - time.monotonic()) / (len(strategies) - i), budget / len(strategies))
             outcomes.append(kill_test(strategy, kills, seed, Path(folder) / strategy, share))
     return outcomes

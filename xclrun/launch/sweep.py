@@ -78,7 +78,7 @@ class Sweep:
     def write(self) -> None:
         """Write the sweep's file for status and reports, with the time of the first start.
 
-        A name refers to the runs of the last command that used it; print a note if it loses runs.
+        A name refers only to the runs of the last command that used it; print a note if earlier runs lose their name.
         """
         path = self.outputs / "sweeps" / f"{self.name}.json"
         facts = self.facts

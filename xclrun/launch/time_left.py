@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class TimeLeft:
     """Estimates the remaining time of runs from the time for their finished part.
 
-    Work is measured in training sentences times epochs; shared trainings count once. Work of earlier attempts and of
-    other processes counts neither as work nor as time.
+    Work is measured in training sentences times epochs; shared trainings count once. Trainings of earlier attempts and
+    of other processes are excluded from both work and time.
 
     Args:
         runs: the unfinished runs of a sweep.

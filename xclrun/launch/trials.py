@@ -84,7 +84,7 @@ class Trials:
         Args:
             most: number of settings of the whole search.
         """
-        # The batch of an uninterrupted search, so the same settings are sampled.
+        # Complete the batch of an uninterrupted search, so that the same settings are sampled.
         tried = len(self.tried)
         count = max(0, min(together - tried % together, most - tried))
         while len(batch := [setting for setting in self._all() if setting.open]) < count and self._draw():

@@ -137,7 +137,7 @@ def _execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool
     # Including SystemExit, which a plug-in may raise.
     except BaseException as error:
         if run.directory.finished:
-            # The error occurred while its end was reported.
+            # The error occurred while the end of the run was reported.
             console.run_failed(run, error)
         log = run.directory.path / "error.log"
         atomic_write(log, traceback.format_exc())
@@ -152,7 +152,7 @@ def _execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool
 
 
 def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
-    """Train hops that several runs share before the runs, which report failures."""
+    """Train the hops that several runs share, before these runs; failures are reported by the runs."""
     from xclrun.train.execute import make_stages
     from xclrun.train.stop import stop_on_signals
 

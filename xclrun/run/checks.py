@@ -23,8 +23,8 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
     names = ", ".join(task.identified for task in tasks)
     several = None if dataset.task is not None else f"dataset.parts has several tasks ({names})"
     if (reason := strategy.unsupported(tasks)) is not None:
-        learnt = f" dataset.task={tasks[0].name}:" if several is None else f": {several};"
-        raise UsageError(f"strategy={config.strategy.name}{learnt} {reason}")
+        tasks_text = f" dataset.task={tasks[0].name}:" if several is None else f": {several};"
+        raise UsageError(f"strategy={config.strategy.name}{tasks_text} {reason}")
     for task in tasks:
         if config.model.label_on is LabelOn.all and task.tag is not None and not task.crf:
             raise UsageError(f"model.label_on=all dataset.task={task.name}: only intent_slots supports label_on=all")

@@ -300,8 +300,8 @@ def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: S
     check_encoder(config, dataset, strategy)
     stream = stream_of(config, strategy, order)
     for language in stream.languages:
-        learnt = any(language in (*hop.train, hop.codes.rpartition("#")[0]) for hop in stream.hops)
-        if not dataset.split(language, "train") and learnt:
+        learned = any(language in (*hop.train, hop.codes.rpartition("#")[0]) for hop in stream.hops)
+        if not dataset.split(language, "train") and learned:
             raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
     check_dev(config, dataset, stream)
     return stream

@@ -47,7 +47,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Common:
-    """Data that runs on the same sentences share, in memory once.
+    """Data held in memory once for all runs on the same sentences.
 
     Attributes:
         ids: JSON text of the sentence IDs of a language → their array.
@@ -93,9 +93,9 @@ def write(
     metrics: MetricsOfKeys,
     tags: Sequence[str] | None,
 ) -> None:
-    """Count the prediction files of a run before it is marked as finished; arguments as of `count`.
+    """Count the prediction files of a run before it is marked as finished; see `count` for the arguments.
 
-    Writes nothing if they cannot be counted: reports then say why.
+    Writes nothing if they cannot be counted; reports then state the reason.
     """
     import pyarrow.parquet as pq
 
@@ -158,7 +158,7 @@ def read(
 
 
 def _kind(metrics: MetricsOfKeys, tags: Sequence[str] | None) -> list[Any]:
-    """Return what the content depends on besides the files: points have scores of these metrics, not counts."""
+    """Return the settings that determine the content: points have scores of these metrics, not counts."""
     return [FORMAT, [metric.name for metric in metrics.all], tags is not None]
 
 

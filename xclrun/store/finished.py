@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from xclrun.analysis.finished import FinishedRun
     from xclrun.analysis.record import RunRecord
 
-# A note is printed before so many runs are read: this takes minutes.
+# Reading this many runs takes minutes, so a note is printed first.
 MANY = 2000
 
 

@@ -5,9 +5,9 @@ time (heartbeat). If the owner has died or its heartbeat has expired, the next p
 system lets only one process do so, also over a network. A lease only saves work: results are renamed into place
 atomically, so an owner that was wrongly considered dead does no harm.
 
-Two ages of the heartbeat are compared with `SILENCE`: the age of the file's time, which detects at once an owner that
-died long ago on another machine; and the time for which this process, by its own clock, has seen the file unchanged,
-which detects an owner whose clock was ahead.
+The heartbeat has expired if one of two ages exceeds `SILENCE`. The age of the file's modification time detects at once
+an owner that died long ago on another machine. The time for which this process has seen the file unchanged, by its own
+clock, detects a dead owner whose clock was ahead.
 """
 
 from __future__ import annotations
@@ -190,10 +190,10 @@ def _read(path: Path) -> Owner | None:
         facts = json.loads(text)
         host, pid = str(facts["host"]), int(facts["pid"])
     except (ValueError, KeyError, TypeError):
-        # Without hard links, the file is empty for a moment; or its owner died then.
+        # Without hard links, the file is empty at first, and stays empty if its owner dies at that moment.
         return Owner("unknown", 0, {}, seen and aged)
     if facts.get("machine") == _machine():
-        # Regardless of age: after a clock was set forward or the machine was suspended, every owner would look dead.
+        # Age does not matter here: after a clock change or a suspension of the machine, every owner would look dead.
         return Owner(host, pid, facts, seen and _alive(pid, facts.get("birth")))
     return Owner(host, pid, facts, seen and aged)
 

@@ -1,7 +1,7 @@
 """Maintenance of the store: list its entries, remove unneeded ones, find damage.
 
 Unfinished runs need trained weights and strategy states; later runs can reuse them. Reports need only run directories,
-where this module removes nothing but temporary files of averages that a crash left.
+from which this module removes only temporary files of averages, left by a crash.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Entry:
             unreadable; ``checkpoint``; ``leftover`` of a crash, such as an expired lease.
         bytes: size on disk.
         hop: name of the hop.
-        unfinished, finished: number of such runs that refer to it.
+        unfinished, finished: number of unfinished and of finished runs that refer to it.
     """
 
     path: Path

@@ -30,7 +30,7 @@ UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeErr
 
 
 def run_directories(outputs: Path, only: Collection[str] | None = None) -> list[RunDirectory]:
-    """Return the directories of all runs under ``outputs`` that have started, or of ``only`` some, sorted by run ID."""
+    """Return the directories of the started runs under ``outputs``, sorted by run ID; ``only``: run IDs to include."""
     if only is not None:
         directories = (RunDirectory(outputs / "runs" / run_id) for run_id in sorted(set(only)))
         return [directory for directory in directories if directory.manifest.is_file() or directory.done.is_file()]
@@ -248,7 +248,7 @@ def each_record(
         only: run IDs; None: all runs.
         warn: called with a line about each unreadable run.
         slot_f1: as in `record`.
-        older: the errors of runs of older versions are appended to it.
+        older: list to which the errors of runs of older versions are appended.
     """
     from xclrun.store.counts import Common
 

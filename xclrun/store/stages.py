@@ -77,7 +77,7 @@ class StageStore:
         try:
             text = (self.path(key) / FACTS).read_text(encoding="utf-8")
             facts = json.loads(text)
-            # As text too: the last digits of a number may change without changing the number.
+            # The text is compared too: damage to the last digits of a number may not change its value.
             if facts.pop("checksum") != digest(facts) or text != _text(facts):
                 return name
             for name, checksum in facts["files"].items():

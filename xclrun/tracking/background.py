@@ -26,7 +26,7 @@ from xclrun.store.files import read_json, write_json
 from xclrun.store.records import sweeps
 from xclrun.store.rundir import RunDirectory
 
-# Maximum share of the time for updates of running runs; sending pauses after a slow update.
+# Maximum share of time spent on updates of running runs; after a slow update, sending pauses.
 LIVE_SHARE = 0.05
 _LIVE = "live "
 
@@ -52,7 +52,7 @@ class BackgroundMirror:
     """Context manager: a process that sends the runs of a sweep.
 
     Errors are written to a log (`log_of`); the next sweep or ``xclrun sync`` sends the remaining runs. After an
-    exception in the block the process continues, but is not waited for.
+    exception in the block, the process continues, but the block ends without waiting for it.
 
     Attributes:
         runs: IDs of the runs to send at the end.
@@ -93,7 +93,7 @@ class BackgroundMirror:
                 start_new_session=True,  # not interrupted by Ctrl-C; it ends with its input
             )
         assert process.stdin is not None
-        # Not an argument, which the IDs of a large sweep would exceed.
+        # Not as an argument: the IDs of a large sweep exceed its maximum length.
         process.stdin.write(f"{json.dumps(request)}\n".encode())
         process.stdin.flush()
         # Lines that do not fit into the pipe are dropped from now on, so training never waits.
@@ -134,7 +134,7 @@ class BackgroundMirror:
 
 
 def send() -> None:
-    """Send the runs whose IDs arrive on standard input, and at its end all changed runs of the sweep."""
+    """Send the runs whose IDs arrive on standard input; at end of input, send all changed runs of the sweep."""
     from xclrun.tracking.trackers import tracker
 
     request = json.loads(sys.stdin.readline())
@@ -151,7 +151,7 @@ def send() -> None:
                 mirror.send_one(text.removeprefix(_LIVE).strip())
             ended = time.monotonic()
             pause_until = ended + (ended - began) / LIVE_SHARE
-    # Before sending: a run that ends later changes the state.
+    # Computed before sending, because a run that ends later changes it.
     state = _state(outputs, tracking, runs)
     unread: list[str] = []
     mirror.send_all(only=runs, warn=unread.append)

@@ -253,8 +253,8 @@ class Mirror(Tracker):
             self.client.set_tag(run_id, NOTE, payload.about_run(record))
             values = [(key, value, 0) for key, value in update.measures.items()]
             values += [(key, value, step) for _, key, step, value in update.values()]
-            # MLflow stores a value with the same time stamp once, so all have the same one. That of a later `FORMAT` is
-            # later, since the last value is shown.
+            # All values have the same time stamp, so MLflow stores a value only once if it is sent again. A later
+            # `FORMAT` uses a later time stamp, because MLflow shows the last value.
             metrics = [Metric(allowed(key), value, started + FORMAT, step) for key, value, step in values]
             # Params cannot be changed; those outside a run's identity, such as paths, may differ when it is resumed.
             config = payload.parameters(record.config).items()

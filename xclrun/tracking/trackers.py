@@ -49,8 +49,8 @@ class Update:
     """Unsent data of a run.
 
     Attributes:
-        measures: all measures of a finished run in percent or points, each time.
-        sweep: the first sweep of several runs that it belongs to; empty without one.
+        measures: all measures of a finished run in percent or points, included in every update.
+        sweep: name of the first sweep with several runs that includes this run; empty if there is none.
         before: ``version``, ``hops`` and ``epochs`` that were sent; empty if the run was not sent.
     """
 
@@ -61,7 +61,7 @@ class Update:
 
     @property
     def version(self) -> str:
-        """A hash of all data of the run; a run is sent again if it differs."""
+        """A hash of all data of the run; the run is sent again if the hash changes."""
         content = json.dumps([payload.FORMAT, self.run.to_json(), self.measures], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -130,7 +130,7 @@ class Tracker(ABC):
         """Close the connections of running runs."""
 
     def send_one(self, run_id: str) -> int:
-        """Send one run without transfer, which needs other runs; return the number of runs sent."""
+        """Send one run, without transfer, whose computation needs other runs; return the number of runs sent."""
         return self.send_records(read_records(self.outputs, only=[run_id]), References([]))
 
     def send_all(

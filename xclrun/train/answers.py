@@ -11,8 +11,9 @@ windows; ties go to the first window, then to the first and shortest span.
 This is one distribution over the spans of the whole text: with n subwords and at most D in a span, it has
 Y = Σ over starts i of min(D, n − i) outcomes. A span that no window contains has no probability.
 
-**No answer**, if training has questions without one: the score is s + e of [CLS], the minimum over windows (SQuAD 2.0).
-It is the answer if it exceeds the best span's score, and adds one term to the sum and one to Y.
+**No answer**, if some training questions have no answer: its score is s + e of [CLS], the minimum over windows (SQuAD
+2.0). "No answer" is predicted if this score exceeds the best span's score. It adds one term to the sum and one outcome
+to Y.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from xclrun.data.example import Example, text_numbers
 
 @dataclass(frozen=True)
 class Readings:
-    """Scores of the n windows of a split; all but ``windows`` and ``span`` are float64, (n,), in nats.
+    """Scores of the n windows of a split, in nats; scores are float64 arrays of shape (n,).
 
     Attributes:
         span: (n, 2) int64, first and last word of the best span.
@@ -56,7 +57,7 @@ class Readings:
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """What `note` records, one array for each attribute."""
+        """The arrays that `note` fills, in the order of the attributes."""
         return [self.span, self.best, self.total, self.gold, self.none]
 
     def note(self, rows: np.ndarray, emissions: np.ndarray, mask: np.ndarray) -> None:
@@ -96,7 +97,7 @@ def answers_of(readings: Readings, examples: Sequence[Example], nullable: bool) 
     """Return the answer columns of `xclrun.store.predictions`, and log2 p(gold answer) as ``log2_gold``.
 
     Args:
-        examples: of the split, in order.
+        examples: the examples of the split, in order.
         nullable: whether "no answer" is a possible prediction.
     """
     windows, starts = readings.windows, readings.windows.starts
@@ -113,7 +114,7 @@ def answers_of(readings: Readings, examples: Sequence[Example], nullable: bool) 
         total = np.logaddexp(total, none)
         gold = np.where([not e.answers for e in examples], none, gold)
     with np.errstate(invalid="ignore"):
-        # Rounding can make the total of a certain answer smaller than its own term.
+        # If the answer is certain, rounding can make the total smaller than its only term.
         log2_gold = np.where(np.isfinite(gold), np.minimum((gold - total) / math.log(2), 0.0), np.nan)
     count = [span_count(int(n), windows.longest) + nullable for n in windows.pieces[starts]]
     places = [None if none else (int(b), int(e)) for none, b, e in zip(silent, begin, end, strict=True)]

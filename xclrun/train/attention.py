@@ -1,4 +1,4 @@
-"""Attention of [CLS]: each word's share of it in a test split (FS Table 5; Zhao et al. 2021, section 5).
+"""Attention of [CLS]: the share that each word of a test split receives (FS Table 5; Zhao et al. 2021, section 5).
 
 The attention is softmax(q·k / √d) of the last layer, averaged over its heads, with the query of [CLS] over all subwords
 of the sentence, special ones included. A word's share is the sum over its subwords within the length limit; words cut
@@ -34,7 +34,7 @@ Summary = Mapping[str, tuple[int, float]]
 
 
 @torch.no_grad()
-def of_pieces(model: Model, sentences: Encoded, device: torch.device, precision: str) -> np.ndarray:
+def subword_shares(model: Model, sentences: Encoded, device: torch.device, precision: str) -> np.ndarray:
     """Return the share of [CLS]'s attention on each subword, aligned with ``sentences.pieces.values``; float64.
 
     The shares of a sentence sum to 1.
@@ -57,7 +57,7 @@ def by_word(shares: np.ndarray, numbers: Ragged, examples: Sequence[Example]) ->
     """Return the occurrences of each word form of the examples, and its mean share of attention.
 
     Args:
-        shares: of each subword (see `of_pieces`).
+        shares: the share of each subword (see `subword_shares`).
         numbers: the word of each subword (see `xclrun.data.encode.word_numbers`).
         examples: in the order of the subwords; the words of both texts of a pair count.
     """
@@ -72,7 +72,7 @@ def by_word(shares: np.ndarray, numbers: Ragged, examples: Sequence[Example]) ->
     kind = np.array([kinds[word] for word in words], np.int64)[seen]
     counts = np.bincount(kind, minlength=len(kinds))
     sums = np.bincount(kind, gets[seen], minlength=len(kinds))
-    # Rounding may carry a sum of shares over 1.
+    # Rounding may push a sum of shares above 1.
     return {word: (int(counts[i]), min(1.0, float(sums[i] / counts[i]))) for word, i in kinds.items() if counts[i]}
 
 
@@ -88,7 +88,7 @@ def table(summaries: Mapping[str, Summary]) -> pa.Table:
 
 
 def of_hop(rows: pa.Table, hop: int) -> pa.Table:
-    """Return rows of `table` as those of a run's hop."""
+    """Return rows of `table` with the hop number set."""
     import pyarrow as pa
 
     return rows.add_column(0, "hop", pa.repeat(hop, len(rows)).cast(pa.int16()))
@@ -103,7 +103,7 @@ def _attention(query: Tensor, keys: Tensor, mask: Tensor, heads: int) -> Tensor:
 
 @contextmanager
 def _last_layer(encoder: Any) -> Iterator[dict[str, Tensor]]:
-    """Yield a holder of the last layer's queries and keys, each (B, L, H), after every forward pass."""
+    """Yield an object that holds the last layer's queries and keys, each (B, L, H), of the latest forward pass."""
     layer = encoder.encoder.layer[-1].attention.self
     seen: dict[str, Tensor] = {}
     hooks = [

@@ -36,7 +36,7 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
         last: number of points; None: all.
 
     Raises:
-        UsageError: the run did not store the weights of so many points, or languages have their own parts.
+        UsageError: the run stored the weights of fewer points, or has language-specific weights.
         RunError: the files are missing or damaged.
     """
     option = "--all" if last is None else f"--last {last}"

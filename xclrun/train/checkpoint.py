@@ -24,7 +24,7 @@ FORMAT = "1"
 
 
 class Unchanged:
-    """The tensors of a strategy's state at the start of a hop, and which of them are unchanged since.
+    """Detects which tensors of a strategy's state are unchanged since the start of a hop.
 
     Checkpoints omit unchanged tensors, such as Fisher information and teachers, because the store has them. A tensor is
     unchanged if it is the same object and torch has not written to it since.

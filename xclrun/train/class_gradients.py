@@ -1,7 +1,8 @@
 """Gradients of the class head: for each class, the sum over its weights, at every main step.
 
-Hussain et al. 2021 ("LL"), section 3, figure 1. Recorded are the gradients of main steps, not of replayed ones, before
-a strategy edits them and before clipping. ``class_gradients.parquet`` has a row for each hop, step and class:
+Hussain et al. 2021 ("LL"), section 3, figure 1. The gradients of main steps are recorded before a strategy edits them
+and before clipping; replayed steps are not recorded. ``class_gradients.parquet`` has a row for each hop, step and
+class:
 
 | column | meaning |
 |---|---|
@@ -27,7 +28,7 @@ from xclrun.store import predictions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The gradients of a hop, in the store's folder of its training and of its evaluation.
+# File with the gradients of a hop, in the store's folders of its training and of its evaluation.
 FILE = "class_gradients.parquet"
 
 
@@ -49,7 +50,7 @@ class ClassGradients:
         self.gradients: list[Tensor] = []
 
     def look(self, step: int) -> None:
-        """Record the current gradients, of a main step."""
+        """Record the current gradients, those of main step ``step``."""
         rows = []
         for head in self.heads:
             gradient = head.weight.grad
@@ -77,7 +78,7 @@ class ClassGradients:
         predictions.write(folder / FILE, self.table())
 
     def table(self) -> pa.Table:
-        """Return the hop's rows, without the hop's number, which depends on the run."""
+        """Return the hop's rows without the hop number, which differs between runs."""
         import pyarrow as pa
 
         values = self._stacked().numpy().ravel()

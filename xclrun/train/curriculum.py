@@ -1,4 +1,4 @@
-"""The batches of a hop's own data: a function of (seed, depth of the hop, position) alone.
+"""The batches of a hop's own data, determined only by (seed, depth of the hop, position).
 
 A batch holds examples of one task. `Passes` iterates over all examples; if a hop has several tasks, each pass shuffles
 the batches of all tasks together. `Mixed` draws the key of every batch uniformly, whatever the keys' sizes ("random
@@ -23,7 +23,7 @@ class Passes:
         parts: the hop's training splits, in its order.
         size: examples per batch; the last batch of a task may be smaller.
         epochs: number of passes.
-        generator: pass → its random generator.
+        generator: returns the random generator of a pass.
 
     Attributes:
         steps: batches per pass.
@@ -42,7 +42,7 @@ class Passes:
         self._drawn: tuple[int, list[tuple[int, np.ndarray]]] | None = None
 
     def batches(self, epoch: int, begin: int) -> Iterator[Batch]:
-        """Yield the batches of a pass from position ``begin``, on the CPU; ``indices`` count through all parts."""
+        """Yield the batches of a pass from position ``begin``, on the CPU; ``indices`` span all parts."""
         for group, rows in self._order(epoch)[begin:]:
             examples, places = self.groups[group]
             yield replace(examples.batch(rows), indices=places[rows])
@@ -78,7 +78,7 @@ class Mixed:
         names: their keys.
         size: examples per batch.
         steps: number of batches.
-        generator: position → random generator: ``("keys",)``, or ``("shuffle", key, number of the round)``.
+        generator: returns the random generator for ``"keys"``, or for ``"shuffle"``, a key and the number of its pass.
 
     Attributes:
         drawn: (steps,) index of each step's key among the parts.
@@ -100,7 +100,7 @@ class Mixed:
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def batches(self, epoch: int, begin: int) -> Iterator[Batch]:
-        """Yield the batches from position ``begin``, on the CPU; ``indices`` as those of `Passes`."""
+        """Yield the batches from position ``begin``, on the CPU; ``indices`` span all parts."""
         taken = np.bincount(self.drawn[:begin], minlength=len(self.parts))
         for key in self.drawn[begin:]:
             rows = self._rows(int(key), int(taken[key]) * self.size)
@@ -112,14 +112,14 @@ class Mixed:
         return step * self.size
 
     def _rows(self, key: int, begin: int) -> np.ndarray:
-        """Return the rows of a key's batch at position ``begin`` of its endless sequence of rounds."""
+        """Return the rows of a key's batch; ``begin`` counts the key's examples over all its passes."""
         n = len(self.parts[key])
         times, within = np.divmod(np.arange(begin, begin + self.size), n)
         return np.concatenate([self._order(key, int(time))[within[times == time]] for time in np.unique(times)])
 
     def _order(self, key: int, times: int) -> np.ndarray:
         if (key, times) not in self._orders:
-            # Earlier rounds are not needed again.
+            # Earlier passes are not needed again.
             self._orders = {at: order for at, order in self._orders.items() if at[0] != key or at[1] >= times - 1}
             generator = self.generator("shuffle", self.names[key], times)
             self._orders[key, times] = generator.permutation(len(self.parts[key]))

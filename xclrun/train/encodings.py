@@ -26,19 +26,19 @@ class Encodings:
     """Tokenizer and encoded splits.
 
     Attributes:
-        kept: (m,) tokenizer ids of a trimmed vocabulary: subword i of the splits is ``kept[i]``; None: not trimmed.
+        token_ids: (m,) tokenizer ids of a trimmed vocabulary, by its own numbering; None: not trimmed.
     """
 
     tokenizer: Any
     splits: dict[tuple[str, str], Encoded]
-    kept: np.ndarray | None = None
+    token_ids: np.ndarray | None = None
 
     def cut(self, dataset: Dataset) -> dict[str, dict[str, int]]:
-        """Count what the length limit cuts, for the manifest: kind → ``language/split`` → count.
+        """Count the data lost to the length limit, for the manifest: kind → ``language/split`` → count.
 
         ``truncated``: sentences, or windows whose question was cut; ``unscored_words``: words beyond the limit, if the
-        task leaves them out; ``split_answers``: gold answers that no window contains; ``long_answers``: gold answers
-        longer than ``model.windows.answer``.
+        task does not score them; ``split_answers``: gold answers that no window contains; ``long_answers``: gold
+        answers longer than ``model.windows.answer``.
         """
         named = {f"{language}/{split}": encoded for (language, split), encoded in self.splits.items()}
         counts = {"truncated": {name: e.truncated for name, e in named.items()}}
@@ -69,7 +69,7 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
         warn: reports damaged cache files.
 
     Raises:
-        UsageError: a bucket has other subwords, because it was not drawn from this data.
+        UsageError: a bucket has subwords outside the trimmed vocabulary, because it was not drawn from this data.
     """
     global _common
     dataset, config = run.dataset, run.config.model
@@ -77,17 +77,17 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
     key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
     if _common is None or _common[0] != key:
         tokenizer, whole = load_tokenizer(config, dataset, run.cache, warn), dataset.origin
-        kept = None
+        token_ids = None
         if config.trim_vocabulary:
             pieces = (_encode(run, whole, name, tokenizer) for name in whole.splits)
-            kept = used_pieces(pieces, tokenizer, family_of(config).from_padding)
-        _common = key, Encodings(tokenizer, {}, kept)
+            token_ids = used_pieces(pieces, tokenizer, family_of(config).from_padding)
+        _common = key, Encodings(tokenizer, {}, token_ids)
     common, splits = _common[1], {}
     for name in dataset.splits:
         content = dataset.fingerprints[name], dataset.task_of(name[0]).identified
         if content not in common.splits:
             encoded = _encode(run, dataset, name, common.tokenizer)
-            common.splits[content] = encoded if common.kept is None else _trimmed(encoded, common.kept)
+            common.splits[content] = encoded if common.token_ids is None else _trimmed(encoded, common.token_ids)
         splits[name] = common.splits[content]
     result = replace(common, splits=splits)
     _cut_file(run, warn).write(json.dumps(result.cut(dataset), sort_keys=True).encode())
@@ -101,16 +101,16 @@ def _encode(run: Run, dataset: Dataset, split: tuple[str, str], tokenizer: Any) 
     return encoded if dataset.task is not None else replace(encoded, task=task.head)
 
 
-def _trimmed(encoded: Encoded, kept: np.ndarray) -> Encoded:
-    if not np.isin(encoded.pieces.values, kept).all():
+def _trimmed(encoded: Encoded, token_ids: np.ndarray) -> Encoded:
+    if not np.isin(encoded.pieces.values, token_ids).all():
         raise UsageError(
             "model.trim_vocabulary=true: the buckets have subwords that the dataset does not have; set it to false"
         )
-    return encoded.renumbered(kept)
+    return encoded.renumbered(token_ids)
 
 
 def cached_cut(run: Run, warn: Callable[[str], None] = note) -> dict[str, dict[str, int]] | None:
-    """Return the cached counts of `Encodings.cut`, for runs that encode nothing; None if there are none."""
+    """Return the cached counts of `Encodings.cut`, for runs that encode nothing; None if they are not cached."""
     path = _cut_file(run, warn).find()
     counts: dict[str, dict[str, int]] | None = None if path is None else json.loads(path.read_bytes())
     return counts

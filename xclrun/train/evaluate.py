@@ -180,9 +180,9 @@ class Evaluator:
 
 
 def _word_tags(predicted: list[int], gold: list[int], names: Sequence[str]) -> list[int]:
-    """Return each word's tag: that of its first subword, if every subword has a tag (``label_on=all``).
+    """Return each word's tag; if every subword has a tag (``label_on=all``), that of the first subword.
 
-    X, the tag of later subwords, counts as a tag outside of spans if it is predicted for a first subword.
+    If X, the tag of later subwords, is predicted for a first subword, it counts as outside of spans.
     """
     tail = len(names)
     if tail not in gold and tail not in predicted:

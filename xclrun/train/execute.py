@@ -55,7 +55,7 @@ CUT = 0.01
 
 
 def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
-    """Do a run, or resume it, and write its files of record.
+    """Execute or resume a run, and write its files of record.
 
     Args:
         patient: wait for stages that another process is computing.
@@ -119,7 +119,7 @@ def set_threads(run: Run, ranks: Ranks = ALONE) -> None:
 
 
 def _ranks(run: Run, listener: Listener) -> Ranks:
-    """Return the ranks for a run; none in addition to this process if the store has all evaluations."""
+    """Return the ranks for a run: only this process if the store has all evaluations."""
     if all(run.store.has(stage.evaluation) for stage in run.stages):
         return ALONE
     try:
@@ -221,7 +221,7 @@ class _Execution:
                 "shared": shared,
                 "scores": scores,
                 "training": facts["training"],
-                # How its dev scores were computed; their predictions are not stored.
+                # Definition of span F1 in the dev scores, which cannot be recomputed without dev predictions.
                 "slot_f1": dev_scores.value,
             }
         )
@@ -241,7 +241,7 @@ class _Execution:
         return scores
 
     def _scores(self, rows: pa.Table) -> Scores:
-        """Return language → metric → score of a hop's rows, by this run's ``evaluate.slot_f1``."""
+        """Return language → metric → score of a hop's rows; ``evaluate.slot_f1`` defines span F1."""
         dataset = self.run.dataset
         tags = dataset.tags if self.run.config.evaluate.slot_f1 is SlotF1.tag_macro else None
         return base_scores.of_hop(rows, dataset.metrics, tags)
@@ -371,7 +371,7 @@ def _out_of_memory(error: BaseException, run: Run) -> str:
     elif trainer.batch_size is None:
         during, key = "training", f"trainer.gradient_accumulation={2 * trainer.gradient_accumulation}"
     else:
-        # With these an update has the same sentences.
+        # These values do not change the sentences of an update.
         half, twice = max(1, trainer.batch_size // 2), 2 * trainer.gradient_accumulation
         during, key = "training", f"trainer.batch_size={half} trainer.gradient_accumulation={twice}"
     less = less if trainer.precision.value in ("fp32", "tf32") else ""
@@ -383,7 +383,7 @@ def _now() -> str:
 
 
 def _environment() -> dict[str, str]:
-    # From the metadata: a run whose stages are all in the store does not import transformers.
+    # Versions come from package metadata: a run whose stages are all in the store does not import transformers.
     facts = {"python": platform.python_version(), "torch": torch.__version__, "transformers": version("transformers")}
     if (gpus := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         facts["gpus"] = gpus

@@ -1,8 +1,8 @@
 """Export a trained hop in Hugging Face format.
 
 - ``config.json``, ``model.safetensors`` and the tokenizer's files: the encoder, for ``AutoModel.from_pretrained``. If
-  the task reads the class through BERT's pooler, ``pooler_output`` comes from the trained pooler. Subwords that a
-  trimmed vocabulary left out have their weights from before fine-tuning.
+  the class head uses BERT's pooler, ``pooler_output`` comes from the trained pooler. Subwords outside a trimmed
+  vocabulary have their weights from before fine-tuning.
 - ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
 - ``language.safetensors``: the language-specific parameters, also contained in encoder and heads.
 - ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`; not part of the encoder.
@@ -34,10 +34,10 @@ from xclrun.train.stop import StopFlag
 # Prefix of a head's parameters → description.
 HEADS = {
     "intent": "linear layer on the last hidden state of [CLS]: logits of labels",
-    "pooler": "BERT's pooler on the last hidden state of [CLS]: tanh of a linear layer; the encoder's own is the same",
+    "pooler": "BERT's pooler on the last hidden state of [CLS]: tanh of a linear layer; same as the encoder's pooler",
     "classifier": "linear layer on the pooler's output: logits of labels",
     "tagger.linear": "linear layer on the last hidden states of words: scores of tags",
-    "span.linear": "linear layer on the last hidden states of [CLS] and of the text's pieces: scores of start and end",
+    "span.linear": "linear layer on the last hidden states of [CLS] and the text's subwords: scores of start and end",
     "tagger.crf": "linear-chain CRF over these scores: start, end and transition scores, from row to column",
 }
 
@@ -46,7 +46,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     """Write a trained hop into a new or empty folder; return the content of ``export.json``.
 
     Args:
-        index: of the hop; None: the last.
+        index: number of the hop; None: the last hop.
         language: whose language-specific parameters to write; None: the hop's.
 
     Raises:
@@ -83,7 +83,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     model = bench.model.eval()
     facts = _facts(run, hop, served, seen)
     with atomic_directory(target) as folder:
-        _plain_encoder(run, model, bench.encodings.tokenizer, bench.encodings.kept).save_pretrained(folder)
+        _plain_encoder(run, model, bench.encodings.tokenizer, bench.encodings.token_ids).save_pretrained(folder)
         bench.encodings.tokenizer.save_pretrained(folder)
         heads = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
         save_tensors(folder / "heads.safetensors", heads)
@@ -161,7 +161,7 @@ def _plain_encoder(run: Run, model: Model, tokenizer: Any, kept: Any) -> Any:
     """Return the encoder as `transformers` builds it: all subwords, no adapters, and a pooler if the task has one."""
     encoder: Any = model.encoder
     state: dict[str, Tensor] = dict(encoder.state_dict())
-    # Of several poolers, the first task's.
+    # With several poolers, use that of the first task.
     heads = model.tasks.values() if model.tasks else [model]
     pooler = next((h.pooler for h in heads if isinstance(h, Heads) and h.pooler is not None), None)
     if pooler is not None:

@@ -5,8 +5,8 @@ CUDA graph launches a whole step at once, from zeroing the gradients to Adam's u
 (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs). It repeats the same kernels on the same memory, so
 
 - each batch is copied into the recorded batch, and there are few shapes (`xclrun.data.batches.Encoded.even`);
-- values that change between steps are in memory: the learning rate is a tensor, and the graph reads the seed of the
-  GPU's generator, which the loop sets before each step;
+- values that change between steps are read from memory: the learning rate is a tensor, and the graph reads the seed of
+  the GPU's generator, which the loop sets before each step;
 - decisions of the host are made once. `Strategy.repeats` says whether a step equals the recorded ones; other steps run
   kernel by kernel, on batches of the same shapes.
 
@@ -44,7 +44,7 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Records CUDA graphs in one memory pool; the outputs of a step are not read after the next step began."""
+    """Records CUDA graphs in one memory pool; a step may overwrite the outputs of the previous one."""
 
     def __init__(self) -> None:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()

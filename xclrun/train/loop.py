@@ -78,7 +78,7 @@ class GradientObserver(Protocol):
     """Observes the gradients of main steps, before a strategy edits them and before clipping."""
 
     def look(self, step: int) -> None:
-        """Record the current gradients, of a main step."""
+        """Record the current gradients, those of main step ``step``."""
 
     def tensors(self) -> Iterable[tuple[str, Tensor]]:
         """Yield the state for a checkpoint, by name."""
@@ -118,7 +118,7 @@ class HopTraining:
     """The training of one hop: ``context.model`` has the parent's weights before it and this hop's weights after it.
 
     Args:
-        bench: its strategy's `begin_hop` has been called.
+        bench: the workbench, after `begin_hop` of its strategy was called.
         points: takes the evaluation points inside the hop; None: there are none.
         inherited: initial state of the optimiser (see `optimizer_state`).
         observers: observers of gradients, by their name in checkpoints.
@@ -138,7 +138,7 @@ class HopTraining:
         if trainer.cuda_graphs:
             context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
-        # Without dev selection, runs that differ in evaluate.slot_f1 share the training and so its log.
+        # Without selection on dev, runs that differ in evaluate.slot_f1 share the training, including its log.
         self.evaluator = bench.evaluator if trainer.uses_dev else replace(bench.evaluator, slot_f1=SlotF1.span_micro)
         self.dev, self.checkpoints = bench.dev(context.hop), checkpoints
         self.listener, self.stop, self.ranks = bench.listener, bench.stop, bench.ranks
@@ -160,13 +160,13 @@ class HopTraining:
         # Checkpoints omit unchanged tensors.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
         self.best: dict[str, Tensor] = {}
-        # The state of a gathering strategy at the selected epoch.
+        # The strategy's state at the selected epoch, if training updates this state.
         self.gathers, self.gathered = strategy.updates_in_training and self.own, State()
         # Reading the loss synchronises with a GPU, so it is read less often there.
         self.look_every = 1 if context.device.type == "cpu" else 25
         # (main step, losses of the update's parts on the device) since the last reading.
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
-        # Sentences and subwords of the memory since then, of the parts of this rank; None: not computing parts.
+        # Sentences and subwords from the memory in this rank's parts of the batch; whether parts are being computed.
         self._from_memory, self._counts_parts = [0, 0], False
 
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
@@ -270,7 +270,7 @@ class HopTraining:
         position.updates += 1
         position.loss_count += 1
         if position.updates % self.look_every == 0:
-            self._look()
+            self._add_losses()
 
     def _step(self, batch: Batch, main: bool = True) -> Sequence[Tensor]:
         """Compute the gradients part by part, step the optimiser, and return the losses of the parts."""
@@ -310,7 +310,7 @@ class HopTraining:
         return losses
 
     def _seed_dropout(self, *part: int) -> None:
-        """Seed dropout by the update and, after the first part, the part, whichever rank computes it."""
+        """Seed dropout by the update and, after the first part, by the part; the rank does not matter."""
         if part and self.trainer.cuda_graphs:
             # A recorded step cannot be seeded inside.
             return
@@ -327,7 +327,7 @@ class HopTraining:
             self.position.beside_examples += batch.size
             self.position.beside_tokens += batch.pieces
 
-    def _look(self) -> None:
+    def _add_losses(self) -> None:
         """Add the losses since the last reading to the sum.
 
         Raises:
@@ -353,7 +353,7 @@ class HopTraining:
 
     def _end_epoch(self) -> None:
         """Score the dev splits, copy the best weights, and record the epoch."""
-        self._look()
+        self._add_losses()
         self._compare_ranks()
         position = self.position
         scores = {}
@@ -403,7 +403,7 @@ class HopTraining:
         if not last and not (position.step and points.due(self.curriculum.seen(position.step - 1), seen)):
             return
         # Fail before evaluating a model whose loss was not finite.
-        self._look()
+        self._add_losses()
         began = time.monotonic()
         try:
             facts = points.take(position.step, position.examples, seen)
@@ -432,7 +432,7 @@ class HopTraining:
 
     def _save(self) -> None:
         """Write a checkpoint, on rank 0."""
-        self._look()
+        self._add_losses()
         if self.ranks.rank:
             return
         state = self.strategy.state_dict() if self.own else State()

@@ -97,7 +97,7 @@ def dev_score(run: Run) -> float:
     """Return the mean dev score over the learned languages of a run's last merge, in [0, 1]."""
     graph, last = StageGraph(run, Listener(), StopFlag()), run.stages[-1].hop
     graph.bring(last)
-    bench, learned = graph.bench, graph.bench.learnt(last.index)
+    bench, learned = graph.bench, graph.bench.learned(last.index)
     columns = {}
     for language in dict.fromkeys(learned):
         if not run.dataset.split(language, "dev"):

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTS = ("embeddings", "rest")
-# The counts of a hop, in the folders of its training and evaluation in the store.
+# File with the counts of a hop, in the store's folders of its training and of its evaluation.
 FILE = "overlap.parquet"
-# The set S of a hop's last step, in the folder of its training in the store.
+# File with the set S of a hop's last step, in the store's folder of its training.
 LAST = "gradients.safetensors"
 # Represents null among the counts.
 NULL = -1
@@ -53,7 +53,7 @@ class GradientOverlap:
         self.counts: list[Tensor] = []
 
     def look(self, step: int) -> None:
-        """Count the current gradients, of a main step."""
+        """Count the current gradients, those of main step ``step``."""
         now = {name: p.grad != 0 for name, p in self.model.named_parameters() if p.grad is not None}
         sums = [[[] for _ in range(3)] for _ in PARTS]  # type: list[list[list[Tensor]]]
         for name in now.keys() | self.before.keys():
@@ -113,7 +113,7 @@ class GradientOverlap:
         save_tensors(folder / LAST, self.last())
 
     def table(self) -> pa.Table:
-        """Return the hop's rows, without the hop's number, which depends on the run."""
+        """Return the hop's rows without the hop number, which differs between runs."""
         import pyarrow as pa
 
         counts = self._counts().flatten(0, 1).numpy()

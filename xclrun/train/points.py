@@ -46,10 +46,10 @@ class Points:
     """Takes the evaluation points of one hop.
 
     Attributes:
-        context: of the training.
+        context: context of the training.
         every: b, sentences of the hop's own data.
-        stored: number of points → how many of the last ones have their weights stored.
-        folder: of the rows and weights of each point.
+        stored: given the number of points, returns how many of the last ones store their weights.
+        folder: folder for the rows and weights of each point.
         warn: reports damaged files.
     """
 
@@ -85,10 +85,10 @@ class Points:
         languages, split_rows = sorted({language for language, _ in bench.point_splits()}), {}
         splits = list(dict.fromkeys(split for _, split in bench.point_splits()))
         with self._restored():
-            # First the language being learned, whose parameters are in the model.
+            # Start with the language being learned, because its parameters are already in the model.
             for language in sorted(languages, key=lambda language: language not in hop.train):
                 if language not in hop.train:
-                    bench.strategy.for_language(language, bench.learnt(hop.index - 1))
+                    bench.strategy.for_language(language, bench.learned(hop.index - 1))
                 for split in splits:
                     bench.stop.check()
                     encoded, answer = bench.sentences(hop, language, split), self._answer(language, split)

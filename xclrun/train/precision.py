@@ -21,7 +21,7 @@ SLOW = 2.0
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the context in which the encoder computes in ``precision``; fp32 has no effect."""
+    """Return the context in which the encoder computes in ``precision``; it has no effect for fp32."""
     return torch.autocast(device.type, dtype=TYPES[precision]) if precision in TYPES else products(precision)
 
 
@@ -107,7 +107,7 @@ def slow_precision(config: Config, device: torch.device, over: Callable[[], floa
 def bf16_over_fp32(rounds: int = 5) -> float:
     """Measure the slowdown of a bf16 matrix product relative to fp32 on the CPU, in a few hundredths of a second.
 
-    The processor's instruction set does not tell which instructions the library uses.
+    The processor's instruction set does not determine which instructions the library uses.
     """
 
     def shortest(dtype: torch.dtype) -> float:

@@ -4,12 +4,12 @@ A batch consists of parts (``trainer.gradient_accumulation``). With W ranks, ran
 gradients of all parts are summed before the strategy edits them, so every rank takes the same optimiser step. Every
 rank computes a batch with a single part. Dev and test splits are divided by rows: r, r + W, … in order of length.
 
-Rank 0 does the run: it alone writes to the store and the run directory, holds leases and reports progress. The other
-ranks repeat the operations of its workbench on a separate workbench (`repeated`), and read the same store.
+Rank 0 executes the run: only it writes to the store and the run directory, holds leases and reports progress. Every
+other rank has its own workbench, on which it repeats rank 0's operations (`repeated`), and reads the same store.
 
-With ``runtime.devices``, rank 0 starts the others on its machine. Alternatively, torchrun or another launcher starts
-all ranks and sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Gradients on GPUs go through NCCL, all else through
-gloo (`torch.distributed`).
+If ``runtime.devices`` is set, rank 0 starts the other ranks on its machine. Alternatively, torchrun or another launcher
+starts all ranks and sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. NCCL transfers gradients on GPUs; gloo
+transfers all other data (`torch.distributed`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 # Gradients are summed in buckets of this many numbers; a larger gradient is a bucket by itself.
 BUCKET = 2**22
-# How long other ranks wait for rank 0's next operation: it may be waiting for another process. They notice its end.
+# Time limit for rank 0's next operation; long, because rank 0 may wait for another process. If rank 0 ends, the other
+# ranks notice it.
 IDLE = timedelta(days=30)
 # Seconds for the other ranks to start, and to end.
 START, END = 300.0, 10.0
@@ -76,7 +77,7 @@ class Ranks:
         return range(self.rank, count, self.size) if count > 1 else range(count)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sum gradients over ranks in place; a parameter without a gradient on every rank keeps None."""
+        """Sum gradients over ranks in place; the gradient stays None if no rank has one."""
 
     def sum(self, values: Sequence[float]) -> Sequence[float]:
         """Return the sum over ranks of each value."""
@@ -209,11 +210,11 @@ class Group(Ranks):
             for name, value in other.items():
                 if value != first[name]:
                     raise RunError(
-                        f"rank {rank} has {name} {value}, but rank 0 has {first[name]}; all ranks need the same"
+                        f"rank {rank} has {name} {value}, but rank 0 has {first[name]}; use the same on all ranks"
                     )
 
     def _facts(self, run: Run) -> dict[str, str]:
-        """Return what has to be the same on all ranks."""
+        """Return the values that must be equal on all ranks."""
         cuda = run.config.runtime.device is not Device.cpu and torch.cuda.is_available()
         return {
             "xclrun": code_version(),
@@ -274,7 +275,7 @@ class Group(Ranks):
             if not self.failed:
                 with contextlib.suppress(RuntimeError):
                     self.store.set("error", f"rank {self.rank}: {told(error)}")
-        # At once: the other ranks notice that the connections are closed.
+        # End immediately: the other ranks notice that the connections are closed.
         os._exit(code)
 
     def close(self) -> None:
@@ -330,14 +331,14 @@ def ranks_of(run: Run) -> Ranks:
     """Return the ranks for a run, started if necessary.
 
     Raises:
-        UsageError: the machine has too few GPUs, or the processes of torchrun are not these ranks.
+        UsageError: the machine has too few GPUs, or the ranks that a launcher started do not match the settings.
         RunError: the other ranks did not start.
     """
     global _group
     runtime = run.config.runtime
     if (launched := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         if runtime.devices not in (1, launched):
-            raise UsageError(f"runtime.devices={runtime.devices}: the launcher started {launched} ranks; leave it out")
+            raise UsageError(f"runtime.devices={runtime.devices}: the launcher started {launched} ranks; omit it")
         if _group is None or _group.process != os.getpid():
             raise UsageError(f"a launcher started {launched} ranks: use hydra.launcher.n=1, or start no ranks")
         return _group

@@ -1,9 +1,9 @@
 """The stages of a run: their dependencies, and how they are loaded from the store or computed.
 
 A hop has up to four stages: trained weights, the strategy's state, predictions, and the attention of [CLS]. A missing
-stage is computed on the run's workbench under its lease, so concurrent processes compute it once. Its dependencies come
-first: a process never waits while it holds a lease. A run whose evaluations are all in the store
-builds no model.
+stage is computed on the run's workbench under its lease, so concurrent processes compute it once. Its dependencies are
+computed first, so a process never waits while it holds a lease. A run whose evaluations are all in the store builds no
+model.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ class StageGraph:
         if self.run.config.evaluate.has_points:
             # Evaluation points use the parameters of earlier languages.
             needed |= {index for index in self.strategy.hops_read_in_evaluation(hop) if index < hop.index}
-        if self._takes_up_optimizer(hop) or self._compares_gradients(hop):
-            # Files of the parent in addition to the weights, which the model may have already.
+        if self._continues_optimizer(hop) or self._compares_gradients(hop):
+            # The parent's files other than its weights, which the model may already have.
             needed.add(hop.parent)
         self._need_weights(sorted(needed))
         if self.run.config.evaluate.has_points and self.strategy.points_signature(hop):
@@ -225,7 +225,7 @@ class StageGraph:
         """Compute the features of hop 0 that the strategy looks up after a hop; this may load the model of hop 0."""
         if not self.strategy.reads_features(hop):
             return
-        for split in [*((k, "train") for k in self.bench.learnt(hop.index)), *self._predicted(hop)]:
+        for split in [*((k, "train") for k in self.bench.learned(hop.index)), *self._predicted(hop)]:
             key = lookup_key(self.run, split)
             if key not in self._checked:
                 self._find_or_make(key, self._make_lookup, split, key)
@@ -268,7 +268,7 @@ class StageGraph:
                 self.bench.load_state(folder)
         self.bench.state_of = index
 
-    def _takes_up_optimizer(self, hop: Hop) -> bool:
+    def _continues_optimizer(self, hop: Hop) -> bool:
         """Whether a hop continues with its parent's optimiser state."""
         return hop.parent > 0 and self.run.trainer(hop).optimizer_state is OptimizerState.kept
 
@@ -287,7 +287,7 @@ class StageGraph:
         if self._begun_before and not self.trained_here and not checkpoints.folder.is_dir():
             self.listener.noted(f"resuming at the start of hop {hop.index} ({hop.name})")
         parent = self.store.path(self.run.stages[hop.parent].train)
-        optimizer = parent / OPTIMIZER if self._takes_up_optimizer(hop) else None
+        optimizer = parent / OPTIMIZER if self._continues_optimizer(hop) else None
         last = parent / LAST if self._compares_gradients(hop) else None
         counters, write = self.bench.train(hop, checkpoints.folder, optimizer, last)
         cost = self.run.cost(hop) | {"device": device_name(self.bench.device)}

@@ -1,7 +1,7 @@
 """The workbench of a run: its model, strategy and sentences, and the operations on them.
 
 Each method performs one operation, such as training a hop, with the current model and strategy. `xclrun.train.stages`
-calls the methods: it brings model and strategy to the required hop and stores the results.
+calls the methods: it loads model and strategy for the required hop, and stores the results.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Workbench:
             first.classes,
             first.tags,
             config.seed,
-            encodings.kept,
+            encodings.token_ids,
             first.task,
             several,
         )
@@ -245,7 +245,7 @@ class Workbench:
         """Train a hop, from the model and the strategy's state after its parent.
 
         Args:
-            folder: of the checkpoints of this training, which resumes from the newest.
+            folder: folder of the checkpoints; training resumes from the newest one.
             optimizer: file of the parent's optimiser state, if this hop continues with it.
             last: file of the parent's last gradients, for `GradientOverlap`.
 
@@ -254,7 +254,7 @@ class Workbench:
             files into a folder of the store.
         """
         context, trainer, evaluate = self.context(hop), self.run.trainer(hop), self.run.config.evaluate
-        # After an interruption the model has the weights of no hop.
+        # If training is interrupted, the model's weights are not those of any hop.
         self.weights_of = None
         checkpoints = Checkpoints(folder, self.listener.noted)
         inherited = self._begin(context, optimizer)
@@ -331,7 +331,7 @@ class Workbench:
     def next_block(self, hop: Hop) -> dict[str, list[Any]]:
         """Return the prediction columns of the block that follows a hop (`Hop.codes`)."""
         context, key = self.context(hop, trains=False), hop.codes
-        self.strategy.for_language(key, self.learnt(hop.index))
+        self.strategy.for_language(key, self.learned(hop.index))
 
         def answer(batch: Batch) -> Prediction:
             self.check_stop()
@@ -346,13 +346,13 @@ class Workbench:
             examples, encoded = dataset.split(language, "test"), self.encodings.splits[language, "test"]
             tokenizer, whole = self.encodings.tokenizer, dataset.task_of(language).words
             numbers = word_numbers(examples, tokenizer, config.model.max_length, whole)
-            shares = attention.of_pieces(self.model, encoded, self.device, config.trainer.precision.value)
+            shares = attention.subword_shares(self.model, encoded, self.device, config.trainer.precision.value)
             summaries[language] = attention.by_word(shares, numbers, examples)
         return attention.table(summaries)
 
     def _served(self, hop: Hop) -> Iterator[str]:
         """Yield the evaluated languages, sorted, after loading each language's parameters into the model."""
-        seen = self.learnt(hop.index)
+        seen = self.learned(hop.index)
         if self.strategy.serving_signature(hop):
             # The model then no longer has the weights of the hop.
             self.weights_of = None
@@ -361,7 +361,7 @@ class Workbench:
             self.strategy.for_language(language, seen)
             yield language
 
-    def learnt(self, index: int) -> list[str]:
+    def learned(self, index: int) -> list[str]:
         """Return the languages of all hops up to ``index``."""
         return [language for hop in self.run.stream.hops[: index + 1] for language in hop.train]
 

@@ -47,7 +47,7 @@ class PackFiles:
         return self.path.parents[4]
 
     def write(self, pack: Pack) -> None:
-        # Thousands are written at once; unflushed, since ``submission.json`` follows.
+        # Not flushed to disk, because thousands are written at once; ``submission.json`` is written after them.
         self.path.write_text(json.dumps(asdict(pack)), encoding="utf-8")
 
     def read(self) -> Pack:

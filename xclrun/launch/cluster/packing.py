@@ -26,7 +26,7 @@ def pack(runs: Sequence[Run], count: int, minutes: float | None, estimate: Calla
             size, limit = 1.0, float(count)
         else:
             size, limit = seconds / 60, minutes
-        # As a share of a job, to combine runs with and without an estimate.
+        # Duration as a share of a job, to combine runs with and without an estimate.
         if not packs or filled + size / limit > 1 + 1e-9:
             packs.append([])
             filled = 0.0

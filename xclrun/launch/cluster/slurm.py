@@ -66,7 +66,7 @@ def states(ids: Iterable[str]) -> dict[str, JobState]:
     for numbers in _chunks(sorted({job.partition("_")[0] for job in missing})):
         accounts = ask("sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode", "-j", ",".join(numbers))
         if accounts is None:
-            # There is no accounting, so further calls would fail too.
+            # Without accounting, further calls would fail too.
             break
         by_id |= _by_id(missing, accounts)
     return {job: by_id.get(job, JobState(job, "" if queue is None else "UNKNOWN")) for job in jobs}
