@@ -318,7 +318,7 @@ def test_steps_of_mixtures_are_set_in_the_jobs_that_have_mixtures() -> None:
     runs = plan_jobs(job.config for job in compose_command(grid))
     assert [run.config.trainer.mixture_steps for run in runs] == [None, 20, 30]
     # Without a mixture in any job the key has no effect at all.
-    with pytest.raises(UsageError, match=r"trainer\.mixture_steps=20: the order has no mixture"):
+    with pytest.raises(UsageError, match=r"trainer\.mixture_steps=20: "):
         plan_jobs(job.config for job in compose_command([grid[0].partition(",[")[0], *grid[1:]]))
 
 

@@ -117,8 +117,6 @@ def test_a_start_that_knows_the_labels_alone_codes_them_alone_in_the_first_block
     assert note.startswith("the first block is coded by a start that")
     assert note.endswith("tiny after en, growing (labels only)")
     assert [bits(knows)[0] for knows in (["labels", "tags"], [])] == [65, 130]
-    # As earlier versions noted it: of both.
-    assert [bits(knows)[0] for knows in (True, False)] == [65, 130]
 
 
 def test_runs_on_other_blocks_have_a_section_of_their_own() -> None:
