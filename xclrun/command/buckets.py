@@ -79,10 +79,10 @@ def _drawn(args: argparse.Namespace) -> list[Group]:
     configs = _configs(args.overrides, args.what)
     if configs[0].shots is None:
         raise UsageError(f"buckets {args.what}: shots=K is needed, as in shots=1,2,4 bucket=range(0,40)")
-    wanted = sorted({(config.shots or 0, config.bucket or 0) for config in configs})
+    draws = sorted({(config.shots or 0, config.bucket or 0) for config in configs})
     dataset = configs[0].dataset
     whole = read_whole(dataset)
-    drawn = [bucket_of(dataset, whole, language, *which) for language in whole.languages for which in wanted]
+    drawn = [bucket_of(dataset, whole, language, *which) for language in whole.languages for which in draws]
     return [(dataset.name, drawn, whole)]
 
 

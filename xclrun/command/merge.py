@@ -43,12 +43,12 @@ def main(arguments: Sequence[str]) -> int:
     runs = [thaw(directory, directory.path.parents[1]) for directory in directories]
     # Check all runs before evaluating any.
     merges = [candidates(run, args.method, args.coefficient) for run in runs]
-    for run, found in zip(runs, merges, strict=True):
+    for run, variants in zip(runs, merges, strict=True):
         check_weights(run)
-        if len(found) > 1 and args.select_on is None:
+        if len(variants) > 1 and args.select_on is None:
             parser.error("--coefficient: several values need --select-on dev, so that no test score is used to choose")
-    for run, found in zip(runs, merges, strict=True):
-        chosen, scores = select(found) if args.select_on else (found[0], {})
+    for run, variants in zip(runs, merges, strict=True):
+        chosen, scores = select(variants) if args.select_on else (variants[0], {})
         for settings, score in scores.items():
             print(f"{run.id}: {settings}: dev {score:.2f}")
         evaluate(chosen)

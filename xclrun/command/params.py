@@ -128,18 +128,18 @@ def split(overrides: Sequence[str]) -> tuple[list[str], dict[str, int]]:
     """
     least = {f"task.{task.label.nouns}": 1 for task in TASKS.values() if task.label is not None}
     least |= {"task.tags": 0, "task.languages": 1}
-    others, numbers = [], {}
+    remaining, numbers = [], {}
     for text in overrides:
         key, _, value = text.partition("=")
         if not key.startswith("task."):
-            others.append(text)
+            remaining.append(text)
         elif key not in least:
             raise UsageError(f"params: no key is called '{key}'; {did_you_mean(key, least)}")
         elif not re.fullmatch(r"[0-9]+", value) or int(value) < least[key]:
             raise UsageError(f"{text}: must be a whole number of at least {least[key]}")
         else:
             numbers[key] = int(value)
-    return others, numbers
+    return remaining, numbers
 
 
 def counts(overrides: Sequence[str], numbers: Mapping[str, int]) -> list[Counted]:

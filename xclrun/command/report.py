@@ -307,8 +307,8 @@ def _chosen(
     from xclrun.analysis.reference import References
     from xclrun.report.caveats import unfinished
 
-    wanted = None if sweep is None else set(_run_ids(sweep))
-    records = filtered([record for record in pool if wanted is None or record.run_id in wanted], filters)
+    run_ids = None if sweep is None else set(_run_ids(sweep))
+    records = filtered([record for record in pool if run_ids is None or record.run_id in run_ids], filters)
     finished = any(record.finished for record in records)
     if sweep is not None and not finished:
         what = f"no finished runs in {'' if named else 'the last sweep, '}{sweep['name']}{unfinished(records)}"
@@ -341,9 +341,9 @@ def _left_out(
     from xclrun.launch.status import run_status
     from xclrun.store.records import run_directories
 
-    wanted = {record.run_id for record in records}
+    run_ids = {record.run_id for record in records}
     counted = {record.run_id for record in records if record.finished}
-    counted |= {record.run_id for record in pool if record.run_id not in wanted}
+    counted |= {record.run_id for record in pool if record.run_id not in run_ids}
     every = [one.run_id for one in run_directories(outputs)] if sweep is None else _run_ids(sweep)
     reasons = {}
     for run_id in dict.fromkeys(run_id for run_id in every if run_id not in counted):

@@ -26,9 +26,9 @@ def complete(
             names.setdefault(group, []).extend(own)
     key, equals, value = last.partition("=")
     if equals:
-        known = [*expansions(), "null"] if key == "strategy.expansion" else names.get(key, ())
+        candidates = [*expansions(), "null"] if key == "strategy.expansion" else names.get(key, ())
         head, comma, part = value.rpartition(",")
-        return [f"{key}={head}{comma}{name}" for name in known if name.startswith(part)]
+        return [f"{key}={head}{comma}{name}" for name in candidates if name.startswith(part)]
     chosen = next((word.partition("=")[2].partition(",")[0] for word in before if word.startswith("strategy=")), None)
     possible = set()
     for word in [f"{name}=" for name in (*names, *keys(chosen))]:

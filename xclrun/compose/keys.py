@@ -28,8 +28,8 @@ def no_expansion() -> str:
 
 def expansions_known() -> dict[str, str]:
     """Return the choices of ``strategy.expansion``, and what each is: strategies that give languages parts."""
-    known = choices()["strategy"]
-    return {name: known.get(name, "") for name in names_with("adds_language_parts")}
+    descriptions = choices()["strategy"]
+    return {name: descriptions.get(name, "") for name in names_with("adds_language_parts")}
 
 
 def known_keys(strategy: str | None = None) -> list[str]:

@@ -115,9 +115,9 @@ def _check_protocol(cfg: Config) -> None:
     same = "is the source too; set source=none to train on it alone"
     _require(cfg.language != cfg.source, "language", cfg.language, same)
     possible, order = (None, [x for x in (cfg.from_source, cfg.language) if x]), cfg.order
-    shown = f"[{','.join(order.languages)}]" if order.languages else order.name
+    order_text = f"[{','.join(order.languages)}]" if order.languages else order.name
     alone = "few-shot transfer goes from the source to the language; leave the order out"
-    _require(order.languages in possible and order.by_size is None and order.by is None, "order", shown, alone)
+    _require(order.languages in possible and order.by_size is None and order.by is None, "order", order_text, alone)
     for name in ("precision", "optimizer_state"):
         value, source_value = getattr(cfg.trainer, name), getattr(cfg.protocol.source_trainer, name)
         equal = f"must be protocol.source_trainer.{name}={source_value.value}"

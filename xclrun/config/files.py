@@ -110,14 +110,14 @@ def published() -> dict[str, Shown]:
 @cache
 def captions() -> dict[tuple[str, str, str], str]:
     """Return (paper, ``figure`` or ``table``, number) → what it shows; ``10-12`` represents three numbers."""
-    found = {}
+    caption_of = {}
     # By path: importing `xclrun.report` from here would load it for every command.
     with (PACKAGE / "report" / "published" / "captions.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             first, _, last = row["number"].partition("-")
             for number in range(int(first), int(last or first) + 1):
-                found[row["paper"], row["kind"], str(number)] = row["shows"]
-    return found
+                caption_of[row["paper"], row["kind"], str(number)] = row["shows"]
+    return caption_of
 
 
 def _caption(name: str, entry: dict[str, Any]) -> str:
@@ -161,22 +161,22 @@ def _choices() -> dict[str, dict[str, str]]:
 
 def choices_in(folder: Path) -> dict[str, dict[str, str]]:
     """Return group → choice → what it is, of the YAML files below a folder of configs."""
-    found: dict[str, dict[str, str]] = {}
+    choices_of_group: dict[str, dict[str, str]] = {}
     for path in sorted(folder.rglob("*.yaml")):
         group = path.parent.relative_to(folder).as_posix()
         if group != ".":
-            found.setdefault(group, {})[path.stem] = _first_comment(path)
-    return found
+            choices_of_group.setdefault(group, {})[path.stem] = _first_comment(path)
+    return choices_of_group
 
 
 def _first_comment(path: Path) -> str:
     """Return the first line of comment, and those after it until a sentence ends; an indented one is no part of it."""
-    found: list[str] = []
+    sentences: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        if line.startswith("# ") and not line.startswith("# @package") and not (found and line.startswith("#  ")):
-            found.append(line[2:])
+        if line.startswith("# ") and not line.startswith("# @package") and not (sentences and line.startswith("#  ")):
+            sentences.append(line[2:])
             if line.endswith((".", "?")):
                 break
-        elif found:
+        elif sentences:
             break
-    return " ".join(found)
+    return " ".join(sentences)

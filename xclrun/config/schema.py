@@ -476,10 +476,10 @@ def plain(node: Any) -> Any:
     """Return a config as nested dicts and lists of plain values, enums by name: what is hashed, frozen and logged."""
     if is_dataclass(node):
         pairs = {f.name: getattr(node, f.name) for f in fields(node)}
-        found = {key: plain(value) for key, value in pairs.items() if (key, value) != ("strategy_label", None)}
-        for group, used in found.pop("plugins").items() if isinstance(node, Config) else ():
-            found[group]["plugins"] = used
-        return found
+        content = {key: plain(value) for key, value in pairs.items() if (key, value) != ("strategy_label", None)}
+        for group, used in content.pop("plugins").items() if isinstance(node, Config) else ():
+            content[group]["plugins"] = used
+        return content
     if isinstance(node, Mapping):
         return {key: plain(value) for key, value in node.items()}
     if isinstance(node, list | tuple):

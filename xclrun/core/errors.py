@@ -50,6 +50,6 @@ def require(package: str, who: str, extra: str) -> None:
         UsageError: it is not: names who needs it, and how it is installed.
     """
     # One that is imported may have no spec any more.
-    there = sys.modules[package] if package in sys.modules else importlib.util.find_spec(package)
-    if there is None:
+    module_or_spec = sys.modules[package] if package in sys.modules else importlib.util.find_spec(package)
+    if module_or_spec is None:
         raise UsageError(f"{who}: pip install 'xclrun[{extra}]'")

@@ -76,13 +76,13 @@ class Language:
 @cache
 def known_languages() -> dict[str, Language]:
     """Return code → language, under each of its codes."""
-    found = {}
+    languages = {}
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             features = {name: row[name] for name in FEATURES if row[name]}
             language = Language(row["code"], row["name"], row["script"], row["family"], row["branch"], features)
-            found.update(dict.fromkeys((row["code"], *row["others"].split()), language))
-    return found
+            languages.update(dict.fromkeys((row["code"], *row["others"].split()), language))
+    return languages
 
 
 @cache
@@ -145,8 +145,8 @@ def _means(asked: Language, of: Language | None) -> bool:
 
 def scripts_of(keys: Iterable[str]) -> dict[str, list[str]]:
     """Return name of a script → the keys in it, the script of most keys first; without keys of no known language."""
-    found: dict[str, list[str]] = {}
+    keys_of_script: dict[str, list[str]] = {}
     for key in keys:
         if (language := language_of(key)) is not None:
-            found.setdefault(language.script_name, []).append(key)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+            keys_of_script.setdefault(language.script_name, []).append(key)
+    return dict(sorted(keys_of_script.items(), key=lambda item: -len(item[1])))

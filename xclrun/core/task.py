@@ -298,8 +298,8 @@ class MetricsOfKeys:
     @property
     def all(self) -> tuple[Metric, ...]:
         """All metrics, each once."""
-        own = (metric for metrics in self.own.values() for metric in metrics)
-        return tuple(dict.fromkeys((KEY_SCORE, *own))) if self.own else self.every
+        metrics_of_keys = (metric for metrics in self.own.values() for metric in metrics)
+        return tuple(dict.fromkeys((KEY_SCORE, *metrics_of_keys))) if self.own else self.every
 
 
 def shown(metrics: MetricsOfKeys) -> tuple[Metric, ...]:
@@ -338,12 +338,12 @@ def register(task: Task) -> Task:
 
 def described(task: Task) -> dict[str, Any]:
     """Return a task as plain data, for the manifests of runs whose task is that of a plug-in: see `restored`."""
-    found = asdict(task)
-    for metric in (found["label"], found["tag"], *found["beside"], *found["answers"]):
+    content = asdict(task)
+    for metric in (content["label"], content["tag"], *content["beside"], *content["answers"]):
         if metric is not None:
             # A way of counting is code, and no data: whether there is one.
             metric |= {"of": metric["of"].value, "count": metric["count"] is not None}
-    return found
+    return content
 
 
 def restored(content: Mapping[str, Any]) -> Task:

@@ -149,12 +149,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, w
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     for i, name in enumerate(header):
         text = wrapped and i == len(header) - 1
         # Without a least width rich cuts other cells where one of several words does not fit.
         least = None if text else max(cell_len(line) for row in (header, *rows) for line in row[i].split("\n"))
-        made.add_column(
+        grid.add_column(
             Text(name),
             justify="left" if i < left or text else "right",
             no_wrap=not text,
@@ -162,15 +162,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, w
             min_width=least,
         )
     for row in rows:
-        made.add_row(*map(Text, row))
+        grid.add_row(*map(Text, row))
     console = Console(file=io.StringIO(), width=10_000, color_system=None, legacy_windows=False)
 
     def least_width() -> int:
-        return Measurement.get(console, console.options, made).minimum
+        return Measurement.get(console, console.options, grid).minimum
 
     if least_width() > room():
-        made.padding = (0, 1, 0, 0)
+        grid.padding = (0, 1, 0, 0)
     console.width = max(room(), least_width())
     with console.capture() as printed:
-        console.print(made)
+        console.print(grid)
     return "\n".join(text.rstrip() for text in printed.get().splitlines())
