@@ -55,7 +55,7 @@ def test_the_same_command_skips_what_is_finished(xclrun: Callable[..., Told], he
     before = [path.stat().st_mtime_ns for run in runs(here / "outputs") for path in sorted(run.path.rglob("*"))]
     told = xclrun(*TINY, "seed=1,2,3")
     assert told.code == 0
-    assert told.err.splitlines()[0].endswith("→ outputs; 2 finished before")
+    assert told.err.splitlines()[0].endswith("→ outputs; 2 already finished")
     first, second, third = runs(here / "outputs")
     for number, run in ((1, first), (2, second)):
         assert f"[{number}/3] naive · h2l · seed {number}   {run.run_id}: already finished, skipped" in told.err
@@ -184,4 +184,4 @@ def test_a_sweep_of_orders_and_its_command_are_kept(xclrun: Callable[..., Told],
     assert sorted(sweep["runs"]) == [*found]
     again = xclrun(*shlex.split(sweep["command"])[1:])
     assert again.code == 0
-    assert "3 finished before" in again.err
+    assert "3 already finished" in again.err
