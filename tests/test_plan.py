@@ -23,7 +23,8 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, Stage, derive, digest
 from xclrun.core.stream import Stream, independent, joint, resolve_order, sequence, transfer
 from xclrun.run import Run
-from xclrun.strategy import STRATEGIES, make, strategy_class
+from xclrun.strategy import STRATEGIES as ALL_STRATEGIES
+from xclrun.strategy import make, strategy_class
 
 ORDER = ("en", "de", "es")
 LISTED = ("order=list", "order.languages=[en,de,es]", "order.name=mine")
@@ -38,6 +39,7 @@ MTOP = {"en": 15667, "de": 13424, "fr": 11814, "hi": 11330, "es": 10934, "th": 1
 #   evaluated   as trained, and how hop 0 is evaluated
 #   own         what the strategy does by itself: see OWN
 #   composed    another strategy beneath: what changes, `test_an_expansion_changes_what_it_does` says
+#   merged      how models are merged: what changes, tests/strategy/test_merge says
 #   protocol    other hops, or how the source is trained: what changes, tests/test_fewshot says
 # Under further conditions: parts, tests/data/test_parts; statements, test_statements; questions, test_questions and
 # tests/train/test_span; orders, tests/data/test_orders; blocks and `continues`, tests/strategy/test_growing; points,
@@ -93,10 +95,18 @@ KEYS = {
         evaluate.keep_points
     """,
     "protocol": "protocol protocol.name",
+    "merged": """
+        strategy.method strategy.scale strategy.density strategy.drop strategy.decay strategy.share
+        strategy.strength strategy.reverted
+    """,
 }
 EXPECTED = {key: what for what, keys in KEYS.items() for key in keys.split()} | {
     f"protocol.source_trainer.{f.name}": "protocol" for f in dataclasses.fields(TrainerConfig)
 }
+
+
+# A merge trains as another strategy does, and its settings depend on its method: see tests/strategy/test_merge.
+STRATEGIES = [name for name in ALL_STRATEGIES if name != "merge"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,7 +382,7 @@ def test_an_expansion_changes_what_it_does(
 
 def test_every_key_is_there(resolved: Callable[..., dict[str, Any]]) -> None:
     """The walk sees what the schema has: no more, no less."""
-    walked = {key for name in STRATEGIES for key in leaves(resolved(name))}
+    walked = {key for name in ALL_STRATEGIES for key in leaves(resolved(name))}
     walked |= set(leaves(resolved("naive", "protocol=fewshot")))
     assert walked == set(EXPECTED) == set(known_keys())
 

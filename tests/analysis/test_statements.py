@@ -99,4 +99,3 @@ def test_scores_beside_do_not_select_and_survive_a_manifest() -> None:
     assert [metric.name for metric in STATEMENT_TRUTH.metrics(tagged=False)] == ["statement_accuracy"]
     content = json.loads(json.dumps(described(STATEMENT_TRUTH)))
     assert restored(content) == STATEMENT_TRUTH
-    assert restored({k: v for k, v in content.items() if k != "beside"}).beside == ()

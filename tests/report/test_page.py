@@ -166,7 +166,7 @@ def test_figures_tell_their_values_and_definitions_are_there(page: str) -> None:
     assert re.search(r"<title>th: [\d.]+ before its hop, [\d.]+ after it, [\d.]+ at the end</title>", page)
     assert "<title>er: mean of 2 runs</title>" in page
     assert f'"{TIP}' not in page
-    for part in ("forgetting: how far", "not counted: 1 failed", "Scores are in percent", "@media print", "Budgets"):
+    for part in ("forgetting: best score", "not counted: 1 failed", "Scores are in percent", "@media print", "Budgets"):
         assert part in page
     assert page.count('<svg role="img" aria-label=') == 8
 

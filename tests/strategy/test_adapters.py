@@ -355,7 +355,7 @@ def settings(text: str) -> Callable[[Path], Any]:
 @pytest.mark.parametrize(
     ("saved", "damage", "message"),
     [
-        ({}, unlink("adapter.safetensors"), "has no adapter.safetensors; .* pickles"),
+        ({}, unlink("adapter.safetensors"), "has no adapter.safetensors, .* pickles"),
         ({}, unlink("adapter_config.json"), "has no adapter_config.json"),
         ({}, settings("{}"), "does not fit this encoder"),
         ({}, settings('{"auto_map": {"A": "b.C"}}'), ".* names Python code"),

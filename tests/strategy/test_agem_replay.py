@@ -73,7 +73,7 @@ def test_gradients_of_steps_against_the_formula(make_run: Make) -> None:
 def test_an_empty_memory_compares_nothing_and_the_first_hop_with_what_it_has_written(make_run: Make) -> None:
     context, strategy = context_of(make_run(), 1), agem()
     strategy.begin_hop(context)
-    written = strategy.written("en", context)
+    written = strategy.indices_to_write("en", context)
     missing = np.setdiff1d(np.arange(22), written)[:4]
     seen = []
     context.observe_batch = lambda batch: seen.append(batch.size)

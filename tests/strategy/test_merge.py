@@ -219,3 +219,27 @@ def test_merges_of_other_weights_have_other_keys(make_run: Make, changed_corpus:
 def test_settings_that_cannot_work_are_refused(overrides: str, message: str, make_run: Make) -> None:
     with pytest.raises(UsageError, match=f"^{message}"):
         make_run("strategy=merge", *overrides.split())
+
+
+@pytest.mark.parametrize(
+    ("method", "setting"),
+    [
+        ("task_arithmetic", "scale=0.7"),
+        ("ties", "scale=0.7"),
+        ("ties", "density=0.3"),
+        ("dare", "drop=0.5"),
+        ("exponential_mean", "decay=0.3"),
+        ("revert", "share=0.3"),
+        ("revert", "strength=0.5"),
+        ("revert", "reverted=largest"),
+        ("revert", "layers=[1]"),
+    ],
+)
+def test_each_setting_of_a_method_changes_evaluations_alone(method: str, setting: str, make_run: Make) -> None:
+    plain, other = (
+        make_run("strategy=merge", f"strategy.method={method}", *more) for more in ((), (f"strategy.{setting}",))
+    )
+    assert plain.id != other.id
+    for before, after in zip(plain.stages, other.stages, strict=True):
+        assert before.train == after.train
+        assert (before.evaluation != after.evaluation) == (before.hop.index > 0)

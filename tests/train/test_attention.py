@@ -17,7 +17,6 @@ from tests.strategy.few import CLASSES, planned
 from tests.strategy.real import graph
 from xclrun.analysis.fewshot.attention import COLUMNS
 from xclrun.core.errors import UsageError
-from xclrun.core.identity import identity
 from xclrun.core.task import SEQUENCE_CLASS
 from xclrun.data.batches import Encoded, Ragged
 from xclrun.data.example import Example
@@ -112,7 +111,6 @@ def read(run: Run) -> pd.DataFrame:
 def test_a_run_keeps_it_and_changes_nothing_else(make_run: Make, do: Do) -> None:
     run, plain = do(planned(make_run, KEPT, *CLASSES)), do(planned(make_run, *CLASSES, outputs="plain"))
     assert run.id != plain.id
-    assert "attention" not in identity(plain.resolved)["evaluate"]
     for mine, other in zip(run.stages, plain.stages, strict=True):
         assert dataclasses.replace(mine, attention=None) == other
         rows = [predictions.read(r.directory.predictions(mine.hop.index)) for r in (run, plain)]

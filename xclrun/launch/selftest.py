@@ -42,8 +42,8 @@ SHORT = {"replay_write": 0.3, "replay_interval": 12, "replay_number": 20, "rate"
 SHORT |= {"neighbours": 2, "adapt_steps": 1}
 
 # One strategy per kind of state between hops: none, a memory, a written memory, stored outputs, several penalties, one
-# penalty, outputs of teachers, path integrals.
-KINDS = ("naive", "er", "replay", "der", "ewc", "ewc_online", "kd_logit", "si")
+# penalty, outputs of teachers, path integrals, a merge.
+KINDS = ("naive", "er", "replay", "der", "ewc", "ewc_online", "kd_logit", "si", "merge")
 
 
 @dataclass(frozen=True)
