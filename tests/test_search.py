@@ -326,7 +326,7 @@ def test_settings_that_failed_are_tried_again_and_those_without_a_dev_score_are_
     printed = capsys.readouterr()
     output = printed.out + printed.err
     assert f": skipped: hydra/sweeper=optuna: {blind} (er) has no FP on dev: dev scores are missing" in output
-    assert "again: 2 trials of which runs failed" in output
+    assert "retrying 2 trials" in output
     assert "2 settings tried, 1 failed" in output
     facts = json.loads((tmp_path / "sweeps/found.json").read_text())["search"]
     assert (facts["ended"], facts["made"], len(facts["runs"])) == (True, 3, 2)

@@ -264,9 +264,9 @@ def test_weights_and_biases_offline_continues_a_run_under_its_id(
                 rows.append({i.key or i.nested_key[0]: json.loads(i.value_json) for i in entry.history.item})
             if entry.HasField("summary"):
                 summary |= {i.key or i.nested_key[0]: json.loads(i.value_json) for i in entry.summary.update}
-    for key, curve in expected(directory).items():
-        axis = "hop" if ".score." in key else "update"
-        assert [(row[axis], row[key]) for row in rows if key in row] == curve
+    for name, curve in expected(directory).items():
+        axis = "hop" if ".score." in name else "update"
+        assert [(row[axis], row[name]) for row in rows if name in row] == curve
     final = 100 * record(directory).scores["intent_accuracy"][-1].mean()
     assert summary["intent.FP"] == pytest.approx(final)
     assert summary["status"] == "finished"
