@@ -249,7 +249,7 @@ def test_stopped_and_resumed_it_is_the_same(strategy: str, make_run: Make, do: D
 @pytest.mark.full
 @pytest.mark.parametrize(
     "strategy",
-    [name for name in STRATEGIES if name not in (*LEARNING, "fc", "lwf") and "pooler" not in name]
+    [name for name in STRATEGIES if name not in (*LEARNING, "fc", "lwf", "merge") and "pooler" not in name]
     + ["er+lang_spec_task", "derpp+lang_spec_task"],
 )
 def test_every_other_strategy_goes_through(strategy: str, make_run: Make, do: Do) -> None:

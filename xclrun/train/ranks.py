@@ -287,6 +287,8 @@ class Group(Ranks):
         with contextlib.suppress(RunError, RuntimeError):
             if not self.failed:
                 self._send(None)
+            # A group that is still referenced keeps its threads, which can abort the interpreter's exit.
+            del self.operations
             dist.destroy_process_group()
         for process in self.processes:
             process.join(END)
