@@ -33,11 +33,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
 from xclrun.model.structure import is_embedding, layer
 from xclrun.strategy.base import Context, Length, Library, State, Strategy, bounded
 from xclrun.strategy.lang_spec_ft import LangSpecFT
+from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 if TYPE_CHECKING:
@@ -97,6 +99,14 @@ SETTINGS: Mapping[Method, tuple[str, ...]] = {
     Method.fisher: ("fisher_examples",),
     Method.revert: ("share", "strength", "reverted", "layers"),
 }
+
+
+def settings_for(source: StrategyConfig, method: Method) -> MergeSettings:
+    """Return the settings that merge the hops of a run of the strategy with the settings ``source``."""
+    start = Start.pretrained if source.name == LangSpecFT.name else Start.previous
+    # These two are the training of `start` itself.
+    plain = source.name in (Naive.name, LangSpecFT.name) and getattr(source, "expansion", None) is None
+    return MergeSettings("merge", method=method, start=start, expansion=None if plain else source)
 
 
 class Merge(Expandable[MergeSettings]):

@@ -12,9 +12,7 @@ from xclrun.analysis.record import selection_score
 from xclrun.config.checks import check
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.run import Run, plan_run
-from xclrun.strategy.lang_spec_ft import LangSpecFT
-from xclrun.strategy.merge import SETTINGS, MergeSettings, Method, Reverted, Start
-from xclrun.strategy.naive import Naive
+from xclrun.strategy.merge import SETTINGS, MergeSettings, Method, Reverted, settings_for
 from xclrun.train.execute import execute
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
@@ -32,17 +30,14 @@ def candidates(run: Run, method: str, coefficients: Sequence[str]) -> list[Run]:
     """
     if method not in Method.__members__:
         raise UsageError(f"--method {method}: unknown; {did_you_mean(method, Method.__members__)}")
-    known, values = SETTINGS[Method[method]], dict[str, list[Any]]()
+    available, values = SETTINGS[Method[method]], dict[str, list[Any]]()
     for text in coefficients:
         name, _, listed = text.partition("=")
-        if name not in known:
-            options = ", ".join(known) or "none"
+        if name not in available:
+            options = ", ".join(available) or "none"
             raise UsageError(f"--coefficient {text}: {method} has no setting '{name}'; its settings: {options}")
         values[name] = [_value(name, value, text) for value in listed.split(",")]
-    source = run.config.strategy
-    start = Start.pretrained if source.name == LangSpecFT.name else Start.previous
-    plain = source.name in (Naive.name, LangSpecFT.name) and getattr(source, "expansion", None) is None
-    settings = MergeSettings("merge", method=Method[method], start=start, expansion=None if plain else source)
+    settings = settings_for(run.config.strategy, Method[method])
     planned = []
     for chosen in itertools.product(*values.values()):
         strategy = replace(settings, **dict(zip(values, chosen, strict=True)))
