@@ -274,7 +274,7 @@ def test_a_study_says_what_it_holds(study: Study, outputs: Path) -> None:
 def test_runs_of_an_empty_choice_and_wrong_names_are_one_line(study: Study, outputs: Path) -> None:
     for ask, output in (
         (lambda: xclrun.load(outputs / "no"), "directory not found"),
-        (lambda: study.matrix("xyz"), "no run is called 'xyz'"),
+        (lambda: study.matrix("xyz"), "unknown run 'xyz'"),
         (lambda: study.matrix("jsonl-naive"), "2 runs are called so: jsonl-naive"),
         (lambda: study.matrix("jsonl-er", "slot"), "did you mean 'slot_f1'"),
         (lambda: study.runs(strategy="ere"), "unknown strategy 'ere'; did you mean 'er'"),

@@ -46,7 +46,7 @@ def test_help_fits_a_screen_and_list_has_the_rest(xclrun: Callable[..., Told]) -
             assert listed.index(group) == 0 or not asked
             for choice, comment in by_choice.items():
                 assert any(line.split() == [choice, *comment.split()] for line in listed), f"{group}={choice}"
-    assert xclrun("list", "strategi").line.startswith("list: no group is called 'strategi'; did you mean 'strategy'?")
+    assert xclrun("list", "strategi").line.startswith("list: unknown group 'strategi'; did you mean 'strategy'?")
 
 
 def test_a_list_as_json_holds_all_choices(xclrun: Callable[..., Told]) -> None:

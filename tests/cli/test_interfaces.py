@@ -102,7 +102,7 @@ def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Pa
     assert not (here / "outputs" / "mlflow.db").exists()
     told = xclrun("report", "demo", "--from-runs")
     assert told.code == 2
-    assert told.line.startswith("no sweep is called 'demo' in outputs; Known: sweep-")
+    assert told.line.startswith("unknown sweep 'demo' in outputs; Known: sweep-")
     for name, why in {
         "../elsewhere": "leads to another folder",
         "--help": "looks like an option",

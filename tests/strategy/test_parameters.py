@@ -302,7 +302,7 @@ def test_the_table_says_which_hop_trains_what(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["task.intent=3"], "no key is called 'task.intent'; did you mean 'task.intents'?"),
+        (["task.intent=3"], "unknown key 'task.intent'; did you mean 'task.intents'?"),
         (["task.intents=0"], "task.intents=0: must be a whole number of at least 1"),
         (["task.tags=x"], "task.tags=x: must be a whole number of at least 0"),
         (["task.languages=2", "order=order1"], "task.languages=2: the order has 6 languages"),
@@ -311,7 +311,7 @@ def test_the_table_says_which_hop_trains_what(capsys: pytest.CaptureFixture[str]
             ["strategy=lang_spec_enc", "strategy.layers=[1,2,3]", *GIVEN[:2]],
             "the encoder has no layer 3, only layers 1 to 2",
         ),
-        (["--jsn"], "params: no option is called '--jsn'"),
+        (["--jsn"], "params: unknown option '--jsn'"),
     ],
 )
 def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

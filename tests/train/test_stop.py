@@ -106,10 +106,10 @@ def test_all_hear_in_order(hook: str) -> None:
 
     def hearing(name: str) -> Listener:
         listener = Listener()
-        setattr(listener, hook, lambda *overrides: received.append((name, overrides)))
+        setattr(listener, hook, lambda *arguments: received.append((name, arguments)))
         return listener
 
-    overrides = tuple(range(len(inspect.signature(getattr(Listener, hook)).parameters) - 1))
-    assert getattr(Listener(), hook)(*overrides) is None
-    getattr(Listeners([hearing("first"), hearing("second")]), hook)(*overrides)
-    assert received == [("first", overrides), ("second", overrides)]
+    arguments = tuple(range(len(inspect.signature(getattr(Listener, hook)).parameters) - 1))
+    assert getattr(Listener(), hook)(*arguments) is None
+    getattr(Listeners([hearing("first"), hearing("second")]), hook)(*arguments)
+    assert received == [("first", arguments), ("second", arguments)]

@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
         """Parse options mixed with the arguments of `add_overrides`."""
         options, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
-            self.error(f"no option is called '{unknown[0]}'")
+            self.error(f"unknown option '{unknown[0]}'")
         if options.config_dir is not None:
             from xclrun.compose.overrides import own_files
 
@@ -136,7 +136,7 @@ def check_known(kind: str, name: str, known: Iterable[str], where: str) -> None:
     names = list(known)
     if name not in names:
         hint = did_you_mean(name, names) if names else "there is none"
-        raise UsageError(f"no {kind} is called '{name}' in {where}; {hint}")
+        raise UsageError(f"unknown {kind} '{name}' in {where}; {hint}")
 
 
 def chosen_run(outputs: Path, text: str) -> RunDirectory:

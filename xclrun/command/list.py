@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         group = args.group if args.group in groups else singular
         if group not in groups:
             known = [*groups, "strategy.expansion"]
-            raise UsageError(f"list: no group is called '{args.group}'; {did_you_mean(args.group, known)}")
+            raise UsageError(f"list: unknown group '{args.group}'; {did_you_mean(args.group, known)}")
         groups = {group: groups[group]}
     if args.json:
         print(json.dumps(groups, indent=1, ensure_ascii=False))

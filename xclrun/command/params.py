@@ -134,7 +134,7 @@ def split(overrides: Sequence[str]) -> tuple[list[str], dict[str, int]]:
         if not key.startswith("task."):
             remaining.append(text)
         elif key not in least:
-            raise UsageError(f"params: no key is called '{key}'; {did_you_mean(key, least)}")
+            raise UsageError(f"params: unknown key '{key}'; {did_you_mean(key, least)}")
         elif not re.fullmatch(r"[0-9]+", value) or int(value) < least[key]:
             raise UsageError(f"{text}: must be a whole number of at least {least[key]}")
         else:

@@ -62,7 +62,7 @@ def matching(text: str, names: Iterable[str], kind: str = "run", where: str = ""
     starts = {name[: len(text)]: name for name in candidates}
     near = difflib.get_close_matches(text, starts, n=1)
     hint = f"did you mean '{starts[near[0]]}'?" if near else did_you_mean(text, candidates, 8)
-    raise UsageError(f"no {kind}{place} is called '{text}'; {hint}")
+    raise UsageError(f"unknown {kind} '{text}'{place}; {hint}")
 
 
 def slug(name: str) -> str:

@@ -186,7 +186,13 @@ class Merge(Expandable[MergeSettings]):
         return self.expansion.unsupported(tasks)
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
-        return self.expansion.notes(lengths)
+        notes, s = list(self.expansion.notes(lengths)), self.settings
+        if s.start is Start.previous and s.scale is None and s.method in (Method.task_arithmetic, Method.dare):
+            notes.append(
+                f"strategy.method={s.method.value} strategy.start=previous: models trained one after another share "
+                "most of their changes, whose sum overshoots; choose strategy.scale on dev data, or use method=mean"
+            )
+        return notes
 
     def limit(self, hop: Hop) -> int | None:
         return self.expansion.limit(hop)
