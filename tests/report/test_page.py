@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,7 +14,9 @@ import pytest
 from tests.conftest import blank_figures, some
 from xclrun.analysis.record import RunRecord
 from xclrun.report import write_report
+from xclrun.report.page import table_html
 from xclrun.report.style import TIP
+from xclrun.report.tables import Table
 
 from .study import run
 
@@ -136,6 +139,16 @@ def test_text_is_escaped_and_commands_are_told(page: str) -> None:
     assert "<h1>&lt;b&gt; &amp; co</h1>" in page
     assert "<code>xclrun sweep=mine -m</code>" in page
     assert "<b> & co" not in page
+
+
+def test_code_in_notes_is_set_as_code_and_the_rest_is_escaped(tmp_path: Path, undrawn: None) -> None:
+    note = "score of `lang_spec_ft`, p < 0.05, `<img>`"
+    item = "<li>score of <code>lang_spec_ft</code>, p &lt; 0.05, <code>&lt;img&gt;</code></li>"
+    assert table_html(Table("T", ("a",), (("b",),), (note,), raised=(note,))).count(item) == 2
+    # Equal strategies have a note in the section.
+    naive = small(("naive",), (1,))
+    write_report([*naive, *(replace(r, strategy="er", run_id=f"er-{r.run_id}") for r in naive)], tmp_path, "equal")
+    assert "(<code>xclrun plan</code> warns" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 def test_names_that_attack_the_page_stay_text_and_their_figures_can_be_opened(attacked: Path) -> None:
