@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from xclrun.analysis.aggregate import comparisons
+from xclrun.analysis.record import RunRecord
 from xclrun.cli import main
+from xclrun.report.parts.budgets import budget_table
 from xclrun.run import Run
+from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 
 Make = Callable[..., Run]
@@ -28,13 +32,45 @@ def test_a_merge_is_a_run_that_trains_nothing(make_run: Make, do: Do, capsys: py
     assert main([*given, "--coefficient", "scale=0.2,0.5"]) == 2
     assert not merged_runs(run)
     assert main([*given, "--coefficient", "scale=0.2,0.5", "--select-on", "dev"]) == 0
-    scores = [float(line.rsplit(" ", 1)[1]) for line in capsys.readouterr().out.splitlines() if ": dev " in line]
+    printed = capsys.readouterr()
+    assert "overshoots" not in printed.err
+    scores = [float(line.rsplit(" ", 1)[1]) for line in printed.out.splitlines() if ": dev " in line]
     assert len(scores) == 2
     [manifest] = merged_runs(run)
     assert [stage["training"] for stage in manifest["stages"]] == trained
     # The same choice again is the finished run.
     assert main([*given, "--coefficient", f"scale={(0.2, 0.5)[scores.index(max(scores))]}"]) == 0
     assert len(merged_runs(run)) == 1
+    # λ of the paper, which is of independent models.
+    assert main(given) == 0
+    assert "overshoots" in capsys.readouterr().err
+
+
+def test_the_cost_of_a_merge_is_that_of_nothing_trained(
+    make_run: Make, do: Do, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = do(make_run("strategy=lang_spec_ft"))
+    assert main(["merge", run.id, "--outputs", str(run.outputs), "--method", "mean"]) == 0
+    [manifest] = merged_runs(run)
+    assert manifest["merged_from"] == run.id
+    records = {r.strategy: r for r in read_records(run.outputs)}
+    merge, source = records["merge"], records["lang_spec_ft"]
+    assert (merge.merged_from, source.merged_from) == (run.id, "")
+    assert source.costs["updates"] > 0
+    zero = dict.fromkeys(("trained", "memory", "updates", "examples", "tokens", "seconds"), 0.0)
+    assert merge.costs == zero | {"parameters": merge.costs["parameters"]}
+    assert merge.costs["parameters"] < source.costs["parameters"], "one model for all languages"
+    assert RunRecord.from_json(merge.to_json()).merged_from == run.id
+    older = {key: value for key, value in merge.to_json().items() if key != "merged_from"}
+    assert RunRecord.from_json(older).merged_from == ""
+    capsys.readouterr()
+    assert main(["show", merge.run_id, "--outputs", str(run.outputs)]) == 0
+    assert f"models    those of {run.id}, merged without training" in capsys.readouterr().out
+    [comparison] = comparisons(list(records.values()))
+    table = budget_table(comparison, {})
+    rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    assert rows["merge"]["steps"].startswith("none")
+    assert "merge: no training; merges the trained models of lang_spec_ft, whose" in " ".join(table.notes)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from xclrun.core.errors import UsageError
 from xclrun.run import Run
-from xclrun.strategy.er_ace import ERACE
-from xclrun.strategy.shared.memory import MemorySettings
+from xclrun.strategy.er_ace import ERACE, ERACESettings
 
-from .real import context_of, gradients, perturbed, untrained
+from .real import context_of, gradients, graph, perturbed, untrained, weights
 
 Make = Callable[..., Run]
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("threads")
 
 
 def in_second_hop(run: Run, every_k: int = 1) -> tuple[ERACE, Any]:
-    strategy, model = ERACE(MemorySettings("er_ace", 10, every_k)), untrained(run).eval()
+    strategy, model = ERACE(ERACESettings("er_ace", 10, every_k)), untrained(run).eval()
     strategy.end_hop(context_of(run, 1, perturbed(model, 0.1, 1)))
     return strategy, context_of(run, 2, model)
 
@@ -85,3 +85,29 @@ def test_steps_in_between_and_the_first_hop_are_plain(make_run: Make) -> None:
     main = context.batch("de", np.arange(4))
     list(strategy.replay(1, main, context))
     assert torch.equal(strategy.loss(main, context), context.model.loss(main))
+
+
+@pytest.mark.parametrize("task", ["intent_slots", "sequence_class"])
+def test_with_a_cosine_head_logits_are_scaled_cosines(task: str, finished: Make, make_run: Make) -> None:
+    """In training and evaluation, before the first hop too; the bias, which cosines lack, is never trained."""
+    given = (f"dataset.task={task}", "dataset.replay.memory=10", "trainer.epochs=1")
+    run = finished("strategy=er_ace", "strategy.cosine=7", *given)
+    stages, head = graph(run), "intent" if task == "intent_slots" else "classifier"
+    for hop in (0, 2):
+        stages.bring(run.stream.hops[hop])
+        model, inputs = stages.bench.model.eval(), []
+        handle = getattr(model, head).register_forward_pre_hook(lambda module, x, inputs=inputs: inputs.append(x[0]))
+        with torch.no_grad():
+            logits = model(stages.bench.encodings.splits["de", "test"].batch([0, 1, 2])).logits
+        x, w = inputs[0].numpy(), getattr(model, head).weight.detach().numpy()
+        cosines = x @ w.T / np.linalg.norm(x, axis=1)[:, None] / np.linalg.norm(w, axis=1)
+        np.testing.assert_allclose(logits.numpy(), 7 * cosines, rtol=1e-4, atol=1e-5)
+        handle.remove()
+    first, last = untrained(run).state_dict(), weights(run, 3)
+    assert torch.equal(first[f"{head}.bias"], last[f"{head}.bias"])
+    assert not torch.equal(first[f"{head}.weight"], last[f"{head}.weight"])
+    linear, other = make_run("strategy=er_ace", *given), make_run("strategy=er_ace", "strategy.cosine=8", *given)
+    for hop in range(4):
+        assert len({r.stages[hop].evaluation for r in (run, linear, other)}) == 3
+    with pytest.raises(UsageError, match=r"^strategy=er_ace dataset\.task=token_tags: strategy\.cosine is for heads"):
+        make_run("strategy=er_ace", "strategy.cosine=7", "dataset.task=token_tags")

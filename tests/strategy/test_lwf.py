@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.questions import write_questions
+from xclrun.core.errors import UsageError
 from xclrun.data.batches import Batch
 from xclrun.model.network import Output
 from xclrun.run import Run
@@ -124,3 +125,39 @@ def test_with_heads_of_their_own_earlier_languages_each_have_a_teacher(finished:
         apart = direct(old, new, context, "de", range(8), 2.0) - direct(old, old.eval(), context, "de", range(8), 2.0)
         away.append(float(apart.detach()))
     assert 0 <= away[1] < 0.7 * away[0]
+
+
+HEADS = ("intent", "tagger")
+
+
+def test_a_warm_up_trains_new_heads_on_the_encoder_of_the_earlier_language(finished: Make) -> None:
+    """A warm-up of the whole hop: the encoder's bytes stay, and the heads learn as by Adam on frozen features."""
+    given = ("strategy.expansion=lang_spec_task", "strategy.warm_up=1000", "trainer.epochs=1", "model.dropout=0")
+    run = finished("strategy=lwf", *given)
+    before, after, initial = weights(run, 1), weights(run, 2), untrained(run)
+    assert all(torch.equal(after[k], before[k]) for k in after if not k.startswith(HEADS))
+    # From the heads of hop 0, step by step; lang_spec_task starts every language with these.
+    initial.load_state_dict(before | {k: v for k, v in initial.state_dict().items() if k.startswith(HEADS)})
+    context, trainer = context_of(run, 2, initial), run.config.trainer
+    heads = [p for name, p in initial.named_parameters() if name.startswith(HEADS)]
+    adam = torch.optim.Adam(heads, lr=trainer.lr, betas=tuple(trainer.betas), eps=trainer.eps)
+    order = context.generator("shuffle", 0).permutation(len(context.train["de"]))
+    for start in range(0, len(order), context.batch_size):
+        adam.zero_grad()
+        initial.loss(context.batch("de", order[start : start + context.batch_size])).backward()
+        adam.step()
+    for name, parameter in initial.named_parameters():
+        torch.testing.assert_close(after[name], parameter.detach(), rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_after_the_warm_up_shared_parameters_learn(finished: Make, make_run: Make) -> None:
+    given = ("strategy=lwf", "strategy.expansion=lang_spec_task", "trainer.epochs=1")
+    run, plain = finished(*given, "strategy.warm_up=2"), make_run(*given)
+    assert run.stages[1].train == plain.stages[1].train, "the first hop has no shared parameters to protect"
+    assert run.stages[2].train != plain.stages[2].train
+    before, after = weights(run, 1), weights(run, 2)
+    assert not torch.equal(
+        after["encoder.encoder.layer.0.output.dense.weight"], before["encoder.encoder.layer.0.output.dense.weight"]
+    )
+    with pytest.raises(UsageError, match=r"^strategy=lwf strategy\.warm_up=2: all languages share the heads"):
+        make_run("strategy=lwf", "strategy.warm_up=2")

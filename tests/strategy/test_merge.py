@@ -164,8 +164,10 @@ def test_the_evaluation_after_a_hop_is_of_the_merge_and_trains_nothing(
     assert not any(torch.equal(found[name], models[1][name]) for name in ("intent.weight", "tagger.linear.weight"))
 
 
-def test_fisher_information_weighs_the_models(finished: Make) -> None:
-    run = finished("strategy=merge", "strategy.method=fisher", "strategy.start=previous", "trainer.epochs=1")
+@pytest.mark.parametrize("start", ["pretrained", "previous"])
+def test_fisher_information_weighs_the_models(start: str, finished: Make) -> None:
+    """Of models trained one after another the sums are in one state; of independent ones each state has its own."""
+    run = finished("strategy=merge", "strategy.method=fisher", f"strategy.start={start}", "trainer.epochs=1")
     stages, splits = graph(run), encodings(run).splits
     models, fisher = [], []
     for hop, language in ((1, "en"), (2, "de")):
@@ -180,6 +182,52 @@ def test_fisher_information_weighs_the_models(finished: Make) -> None:
         torch.testing.assert_close(found[name][where], mean[where], rtol=1e-3, atol=1e-5)
 
 
+def test_regression_mean_fits_the_outputs_of_linear_layers() -> None:
+    """Against least squares over the inputs of both models; an input that is always 0 keeps the plain mean."""
+    draw = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(n, 4, generator=draw).double() for n in (9, 6)]
+    layers = [torch.randn(3, 4, generator=draw).double() for _ in range(2)]
+    for X in inputs:
+        X[:, 2] = 0
+    grams = [X.T @ X for X in inputs]
+    weighted = {"w": sum(G @ W.T for G, W in zip(grams, layers, strict=True))}
+    models = [{"w": W, "b": torch.full((2,), i)} for i, W in enumerate(layers)]
+    found = merging.regression_mean(weighted, {"w": grams[0] + grams[1]}, [{**m, "b": m["b"].double()} for m in models])
+    targets = torch.cat([X @ W.T for X, W in zip(inputs, layers, strict=True)])
+    best = np.linalg.lstsq(torch.cat(inputs).numpy(), targets.numpy(), rcond=None)[0].T
+    rows = [0, 1, 3]
+    np.testing.assert_allclose(found["w"][:, rows], best[:, rows], rtol=1e-9)
+    torch.testing.assert_close(found["w"][:, 2], (layers[0] + layers[1])[:, 2] / 2)
+    assert found["b"].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("alpha", [0.9, 0.0])
+def test_regmean_of_a_run(alpha: float, finished: Make) -> None:
+    """A feed-forward layer of two independent models, from the inputs that a hook of its own sees."""
+    given = ("strategy=merge", "strategy.method=regmean", "trainer.epochs=1", f"strategy.off_diagonal={alpha}")
+    run = finished(*given)
+    stages, splits, name = graph(run), encodings(run).splits, "encoder.encoder.layer.0.output.dense"
+    G, GW = torch.zeros(()), torch.zeros(())
+    for hop, language in ((1, "en"), (2, "de")):
+        stages.weights(hop)
+        model, seen = stages.bench.model.eval(), []
+        handle = model.get_submodule(name).register_forward_hook(lambda m, x, y, seen=seen: seen.append(x[0][0]))
+        train = splits[language, "train"]
+        with torch.no_grad():
+            for index in range(len(train)):
+                model(train.batch([index]))
+        handle.remove()
+        X = torch.cat(seen).double()
+        assert len(X) == int(train.lengths.sum()), "no padding"
+        gram = X.T @ X / len(train)
+        gram = gram * (alpha + (1 - alpha) * torch.eye(len(gram)))
+        G, GW = G + gram, GW + gram @ weights(run, hop)[f"{name}.weight"].double().T
+    found = served(run, 2)
+    torch.testing.assert_close(found[f"{name}.weight"], torch.linalg.solve(G, GW).T.float(), rtol=1e-3, atol=1e-5)
+    bias = sum(weights(run, hop)[f"{name}.bias"] for hop in (1, 2)) / 2
+    torch.testing.assert_close(found[f"{name}.bias"], bias)
+
+
 def test_each_hop_can_start_from_the_merge(finished: Make) -> None:
     """With an exponential mean this is model_average; hop 1 is naive's."""
     given = ("strategy=merge", "strategy.start=merged", "strategy.method=exponential_mean", "strategy.decay=0.25")
@@ -189,6 +237,26 @@ def test_each_hop_can_start_from_the_merge(finished: Make) -> None:
     for hop in (2, 3):
         for name, tensor in weights(averaged, hop).items():
             torch.testing.assert_close(weights(run, hop)[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_changes_of_layers_are_undone_after_training_or_at_the_end_of_each_hop(finished: Make) -> None:
+    """Post hoc: layer 1 as before any training, or half-way; in the stream: a hop starts with it undone."""
+    given = ("strategy=merge", "strategy.method=revert", "strategy.share=1", "strategy.layers=[1]")
+    naive = finished("strategy=naive")
+    base = {name: p.detach() for name, p in untrained(naive).named_parameters()}
+    inside = {name for name in base if ".layer.0." in name}
+    assert 0 < len(inside) < len(base)
+    trained = weights(naive, 2)
+    for strength in (1.0, 0.5):
+        found = served(finished(*given, "strategy.start=previous", f"strategy.strength={strength}"), 2)
+        for name, tensor in found.items():
+            part = strength if name in inside else 0.0
+            torch.testing.assert_close(tensor, part * base[name] + (1 - part) * trained[name], rtol=1e-4, atol=1e-6)
+    run = finished(*given, "strategy.start=merged")
+    unchanged = {name for name in base if torch.equal(weights(run, 2)[name], base[name])}
+    # No task reads the encoder's pooler.
+    assert {name for name in unchanged if ".pooler." not in name} == inside
+    assert run.stages[1].train == naive.stages[1].train
 
 
 def test_merges_of_other_weights_have_other_keys(make_run: Make, changed_corpus: Callable[..., Any]) -> None:
@@ -211,7 +279,7 @@ def test_merges_of_other_weights_have_other_keys(make_run: Make, changed_corpus:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("strategy.method=fisher", "strategy.method=fisher strategy.start=pretrained: "),
+        ("strategy.method=fisher strategy.start=merged", "strategy.method=fisher strategy.start=merged: "),
         ("strategy.layers=[2]", "strategy.layers: the encoder has no layer 2"),
         ("strategy.expansion=lang_spec_task", "strategy=merge strategy.expansion=lang_spec_task: "),
     ],
@@ -229,6 +297,8 @@ def test_settings_that_cannot_work_are_refused(overrides: str, message: str, mak
         ("ties", "density=0.3"),
         ("dare", "drop=0.5"),
         ("exponential_mean", "decay=0.3"),
+        ("fisher", "fisher_examples=3"),
+        ("regmean", "off_diagonal=0.5"),
         ("revert", "share=0.3"),
         ("revert", "strength=0.5"),
         ("revert", "reverted=largest"),

@@ -94,6 +94,7 @@ SETTINGS = {
         "strategy.neighbours=2",
         "strategy.adapt_steps=1",
     ),
+    "merge": ("strategy.method=fisher",),
     "lang_spec_ada_t": (),
     "lang_spec_lora_t": (),
     "lang_spec_trans": (),

@@ -56,6 +56,10 @@ REFUSED = [
         (*STREAM, "strategy=fc"),
         r"^strategy=fc: dataset\.parts has several tasks \(intent_slots, .*\); it adapts the he",
     ),
+    (
+        (*STREAM, "strategy=merge"),
+        r"^strategy=merge: dataset\.parts has several tasks .*; hops without a task would dil",
+    ),
     ((*STREAM, "strategy=mbpa", "strategy.key=pooler"), r"strategy\.key=pooler .*each task has its own pooler"),
     ((*STREAM, "evaluate.slot_f1=tag_macro"), r"^evaluate\.slot_f1=tag_macro: dataset\.parts has several tasks \(.*\)"),
     ((*STREAM, "shots=2"), r"^shots=2: .* one task; dataset\.parts has several"),

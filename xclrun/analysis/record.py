@@ -81,6 +81,8 @@ class RunRecord:
         mixtures: the languages of each element of the order, if some are mixed.
         edited: hops whose weights the strategy changed after the last dev scores (`Strategy.end_training`).
         sizes: split → key → number of examples.
+        merged_from: ID of the run whose trained hops this run merges; empty if it trains its own. Its costs do not
+            include that training.
 
     Raises:
         ValueError: a matrix of the wrong shape, a score outside [0, 1], an unknown stream or status, or a missing or
@@ -114,6 +116,7 @@ class RunRecord:
     mixtures: tuple[tuple[str, ...], ...] = ()
     edited: tuple[int, ...] = ()
     sizes: dict[str, dict[str, int]] = field(default_factory=dict)
+    merged_from: str = ""
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -214,6 +217,8 @@ class RunRecord:
         """
         values = dict(json.loads(data) if isinstance(data, str | bytes) else data)
         schema = values.pop("schema", None)
+        # A later addition, missing in records of trackers.
+        values.setdefault("merged_from", "")
         if schema != SCHEMA:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         if wrong := {f.name for f in fields(cls)} ^ values.keys():

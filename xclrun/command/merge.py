@@ -37,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         if not directory.finished:
             parser.error(f"{directory.run_id} is not finished; resume it with `xclrun rerun`")
 
+    from xclrun.core.terminal import note
     from xclrun.run import thaw
     from xclrun.train.merge import candidates, check_weights, evaluate, select
 
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str]) -> int:
         chosen, scores = select(variants) if args.select_on else (variants[0], {})
         for settings, score in scores.items():
             print(f"{run.id}: {settings}: dev {score:.2f}")
+        for text in chosen.strategy().notes(()):
+            note(text)
         evaluate(chosen)
         print(f"{chosen.id}: merge of {len(run.stages) - 1} hops of {run.id}, no training: {chosen.directory.path}")
     return 0

@@ -72,7 +72,11 @@ NOT_IDENTITY = frozenset(
 
 # A key added after a release → the value that has the behavior of before. With this value the key is not part of a
 # run's identity, so that existing IDs stay the same.
-LATER: dict[str, Any] = {}
+LATER: dict[str, Any] = {
+    "strategy.off_diagonal": 0.9,
+    "strategy.warm_up": 0,
+    "strategy.cosine": None,
+}
 
 # Plug-ins that a run uses (`xclrun.core.plugins.used`); without any there is no such key.
 PLUGINS = ("dataset.plugins", "strategy.plugins")

@@ -102,7 +102,7 @@ class Heads(nn.Module):
     def _make(self, hidden: int, sizes: HeadSizes, dropout: float, pooler: nn.Module | None) -> None:
         task = sizes.task
         self.dropout = nn.Dropout(dropout)
-        self.intent = nn.Linear(hidden, sizes.classes) if task.label is not None and not task.pooled else None
+        self.intent = ClassHead(hidden, sizes.classes) if task.label is not None and not task.pooled else None
         self.pooler = pooler if task.pooled else None
         self.classifier = ClassHead(hidden, sizes.classes) if task.pooled else None
         self.tagger: WordHead | None = tag_head(task)(hidden, sizes.tags) if sizes.tags else None

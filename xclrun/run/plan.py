@@ -164,6 +164,11 @@ class Run:
         alone = ExpandableSettings(LangSpecFT.name, expansion=self.strategy().adapters)
         return plan_run(replace(self.config, strategy=alone, strategy_label=None))
 
+    def merged_run(self) -> Run | None:
+        """Return the run whose trained hops this run merges; None if it trains its own hops."""
+        settings = self.strategy().merged_strategy()
+        return None if settings is None else plan_run(replace(self.config, strategy=settings, strategy_label=None))
+
     def strategy(self) -> Strategy[Any]:
         """Return a fresh strategy object."""
         return make(self.config.strategy)

@@ -122,6 +122,7 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
         sizes=manifest["data"].get("sizes", {}),
         costs=_costs(manifest),
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
+        merged_from=manifest.get("merged_from", ""),
     )
 
 
@@ -213,9 +214,12 @@ def _costs(manifest: dict[str, Any]) -> dict[str, float]:
     parameters = manifest.get("parameters") or {}
     costs = {"parameters": parameters.get("total"), "trained": parameters.get("trained")}
     costs["memory"] = max((stage["kept"]["bytes"] for stage in stages if stage.get("kept")), default=0)
+    if "merged_from" in manifest:
+        # Its hops were trained for another run.
+        costs, stages = costs | {"trained": 0}, [stage | {"training": {}} for stage in stages]
     for name in ("updates", "examples", "tokens", "seconds"):
         # Memory batches count as training cost.
-        costs[name] = sum(stage["training"][name] + stage["training"].get(f"beside_{name}", 0) for stage in stages)
+        costs[name] = sum(stage["training"].get(key, 0) for stage in stages for key in (name, f"beside_{name}"))
     costs["seconds"] += sum(stage["kept"].get("seconds", 0.0) for stage in stages if stage.get("kept"))
     return {name: float(value) for name, value in costs.items() if value is not None}
 

@@ -106,6 +106,9 @@ class Library(Protocol):
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
         """Return some of the weights after a hop (from 1), on the CPU."""
 
+    def state(self, hop: int) -> State:
+        """Return the strategy's state after a hop (from 1) of `Strategy.states_read_in_evaluation`."""
+
     def features(self, language: str, split: str) -> np.ndarray:
         """Return the [CLS] states of the encoder of hop 0 in eval mode for a split: (n, H) float32.
 
@@ -194,6 +197,13 @@ class Strategy(Generic[Settings]):
         """Return the hops whose weights `for_language` may read in the evaluation after ``hop``."""
         return ()
 
+    def states_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
+        """Return earlier hops whose states `for_language` may read in the evaluation after ``hop``.
+
+        They must be among `hops_read_in_evaluation`, and `serving_signature` must cover their `state_signature`.
+        """
+        return ()
+
     def hops_read_in_training(self, hop: Hop) -> Sequence[int]:
         """Return the hops whose weights the training of ``hop`` may read."""
         return ()
@@ -201,6 +211,10 @@ class Strategy(Generic[Settings]):
     def reads_features(self, hop: Hop) -> bool:
         """Return whether `predict` reads features from the library in the evaluation after ``hop``."""
         return False
+
+    def merged_strategy(self) -> StrategyConfig | None:
+        """Return the settings of the strategy whose trained hops this one only merges; None if it trains its own."""
+        return None
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         """Return why the strategy cannot learn these tasks in one model; None if it can."""

@@ -13,16 +13,21 @@ classes and are refused.
 Deviations: the memory is that of ``er``, filled after each hop in equal shares, in the paper a reservoir of the stream;
 label sets are fixed in advance, so the second term has all classes, not only those seen so far.
 
-Settings: ``memory``, ``every_k`` (the paper: 1) and ``selection`` as for ``er``. Cost: one more batch in these steps.
+With ``cosine``, α, the logits of classes are α · cos(w_c, x) without bias, as in the authors' code; tags keep linear
+emissions. Transfer is then measured against references with linear heads.
+
+Settings: ``memory``, ``every_k`` (the paper: 1) and ``selection`` as for ``er``; ``cosine``. Cost: one more batch in
+these steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from xclrun.strategy.base import Context
+from xclrun.core.stream import Hop, Stream
+from xclrun.strategy.base import Context, Library, bounded
 from xclrun.strategy.shared.memory import MemoryBatches, MemorySettings, MemoryStrategy, to_batches
 
 if TYPE_CHECKING:
@@ -30,23 +35,50 @@ if TYPE_CHECKING:
 
     from xclrun.core.task import Task
     from xclrun.data.batches import Batch
+    from xclrun.model import Model
     from xclrun.model.network import Output
 
 # Logit of an excluded class: its probability is exactly 0 in fp32.
 LOWEST = -1e9
 
 
-class ERACE(MemoryStrategy[MemorySettings]):
+@dataclass
+class ERACESettings(MemorySettings):
+    cosine: float | None = bounded(None, above=0)
+
+
+class ERACE(MemoryStrategy[ERACESettings]):
     name = "er_ace"
-    settings_type = MemorySettings
-    signature = MemoryStrategy.signature
+    settings_type = ERACESettings
     _main: Batch | None = None
     _drawn: MemoryBatches[None] | None = None
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if any(task.answers for task in tasks):
             return "answers are positions in a text, so there are no classes to exclude"
+        if self.settings.cosine is not None and any(task.label is None for task in tasks):
+            return "strategy.cosine is for heads of classes, which not all tasks have; use strategy.cosine=null"
         return super().unsupported(tasks)
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        return super().signature(hop) if self.settings.cosine is None else self.described()
+
+    def serving_signature(self, hop: Hop) -> dict[str, Any]:
+        # The model before fine-tuning has these heads too.
+        cosine = {} if self.settings.cosine is None else {"cosine": self.settings.cosine}
+        return super().serving_signature(hop) | cosine
+
+    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+        super().prepare(model, stream, library)
+        if self.settings.cosine is not None:
+            from xclrun.model.heads import ClassHead
+
+            for head in (module for module in model.modules() if isinstance(module, ClassHead)):
+                head.scale = self.settings.cosine
+
+    def trains(self, parameter: str, hop: Hop) -> bool:
+        # Cosines have no bias.
+        return self.settings.cosine is None or not parameter.endswith(("intent.bias", "classifier.bias"))
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
         self._drawn, self._main = None, main

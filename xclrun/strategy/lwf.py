@@ -16,18 +16,22 @@ The paper's old tasks have their own heads, through which they are distilled. Wi
 likewise a term for each earlier language, through the current shared parameters and its own frozen ones. Otherwise all
 languages share the heads, and there is one term. Several tasks in one model are refused.
 
-Settings: ``weight``, λ, and ``temperature``, T; the paper: 1 and 2. Cost: one pass over the hop's sentences; 4 bytes in
-memory for each class and for each tag of each word; no state.
+With ``warm_up`` > 0, these first main steps of each hop train its new parameters only, those of its language in the
+expansion; the shared ones are frozen ("warm-up step", section 3.1, where it lasts until convergence).
+
+Settings: ``weight``, λ, and ``temperature``, T; the paper: 1 and 2; ``warm_up``, main steps. Cost: one pass over the
+hop's sentences; 4 bytes in memory for each class and for each tag of each word; no state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
 from xclrun.strategy.base import Context, bounded
 from xclrun.strategy.shared.distillation import cross_entropy, record, rows_of
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 class LwFSettings(ExpandableSettings):
     weight: float = bounded(1.0, at_least=0)
     temperature: float = bounded(2.0, above=0)
+    warm_up: int = bounded(0, at_least=0)
 
 
 class LwF(Expandable[LwFSettings]):
@@ -63,9 +68,15 @@ class LwF(Expandable[LwFSettings]):
         super().__init__(settings)
         self.teacher: dict[str, dict[str, Tensor]] = {}
         self.words = np.empty(0, np.int64)
+        self._warming_up = False
+        if settings.warm_up and settings.expansion is None:
+            raise UsageError(
+                f"strategy=lwf strategy.warm_up={settings.warm_up}: all languages share the heads, so a hop has no new "
+                "ones; use strategy.expansion=lang_spec_task, or strategy.warm_up=0"
+            )
 
     def active(self) -> bool:
-        return self.settings.weight > 0
+        return self.settings.weight > 0 or self.settings.warm_up > 0
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) == 1:
@@ -91,8 +102,18 @@ class LwF(Expandable[LwFSettings]):
 
             self.teacher[language] = record(context, sentences, torch.float32, forward=forward if language else None)
 
+    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
+        self._warming_up = context.hop.depth > 1 and step <= self.settings.warm_up
+        return (main,)
+
+    def edit_gradients(self, context: Context) -> None:
+        if self._warming_up:
+            for name, parameter in context.model.named_parameters():
+                if not self.language_specific(name):
+                    parameter.grad = None
+
     def capturable(self) -> bool:
-        return not self.teacher
+        return not self.teacher and not self._warming_up
 
     def skip(self, batch: Batch, context: Context) -> None:
         """Do nothing: parts are not counted."""

@@ -2,7 +2,8 @@
 
 With θ_0 the weights before any hop and θ_1 … θ_i the trained weights of the hops so far, the evaluation after hop i
 uses one of the merges in `xclrun.strategy.shared.merging` (Ilharco et al. 2023; Yadav et al. 2023; Yu et al. 2024;
-Matena & Raffel 2022). All parameters are merged, heads included: they start from the same initial values in every hop.
+Matena & Raffel 2022; Jin et al. 2023). All parameters are merged, heads included: they start from the same initial
+values in every hop.
 
 Settings:
 
@@ -15,14 +16,16 @@ Settings:
   ``dare`` (the paper: 0.9); ``decay``, β of ``exponential_mean``. ``revert`` undoes ``share`` of the changes of the
   last model by ``strength`` (1: fully): the ``reverted`` ones, ``smallest`` or ``largest``, within ``layers`` (0:
   embeddings; null: all parameters). ``fisher`` weights the models by their diagonal Fisher information on
-  ``fisher_examples`` training sentences of their hops (null: all), and needs ``start=previous``.
+  ``fisher_examples`` training sentences of their hops (null: all). ``regmean`` fits the outputs of each linear layer
+  on these sentences; ``off_diagonal``, α, scales the off-diagonal entries of XᵀX (the paper: 0.9).
 - ``expansion``: another strategy whose hops are merged (`xclrun merge RUN` sets it); null: as ``start`` says.
 
 Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores of the training and evaluation points
 inside hops are of unmerged weights.
 
 Cost: no training. Merging reads the weights of all hops so far, 4 bytes per weight and hop in memory; ``fisher`` needs
-a forward and backward pass over the sentences and 8 bytes per weight of state."""
+a forward and backward pass over the sentences and 8 bytes per weight of state, ``regmean`` a forward pass for each
+sentence and 4 d (d + d') bytes for each linear layer from d to d' units."""
 
 from __future__ import annotations
 
@@ -59,6 +62,7 @@ class Method(Enum):
     dare = "dare"
     slerp = "slerp"
     fisher = "fisher"
+    regmean = "regmean"
     revert = "revert"
 
 
@@ -86,6 +90,7 @@ class MergeSettings(ExpandableSettings):
     reverted: Reverted = Reverted.smallest
     layers: list[int] | None = None
     fisher_examples: int | None = bounded(None, at_least=1)
+    off_diagonal: float = bounded(0.9, at_least=0, at_most=1)
 
 
 # Method → its settings; the others have no effect.
@@ -97,8 +102,12 @@ SETTINGS: Mapping[Method, tuple[str, ...]] = {
     Method.dare: ("scale", "drop"),
     Method.slerp: (),
     Method.fisher: ("fisher_examples",),
+    Method.regmean: ("fisher_examples", "off_diagonal"),
     Method.revert: ("share", "strength", "reverted", "layers"),
 }
+
+# Methods that weigh the models by statistics of their hops' sentences, summed in the state.
+WEIGHTED = (Method.fisher, Method.regmean)
 
 
 def settings_for(source: StrategyConfig, method: Method) -> MergeSettings:
@@ -121,18 +130,19 @@ class Merge(Expandable[MergeSettings]):
         super().__init__(settings)
         if settings.expansion is None and settings.start is Start.pretrained:
             self.expansion = LangSpecFT(ExpandableSettings(LangSpecFT.name))
-        chained = self.expansion.stream(("a", "b")).hops[-1].parent == 1
-        if settings.method is Method.fisher and not (chained and settings.start is Start.previous):
-            # The Fisher information is summed in the state, which goes from a hop to the next.
+        # Whether the state of a hop contains the sums of the earlier hops.
+        self.chained = self.expansion.stream(("a", "b")).hops[-1].parent == 1
+        if settings.method in WEIGHTED and settings.start is Start.merged:
             raise UsageError(
-                f"strategy.method=fisher strategy.start={settings.start.value}: the models must be trained one after "
-                "another, each from the unmerged one before; use strategy.start=previous"
+                f"strategy.method={settings.method.value} strategy.start=merged: the models' weights are computed "
+                "after a hop, when its training has already ended with the merge; use strategy.start=previous"
             )
         # Those of the strategy that trains.
         traits = ("mixes_languages", "updates_in_training")
         vars(self).update({trait: getattr(self.expansion, trait) for trait in traits})
         self.before: dict[str, Tensor] = {}
-        self.fisher: dict[str, Tensor] = {}
+        # By parameter: Σ F and Σ F θ, or Σ G and Σ G W.
+        self.total: dict[str, Tensor] = {}
         self.weighted: dict[str, Tensor] = {}
         self._in_hop = False
         self._cache: tuple[int, dict[str, Tensor]] = (0, {})
@@ -163,9 +173,11 @@ class Merge(Expandable[MergeSettings]):
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         trained = self.expansion.state_signature(hop)
-        if self.settings.method is not Method.fisher:
+        if self.settings.method not in WEIGHTED:
             return trained
-        settings = {"version": self.version, "examples": self.settings.fisher_examples}
+        settings: dict[str, Any] = {"version": self.version, "examples": self.settings.fisher_examples}
+        if self.settings.method is Method.regmean:
+            settings |= {"off_diagonal": self.settings.off_diagonal}
         return {"name": self.name, **settings, "trained": trained}
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
@@ -177,8 +189,17 @@ class Merge(Expandable[MergeSettings]):
     def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
         return range(1, hop.index + 1) if self.serving_signature(hop) else ()
 
+    def states_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
+        return () if self.chained or self.settings.method not in WEIGHTED else range(1, hop.index)
+
     def hops_read_in_training(self, hop: Hop) -> Sequence[int]:
         return self.expansion.hops_read_in_training(hop)
+
+    def merged_strategy(self) -> StrategyConfig | None:
+        if self.settings.start is Start.merged:
+            return None
+        plain = LangSpecFT if self.settings.start is Start.pretrained else Naive
+        return self.settings.expansion or plain.settings_type(plain.name)
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) > 1:
@@ -255,35 +276,46 @@ class Merge(Expandable[MergeSettings]):
 
     def end_hop(self, context: Context) -> None:
         from xclrun.strategy.shared.fisher import diagonal_fisher
+        from xclrun.strategy.shared.merging import add, input_products
         from xclrun.strategy.shared.penalty import mean_over_hop
 
         self.expansion.end_hop(context)
-        if self.settings.method is Method.fisher:
-            fisher = mean_over_hop(context, "fisher", self.settings.fisher_examples, diagonal_fisher)
-            weights = dict(context.model.named_parameters())
-            for name, values in fisher.items():
-                weighted = values * weights[name].detach()
-                self.fisher[name] = self.fisher[name].to(values.device) + values if name in self.fisher else values
-                before = self.weighted.get(name)
-                self.weighted[name] = weighted if before is None else before.to(weighted.device) + weighted
+        s, weights = self.settings, {name: p.detach() for name, p in context.model.named_parameters()}
+        if s.method is Method.fisher:
+            fisher = mean_over_hop(context, "fisher", s.fisher_examples, diagonal_fisher)
+            self.total = add(self.total, fisher)
+            self.weighted = add(self.weighted, {name: values * weights[name] for name, values in fisher.items()})
+        elif s.method is Method.regmean:
+            products = mean_over_hop(context, "fisher", s.fisher_examples, input_products(s.off_diagonal))
+            self.total = add(self.total, products)
+            self.weighted = add(self.weighted, {name: G @ weights[name].T for name, G in products.items()})
 
     def footprint(self) -> dict[str, int]:
         size = self.expansion.footprint()
-        tensors = (*self.fisher.values(), *self.weighted.values())
+        tensors = (*self.total.values(), *self.weighted.values())
         return {**size, "bytes": size["bytes"] + sum(tensor.nbytes for tensor in tensors)}
 
     def state_dict(self) -> State:
-        state = self.expansion.state_dict()
-        groups = {"merge.fisher": self.fisher, "merge.weighted": self.weighted}
+        state, (total, weighted) = self.expansion.state_dict(), self._groups
+        groups = {total: self.total, weighted: self.weighted}
         own = {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
         return State(state.facts, state.tensors | own)
 
     def load_state_dict(self, state: State) -> None:
-        from xclrun.strategy.shared.penalty import tensor_group
-
-        self.fisher, self.weighted = tensor_group(state, "merge.fisher"), tensor_group(state, "merge.weighted")
+        self.total, self.weighted = self._sums(state)
         trained = {key: tensor for key, tensor in state.tensors.items() if not key.startswith("merge.")}
         self.expansion.load_state_dict(State(state.facts, trained))
+
+    @property
+    def _groups(self) -> tuple[str, str]:
+        """Names of the groups of tensors in the state."""
+        return f"merge.{self.settings.method.value}", "merge.weighted"
+
+    def _sums(self, state: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        from xclrun.strategy.shared.penalty import tensor_group
+
+        total, weighted = self._groups
+        return tensor_group(state, total), tensor_group(state, weighted)
 
     # Evaluation of the merge.
 
@@ -309,11 +341,13 @@ class Merge(Expandable[MergeSettings]):
             return merging.exponential_mean(models, s.decay)
         if s.method is Method.slerp:
             return merging.spherical_mean(models)
-        if s.method is Method.fisher:
-            total, weighted = (
-                {name: t.to(device) for name, t in group.items()} for group in (self.fisher, self.weighted)
-            )
-            return merging.weighted_mean(weighted, total, models)
+        if s.method in WEIGHTED:
+            total, weighted = self.total, self.weighted
+            for index in self.states_read_in_evaluation(self.hops[len(models)]):
+                more = self._sums(self.library.state(index))
+                total, weighted = merging.add(total, more[0]), merging.add(weighted, more[1])
+            formula = merging.weighted_mean if s.method is Method.fisher else merging.regression_mean
+            return formula(*({n: t.to(device) for n, t in group.items()} for group in (weighted, total)), models)
         if s.method is Method.revert:
             return merging.revert(base, models[-1], s.share, s.reverted is Reverted.largest, s.strength, self._reverted)
         scale = s.scale if s.scale is not None else 1.0 if s.method is Method.ties else 0.4

@@ -46,6 +46,7 @@ def facts(run: RunRecord) -> dict[str, str]:
         "bucket": "" if run.bucket is None else str(run.bucket),
         "data_fingerprint": run.data_fingerprint,
         "code_version": run.code_version,
+        **({"merged_from": run.merged_from} if run.merged_from else {}),
     }
 
 

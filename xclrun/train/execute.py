@@ -291,9 +291,10 @@ def cut_short(truncated: Mapping[str, int], run: Run) -> str | None:
 
 
 def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> dict[str, Any]:
-    dataset = run.dataset
+    dataset, merged = run.dataset, run.merged_run()
     return {
         "run_id": run.id,
+        **({} if merged is None else {"merged_from": merged.id}),
         "status": "running",
         "started": _now(),
         **made_here(),

@@ -75,7 +75,8 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
                 f"{run.id}: the weights of hop {stage.hop.index} ({stage.hop.name}) are no longer in the store; "
                 f"retrain it with `xclrun rerun {run.id} --fresh DIR`"
             )
-    graph.weights(hop.index)
+    # A merge may depend on the strategy's state.
+    graph.bring(hop) if own_parts else graph.weights(hop.index)
     seen = [name for h in run.stream.hops[: hop.index + 1] for name in h.train]
     served = language or (hop.train[-1] if own_parts and hop.train else None)
     if own_parts and served is not None:
@@ -88,9 +89,9 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
         heads = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
         save_tensors(folder / "heads.safetensors", heads)
         facts |= {"heads": _heads(heads)} if not model.tasks else {"tasks": _tasks(run, heads)}
-        scale = None if model.classifier is None else model.classifier.scale
-        if scale is not None:
-            facts["heads"]["classifier"] = f"{scale} · cosine of a label's row in weight and the pooler's output"
+        for name, inputs in (("intent", "[CLS]"), ("classifier", "the pooler's output")):
+            if (head := getattr(model, name)) is not None and head.scale is not None:
+                facts["heads"][name] = f"{head.scale} · cosine of a label's row in weight and {inputs}"
         parts = {k: v for k, v in model.state_dict().items() if strategy.language_specific(k)}
         if own_parts and 0 < len(parts) < len(model.state_dict()):
             save_tensors(folder / "language.safetensors", parts)

@@ -177,6 +177,8 @@ class StageGraph:
     def bring(self, hop: Hop) -> None:
         """Prepare model and strategy for the evaluation of a hop."""
         self._need_weights(self.strategy.hops_read_in_evaluation(hop))
+        for index in self.strategy.states_read_in_evaluation(hop):
+            self.state(index)
         self.weights(hop.index)
         self.state(hop.index)
 

@@ -52,13 +52,17 @@ Split = tuple[str, str]
 
 @dataclass(frozen=True)
 class Stored:
-    """The strategy's `Library`: weights after earlier hops, and features of hop 0, from the store."""
+    """The strategy's `Library`: weights and states after earlier hops, and features of hop 0, from the store."""
 
     run: Run
 
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
         """Return the named weights after a hop."""
         return load_tensors(self.run.store.path(self.run.stages[hop].train) / "weights.safetensors", names)
+
+    def state(self, hop: int) -> State:
+        """Return the strategy's state after a hop."""
+        return load_state(self.run.store.path(str(self.run.stages[hop].state)), STATE)
 
     def features(self, language: str, split: str) -> np.ndarray:
         """Return the [CLS] features of hop 0 of a split, (n, H) float32."""

@@ -25,6 +25,9 @@ COLUMNS = {
 }
 
 
+# Columns of training, which is ``none`` for merged models.
+TRAINING = ("trained per hop", "steps", "examples", "tokens")
+
 # Budgets are unequal if they differ by more than this share of the baseline's.
 TOLERANCE = 0.01
 
@@ -50,8 +53,8 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
         ):
             # Time depends on the machine and does not count as a budget.
             unequal = name != "time" and np.isfinite([value, base]).all() and abs(value - base) > TOLERANCE * abs(base)
-            text = "–" if np.isnan(value) else f"{value / divisor:,.{digits}f}{' ≠' if unequal else ''}"
-            cells.append(Cell(text, value, ids))
+            number = "none" if name in TRAINING and value == 0 else f"{value / divisor:,.{digits}f}"
+            cells.append(Cell("–" if np.isnan(value) else f"{number}{' ≠' if unequal else ''}", value, ids))
         trials = _tried(comparison, label, tried)
         cells.append(Cell(f"{trials}{' ≠' if trials != first_tried else ''}", trials))
         rows.append((label, *cells))
@@ -62,9 +65,18 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
         "a hop shared by several runs counts in full for each; steps: optimiser updates; examples and tokens include "
         "replayed ones",
         "trials: number of settings of the strategy with finished runs in the outputs directory",
+        *_merged(comparison),
         f"≠: differs from {base_label} by more than {TOLERANCE:.0%}, so the budgets are unequal",
     )
     return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes, ruled=ruled(comparison, means))
+
+
+def _merged(comparison: Comparison) -> Iterator[str]:
+    """Explain the budgets of strategies that merge the models of other runs."""
+    label_of = {run.run_id: label for label, runs in comparison.strategies.items() for run in runs}
+    for label, runs in comparison.strategies.items():
+        if names := dict.fromkeys(label_of.get(run.merged_from, run.merged_from) for run in runs if run.merged_from):
+            yield f"{label}: no training; merges the trained models of {', '.join(names)}, whose budget is not included"
 
 
 def _mean(runs: Sequence[RunRecord], name: str) -> float:
