@@ -347,7 +347,8 @@ class Merge(Expandable[MergeSettings]):
                 more = self._sums(self.library.state(index))
                 total, weighted = merging.add(total, more[0]), merging.add(weighted, more[1])
             formula = merging.weighted_mean if s.method is Method.fisher else merging.regression_mean
-            return formula(*({n: t.to(device) for n, t in group.items()} for group in (weighted, total)), models)
+            weighted, total = ({name: t.to(device) for name, t in group.items()} for group in (weighted, total))
+            return formula(weighted, total, models)
         if s.method is Method.revert:
             return merging.revert(base, models[-1], s.share, s.reverted is Reverted.largest, s.strength, self._reverted)
         scale = s.scale if s.scale is not None else 1.0 if s.method is Method.ties else 0.4
