@@ -91,6 +91,15 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The public data next to the project, or at XCLRUN_SHARED; without it, tests are skipped."""
+    folder = Path(os.environ.get("XCLRUN_SHARED", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no public data in {folder} (XCLRUN_SHARED points elsewhere)")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def at_most() -> Callable[[float], AbstractContextManager[None]]:
     """Fail a block that takes more seconds of processor time, here and in processes that it waits for.
 

@@ -91,8 +91,8 @@ KEYS = {
     """,
     "handed on": "trainer.optimizer_state",
     "evaluated": """
-        trainer.precision evaluate.batch_size evaluate.every_examples evaluate.every_share evaluate.point_splits
-        evaluate.keep_points
+        trainer.precision evaluate.batch_size evaluate.batch_tokens evaluate.every_examples evaluate.every_share
+        evaluate.point_splits evaluate.keep_points
     """,
     "protocol": "protocol protocol.name",
     "merged": """

@@ -1,7 +1,6 @@
-"""Public data next to the project, and configs and small datasets for the readers."""
+"""Configs and small datasets for the readers."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,6 @@ from typing import Any
 import pytest
 
 from xclrun.config.schema import DatasetConfig
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The public data next to the project, or at XCLRUN_SHARED; without it, tests are skipped."""
-    folder = Path(os.environ.get("XCLRUN_SHARED", REPOSITORY.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"no public data in {folder} (XCLRUN_SHARED points elsewhere)")
-    return folder
 
 
 @pytest.fixture

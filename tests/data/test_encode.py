@@ -342,6 +342,16 @@ def test_length_sorted_batches_start_with_the_longest() -> None:
     assert [b.tolist() for b in batches] == [[1, 4], [3, 0], [2]]
 
 
+def test_batches_have_as_many_sentences_as_their_tokens_allow() -> None:
+    """Widths 9, 9, 5, 3, 3, 3: two of 9 take 18 positions, one of 5 and three of 3 take 20."""
+    lengths = np.array([3, 9, 3, 5, 9, 3])
+    assert [b.tolist() for b in length_sorted_batches(lengths, 10, 20)] == [[1, 4], [3, 0, 2, 5]]
+    assert [b.tolist() for b in length_sorted_batches(lengths, 3, 20)] == [[1, 4], [3, 0, 2], [5]]
+    # A sentence beyond the limit is a batch by itself.
+    assert [b.tolist() for b in length_sorted_batches(lengths, 10, 8)] == [[1], [4], [3], [0, 2], [5]]
+    assert length_sorted_batches(np.array([], np.int64), 10, 8) == []
+
+
 @pytest.mark.full
 @pytest.mark.shared
 @pytest.mark.parametrize("language", ["de", "hi", "th"])

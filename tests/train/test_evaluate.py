@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import seqeval.metrics
 import torch
 
+from tests.questions import write_questions
 from xclrun.analysis.record import selection_score
 from xclrun.config.schema import SlotF1
 from xclrun.model.network import Model
@@ -20,6 +22,10 @@ from xclrun.train import evaluate
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.loop import HopTraining
+from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
+from xclrun.train.stop import StopFlag
+from xclrun.train.workbench import Workbench
 
 Make = Callable[..., Run]
 
@@ -48,8 +54,10 @@ def model_and_run(
     return trained["model"], trained["run"]
 
 
-def evaluator(run: Run, slot_f1: SlotF1 = SlotF1.span_micro, batch_size: int = 4) -> Evaluator:
-    return Evaluator(run.dataset, torch.device("cpu"), batch_size, "fp32", slot_f1)
+def evaluator(
+    run: Run, slot_f1: SlotF1 = SlotF1.span_micro, batch_size: int = 4, batch_tokens: int | None = None
+) -> Evaluator:
+    return Evaluator(run.dataset, torch.device("cpu"), batch_size, "fp32", slot_f1, batch_tokens)
 
 
 def rows(model: Model, run: Run, language: str = "en", **options: Any) -> dict[str, list[Any]]:
@@ -90,16 +98,55 @@ def test_macro_f1_over_tags_equals_scikit_learn(language: str, model_and_run: tu
 def test_rows_are_in_file_order_whatever_the_batches(model_and_run: tuple[Model, Run]) -> None:
     model, run = model_and_run
     one, four, all_ = (rows(model, run, batch_size=size) for size in (1, 4, 100))
+    budget = rows(model, run, batch_size=100, batch_tokens=40)
     examples = run.dataset.split("en", "test")
     assert one["example_id"] == [e.id for e in examples]
     assert one["tokens"] == [len(e.tokens) for e in examples]
     assert set(one["language"]) == {"en"}
     assert set(one["split"]) == {"test"}
-    for other in (four, all_):
+    for other in (four, all_, budget):
         for name in ("example_id", "gold", "predicted", "gold_tags", "predicted_tags", "tp", "fp", "fn"):
             assert other[name] == one[name], name
         for name in ("log2_gold", "log2_gold_tags"):
             assert other[name] == pytest.approx(one[name], abs=1e-4, nan_ok=True)
+
+
+def test_spans_are_predicted_alike_in_all_batches(make_run: Make, tmp_path: Path) -> None:
+    windows = ("model.max_length=48", "model.windows.stride=16", "model.windows.question=8")
+    run = make_run("dataset=questions", "order=[en]", *windows, data=write_questions(tmp_path, "en", "th", long=4))
+    assert_equal_in_all_batches(StageGraph(run, Listener(), StopFlag()).bench, "en")
+
+
+@pytest.mark.full
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("dataset", "task", "language"),
+    [("mtop", "intent_slots", "th"), ("mtop", "sequence_class", "hi"), ("pud", "token_tags", "ar")],
+)
+def test_real_sentences_are_predicted_alike_in_all_batches(
+    dataset: str, task: str, language: str, make_run: Make, shared_data: Path
+) -> None:
+    root = shared_data / ("mtop16" if dataset == "mtop" else "pud")
+    given = (f"dataset={dataset}", f"dataset.task={task}", f"dataset.languages=[{language}]", f"order=[{language}]")
+    run = make_run(*given, "dataset.max_eval=100", "model.vocab_size=2000", "model.max_length=128", data=root)
+    assert_equal_in_all_batches(StageGraph(run, Listener(), StopFlag()).bench, language)
+
+
+def assert_equal_in_all_batches(bench: Workbench, language: str) -> None:
+    """Compare predictions of single sentences, which have no padding, with those of batches."""
+    encoded = bench.encodings.splits[language, "test"]
+
+    def columns(**limits: int) -> dict[str, list[Any]]:
+        return replace(bench.evaluator, **limits).predict(bench.model, encoded, language, "test")
+
+    single, batches = columns(batch_size=1), [columns(batch_size=16), columns(batch_size=500, batch_tokens=400)]
+    for other in batches:
+        assert other.keys() == single.keys()
+        for name, values in single.items():
+            if name.startswith("log2"):
+                assert other[name] == pytest.approx(values, rel=1e-4, abs=1e-4, nan_ok=True), name
+            else:
+                assert other[name] == values, name
 
 
 def test_predictions_are_read_in_one_copy_a_batch_while_the_next_batch_is_computed(

@@ -309,6 +309,7 @@ def test_a_store_elsewhere(make_run: Make, do: Do, tmp_path: Path) -> None:
             "training; try trainer.gradient_accumulation=2 or trainer.precision",
         ),
         ("train.evaluate", (), "evaluation; try evaluate.batch_size=16 or trainer.precision=bf16"),
+        ("train.evaluate", ("evaluate.batch_tokens=1024",), "evaluation; try evaluate.batch_tokens=256 or trainer"),
     ],
 )
 def test_without_memory_the_phase_and_the_keys_that_help_are_told(

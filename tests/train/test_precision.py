@@ -101,7 +101,8 @@ def test_the_presets_for_a_gpu_can_be_planned_and_change_what_they_say(make_run:
         for key, value in gpu[group].items()
         if plain[group][key] != value
     }
-    assert changed == {"trainer.precision": "bf16", "trainer.cuda_graphs": True, "evaluate.batch_size": 256}
+    evaluated = {"evaluate.batch_size": 2048, "evaluate.batch_tokens": 16384}
+    assert changed == {"trainer.precision": "bf16", "trainer.cuda_graphs": True, **evaluated}
     packed = make_run("trainer=gpu", "trainer.cuda_graphs=false", "trainer.packing=true")
     assert packed.config.trainer.packing
     with pytest.raises(UsageError, match=r"trainer\.cuda_graphs=true needs a GPU"):

@@ -374,6 +374,7 @@ KEPT_POINTS = rf"{ALL_POINTS}|[1-9][0-9]{{0,8}}"
 @dataclass
 class EvaluateConfig:
     batch_size: int = count(64)
+    batch_tokens: int | None = count()
     slot_f1: SlotF1 = SlotF1.span_micro
     every_examples: int | None = count()
     every_share: float | None = bounded(None, above=0, at_most=1, hint="; 0.02 evaluates every 2 %")

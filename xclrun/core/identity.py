@@ -73,6 +73,7 @@ NOT_IDENTITY = frozenset(
 # A key added after a release → the value that has the behavior of before. With this value the key is not part of a
 # run's identity, so that existing IDs stay the same.
 LATER: dict[str, Any] = {
+    "evaluate.batch_tokens": None,
     "strategy.off_diagonal": 0.9,
     "strategy.warm_up": 0,
     "strategy.cosine": None,

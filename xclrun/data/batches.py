@@ -324,9 +324,22 @@ def epoch_batches(n: int, batch_size: int, generator: np.random.Generator) -> li
     return _chunks(generator.permutation(n), batch_size)
 
 
-def length_sorted_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Return all indices in batches of similar lengths, longest first so that too large batches fail at once."""
-    return _chunks(np.argsort(-lengths, kind="stable"), batch_size)
+def length_sorted_batches(lengths: np.ndarray, batch_size: int, batch_tokens: int | None = None) -> list[np.ndarray]:
+    """Return all indices in batches of similar lengths, longest first so that too large batches fail at once.
+
+    Args:
+        batch_tokens: maximum number of subwords of a batch, including padding; longer examples form batches alone.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    if batch_tokens is None:
+        return _chunks(order, batch_size)
+    batches, start = list[np.ndarray](), 0
+    while start < len(order):
+        # The first example is the longest of its batch.
+        size = min(batch_size, max(1, batch_tokens // int(lengths[order[start]])))
+        batches.append(order[start : start + size])
+        start += size
+    return batches
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:

@@ -40,13 +40,19 @@ class Rows:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a model on encoded splits, in batches of ``batch_size`` sentences; each rank predicts a share."""
+    """Evaluates a model on encoded splits, in batches of sentences of similar lengths; each rank predicts a share.
+
+    Attributes:
+        batch_size: maximum number of sentences of a batch.
+        batch_tokens: maximum number of subwords of a batch, including padding; None: no limit.
+    """
 
     dataset: Dataset
     device: torch.device
     batch_size: int
     precision: str
     slot_f1: SlotF1
+    batch_tokens: int | None = None
     ranks: Ranks = ALONE
 
     def predict(
@@ -104,7 +110,7 @@ class Evaluator:
     ) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
         """Yield (indices, batch, predictions) on the CPU, one batch late so that the device does not wait."""
         before: tuple[np.ndarray, Batch, Callable[[], dict[str, Tensor]]] | None = None
-        for at in length_sorted_batches(encoded.lengths[rows], self.batch_size):
+        for at in length_sorted_batches(encoded.lengths[rows], self.batch_size, self.batch_tokens):
             indices = rows[at]
             batch = encoded.batch(indices)
             with autocast(self.device, self.precision):

@@ -368,7 +368,10 @@ def _out_of_memory(error: BaseException, run: Run) -> str:
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     trainer, less = run.config.trainer, " or trainer.precision=bf16"
     if any(name in ("xclrun.train.evaluate", "xclrun.train.encodings") for name in frames):
-        during, key = "evaluation", f"evaluate.batch_size={max(1, run.config.evaluate.batch_size // 4)}"
+        evaluate, during = run.config.evaluate, "evaluation"
+        key = f"evaluate.batch_size={max(1, evaluate.batch_size // 4)}"
+        if evaluate.batch_tokens is not None:
+            key = f"evaluate.batch_tokens={max(1, evaluate.batch_tokens // 4)}"
     elif trainer.batch_size is None:
         during, key = "training", f"trainer.gradient_accumulation={2 * trainer.gradient_accumulation}"
     else:

@@ -127,9 +127,16 @@ class Workbench:
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        config = self.run.config
-        size, precision = config.evaluate.batch_size, config.trainer.precision.value
-        return Evaluator(self.run.dataset, self.device, size, precision, config.evaluate.slot_f1, self.ranks)
+        evaluate, precision = self.run.config.evaluate, self.run.config.trainer.precision.value
+        return Evaluator(
+            dataset=self.run.dataset,
+            device=self.device,
+            batch_size=evaluate.batch_size,
+            batch_tokens=evaluate.batch_tokens,
+            precision=precision,
+            slot_f1=evaluate.slot_f1,
+            ranks=self.ranks,
+        )
 
     @cached_property
     def cut(self) -> dict[str, dict[str, int]]:
