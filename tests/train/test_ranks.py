@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.questions import write_questions
 from xclrun.core.errors import RunError, UsageError
 from xclrun.run import Run
 from xclrun.store import predictions
@@ -21,9 +23,11 @@ from xclrun.train import ranks
 from xclrun.train.ranks import Ranks
 
 from .conftest import StopAt, stopped
+from .test_span import SPAN
 
 Make = Callable[..., Run]
 
+# The parametrisation closest to a function varies slowest: it is the number of devices, so that ranks start once.
 # Parts of 2 sentences, three in a batch: 22, 18 and 13 sentences leave smaller batches and parts. Dropout is on.
 PARTS = ("trainer.batch_size=2", "trainer.gradient_accumulation=3")
 
@@ -63,9 +67,9 @@ def equal(run: Run, alone: Run) -> None:
                 assert several[column].to_pylist() == one[column].to_pylist(), column
 
 
-def compare(make_run: Make, do: Make, devices: int, *overrides: str) -> None:
-    alone = do(make_run(*PARTS, *overrides, outputs="alone"))
-    several = do(make_run(*PARTS, *overrides, f"runtime.devices={devices}", outputs=f"{devices}"))
+def compare(make_run: Make, do: Make, devices: int, *overrides: str, **data: Path) -> None:
+    alone = do(make_run(*PARTS, *overrides, outputs="alone", **data))
+    several = do(make_run(*PARTS, *overrides, f"runtime.devices={devices}", outputs=f"{devices}", **data))
     assert several.directory.read_manifest()["environment"]["ranks"] == str(devices)
     equal(several, alone)
 
@@ -76,7 +80,9 @@ def test_two_ranks_equal_one_process(make_run: Make, do: Make) -> None:
 
 
 SETTINGS = {
+    "naive": (),
     "er": (),
+    "derpp": (),
     "agem": ("dataset.replay.every_k=1",),
     "gem": ("dataset.replay.every_k=1",),
     "ewc_online": (),
@@ -103,8 +109,8 @@ SETTINGS = {
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("devices", [2, 3])
 @pytest.mark.parametrize("strategy", SETTINGS)
+@pytest.mark.parametrize("devices", [2, 3])
 def test_strategies_with_several_ranks_equal_one_process(strategy: str, devices: int, make_run: Make, do: Make) -> None:
     compare(make_run, do, devices, f"strategy={strategy}", *SETTINGS[strategy])
 
@@ -115,17 +121,32 @@ def test_strategies_with_several_ranks_equal_one_process(strategy: str, devices:
     [
         (
             *("experiment=fewshot", "order=list", "source=en", "language=de", "shots=1"),
-            *("protocol.source_trainer.batch_size=4", "protocol.source_trainer.gradient_accumulation=2"),
+            *("protocol.source_trainer.batch_size=4", "protocol.source_trainer.gradient_accumulation=3"),
         ),
+        ("experiment=codelength", "order=[en,de]", "dataset.blocks=3", "evaluate.every_examples=4"),
         ("strategy=er", "strategy.expansion=lang_spec_task"),
         ("order=[en,de]", "dataset.blocks=3"),
         ("order=[en+de,es]",),
         ("strategy=fc", "order=[en,de]"),
     ],
-    ids=["fewshot", "expansion", "blocks", "mixture", "features"],
+    ids=["fewshot", "codelength", "expansion", "blocks", "mixture", "features"],
 )
-def test_settings_with_several_ranks_equal_one_process(overrides: tuple[str, ...], make_run: Make, do: Make) -> None:
-    compare(make_run, do, 2, *overrides)
+@pytest.mark.parametrize("devices", [2, 3])
+def test_settings_with_several_ranks_equal_one_process(
+    overrides: tuple[str, ...], devices: int, make_run: Make, do: Make
+) -> None:
+    compare(make_run, do, devices, *overrides)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", ["er", "mbpa"])
+@pytest.mark.parametrize("devices", [2, 3])
+def test_spans_with_several_ranks_equal_one_process(
+    strategy: str, devices: int, make_run: Make, do: Make, tmp_path: Path
+) -> None:
+    """Windows of one text may be in several parts."""
+    data = write_questions(tmp_path / "questions", "en", "th", long=4)
+    compare(make_run, do, devices, *SPAN, *PARTS, f"strategy={strategy}", *SETTINGS[strategy], data=data)
 
 
 @pytest.mark.full
@@ -197,19 +218,53 @@ def test_ranks_with_other_data_are_refused(make_run: Make, do: Make, corpus: Any
         do(run)
 
 
-@pytest.mark.full
-def test_torchrun(make_run: Make, do: Make, corpus: Any, tmp_path: Any) -> None:
+def torchrun(outputs: Path, corpus: Path, *arguments: str) -> tuple[int, str]:
+    """Run a sweep with two ranks; return the exit code and the output."""
     from tests.conftest import SMALL
 
-    settings = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "xclrun"]
-    done = subprocess.run(
-        [*command, *settings, f"paths.outputs={tmp_path / 'outputs'}"], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *arguments]
+    settings = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]", f"paths.outputs={outputs}")
+    done = subprocess.run([*command, *settings], capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.full
+def test_torchrun(make_run: Make, do: Make, corpus: Path, tmp_path: Path) -> None:
+    code, output = torchrun(tmp_path / "outputs", corpus, "-m", "xclrun")
+    assert code == 0, output
     alone = do(make_run(*PARTS, "order=[en,de]", outputs="alone"))
-    several = make_run(*PARTS, "order=[en,de]", outputs=tmp_path / "outputs")
-    equal(several, alone)
+    equal(make_run(*PARTS, "order=[en,de]", outputs="outputs"), alone)
+
+
+FAILING = """
+import os, runpy, sys
+
+from xclrun.train.loop import HopTraining
+
+update, calls = HopTraining._update, []
+
+def failing(self, *batch):
+    calls.append(batch)
+    if os.environ["RANK"] == "1" and len(calls) == 3:
+        raise OSError("no memory")
+    update(self, *batch)
+
+HopTraining._update = failing
+runpy.run_module("xclrun", run_name="__main__")
+"""
+
+
+@pytest.mark.full
+def test_the_next_run_of_torchrun_continues_after_a_failed_one(
+    make_run: Make, do: Make, corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    code, output = torchrun(tmp_path / "outputs", corpus, str(tmp_path / "failing.py"), "seed=1,2", "-m")
+    assert code == 1
+    first, second = (make_run(*PARTS, "order=[en,de]", f"seed={seed}", outputs="outputs") for seed in (1, 2))
+    assert "rank 1: OSError: no memory" in str(first.directory.error)
+    assert f"failed: {first.id}; re-run" in output
+    equal(second, do(make_run(*PARTS, "order=[en,de]", "seed=2", outputs="alone")))
 
 
 def test_parts_of_a_rank() -> None:

@@ -27,7 +27,7 @@ class Local(Launcher):
     Attributes:
         n: maximum number of worker processes; 1: this process executes the runs one after another.
         gpus: GPUs of the workers, as in CUDA_VISIBLE_DEVICES; None: all GPUs of the machine, if runs use GPUs.
-        per_gpu: maximum number of processes per GPU.
+        per_gpu: maximum number of workers per GPU. A worker uses ``runtime.devices`` GPUs.
     """
 
     n: int = 1
@@ -51,17 +51,19 @@ class Local(Launcher):
                 from xclrun.train.precision import choose_device
 
                 choose_device(config)
+        if 0 < (gpus := len(self.gpus_of(runs))) < (devices := devices_of(runs)):
+            raise UsageError(f"runtime.devices={devices}: number of GPUs is {gpus}; use at most {gpus}")
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         started, ids = time.monotonic(), [run.id for run in sweep.runs]
         console = Console(ids, time_left=TimeLeft(unfinished), blind=sweep.blind)
         with BackgroundMirror(sweep.outputs, sweep.tracking, ids) as mirror:
-            gpus = self.gpus_of(unfinished)
-            places = self.places(len(unfinished), gpus)
-            single = all(run.config.runtime.devices == 1 for run in unfinished)
-            if self.n == 1 and single and (n := min(len(gpus), len(unfinished))) > 1:
-                advice = f"set hydra.launcher.n={n} to use {n}"
-                note(f"{len(gpus)} GPUs are visible, but hydra.launcher.n=1 uses only one; {advice}")
+            gpus, devices = self.gpus_of(unfinished), devices_of(unfinished)
+            places = self.places(len(unfinished), gpus, devices)
+            if self.n == 1 and (n := min(len(gpus) // devices, len(unfinished))) > 1:
+                used = "one" if devices == 1 else str(devices)
+                advice = f"set hydra.launcher.n={n} to use {n * devices}"
+                note(f"{len(gpus)} GPUs are visible, but hydra.launcher.n=1 uses only {used}; {advice}")
             if len(places) > 1 or (places and self.gpus):
                 work_in_processes(unfinished, console, mirror, places)
             else:
@@ -87,7 +89,13 @@ class Local(Launcher):
         # Numbered from 0, also in a container with some of the GPUs.
         return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
-    def places(self, runs: int, gpus: Sequence[str]) -> list[str | None]:
-        """Assign GPUs to workers in turn; None without GPUs."""
+    def places(self, runs: int, gpus: Sequence[str], devices: int = 1) -> list[str | None]:
+        """Assign GPUs to workers in turn, ``devices`` to each (``0,1``); None without GPUs."""
         count = min(self.n, runs)
-        return [*(list(gpus) * self.per_gpu)[:count]] if gpus else [None] * count
+        groups = [",".join(gpus[i : i + devices]) for i in range(0, len(gpus) - devices + 1, devices)]
+        return [*(groups * self.per_gpu)[:count]] if gpus else [None] * count
+
+
+def devices_of(runs: Sequence[Run]) -> int:
+    """Return the largest ``runtime.devices`` of runs."""
+    return max((run.config.runtime.devices for run in runs), default=1)

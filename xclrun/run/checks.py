@@ -73,10 +73,14 @@ def check_graphs(config: Config) -> None:
 
 
 def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
-    """Check that several ranks can train the run (``runtime.devices``)."""
+    """Check that several ranks can train the run: as many as ``runtime.devices``, or as a launcher starts."""
     if ranks == 1:
         return
-    name = f"runtime.devices={ranks}"
+    name = f"runtime.devices={config.runtime.devices}"
+    if config.runtime.devices == 1:
+        name = f"{ranks} processes of a launcher,"
+    elif config.runtime.devices != ranks:
+        raise UsageError(f"{name}: the launcher starts {ranks} processes; omit it")
     if not divisible(strategy):
         raise UsageError(
             f"{name} strategy={config.strategy.name}: does not support several devices, because its class defines loss "

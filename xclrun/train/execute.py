@@ -88,28 +88,36 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
                     listener.run_failed(run, refused)
                     raise refused from unreadable
                 listener.noted(f"{unreadable}; restoring the run from the store")
-            ranks = _ranks(run, listener)
-            set_threads(run, ranks)
+            try:
+                ranks = _ranks(run)
+            except XclrunError as error:
+                listener.run_failed(run, error)
+                raise
             try:
                 _Execution(run, listener, stop, patient, ranks).run_all()
             finally:
                 if ranks.failed:
-                    ranks.close()
+                    ranks.abandon()
     # A signal after the last step must prevent the next run.
     stop.check()
 
 
 def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFlag) -> None:
-    """Train and evaluate hops into the store, before the runs that share them; write no run directory.
+    """Train and evaluate hops of a frozen run into the store, before the runs that share them.
 
     Raises:
         Stopped: a signal was received; a checkpoint was saved.
     """
-    set_threads(run)
-    graph = StageGraph(run, listener, stop)
-    for hop in hops:
-        graph.evaluation(run.stages[hop])
-        graph.attention(run.stages[hop])
+    ranks = _ranks(run)
+    graph = StageGraph(run, listener, stop, ranks=ranks)
+    try:
+        ranks.begin(run)
+        for hop in hops:
+            graph.evaluation(run.stages[hop])
+            graph.attention(run.stages[hop])
+    finally:
+        if ranks.failed:
+            ranks.abandon()
     stop.check()
 
 
@@ -118,16 +126,13 @@ def set_threads(run: Run, ranks: Ranks = ALONE) -> None:
     torch.set_num_threads(run.config.runtime.threads or max(1, THREADS // ranks.on_machine))
 
 
-def _ranks(run: Run, listener: Listener) -> Ranks:
+def _ranks(run: Run) -> Ranks:
     """Return the ranks for a run: only this process if the store has all evaluations."""
-    if all(run.store.has(stage.evaluation) for stage in run.stages):
-        return ALONE
-    try:
+    ranks = ALONE
+    if not all(run.store.has(stage.evaluation) for stage in run.stages):
         ranks = ranks_of(run)
         check_ranks(run.config, run.strategy(), ranks.size)
-    except XclrunError as error:
-        listener.run_failed(run, error)
-        raise
+    set_threads(run, ranks)
     return ranks
 
 

@@ -7,9 +7,12 @@ rank computes a batch with a single part. Dev and test splits are divided by row
 Rank 0 executes the run: only it writes to the store and the run directory, holds leases and reports progress. Every
 other rank has its own workbench, on which it repeats rank 0's operations (`repeated`), and reads the same store.
 
-If ``runtime.devices`` is set, rank 0 starts the other ranks on its machine. Alternatively, torchrun or another launcher
-starts all ranks and sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. NCCL transfers gradients on GPUs; gloo
+If ``runtime.devices`` is set, rank 0 starts the other ranks on its machine. Alternatively, torchrun, Slurm or another
+launcher starts all ranks and sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. NCCL transfers gradients on GPUs; gloo
 transfers all other data (`torch.distributed`).
+
+After a failed operation the ranks may be in different states. Ranks that rank 0 started are then killed, and the next
+run starts new ones. Launched ranks disconnect, and connect again for the next run.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ BUCKET = 2**22
 IDLE = timedelta(days=30)
 # Seconds for the other ranks to start, and to end.
 START, END = 300.0, 10.0
+ENDED = "one of the {} ranks ended during an earlier run; re-run the same command to resume"
 
 Value = TypeVar("Value")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -99,6 +103,9 @@ class Ranks:
         """Have the other ranks execute an operation of the workbench while the block executes it on rank 0."""
         yield
 
+    def abandon(self) -> None:
+        """Disconnect from the other ranks after a failed operation, so that they notice it."""
+
     def close(self) -> None:
         """End the other ranks."""
 
@@ -111,6 +118,7 @@ class Group(Ranks):
 
     Args:
         store: key-value store that all ranks share.
+        launched: whether a launcher started all ranks.
         processes: the other ranks, if this process started them.
     """
 
@@ -123,19 +131,56 @@ class Group(Ranks):
         local: int,
         on_machine: int,
         minutes: float,
+        launched: bool = False,
         processes: Sequence[Any] = (),
     ) -> None:
         self.rank, self.size, self.store, self.minutes = rank, size, store, minutes
-        self.local, self.on_machine, self.processes, self.process = local, on_machine, processes, os.getpid()
-        self.closed = False
-        backend = "gloo"
-        if torch.cuda.is_available() and local < torch.cuda.device_count():
-            backend = "cpu:gloo,cuda:nccl"
-            torch.cuda.set_device(local)
+        self.on_machine, self.launched, self.processes, self.process = on_machine, launched, processes, os.getpid()
+        self.closed = self.connected = False
+        # Number of this connection: `reconnect` makes the next one.
+        self.connection = 0
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        # A launcher may show each rank its own GPU only.
+        self.local = local % gpus if launched and gpus else local
+        self.backend = "gloo"
+        if self.local < gpus:
+            self.backend = "cpu:gloo,cuda:nccl"
+            torch.cuda.set_device(self.local)
+        self._connect()
+
+    def _connect(self) -> None:
+        store, limit = dist.PrefixStore(f"connection/{self.connection}", self.store), timedelta(minutes=self.minutes)  # type: ignore[attr-defined]
         with self._explained():
-            limit = timedelta(minutes=minutes)
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+            dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.size, timeout=limit)
             self.operations = dist.new_group(backend="gloo", timeout=IDLE)
+        self.connected, self.failed = True, False
+
+    def _disconnect(self) -> None:
+        if self.connected:
+            self.connected = False
+            with contextlib.suppress(RuntimeError):
+                # A group that is still referenced keeps its threads, which can abort the interpreter's exit.
+                del self.operations
+                dist.destroy_process_group()
+
+    def reconnect(self) -> None:
+        """Connect launched ranks again after `abandon`; called by all ranks.
+
+        Raises:
+            RunError: another rank ended.
+        """
+        ready = [f"ready/{self.connection}/{rank}" for rank in range(1, self.size)]
+        try:
+            if self.rank:
+                self.store.set(ready[self.rank - 1], "")
+            else:
+                self.store.set(f"next/{self.connection}", "again")
+                self.store.wait(ready, timedelta(seconds=START))
+        except RuntimeError as error:
+            self.closed = True
+            raise RunError(ENDED.format(self.size)) from error
+        self.connection += 1
+        self._connect()
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -144,9 +189,9 @@ class Group(Ranks):
             yield
         except RuntimeError as error:
             self.failed = True
-            reason = ""
+            reason, key = "", f"error/{self.connection}"
             with contextlib.suppress(RuntimeError):
-                reason = f" ({self.store.get('error').decode()})" if self.store.check(["error"]) else ""
+                reason = f" ({self.store.get(key).decode()})" if self.store.check([key]) else ""
             raise RunError(
                 f"one of the {self.size} ranks ended, or did not respond within runtime.rank_timeout={self.minutes:g} "
                 f"minutes{reason}; re-run the same command to resume"
@@ -246,21 +291,33 @@ class Group(Ranks):
 
     def follow(self) -> None:
         """Execute rank 0's operations until it ends, then end this process."""
+        code = 1
+        with contextlib.suppress(BaseException):
+            while not self._followed():
+                self._disconnect()
+                if not self._continues():
+                    break
+                self.reconnect()
+            code = 0
+        # End immediately: the other ranks notice that the connections are closed.
+        os._exit(code)
+
+    def _followed(self) -> bool:
+        """Execute rank 0's operations; return False if one failed."""
         from xclrun.run import thaw
         from xclrun.store.rundir import RunDirectory
         from xclrun.train.execute import set_threads
         from xclrun.train.progress import Listener
         from xclrun.train.workbench import Workbench
 
-        code = 0
+        bench: Workbench | None = None
         try:
-            bench: Workbench | None = None
             while True:
                 received: list[Any] = [None]
                 with self._explained():
                     dist.broadcast_object_list(received, 0, self.operations)
                 if received[0] is None:
-                    break
+                    return True
                 name, arguments = received[0]
                 with contextlib.suppress(Stopped):
                     if name == "begin":
@@ -271,12 +328,26 @@ class Group(Ranks):
                     else:
                         getattr(bench, name)(*arguments)
         except BaseException as error:
-            code = 1
             if not self.failed:
                 with contextlib.suppress(RuntimeError):
-                    self.store.set("error", f"rank {self.rank}: {told(error)}")
-        # End immediately: the other ranks notice that the connections are closed.
-        os._exit(code)
+                    self.store.set(f"error/{self.connection}", f"rank {self.rank}: {told(error)}")
+            return False
+
+    def _continues(self) -> bool:
+        """Wait until rank 0 connects again or ends; return whether it connects."""
+        if not self.launched:
+            return False
+        key = f"next/{self.connection}"
+        # If rank 0 dies, the launcher ends this process, or the store does not answer.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.store.wait([key], IDLE)
+        _ignore_signals()
+        return bool(self.store.get(key) == b"again")
+
+    def abandon(self) -> None:
+        self._disconnect()
+        if not self.launched:
+            self.close()
 
     def close(self) -> None:
         if self.process != os.getpid() or self.closed:
@@ -285,11 +356,11 @@ class Group(Ranks):
         for process in self.processes if self.failed else ():
             process.kill()
         with contextlib.suppress(RunError, RuntimeError):
-            if not self.failed:
+            if self.launched and self.failed:
+                self.store.set(f"next/{self.connection}", "end")
+            elif not self.failed:
                 self._send(None)
-            # A group that is still referenced keeps its threads, which can abort the interpreter's exit.
-            del self.operations
-            dist.destroy_process_group()
+        self._disconnect()
         for process in self.processes:
             process.join(END)
             if process.is_alive():
@@ -333,16 +404,18 @@ def ranks_of(run: Run) -> Ranks:
     """Return the ranks for a run, started if necessary.
 
     Raises:
-        UsageError: the machine has too few GPUs, or the ranks that a launcher started do not match the settings.
-        RunError: the other ranks did not start.
+        UsageError: the machine has too few GPUs, or a worker process cannot use the ranks that a launcher started.
+        RunError: the other ranks did not start, or ended.
     """
     global _group
     runtime = run.config.runtime
     if (launched := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
-        if runtime.devices not in (1, launched):
-            raise UsageError(f"runtime.devices={runtime.devices}: the launcher started {launched} ranks; omit it")
         if _group is None or _group.process != os.getpid():
             raise UsageError(f"a launcher started {launched} ranks: use hydra.launcher.n=1, or start no ranks")
+        if _group.closed:
+            raise RunError(ENDED.format(_group.size))
+        if _group.failed:
+            _group.reconnect()
         return _group
     if _group is not None and _group.process == os.getpid() and not _group.closed:
         if (_group.size, _group.minutes, _group.failed) == (runtime.devices, runtime.rank_timeout, False):
@@ -369,7 +442,7 @@ def _started(size: int, minutes: float) -> Group:
         waited = 0.0
         while not store.check([f"started/{rank}" for rank in range(1, size)]):
             if waited > START or not all(process.is_alive() for process in context.processes):
-                raise RunError(f"runtime.devices={size}: the other ranks did not start")
+                raise RunError(f"runtime.devices={size}: the other ranks did not start; re-run the same command")
             waited += 0.1
             context.processes[0].join(0.1)
         group = Group(0, size, store, local=0, on_machine=size, minutes=minutes, processes=context.processes)
@@ -409,6 +482,7 @@ def join_launched() -> None:
         local=local,
         on_machine=on_machine,
         minutes=Ranks.minutes,
+        launched=True,
     )
     if rank:
         _group.follow()

@@ -1,4 +1,4 @@
-"""A job on the cluster: it executes the runs of its pack like a local worker.
+"""A job on the cluster: it executes the runs of its pack like a local worker. Its tasks train each run together.
 
 After a signal (preemption, time limit) a checkpoint is saved at the next step and Submitit requeues the job, as long as
 its attempts make progress. If a run fails, the job fails after the other runs of its pack.
@@ -73,6 +73,10 @@ class PackJob:
 
         files, errors = PackFiles(self.path), {}
         pack, host = files.read(), os.uname().nodename
+        try:
+            _join_tasks()
+        except RunError as error:
+            return dict.fromkeys(pack.runs, str(error))
         os.environ["XCLRUN_JOB"] = job = slurm.this_job() or f"{host}:{os.getpid()}"
         line(f"xclrun: job {job} on {host}")
         for run_id in dict.fromkeys([*pack.runs, *(run for run, _ in pack.stages)]):
@@ -112,6 +116,17 @@ class PackJob:
         errors = {run.id: reason for run in self.runs if not run.directory.finished}
         files.add_event("ended", errors=errors, position=now)
         return None
+
+
+def _join_tasks() -> None:
+    """Connect the tasks of a job with several (``hydra.launcher.tasks_per_node``); only the first one returns."""
+    if int(os.environ.get("SLURM_NTASKS", "1")) > 1:
+        from submitit.helpers import TorchDistributedEnvironment
+
+        from xclrun.train.ranks import join_launched
+
+        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+        join_launched()
 
 
 def main(arguments: Sequence[str]) -> int:

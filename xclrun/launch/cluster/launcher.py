@@ -23,6 +23,7 @@ from xclrun.launch.forecast import Costs
 from xclrun.launch.status import render_counts, sweep_status, wait_until_calm
 from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.run import Run, freeze
+from xclrun.run.checks import check_ranks
 
 # Seconds between two checks of a sweep with ``wait``.
 LOOK = 2.0
@@ -39,6 +40,8 @@ class Slurm(Launcher):
     constraint: str | None = None
     gres: str | None = None
     gpus_per_node: int | None = None
+    nodes: int = 1
+    tasks_per_node: int = 1
     cpus_per_task: int | None = None
     mem: str | None = None
     time: int = 60
@@ -57,7 +60,16 @@ class Slurm(Launcher):
     def check(self) -> None:
         if self.cluster not in ("slurm", "debug"):
             raise UsageError(f"hydra.launcher.cluster={self.cluster}: unknown; Known: debug, slurm")
-        for key in ("time", "array_parallelism", "max_array", "pack", "pack_minutes", "signal_delay"):
+        for key in (
+            "nodes",
+            "tasks_per_node",
+            "time",
+            "array_parallelism",
+            "max_array",
+            "pack",
+            "pack_minutes",
+            "signal_delay",
+        ):
             value = getattr(self, key)
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and value > 0):
@@ -75,6 +87,16 @@ class Slurm(Launcher):
             require("submitit", "hydra/launcher=slurm needs Submitit", "slurm")
             if shutil.which("srun") is None:
                 raise UsageError("hydra/launcher=slurm: srun is not installed; use a login node of the cluster")
+
+    @property
+    def tasks(self) -> int:
+        """The number of processes that train a run of a job together; 1 in place."""
+        return self.nodes * self.tasks_per_node if self.cluster == "slurm" else 1
+
+    def check_runs(self, runs: Sequence[Run]) -> None:
+        if self.tasks > 1:
+            for run in runs:
+                check_ranks(run.config, run.strategy(), self.tasks)
 
     @property
     def waits(self) -> bool:
@@ -164,6 +186,7 @@ class Slurm(Launcher):
         names = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "cpus_per_task", "mem", "time")
         return {
             **{name: getattr(self, name) for name in names if getattr(self, name) is not None},
+            **({"nodes": self.nodes, "tasks_per_node": self.tasks_per_node} if self.tasks > 1 else {}),
             **({"dependency": f"afterany:{':'.join(after)}"} if after else {}),
             "job_name": f"xclrun-{sweep}",
             "array_parallelism": self.array_parallelism,
