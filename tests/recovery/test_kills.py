@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +21,7 @@ from xclrun.launch import selftest
 from xclrun.launch.selftest import Outcome
 from xclrun.strategy import STRATEGIES, strategy_class
 
-from .commands import XCLRUN
+from .commands import XCLRUN, predictions, small, wait_for, whole
 
 
 def _selftest(*arguments: str) -> dict[str, tuple[int, str]]:
@@ -204,3 +207,62 @@ def test_an_average_that_was_killed_inside_writes_is_made_when_it_is_given_again
     assert result["problems"] == []
     assert [name.rpartition("-")[0] for name in result["files"]] == ["all-hop-1", "all-hop-2"]
     assert result["killed"] == -(-sum(result["places"].values()) // 3) > 5
+
+
+def _ranks_of(process: int) -> list[int]:
+    """Return the other ranks that a process has started."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    commands = {int(child): Path(f"/proc/{child}/cmdline") for child in children}
+    return [child for child, path in commands.items() if path.exists() and "spawn_main" in path.read_text()]
+
+
+def _alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.full
+def test_any_of_three_ranks_is_killed_at_random_instants(
+    start: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """The run ends with one line and a nonzero exit code, no rank survives, and the resumed run has the same files."""
+    generator, kills, wanted = random.Random("ranks"), 0, 20 if THOROUGH else 4
+    # Each step saves a checkpoint.
+    sweep = small(
+        "strategy=derpp", "order=[en,de]", "trainer.epochs=4", "trainer.batch_size=2",
+        "trainer.gradient_accumulation=3",
+        "trainer.checkpoint_minutes=0.0001", "runtime.devices=3", "runtime.rank_timeout=1",
+    )  # fmt: skip
+    expected, outputs = undisturbed(sweep), tmp_path / "0"
+    seconds = 3.0
+    while kills < wanted:
+        process = start(*sweep, f"paths.outputs={outputs}")
+        others = wait_for(lambda p=process: len(found := _ranks_of(p.pid)) == 2 and found, 120)
+        began, waited = time.monotonic(), generator.random() * seconds
+        rank = generator.randrange(3)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(waited)
+        if process.poll() is None:
+            os.kill([process.pid, *others][rank], signal.SIGKILL)
+        output, _ = process.communicate(timeout=200)
+        wait_for(lambda ranks=others: not any(map(_alive, ranks)))
+        if process.returncode == 0:
+            seconds = time.monotonic() - began
+            assert predictions(outputs) == expected
+            assert whole(outputs, killed=True)
+            outputs = tmp_path / str(kills)
+            continue
+        kills += 1
+        if rank == 0:
+            assert process.returncode == -signal.SIGKILL
+        else:
+            assert process.returncode == 1, output
+            lines = [line for line in output.splitlines() if "re-run the same command" in line and "ranks" in line]
+            assert len(lines) == 1, output
+            assert "Traceback" not in output
+    process = start(*sweep, f"paths.outputs={outputs}")
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert predictions(outputs) == expected
