@@ -31,7 +31,7 @@ from xclrun.report.inference import MIXED, MIXED_NOTE, Inference, p_text
 from xclrun.report.latex import latex
 from xclrun.report.page import table_html
 from xclrun.report.part import Part, make_block
-from xclrun.report.parts.budgets import budget_table
+from xclrun.report.parts.budgets import budget_table, pareto_figure, pareto_front
 from xclrun.report.parts.confusions import confusion_figure, confusions
 from xclrun.report.parts.curves import score_matrices
 from xclrun.report.parts.significance import bootstrap_table, significance
@@ -528,3 +528,40 @@ def test_unequal_budgets_are_marked() -> None:
     assert rows["er"]["time (min)"] == "–"
     assert rows["naive"]["time (min)"] == "1.0"
     assert (rows["naive"]["trials"], rows["er"]["trials"]) == ("1", "2 ≠")
+
+
+def test_the_pareto_figure_draws_final_performance_by_cost() -> None:
+    """Merged models cost what training their sources cost; the front is over ranked strategies alone."""
+    names = {"naive": 10.0, "er": 30.0, "agem": 40.0, "merge": 0.0, "multilingual": 5.0, "lang_spec_ft": 12.0}
+    runs = []
+    for record in study(tuple(names), ("h2l",), (1,)):
+        costs = {
+            "parameters": 1e6,
+            "memory": 4e3 if record.strategy == "er" else 0.0,
+            "seconds": 60 * names[record.strategy],
+        }
+        source = next((r.run_id for r in runs if r.strategy == "naive"), "") if record.strategy == "merge" else ""
+        runs.append(dataclasses.replace(record, costs=costs, merged_from=source))
+    (comparison,) = comparisons(runs)
+    summary = Summary(summarise(comparison.runs), comparison)
+    figure = pareto_figure(summary, "intent_accuracy")
+    assert figure is not None
+    drawn = [{line.get_gid().split(":")[1]: line for line in axes.lines if line.get_gid()} for axes in figure.axes]
+    assert {label: line.get_xdata()[0] for label, line in drawn[2].items()} == names | {"merge": 10.0}
+    assert drawn[0]["er"].get_xdata()[0] == 4
+    for label, line in drawn[1].items():
+        assert line.get_ydata()[0] == pytest.approx(100 * summary.value(label, "intent_accuracy", "FP"))
+    front = [line for line in figure.axes[2].lines if not line.get_gid()]
+    ranked = [(line.get_xdata()[0], line.get_ydata()[0]) for k, line in drawn[2].items() if summary.is_ranked(k)]
+    assert len(ranked) == 4
+    assert list(map(tuple, front[0].get_xydata())) == pareto_front(ranked)
+    # Without its source in the report, the time of a merge is unknown.
+    alone = [run for run in runs if run.strategy != "naive"]
+    (comparison,) = comparisons(alone)
+    figure = pareto_figure(Summary(summarise(comparison.runs), comparison), "intent_accuracy")
+    assert figure is None, "four strategies have all costs"
+
+
+def test_the_pareto_front_leaves_out_what_costs_more_and_scores_no_higher() -> None:
+    points = [(1.0, 50.0), (2.0, 50.0), (2.0, 60.0), (3.0, 55.0), (4.0, 70.0), (4.0, 65.0), (0.0, 40.0)]
+    assert pareto_front(points) == [(0.0, 40.0), (1.0, 50.0), (2.0, 60.0), (4.0, 70.0)]

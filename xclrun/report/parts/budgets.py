@@ -1,17 +1,23 @@
-"""Budgets of strategies, with marks for unequal ones, which make a comparison unfair."""
+"""Budgets of strategies, with marks for unequal ones, which make a comparison unfair, and performance by cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison
 from xclrun.analysis.record import RunRecord
-from xclrun.report.part import Item, part
+from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
-from xclrun.report.summary import ruled
+from xclrun.report.style import GREY, colour, legend, marker, panel_grid, places, plain, tip, titled
+from xclrun.report.summary import Summary, ruled
 from xclrun.report.tables import Cell, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Column → (its name in `xclrun.analysis.record.COSTS`, unit, divisor, digits).
 COLUMNS = {
@@ -25,6 +31,10 @@ COLUMNS = {
 }
 
 
+# Columns in the panels of the Pareto figure; it is drawn with at least `FEWEST` strategies.
+PANELS = ("memory", "parameters", "time")
+FEWEST = 5
+
 # Columns of training, which is ``none`` for merged models.
 TRAINING = ("trained per hop", "steps", "examples", "tokens")
 
@@ -35,6 +45,9 @@ TOLERANCE = 0.01
 @part(StrategySection, place=110, title="Budgets")
 def budgets(section: StrategySection) -> Iterator[Item]:
     yield budget_table(section.comparison, section.shared.trials, section.inference.baseline)
+    for metric in section.comparison.metrics:
+        caption = "Final performance against memory, parameters and training time, with the Pareto front"
+        yield Plot(section.file("pareto", metric), caption, pareto_figure, section.summary, metric)
 
 
 def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:
@@ -69,6 +82,58 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
         f"≠: differs from {base_label} by more than {TOLERANCE:.0%}, so the budgets are unequal",
     )
     return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes, ruled=ruled(comparison, means))
+
+
+def pareto_figure(summary: Summary, metric: str) -> Figure | None:
+    """Draw FP by cost, a point for each strategy; the line connects the Pareto front of the ranked strategies.
+
+    The cost of merged models includes the training of the models that they were made from.
+    """
+    comparison = summary.comparison
+    labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, metric, "FP"))]
+    costs = {name: _with_sources(comparison, labels, COLUMNS[name][0]) for name in PANELS}
+    labels = [label for label in labels if all(label in cost for cost in costs.values())]
+    if len(labels) < FEWEST:
+        return None
+    figure, grid = panel_grid(len(PANELS), 3, (2.6, max(3.0, 0.17 * len(labels))), (1.9, 0.5), sharey=True)
+    for axes, name in zip(grid, PANELS, strict=True):
+        _, unit, divisor, _ = COLUMNS[name]
+        points = {k: (costs[name][k] / divisor, 100 * summary.value(k, metric, "FP")) for k in labels}
+        front = pareto_front([points[label] for label in labels if summary.is_ranked(label)])
+        axes.plot(*zip(*front, strict=True), color=GREY, linewidth=0.9, linestyle=":", zorder=0)
+        for label, k in places(labels, comparison.strategies).items():
+            (point,) = axes.plot(*points[label], marker(k), color=colour(k), markersize=7)
+            tip(point, f"{label}: {points[label][0]:,.4g} {unit}, FP {points[label][1]:.2f}")
+        axes.set_xscale("symlog" if name == "memory" else "log")
+        plain(axes, f"{name} ({unit})")
+    grid[0].set_ylabel("FP: final performance (%)", fontsize=8)
+    legend(figure, labels, comparison.strategies)
+    titled(figure, f"{summary.names}: {summary.title(metric)} by cost (top left is better; dotted: Pareto front)")
+    return figure
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the (cost, score) that no other point equals or exceeds at an equal or lower cost, by increasing cost."""
+    front: list[tuple[float, float]] = []
+    for cost, score in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not front or score > front[-1][1]:
+            front.append((cost, score))
+    return front
+
+
+def _with_sources(comparison: Comparison, labels: Sequence[str], name: str) -> Mapping[str, float]:
+    """Return label → mean cost, with that of the runs whose models are merged; without labels of unknown costs."""
+    costs = {run.run_id: run.costs[name] for run in comparison.runs if name in run.costs}
+    means = {}
+    for label in labels:
+        # Parameters and memory of the merged run are all that it needs in the end.
+        trained = [
+            [run.merged_from] if name == "seconds" and run.merged_from else [] for run in comparison.strategies[label]
+        ]
+        sources = [[run.run_id, *ids] for run, ids in zip(comparison.strategies[label], trained, strict=True)]
+        if all(run_id in costs for ids in sources for run_id in ids):
+            means[label] = float(np.mean([sum(costs[run_id] for run_id in ids) for ids in sources]))
+    return means
 
 
 def _merged(comparison: Comparison) -> Iterator[str]:
