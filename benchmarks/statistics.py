@@ -1,7 +1,7 @@
 """``python -m benchmarks.statistics``: coverage of the intervals of reports, and error rates of their tests.
 
 Simulated studies whose truth is known; the intervals and tests are those of `xclrun.analysis`. With ``--write`` the
-tables replace those in docs/statistics.md. Eleven CPU minutes; ``--studies 20`` for a quick run.
+tables and the figure replace those of docs/results/statistics.md. Eleven CPU minutes; ``--studies 20`` for a quick run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,8 +35,13 @@ from xclrun.analysis.bootstrap import (
 from xclrun.analysis.ranks import critical_difference
 from xclrun.analysis.replicates import TIE, Replicates
 from xclrun.analysis.significance import ALPHA, MIXED_ORDERS, holm, mixed_model
+from xclrun.report.style import figure_of, legend, line, plain, save, titled
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "statistics.md"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "results" / "statistics.md"
+FIGURES = DOCUMENT.with_suffix("")
 # Of what decides whether a sentence is right, the share that all models have in common.
 COMMON = 0.7
 KINDS = tuple(INTERVALS)
@@ -384,11 +390,35 @@ def _share(value: float, name: str) -> str:
     return f"**{text}**" if value > LIMIT and not name.startswith("(") else text
 
 
+def documented(name: str, text: str) -> list[dict[str, str]]:
+    """Return the rows of a table of the document, column → cell."""
+    table = text.partition(f"<!-- {name} -->\n")[2].partition("\n<!-- end")[0]
+    header, _, *rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def power_figure(text: str) -> Figure:
+    """Draw the power of the primary comparisons with equal standard deviations, from the document's table."""
+    figure = figure_of(5, 3)
+    axes = figure.subplots()
+    groups = itertools.groupby(documented("power", text), lambda row: f"{row['strategies']} strategies")
+    names = []
+    for k, (name, rows) in enumerate(groups):
+        points = [(int(row["orders"]), float(row["primary comparisons"].split()[0])) for row in rows]
+        line(axes, *zip(*points, strict=True), k, name)
+        names.append(name)
+    plain(axes, "orders", "share of studies")
+    axes.set(xticks=[2, 3, 6], ylim=(0, 1))
+    legend(figure, names, names)
+    titled(figure, "Power for a difference of three standard deviations")
+    return figure
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables, or write them into the document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.statistics", description=__doc__)
     parser.add_argument("--studies", type=int, default=150, help="simulated for each row (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help=f"replace the tables in docs/{DOCUMENT.name}")
+    parser.add_argument("--write", action="store_true", help="replace tables and figure in docs/results")
     given = parser.parse_args(arguments)
     text = DOCUMENT.read_text(encoding="utf-8")
     tables = (
@@ -399,14 +429,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     for name, table in tables:
         lines = []
-        for line in table(given.studies):
-            print(line, flush=True)
-            lines.append(line)
+        for row in table(given.studies):
+            print(row, flush=True)
+            lines.append(row)
         begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
         before, _, rest = text.partition(begin)
         text = before + begin + "\n".join(lines) + end + rest.partition(end)[2]
     if given.write:
         DOCUMENT.write_text(text, encoding="utf-8")
+        FIGURES.mkdir(exist_ok=True)
+        save(power_figure(text), FIGURES, "power")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Small versions of `benchmarks.statistics`, and consistency of the tables of docs/statistics.md."""
+"""Small versions of `benchmarks.statistics`, and consistency of the tables of docs/results/statistics.md."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ def test_the_percentile_interval_of_forgetting_misses_the_value(monkeypatch: pyt
 
 
 def documented(name: str) -> list[dict[str, str]]:
-    """Return the rows of a table of docs/statistics.md."""
-    text = DOCUMENT.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")[2].partition("\n<!-- end")[0]
-    header, _, *rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    return [dict(zip(header, row, strict=True)) for row in rows]
+    return statistics.documented(name, DOCUMENT.read_text(encoding="utf-8"))
 
 
 def test_default_intervals_are_those_that_the_documented_simulation_chooses() -> None:
