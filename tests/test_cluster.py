@@ -290,8 +290,10 @@ def test_what_slurm_is_asked_for(say: Say, xclrun: Callable[..., tuple[int, str]
     folder = say(sbatch="Submitted batch job 77\n", scontrol="MaxArraySize = 3\n", squeue="")
     outputs = tmp_path / "outputs"
     command = ["strategy=naive,er", "seed=1,2", *SMALL, "hydra/launcher=slurm", f"paths.outputs={outputs}", "-m"]
+    # A micro-batch for each task.
+    command.insert(0, "trainer.gradient_accumulation=4")
     options = ["partition=gpu", "gres=gpu:1", "mem=16G", "time=90", "array_parallelism=2", "setup=[module load cuda]"]
-    options += ["account=lab", "qos=long", "constraint=a100", "cpus_per_task=4"]
+    options += ["account=lab", "qos=long", "constraint=a100", "cpus_per_task=4", "nodes=2", "tasks_per_node=2"]
     options += ["python='apptainer exec --nv \"/a b/x.sif\" python'"]
     settings = [*(f"hydra.launcher.{text}" for text in options), "+hydra.launcher.options.exclude=node7"]
     code, output = xclrun(*command, *settings)
@@ -305,6 +307,7 @@ def test_what_slurm_is_asked_for(say: Say, xclrun: Callable[..., tuple[int, str]
         for option in (
             "--partition=gpu", "--gres=gpu:1", "--mem=16G", "--time=90", "--account=lab", "--qos=long",
             "--constraint=a100", "--cpus-per-task=4", "--exclude=node7", "--requeue", "--signal=USR2@120",
+            "--nodes=2", "--ntasks-per-node=2",
         ):  # fmt: skip
             assert f"#SBATCH {option}\n" in script
         assert "\nmodule load cuda\n" in script
@@ -514,30 +517,49 @@ def test_a_job_that_slurm_killed_is_lost_though_its_heartbeat_is_young(
 
 
 @pytest.mark.parametrize(
-    ("launcher", "runs", "gpus", "places"),
+    ("launcher", "runs", "gpus", "devices", "places"),
     [
-        (Local(n=3, per_gpu=2), 9, "01", ["0", "1", "0"]),
-        (Local(n=9, per_gpu=2), 3, "01", ["0", "1", "0"]),
-        (Local(n=9, per_gpu=2), 9, "01", ["0", "1", "0", "1"]),
-        (Local(n=9), 9, "01", ["0", "1"]),
-        (Local(n=2), 9, "", [None, None]),
+        (Local(n=3, per_gpu=2), 9, "01", 1, ["0", "1", "0"]),
+        (Local(n=9, per_gpu=2), 3, "01", 1, ["0", "1", "0"]),
+        (Local(n=9, per_gpu=2), 9, "01", 1, ["0", "1", "0", "1"]),
+        (Local(n=9), 9, "01", 1, ["0", "1"]),
+        (Local(n=2), 9, "", 1, [None, None]),
+        # Each worker gets the GPUs of one run; a remainder is not used.
+        (Local(n=9), 9, "01234", 2, ["0,1", "2,3"]),
+        (Local(n=3, per_gpu=2), 9, "0123", 2, ["0,1", "2,3", "0,1"]),
+        (Local(n=2), 9, "", 2, [None, None]),
     ],
 )
-def test_gpus_are_assigned_in_turn(launcher: Local, runs: int, gpus: str, places: list[str | None]) -> None:
-    assert launcher.places(runs, list(gpus)) == places
+def test_gpus_are_assigned_in_turn(
+    launcher: Local, runs: int, gpus: str, devices: int, places: list[str | None]
+) -> None:
+    assert launcher.places(runs, list(gpus), devices) == places
+
+
+PARTS = ("trainer.gradient_accumulation=4", "trainer.batch_size=1")
 
 
 @pytest.mark.parametrize(
-    ("gpus", "n", "runs", "hint"), [(8, 1, 9, 8), (8, 1, 3, 3), (2, 2, 9, None), (2, 1, 1, None), (1, 1, 9, None)]
+    ("gpus", "devices", "n", "runs", "hint"),
+    [
+        (8, 1, 1, 9, 8),
+        (8, 1, 1, 3, 3),
+        (2, 1, 2, 9, None),
+        (2, 1, 1, 1, None),
+        (1, 1, 1, 9, None),
+        (8, 4, 1, 9, 2),
+        (7, 4, 1, 9, None),
+    ],
 )
 def test_gpus_that_a_sweep_leaves_idle_are_reported_with_the_key_that_uses_them(
-    gpus: int, n: int, runs: int, hint: int | None, make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    gpus: int, devices: int, n: int, runs: int, hint: int | None, make_run: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
     for name in ("work", "work_in_processes", "conclude"):
         monkeypatch.setattr(local, name, lambda *given: None)
-    planned = tuple(make_run("runtime.device=auto", f"seed={seed}") for seed in range(runs))
+    settings = ("runtime.device=auto", f"runtime.devices={devices}", *PARTS)
+    planned = tuple(make_run(*settings, f"seed={seed}") for seed in range(runs))
     Local(n=n).do(Sweep("x", "xclrun", planned), planned)
     message = " ".join(capsys.readouterr().err.split())
     assert (f"{gpus} GPUs are visible" in message) is (f"hydra.launcher.n={hint}" in message) is (hint is not None)
@@ -558,6 +580,24 @@ def test_the_gpus_of_workers(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert launcher.gpus_of([make_run(f"runtime.device={device}")]) == expected
+
+
+def test_more_devices_than_gpus_are_refused_at_the_start(make_run: Callable[..., Run]) -> None:
+    run = make_run("runtime.device=auto", "runtime.devices=4", *PARTS)
+    with pytest.raises(UsageError, match=r"^runtime\.devices=4: number of GPUs is 2; use at most 2$"):
+        Local(n=2, gpus=[3, 5]).check_runs([run])
+    Local(gpus=[0, 1, 2, 3]).check_runs([run])
+
+
+def test_tasks_of_a_job_need_as_many_parts(make_run: Callable[..., Run]) -> None:
+    launcher = Slurm(nodes=2, tasks_per_node=2)
+    launcher.check_runs([make_run(*PARTS)])
+    with pytest.raises(UsageError, match=r"^4 processes of a launcher, trainer\.gradient_accumulation=1: "):
+        launcher.check_runs([make_run()])
+    with pytest.raises(UsageError, match=r"^runtime\.devices=2: the launcher starts 4 processes; omit it$"):
+        launcher.check_runs([make_run("runtime.devices=2", *PARTS)])
+    # In place, a job has one process.
+    Slurm(cluster="debug", tasks_per_node=2).check_runs([make_run()])
 
 
 @pytest.mark.full

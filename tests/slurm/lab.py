@@ -96,7 +96,7 @@ class Lab:
     def training(self, outputs: Path) -> str:
         """Wait until a job trains; return its id."""
         wait_for(lambda: "RUNNING" in self.jobs(outputs).values(), 60)
-        wait_for(lambda: list(outputs.glob("runs/*/progress.json")), 60)
+        wait_for(lambda: list(outputs.glob("runs/*/progress.json")), 200)
         return next(job for job, state in self.jobs(outputs).items() if state == "RUNNING")
 
     def worker(self, outputs: Path) -> int:

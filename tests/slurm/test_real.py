@@ -85,9 +85,10 @@ def _requeue(lab: Lab, job: str) -> None:
     lab.call("scontrol", "requeue", job)
 
 
-def test_a_run_on_two_devices_is_requeued_and_finishes(lab: Lab, tmp_path: Path) -> None:
-    parts = ("trainer.batch_size=2", "trainer.gradient_accumulation=2", "runtime.devices=2")
-    lab.submit(tmp_path, *LONG, "strategy=er", "order=[en,de]", *parts)
+@pytest.mark.parametrize("ranks", ["runtime.devices=2", "hydra.launcher.tasks_per_node=2"])
+def test_a_run_with_two_ranks_is_requeued_and_finishes(lab: Lab, tmp_path: Path, ranks: str) -> None:
+    parts = ("trainer.batch_size=2", "trainer.gradient_accumulation=2")
+    lab.submit(tmp_path, *LONG, "strategy=er", "order=[en,de]", *parts, ranks)
     _interrupt(lab, lab.training(tmp_path))
     [run] = lab.wait(tmp_path, "finished", "failed", "lost")
     assert run.state == "finished", log_of(tmp_path)

@@ -186,7 +186,7 @@ class Slurm(Launcher):
         names = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "cpus_per_task", "mem", "time")
         return {
             **{name: getattr(self, name) for name in names if getattr(self, name) is not None},
-            **({"nodes": self.nodes, "tasks_per_node": self.tasks_per_node} if self.tasks > 1 else {}),
+            **({"nodes": self.nodes, "ntasks_per_node": self.tasks_per_node} if self.tasks > 1 else {}),
             **({"dependency": f"afterany:{':'.join(after)}"} if after else {}),
             "job_name": f"xclrun-{sweep}",
             "array_parallelism": self.array_parallelism,
