@@ -70,7 +70,9 @@ def test_the_cost_of_a_merge_is_that_of_nothing_trained(
     table = budget_table(comparison, {})
     rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert rows["merge"]["steps"].startswith("none")
-    assert "merge: no training; merges the trained models of lang_spec_ft, whose" in " ".join(table.notes)
+    assert "no training: the models of lang_spec_ft are merged; their budget is not included (merge)" in " ".join(
+        table.notes
+    )
 
 
 @pytest.mark.parametrize(

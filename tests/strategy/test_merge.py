@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from torch import Tensor
 
 from xclrun.core.errors import UsageError
 from xclrun.run import Run
+from xclrun.store.tensors import load_tensors
 from xclrun.strategy.shared import merging
 from xclrun.strategy.shared.fisher import diagonal_fisher
 from xclrun.train.encodings import encodings
+from xclrun.train.export import export
 
 from .real import graph, untrained, weights
 
@@ -226,6 +229,15 @@ def test_regmean_of_a_run(alpha: float, finished: Make) -> None:
     torch.testing.assert_close(found[f"{name}.weight"], torch.linalg.solve(G, GW).T.float(), rtol=1e-3, atol=1e-5)
     bias = sum(weights(run, hop)[f"{name}.bias"] for hop in (1, 2)) / 2
     torch.testing.assert_close(found[f"{name}.bias"], bias)
+
+
+def test_an_export_is_of_the_merge(finished: Make, tmp_path: Path) -> None:
+    """The weights of the models, which are in the strategy's state, are loaded too."""
+    run = finished("strategy=merge", "strategy.method=fisher", "strategy.start=previous", "trainer.epochs=1")
+    export(run, 2, None, tmp_path / "export")
+    found, wanted = load_tensors(tmp_path / "export" / "heads.safetensors"), served(run, 2)
+    for name, tensor in found.items():
+        assert torch.equal(tensor, wanted[name])
 
 
 def test_each_hop_can_start_from_the_merge(finished: Make) -> None:

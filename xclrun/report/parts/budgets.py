@@ -139,9 +139,12 @@ def _with_sources(comparison: Comparison, labels: Sequence[str], name: str) -> M
 def _merged(comparison: Comparison) -> Iterator[str]:
     """Explain the budgets of strategies that merge the models of other runs."""
     label_of = {run.run_id: label for label, runs in comparison.strategies.items() for run in runs}
+    merges: dict[str, list[str]] = {}
     for label, runs in comparison.strategies.items():
         if names := dict.fromkeys(label_of.get(run.merged_from, run.merged_from) for run in runs if run.merged_from):
-            yield f"{label}: no training; merges the trained models of {', '.join(names)}, whose budget is not included"
+            merges.setdefault(", ".join(names), []).append(label)
+    for source, labels in merges.items():
+        yield f"no training: the models of {source} are merged; their budget is not included ({', '.join(labels)})"
 
 
 def _mean(runs: Sequence[RunRecord], name: str) -> float:
