@@ -89,6 +89,8 @@ def pareto_figure(summary: Summary, metric: str) -> Figure | None:
 
     The cost of merged models includes the training of the models that they were made from.
     """
+    from matplotlib.ticker import LogLocator
+
     comparison = summary.comparison
     labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, metric, "FP"))]
     costs = {name: _with_sources(comparison, labels, COLUMNS[name][0]) for name in PANELS}
@@ -104,7 +106,13 @@ def pareto_figure(summary: Summary, metric: str) -> Figure | None:
         for label, k in places(labels, comparison.strategies).items():
             (point,) = axes.plot(*points[label], marker(k), color=colour(k), markersize=7)
             tip(point, f"{label}: {points[label][0]:,.4g} {unit}, FP {points[label][1]:.2f}")
+        # Without memory: 0.
         axes.set_xscale("symlog" if name == "memory" else "log")
+        if name != "memory":
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        # As text, since SVG files keep text that is not mathematical.
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.xaxis.set_minor_formatter("")
         plain(axes, f"{name} ({unit})")
     grid[0].set_ylabel("FP: final performance (%)", fontsize=8)
     legend(figure, labels, comparison.strategies)
