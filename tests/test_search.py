@@ -363,7 +363,7 @@ def test_a_search_killed_for_real_goes_on_and_its_report_shows_the_chosen_settin
         if seen == 1:
             code, printed = xclrun("report", "found", "--outputs", str(outputs["killed"]), "--from-runs")
             assert code == 2
-            assert "found is a search that has made 0 of 3 trials; test scores are shown when it has chosen" in printed
+            assert "found is a search with 0 of 3 trials; test scores are hidden until it has finished" in printed
     assert kills == 2
     process = start(outputs["killed"])
     output = process.communicate()[0]

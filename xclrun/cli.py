@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _report(RunError(f"{told(end)}: a plug-in must not end the process"))
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     except KeyboardInterrupt:
-        print("\nxclrun: interrupted; the same command goes on from here", file=sys.stderr)
+        print("\nxclrun: interrupted; re-run the same command to resume", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader went away, as in `xclrun report | head`.
@@ -218,7 +218,7 @@ def _report(error: BaseException) -> int:
         return shown.exit_code
     if type(error).__name__ == "Stopped":
         saved = "at once" if getattr(error, "at_once", False) else "a checkpoint is saved"
-        print(f"\nxclrun: stopped by {error}; {saved}: the same command goes on from there", file=sys.stderr)
+        print(f"\nxclrun: stopped by {error}; {saved}; re-run the same command to resume", file=sys.stderr)
         return 128 + getattr(error, "number", 0)
     what = redact(" ".join(str(error).split()))
     where = f"in {place}; XCLRUN_DEBUG=1 shows more" if (place := raised_in(error)) else "XCLRUN_DEBUG=1 shows where"

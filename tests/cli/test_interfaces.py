@@ -237,7 +237,7 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
     cut = "no finished runs in the last sweep, cut: 1 interrupted; `xclrun report NAME` is of another"
     assert (report().code, report().line[: len(cut)]) == (2, cut)
     runs[:] = runs[-1:]
-    assert report("cut").line.endswith("in cut: 1 interrupted; its command goes on from there: xclrun cut")
+    assert report("cut").line.endswith("in cut: 1 interrupted; re-run its command to resume: xclrun cut")
 
 
 def test_a_sweep_is_called_as_its_command_says(xclrun: Callable[..., Told], here: Path) -> None:

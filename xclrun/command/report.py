@@ -316,7 +316,7 @@ def _chosen(
             raise UsageError(
                 f"{what}; `xclrun report NAME` is of another (`xclrun status all` names them), --all of everything"
             )
-        raise UsageError(f"{what}; its command goes on from there: {sweep['command']}")
+        raise UsageError(f"{what}; re-run its command to resume: {sweep['command']}")
     choice = None
     if select_on is not None and finished:
         begun = {record.run_id for record in pool}
@@ -363,8 +363,8 @@ def _search(sweep: Sweep | None) -> list[str] | None:
         return None
     if not search["ended"]:
         raise UsageError(
-            f"{sweep['name']} is a search that has made {search['made']} of {search['trials']} trials; test scores are "
-            f"shown when it has chosen: its command goes on from there: {sweep['command']}"
+            f"{sweep['name']} is a search with {search['made']} of {search['trials']} trials; test scores are hidden "
+            f"until it has finished; re-run its command to resume: {sweep['command']}"
         )
     return [search["objective"], ",".join(search["keys"])]
 
@@ -384,7 +384,7 @@ def _choice(records: Sequence[RunRecord], absent: Sequence[str], what: str, keys
         count = f"{len(absent)} of the sweep's runs {'has' if len(absent) == 1 else 'have'}"
         raise UsageError(
             f"--select-on {what} {keys}: {count} not begun, or cannot be read ({absent[0]}); settings are compared "
-            "when all have finished: the sweep's command goes on from there"
+            "when all runs have finished; re-run the sweep's command"
         )
     return choose(records, names, what)
 
