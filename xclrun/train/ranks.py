@@ -43,13 +43,13 @@ from xclrun.train.stop import SIGNALS, StopFlag, Stopped
 if TYPE_CHECKING:
     from xclrun.run import Run
 
-# Gradients are summed in buckets of this many numbers; a larger gradient is a bucket by itself.
-BUCKET = 2**22
+# Gradients of at least `LARGE` numbers are summed in place; smaller ones are copied into buckets of `BUCKET` numbers.
+BUCKET, LARGE = 2**22, 2**17
 # Time limit for rank 0's next operation; long, because rank 0 may wait for another process. If rank 0 ends, the other
 # ranks notice it.
 IDLE = timedelta(days=30)
-# Seconds for the other ranks to start, and to end.
-START, END = 300.0, 10.0
+# Seconds for the other ranks to start, to find rank 0's store, and to end.
+START, FIND, END = 300.0, 30.0, 10.0
 ENDED = "one of the {} ranks ended during an earlier run; re-run the same command to resume"
 
 Value = TypeVar("Value")
@@ -201,28 +201,27 @@ class Group(Ranks):
         trained = [p for p in parameters if p.requires_grad]
         present = torch.tensor([p.grad is not None for p in trained], dtype=torch.uint8)
         buckets: list[list[Tensor]] = []
-        room = 0
+        large, room = [], 0
         with self._explained(), torch.no_grad():
             dist.all_reduce(present, dist.ReduceOp.MAX)
             for parameter in (p for p, on_some_rank in zip(trained, present.tolist(), strict=True) if on_some_rank):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
+                if parameter.numel() >= LARGE:
+                    parameter.grad = parameter.grad.contiguous()
+                    large.append(parameter.grad)
+                    continue
                 if not buckets or parameter.numel() > room or parameter.grad.dtype != buckets[-1][0].dtype:
                     buckets.append([])
                     room = BUCKET
                 buckets[-1].append(parameter.grad)
                 room -= parameter.numel()
-            in_place = [len(bucket) == 1 and bucket[0].is_contiguous() for bucket in buckets]
-            sums = [
-                bucket[0] if alone else torch.cat([g.flatten() for g in bucket])
-                for bucket, alone in zip(buckets, in_place, strict=True)
-            ]
-            for work in [dist.all_reduce(total, async_op=True) for total in sums]:
+            sums = [torch.cat([g.flatten() for g in bucket]) for bucket in buckets]
+            for work in [dist.all_reduce(total, async_op=True) for total in (*large, *sums)]:
                 work.wait()
-            for bucket, total, alone in zip(buckets, sums, in_place, strict=True):
-                if not alone:
-                    pieces = total.split([g.numel() for g in bucket])
-                    torch._foreach_copy_(bucket, [piece.view_as(g) for piece, g in zip(pieces, bucket, strict=True)])
+            for bucket, total in zip(buckets, sums, strict=True):
+                pieces = total.split([g.numel() for g in bucket])
+                torch._foreach_copy_(bucket, [piece.view_as(g) for piece, g in zip(pieces, bucket, strict=True)])
 
     def sum(self, values: Sequence[float]) -> Sequence[float]:
         total = torch.tensor(values, dtype=torch.float64)
@@ -457,7 +456,8 @@ def _started(size: int, minutes: float) -> Group:
 def _local_rank(index: int, size: int, port: int, minutes: float) -> None:
     _ignore_signals()
     rank = index + 1
-    store = dist.TCPStore("127.0.0.1", port, size, is_master=False)  # type: ignore[attr-defined]
+    # If rank 0 has ended, its store is gone.
+    store = dist.TCPStore("127.0.0.1", port, size, is_master=False, timeout=timedelta(seconds=FIND))  # type: ignore[attr-defined]
     store.set(f"started/{rank}", "")
     Group(rank, size, store, local=rank, on_machine=size, minutes=minutes).follow()
 
