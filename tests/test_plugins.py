@@ -35,7 +35,7 @@ PAGE = (REPOSITORY / "docs" / "plugins.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
 # What plug-ins are added to.
 REGISTRIES: tuple[Any, ...] = (
-    plugins._loaded, plugins._given, plugins._folders, STRATEGIES.registered, MEASURES, READERS,
+    plugins._loaded, plugins._files, plugins._folders, STRATEGIES.registered, MEASURES, READERS,
     TASKS, METRICS, BY_NAME, BY_SHORT,
 )  # fmt: skip
 
@@ -84,7 +84,7 @@ def plan(*overrides: str) -> Run:
 
 
 def load(*files: str) -> None:
-    plugins.load_given([argument for file in files for argument in ("--plugin", file)])
+    plugins.load_files([argument for file in files for argument in ("--plugin", file)])
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -312,7 +312,7 @@ def test_a_plugin_that_ends_the_process_while_a_command_plans(shown: Path, xclru
 def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> None:
     """In a process that has imported nothing yet, as the command has; a run would get another id there."""
     code = (
-        "from xclrun.core import plugins; plugins.load_given(['--plugin', 'flooding.py', '--plugin', 'reviews.py']); "
+        "from xclrun.core import plugins; plugins.load_files(['--plugin', 'flooding.py', '--plugin', 'reviews.py']); "
         "print(*(f'{kind}={name}' for p in plugins._loaded.values() for kind, name in p.provides))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=shown, capture_output=True, text=True, check=True)
@@ -366,7 +366,7 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
         ),
         (
             FILES["flooding.py"].replace('"flooding"', '"my flooding"'),
-            r"strategy=my flooding: a name that commands take has letters, digits and _ \. \+ - alone",
+            r"strategy=my flooding: use only letters, digits and _ \. \+ - in a name",
         ),
     ],
 )
@@ -419,7 +419,7 @@ def test_a_text_is_no_words(shown: Path, xclrun: Command) -> None:
 def test_a_pipe_is_no_plugin(tmp_path: Path, xclrun: Command) -> None:
     os.mkfifo(tmp_path / "own.py")
     code, said = xclrun("--plugin", "own.py", "plan")
-    assert (code, said) == (2, "xclrun: --plugin own.py: is a pipe, a socket or a device, and no file\n")
+    assert (code, said) == (2, "xclrun: --plugin own.py: is a pipe, a socket or a device, not a file\n")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean
-from xclrun.core.plugins import load_given, load_installed, raised_in, told
+from xclrun.core.plugins import load_files, load_installed, one_line, raised_in
 from xclrun.core.secret import redact
 from xclrun.core.terminal import set_quiet
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(arguments)
     except SystemExit as end:
         if raised_in(end):
-            return _report(RunError(f"{told(end)}: a plug-in must not end the process"))
+            return _report(RunError(f"{one_line(end)}: a plug-in must not end the process"))
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     except KeyboardInterrupt:
         print("\nxclrun: interrupted; re-run the same command to resume", file=sys.stderr)
@@ -53,7 +53,7 @@ def _dispatch(arguments: list[str]) -> int:
     from xclrun import __version__
     from xclrun import command as commands
 
-    arguments = load_given(arguments)
+    arguments = load_files(arguments)
     first = arguments[0] if arguments else "--help"
     if first in ("-h", "--help", "help"):
         print(commands.overview())

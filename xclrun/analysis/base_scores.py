@@ -366,7 +366,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 def with_metrics(sentences: Mapping[str, Sentences], metrics: MetricsOfKeys) -> dict[str, Sentences]:
     """Set the metrics of each key's task, if keys have several tasks."""
-    return {key: replace(of_key, metrics=metrics.own.get(key, ())) for key, of_key in sentences.items()}
+    return {key: replace(of_key, metrics=metrics.by_key.get(key, ())) for key, of_key in sentences.items()}
 
 
 def of_hop(table: pa.Table, metrics: MetricsOfKeys, tags: Sequence[str] | None = None) -> Scores:
@@ -387,7 +387,7 @@ def of_points(
             inside = (steps == step) & (splits == split)
             for language in map(str, np.unique(languages[inside])):
                 chosen = np.flatnonzero(inside & (languages == language))
-                cell = replace(rows.cell(ids[chosen], chosen), metrics=metrics.own.get(language, ()))
+                cell = replace(rows.cell(ids[chosen], chosen), metrics=metrics.by_key.get(language, ()))
                 by_language = scores.setdefault(int(step), {}).setdefault(str(split), {})
                 by_language[language] = _by_metric(cell, metrics.of(language))
     return scores

@@ -123,7 +123,7 @@ def render(facts: dict[str, Any]) -> str:
     lines = [f"A  {one}", f"B  {other}", ""]
     if facts["settings"]:
         rows = [(key, *map(_plain, values)) for key, values in facts["settings"].items()]
-        lines.append(table(("setting", "A", "B"), rows, left=3))
+        lines.append(table(("setting", "A", "B"), rows, text_columns=3))
     else:
         lines.append("the same settings")
     for metric, measures in facts["measures"].items():

@@ -186,7 +186,7 @@ def _matrix(facts: dict[str, Any], metric: str) -> str:
         for (hop, learnt, shared), values in zip(hops, matrix, strict=False)
     ]
     parts = _columns(["hop", "key", "", *languages], rows)
-    return "\n\n".join(table(*part, left=3) for part in parts)
+    return "\n\n".join(table(*part, text_columns=3) for part in parts)
 
 
 def _columns(head: list[str], rows: list[list[str]]) -> list[tuple[list[str], list[list[str]]]]:

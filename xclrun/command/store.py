@@ -60,7 +60,7 @@ def _list(store: StageStore, outputs: Path, as_json: bool) -> int:
         sizes[entry.kind].append(entry.bytes)
     rows = [(e.path.name[:16], e.kind, e.hop, size(e.bytes), str(e.finished), str(e.unfinished)) for e in listed]
     if rows:
-        print(table(("key", "kind", "hop", "size", "finished runs", "others"), rows, left=3))
+        print(table(("key", "kind", "hop", "size", "finished runs", "others"), rows, text_columns=3))
     for kind, of_kind in sorted(sizes.items()):
         print(f"{len(of_kind)} {kind}: {size(sum(of_kind))}")
     return 0

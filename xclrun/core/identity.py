@@ -1,14 +1,14 @@
-"""Identity of a job before anything runs: its run id, the keys of its stages, its seeds.
+"""Identity of a job: run ID, stage keys and seeds, computed before the job runs.
 
-Two names are given here, both SHA-256 hashes of everything that can change a result and of nothing else:
+IDs and keys are SHA-256 hashes of exactly the settings and data that can change a result:
 
-- the **run id** names one composed job: resolved config, content of the data, identity of the encoder, version of the
-  algorithms;
-- the **stage keys** name the training, the strategy's state and the evaluation of each hop. A key holds its parent's
-  key, so two runs have a key in common exactly if they agree on everything up to that hop, and share the work.
+- The **run ID** names one composed job: resolved config, content of the data, identity of the encoder, version of the
+  algorithms.
+- The **stage keys** name the training, the strategy's state and the evaluation of each hop. A key contains its
+  parent's key: two runs share a key, and the work, if and only if they agree on everything up to that hop.
 
-Everything random takes its seed from `derive`: a function of (seed, purpose, position) and never of what ran before,
-so a resumed or shared hop draws what an undisturbed one would. This module knows nothing of torch, files or Hydra.
+All random numbers are seeded by `derive`, a function of (seed, purpose, position) that does not depend on earlier
+computations. A resumed or shared hop therefore draws the same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from xclrun.core.task import has_answers, makes_statements
 # Version of what is computed. Raise it when a change of code can change any result: all ids and keys change with it.
 ALGORITHMS = 1
 
-# Config keys that cannot change a result, and so are not part of a run's identity. All other keys are.
-# Paths are not, but what they point to is: fingerprints represent dataset.root, for all that dataset.parts puts
-# together, and for model.path; the hashes of pretrained adapters for their folders.
-# How an order is worked out is not, but the languages that come of it are.
-# Budgets of replay are part of it where a strategy takes them over as its own settings; learning rates that suit a
-# dataset or an encoder, where a trainer does.
+# Config keys outside a run's identity: they cannot change a result, or other parts of the identity represent them:
+# - paths: by fingerprints of the files in dataset.root, dataset.parts, model.path and pretrained adapters;
+# - the computation of an order: by its languages;
+# - default replay budgets and learning rates: by the settings of the strategy or trainer that uses them.
 NOT_IDENTITY = frozenset(
     {
         "dataset.root",
@@ -70,8 +68,8 @@ NOT_IDENTITY = frozenset(
     }
 )
 
-# A key added after a release → the value that has the behavior of before. With this value the key is not part of a
-# run's identity, so that existing IDs stay the same.
+# A key added after a release → the value with the earlier behavior. With this value, the key is not part of a run's
+# identity, so existing IDs do not change.
 LATER: dict[str, Any] = {
     "evaluate.batch_tokens": None,
     "strategy.off_diagonal": 0.9,
@@ -79,7 +77,7 @@ LATER: dict[str, Any] = {
     "strategy.cosine": None,
 }
 
-# Plug-ins that a run uses (`xclrun.core.plugins.used`); without any there is no such key.
+# Plug-ins that a run uses (`xclrun.core.plugins.used`); the keys exist only with plug-ins.
 PLUGINS = ("dataset.plugins", "strategy.plugins")
 
 
@@ -90,14 +88,14 @@ def digest(content: Any) -> str:
 
 
 def derive(seed: int, purpose: str, *position: int | str) -> int:
-    """Return the seed (63 bits) of one generator: for ``purpose`` at ``position``, for example (hop, epoch)."""
+    """Return the seed (63 bits) of a random generator for ``purpose`` at ``position``, for example (hop, epoch)."""
     return int(digest([seed, purpose, *position])[:16], 16) >> 1
 
 
 def flat(
     config: Mapping[str, Any], without: Collection[str] = frozenset(), prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of nested settings, but for the keys ``without`` and what is below them."""
+    """Yield (dotted key, value) of nested settings, except for the keys ``without`` and all keys below them."""
     for key, value in config.items():
         dotted = f"{prefix}{key}"
         if dotted not in without:
@@ -106,38 +104,34 @@ def flat(
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved config (nested dict) that can change a result."""
-    # Without buckets, the settings for drawing them have no effect.
-    unused = {"dataset.buckets"} if config.get("shots") is None else set()
-    # Nor have those for making statements, where none are made.
-    unused |= set() if makes_statements(config.get("dataset", {})) else {"dataset.statements"}
-    # Nor windows, where no text is asked about.
-    unused |= set() if has_answers(config.get("dataset", {})) else {"model.windows"}
+    dataset = config.get("dataset", {})
+    has_effect = {
+        "dataset.buckets": config.get("shots") is not None,
+        "dataset.statements": makes_statements(dataset),
+        "model.windows": has_answers(dataset),
+    }
+    excluded = NOT_IDENTITY | {key for key, used in has_effect.items() if not used}
 
-    def keep(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-        kept: dict[str, Any] = {}
+    def select(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        selected: dict[str, Any] = {}
         for key, value in node.items():
             path = f"{prefix}{key}"
             if path in PLUGINS:
-                # Its hash, not where it lies.
-                kept[key] = [plugin.split()[0] for plugin in value]
-                continue
-            if path in NOT_IDENTITY | unused or (path in LATER and value == LATER[path]):
-                continue
-            if isinstance(value, Mapping):
-                kept[key] = keep(value, f"{path}.")
-            else:
-                kept[key] = value
-        return kept
+                # The hash without the location.
+                selected[key] = [plugin.split()[0] for plugin in value]
+            elif path not in excluded and not (path in LATER and value == LATER[path]):
+                selected[key] = select(value, f"{path}.") if isinstance(value, Mapping) else value
+        return selected
 
-    return keep(config, "")
+    return select(config, "")
 
 
-# How F1 of spans is computed by default: what keys say where nothing depends on it.
+# Default of ``evaluate.slot_f1``, in keys that do not depend on it.
 SPAN_MICRO = "span_micro"
 
 
 class Signed(Protocol):
-    """What a plan asks of a strategy (see `xclrun.strategy.base.Strategy`)."""
+    """The methods of a strategy that decide stage keys (see `xclrun.strategy.base.Strategy`)."""
 
     def signature(self, hop: Hop) -> dict[str, Any]: ...
 
@@ -154,12 +148,12 @@ class Signed(Protocol):
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """What of a dataset goes into ids and keys.
+    """The parts of a dataset in IDs and keys.
 
     Attributes:
         fingerprints: (language, split) → content hash.
         labels: hash of the label sets.
-        spans: whether F1 of spans is among the dataset's scores.
+        spans: whether a metric of the dataset is F1 of spans.
     """
 
     fingerprints: Mapping[tuple[str, str], str]
@@ -174,14 +168,14 @@ class DataIdentity:
 
 @dataclass(frozen=True)
 class Stage:
-    """The work of one hop inside a run, each part under its own key in the store.
+    """The stored results of one hop of a run, by their keys.
 
     Attributes:
         hop: the hop.
-        train: key of the trained weights; hop 0's names the untrained model.
-        state: key of the strategy's state after the hop, or None where the strategy keeps none.
+        train: key of the trained weights; for hop 0, of the untrained model.
+        state: key of the strategy's state after the hop; None without a state.
         evaluation: key of the predictions.
-        attention: key of the summary of attention, or None if none is asked for.
+        attention: key of the attention summary; None without ``evaluate.attention``.
     """
 
     hop: Hop
@@ -192,7 +186,7 @@ class Stage:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Keys of what is measured after the hop."""
+        """Keys of the evaluation and the attention summary."""
         return (self.evaluation,) if self.attention is None else (self.evaluation, self.attention)
 
     @property
@@ -208,23 +202,24 @@ def stages(
 
     Args:
         config: resolved config as a nested dict.
-        encoder: identity of the encoder before fine-tuning: its weights, or what its vocabulary is learned from.
+        encoder: identity of the encoder before fine-tuning: its weights, or the data of its vocabulary.
     """
-    known = identity(config)
-    model = {key: value for key, value in known["model"].items() if key not in ("name", "lr")}
+    settings = identity(config)
+    model = {key: value for key, value in settings["model"].items() if key not in ("name", "lr")}
     common = {
         "algorithms": ALGORITHMS,
         "model": model,
         "encoder": encoder,
         "labels": data.labels,
-        "seed": known["seed"],
-        **{key: value for key, value in flat(known) if key in PLUGINS and value},
+        "seed": settings["seed"],
+        **{key: value for key, value in flat(settings) if key in PLUGINS and value},
     }
-    # Further measurements change neither predictions nor training; those in a training are a part of what it gives.
+    # Measurements of attention and gradients do not change training or predictions. A training stage stores those of
+    # gradients, so they are in its key.
     gradients = ("gradient_overlap", "class_gradients")
     measured = ("attention", *gradients)
-    evaluate = {k: v for k, v in known["evaluate"].items() if k not in measured} | {"slot_f1": SPAN_MICRO}
-    inside = {key: True for key in gradients if known["evaluate"].get(key)}
+    evaluate = {k: v for k, v in settings["evaluate"].items() if k not in measured} | {"slot_f1": SPAN_MICRO}
+    inside = {key: True for key in gradients if settings["evaluate"].get(key)}
     trained: dict[int, str] = {}
     states: dict[int, str | None] = {}
     result = []
@@ -239,11 +234,11 @@ def stages(
                     "depth": hop.depth,
                     "train": [data.fingerprints[language, "train"] for language in hop.train],
                     "dev": [data.fingerprints[language, "dev"] for language in hop.select],
-                    "trainer": _trainer(known, hop, stream),
-                    "evaluate": evaluate | {"slot_f1": _selecting_f1(known, hop, data)},
+                    "trainer": _trainer(settings, hop, stream),
+                    "evaluate": evaluate | {"slot_f1": _selecting_f1(settings, hop, data)},
                     "strategy": strategy.signature(hop),
                     **({"mixed": True} if hop.mixed else {}),
-                    **_points(known, hop, stream, data, strategy),
+                    **_points(settings, hop, stream, data, strategy),
                     **inside,
                 }
             )
@@ -254,15 +249,15 @@ def stages(
             )
         served = {
             "test": {language: data.fingerprints[language, "test"] for language in stream.languages},
-            # The untrained model's key holds no trainer, but its predictions depend on the precision too.
-            "precision": known["trainer"]["precision"],
+            # The precision changes predictions; the key of an untrained model contains no trainer settings.
+            "precision": settings["trainer"]["precision"],
             "strategy": strategy.serving_signature(hop),
             **({"codes": data.fingerprints[hop.codes, "train"]} if hop.codes else {}),
             **_other_weights(hop, stream, trained, strategy),
         }
         evaluation = digest({"kind": "evaluation", "train": trained[hop.index], "evaluate": evaluate, **served})
         attention = None
-        if known["evaluate"].get("attention"):
+        if settings["evaluate"].get("attention"):
             encoder_of = trained[encoder_hop(hop, stream, strategy).index]
             attention = digest({"kind": "attention", "train": encoder_of, **served})
         result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation, attention))
@@ -270,58 +265,61 @@ def stages(
 
 
 def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], strategy: Signed) -> dict[str, Any]:
-    """Return the keys of the weights that an evaluation reads in addition to those that the hop was trained from."""
+    """Return the keys of weights that an evaluation reads from hops which are not ancestors."""
     ancestors, index = {hop.index}, hop.index
     while index > 0:
         index = stream.hops[index].parent
         ancestors.add(index)
-    others = [trained[i] for i in strategy.hops_read_in_evaluation(hop) if i not in ancestors]
-    return {"weights": others} if others else {}
+    weights = [trained[i] for i in strategy.hops_read_in_evaluation(hop) if i not in ancestors]
+    return {"weights": weights} if weights else {}
 
 
 def hands_on(hop: Hop, stream: Stream) -> bool:
-    """Whether a hop could take up an optimiser state, or pass one on."""
+    """Whether a hop receives an optimizer state from its parent, or passes one on, with ``optimizer_state=kept``."""
     return hop.parent > 0 or any(other.parent == hop.index for other in stream.hops)
 
 
-def _trainer_of(known: Mapping[str, Any], hop: Hop) -> Mapping[str, Any]:
-    protocol = known.get("protocol")
-    trainer: Mapping[str, Any] = known["trainer"] if protocol is None or hop.adapts else protocol["source_trainer"]
+def _trainer_of(settings: Mapping[str, Any], hop: Hop) -> Mapping[str, Any]:
+    protocol = settings.get("protocol")
+    trainer: Mapping[str, Any] = settings["trainer"] if protocol is None or hop.adapts else protocol["source_trainer"]
     return trainer
 
 
-def _selecting_f1(known: Mapping[str, Any], hop: Hop, data: DataIdentity) -> str:
-    """Return how F1 of spans is computed of the dev scores of a hop's training.
+def _selecting_f1(settings: Mapping[str, Any], hop: Hop, data: DataIdentity) -> str:
+    """Return the F1 of spans that a hop's training depends on.
 
-    As ``evaluate.slot_f1`` says only where that can change the training: where dev scores choose its weights or its
-    end. All else is computed from predictions, in any way, after the fact.
+    ``evaluate.slot_f1`` changes a training only if dev scores select its weights or its end. Reports compute all other
+    scores from predictions.
     """
-    trainer = _trainer_of(known, hop)
-    # `xclrun.config.schema.TrainerConfig.uses_dev`, of plain values.
+    trainer = _trainer_of(settings, hop)
+    # As `xclrun.config.schema.TrainerConfig.uses_dev`, for plain values.
     uses_dev = trainer["selection"] == "best" or (trainer.get("patience") or 0) > 0
-    return str(known["evaluate"]["slot_f1"]) if uses_dev and data.spans else SPAN_MICRO
+    return str(settings["evaluate"]["slot_f1"]) if uses_dev and data.spans else SPAN_MICRO
 
 
-def _trainer(known: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
+def _trainer(settings: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
     """Return the trainer settings that can change a hop's result."""
-    trainer = _trainer_of(known, hop)
-    # A hop without parent and successor has no optimizer state to pass on: it shares its training with those that start
-    # with a fresh one.
+    trainer = _trainer_of(settings, hop)
+    # Without parent and successor, a hop with ``optimizer_state=kept`` trains as with ``fresh``, and stores no state:
+    # `zero_shot` shares the first hop of `naive` with ``fresh``. With ``kept``, `naive` stores the state for its second
+    # hop, and so has another key.
     fresh = trainer["optimizer_state"] == "fresh" or not hands_on(hop, stream)
     unused = {"optimizer_state": fresh, "mixture_steps": not hop.mixed}
     return {key: value for key, value in trainer.items() if not unused.get(key)}
 
 
 def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
-    """Return the hop that last trained the encoder, as of ``hop``: an earlier one where ``hop`` keeps it frozen."""
+    """Return the last hop, up to ``hop``, that trained the encoder; an earlier hop if ``hop`` keeps it frozen."""
     while strategy.keeps_encoder(hop):
         hop = stream.hops[hop.parent]
     return hop
 
 
-def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed) -> dict[str, Any]:
-    """Return what the predictions at a hop's evaluation points depend on next to its training; nothing without any."""
-    evaluate = known["evaluate"]
+def _points(
+    settings: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed
+) -> dict[str, Any]:
+    """Return the part of a training's key for the predictions at its evaluation points; empty without points."""
+    evaluate = settings["evaluate"]
     if evaluate.get("every_examples") is None and evaluate.get("every_share") is None:
         return {}
     splits = ("test",) if evaluate.get("point_splits") == "test" else ("dev", "test")
@@ -330,10 +328,9 @@ def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdenti
 
 
 def strategy_name(config: Mapping[str, Any]) -> str:
-    """Return the name of a resolved config's strategy for people: ``er``, or ``er+lang_spec_task``.
+    """Return the display name of a resolved config's strategy: ``er``, or ``er+lang_spec_task``.
 
-    A file of a user's own (``--config-dir``) gives its name: ``strategy_label``, which changes no result. It stands
-    next to the strategy's settings, since these go on to reference runs and commands.
+    A YAML file in ``--config-dir`` replaces the strategy's name by its own (``strategy_label``).
     """
     settings = config["strategy"]
     expansion, name = settings.get("expansion"), str(config.get("strategy_label") or settings["name"])
@@ -341,16 +338,16 @@ def strategy_name(config: Mapping[str, Any]) -> str:
 
 
 def adapters_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the resolved settings of a strategy's language adapters, its own or its expansion's; None without any.
+    """Return the settings of a strategy's language adapters, or of its expansion's; None without adapters.
 
-    They are known by their key ``pretrained``, which those with `Strategy.has_adapters` have and no others.
+    Exactly the strategies with `Strategy.has_adapters` have the key ``pretrained``.
     """
-    own = settings.get("expansion") or settings
-    return own if "pretrained" in own else None
+    parts = settings.get("expansion") or settings
+    return parts if "pretrained" in parts else None
 
 
 def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy_version: int | str) -> str:
-    """Return the id of a run: words that help a person, then the hash that is the identity (12 of 64 hex digits)."""
+    """Return the ID of a run: a readable prefix and the hash of its identity (12 of 64 hex digits)."""
     content = {
         "config": identity(config),
         "data": data.fingerprint,
@@ -363,6 +360,6 @@ def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy
         words.append(f"k{config['shots']}")
     if config.get("bucket") is not None:
         words.append(f"b{config['bucket']}")
-    # An id is the name of a folder, for which file systems have 255 bytes.
+    # File systems limit names to 255 bytes.
     name = re.sub(r"[^\w.+-]", "_", "-".join(words)).encode()[:160].decode(errors="ignore")
     return f"{name}-{digest(content)[:12]}"

@@ -1,17 +1,17 @@
-"""Languages behind the keys of datasets: code, name, script, family, and what word order they have.
+"""Languages of dataset keys: code, name, script, family and word order.
 
-Releases call one language by many codes: ``de``, ``de-DE``, ``deu``, ``deu_Latn``, ``de_gsd``. All are read as BCP 47
-tags (RFC 5646): language, script and region, between hyphens or underscores, in any case; what else is there, such
-as a treebank, is passed over. Keys stay what releases call them, in files, ids and tables: languages are looked up to
-show what a key is, to find a key by any code of its language, and to order a stream.
+Releases name one language by many codes: ``de``, ``de-DE``, ``deu``, ``deu_Latn``, ``de_gsd``. All are read as BCP 47
+tags (RFC 5646): language, script and region, separated by hyphens or underscores, in any case; other parts, such as a
+treebank, are ignored. Files, IDs and tables use the release's keys; languages serve to describe a key, to find a key by
+any code of its language, and to order a stream.
 
-``languages.csv`` has a row for each language of the readers' releases but Taxi1500's long tail:
+``languages.csv`` has a row for each language of the readers' releases, except for the long tail of Taxi1500:
 
-- ``code``: ISO 639-1, or 639-3 if there is none; ``others``: the same language in ISO 639-3, its commonest member
-  if that is a macrolanguage (``arb`` for ``ar``), and older codes.
-- ``script``: of most of its text, ISO 15924. ``family``, ``branch``: the usual ones.
+- ``code``: ISO 639-1, or 639-3 if there is none; ``others``: the ISO 639-3 code, the most common member of a
+  macrolanguage (``arb`` for ``ar``), and older codes.
+- ``script``: script of most of its text, ISO 15924. ``family``, ``branch``: language family and branch.
 - ``81A``, ``85A``–``89A``: six features of "The World Atlas of Language Structures Online" (WALS; Dryer & Haspelmath
-  2013, CC BY 4.0), those of FS's Table 9; empty where it has none.
+  2013, CC BY 4.0), as in FS's Table 9; empty if unknown.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from xclrun.core.errors import UsageError
 # Between the keys of a mixture (`xclrun.core.stream.Mixture`).
 MIXED = "+"
 TABLE = Path(__file__).with_suffix(".csv")
-# Of WALS: order of subject, object and verb; adposition; genitive; adjective; demonstrative; numeral.
+# WALS: order of subject, object and verb; adposition; genitive; adjective; demonstrative; numeral.
 FEATURES = ("81A", "85A", "86A", "87A", "88A", "89A")
-# ISO 15924 → what people call it.
+# ISO 15924 → English name.
 SCRIPTS = {
     "Arab": "Arabic", "Armn": "Armenian", "Beng": "Bengali", "Cyrl": "Cyrillic", "Deva": "Devanagari",
     "Ethi": "Ethiopic", "Geor": "Georgian", "Grek": "Greek", "Gujr": "Gujarati", "Guru": "Gurmukhi",
@@ -45,15 +45,15 @@ TRADITIONAL = ("TW", "HK", "MO")
 
 @dataclass(frozen=True)
 class Language:
-    """What is known of the language of a key.
+    """The language of a key.
 
     Attributes:
         code: ISO 639-1, or 639-3 if there is none.
-        name: in English.
-        script: ISO 15924: the tag's own, else that of most of the language's text.
-        family, branch: such as Indo-European and Germanic.
-        features: WALS feature → value, of those that are known.
-        region: ISO 3166-1 or UN M.49, of the tag; empty without one.
+        name: English name.
+        script: ISO 15924: the script of the tag, or else of most of the language's text.
+        family, branch: for example Indo-European and Germanic.
+        features: WALS feature → value, without unknown ones.
+        region: ISO 3166-1 or UN M.49; empty if the tag has none.
         written: whether the tag names the script.
     """
 
@@ -68,14 +68,23 @@ class Language:
 
     @property
     def script_name(self) -> str:
-        # Data called `zh` are in either kind of characters: those of Parallel UD are traditional.
+        """The script for people; data named `zh` may be in either kind of Han: Parallel UD is in traditional."""
         either = self.script == "Hans" and not self.written and not self.region
         return SCRIPTS["Hani" if either else self.script]
+
+    def includes(self, other: Language | None) -> bool:
+        """Whether another language is the same, and in no other region or script where this one names them."""
+        return (
+            other is not None
+            and other.code == self.code
+            and (other.region == self.region or not self.region or not other.region)
+            and (other.script == self.script or not self.written)
+        )
 
 
 @cache
 def known_languages() -> dict[str, Language]:
-    """Return code → language, under each of its codes."""
+    """Return code → language, for all codes of each language."""
     languages = {}
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -87,7 +96,7 @@ def known_languages() -> dict[str, Language]:
 
 @cache
 def language_of(key: str) -> Language | None:
-    """Return the language that a key names; None where it names none that is known.
+    """Return the language of a key, or None if it is unknown.
 
     >>> language_of("zh-TW").script, language_of("eng_Latn").code, language_of("yelp")
     ('Hant', 'en', None)
@@ -106,45 +115,35 @@ def language_of(key: str) -> Language | None:
     return language
 
 
-def key_of(name: str, keys: Collection[str], what: str) -> str:
-    """Return the key that a name means: itself, or the only key of the language, script and region that it names.
+def key_of(name: str, keys: Collection[str], setting: str) -> str:
+    """Return the dataset's key for a name: the name itself, or the only key of its language, script and region.
 
     Args:
-        name: a key, or a tag such as ``de`` for the key ``de-DE``; a mixture of them, ``de+fr``.
-        keys: those of the dataset.
-        what: what the name was given as, for the message.
+        name: a key, a tag such as ``de`` for the key ``de-DE``, or a mixture of them, ``de+fr``.
+        keys: the dataset's keys.
+        setting: the setting that has the name, for the message.
 
     Returns:
-        The key; the name as it is where no key, or no known language, is meant.
+        The key; the unchanged name if no key has its language, or the language is unknown.
 
     Raises:
-        UsageError: several keys are meant.
+        UsageError: several keys match.
     """
     if name in keys:
         return name
     if MIXED in name:
-        return MIXED.join(key_of(part, keys, what) for part in name.split(MIXED))
-    asked = language_of(name)
-    if asked is None:
+        return MIXED.join(key_of(part, keys, setting) for part in name.split(MIXED))
+    language = language_of(name)
+    if language is None:
         return name
-    found = [key for key in keys if _means(asked, language_of(key))]
-    if len(found) > 1:
-        raise UsageError(f"{what}: '{name}' can be each of {', '.join(found)}; give one of them")
-    return found[0] if found else name
-
-
-def _means(asked: Language, of: Language | None) -> bool:
-    """Whether a key's language is what was asked for: neither says another region or script than the other."""
-    return (
-        of is not None
-        and of.code == asked.code
-        and (asked.region == of.region or not asked.region or not of.region)
-        and (asked.script == of.script or not asked.written)
-    )
+    matches = [key for key in keys if language.includes(language_of(key))]
+    if len(matches) > 1:
+        raise UsageError(f"{setting}: '{name}' is ambiguous; choose one of {', '.join(matches)}")
+    return matches[0] if matches else name
 
 
 def scripts_of(keys: Iterable[str]) -> dict[str, list[str]]:
-    """Return name of a script → the keys in it, the script of most keys first; without keys of no known language."""
+    """Return script name → keys in it, the most common script first; leave out keys of unknown languages."""
     keys_of_script: dict[str, list[str]] = {}
     for key in keys:
         if (language := language_of(key)) is not None:

@@ -1,9 +1,9 @@
-"""Plug-ins: code from outside the package that registers strategies, dataset readers, tasks or measures.
+"""Plug-ins: external code that registers strategies, dataset readers, tasks or measures.
 
 A plug-in is a file (``--plugin FILE.py``, or a line of ``plugins.yaml`` in a ``--config-dir``) or an installed package
-with an entry point in one of `GROUPS`. Loading it is importing it; what it defines registers itself, and `provides`
-notes whose it is. A run that uses something of a plug-in has the hash of its source in its id and stage keys, and its
-place and hash in its frozen config, so that another process can load the same code, or refuse it.
+with an entry point in one of `GROUPS`. Importing it registers its strategies and so on; `provides` records the
+plug-in that they come from. A run that uses a plug-in has the hash of its source in its ID and stage keys, and its
+location and hash in its frozen config. Another process then loads the same code, or refuses different code.
 """
 
 from __future__ import annotations
@@ -20,133 +20,133 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.names import check_name
 from xclrun.core.terminal import note
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-# Group of entry points → what is registered there.
+# Group of entry points → kind of what it registers.
 GROUPS = {
     "xclrun.strategies": "strategy",
     "xclrun.datasets": "dataset",
     "xclrun.tasks": "task",
     "xclrun.measures": "measure",
 }
-# Where the package's own are registered: imported first, or a plug-in would seem to provide what it imports of them.
+# Modules with the registries of the package: imported first, or their entries would count as a plug-in's.
 _REGISTRIES = ("xclrun.core.task", "xclrun.analysis.measures", "xclrun.data.readers", "xclrun.strategy")
-# Of the modules that files become: their names are in no message.
+# Name prefix of the modules of plug-in files; messages do not show it.
 MODULE = "xclrun_plugin_"
-# In a config folder: {plugins: [FILE.py, …]}, relative to the folder.
+# File of a config folder: {plugins: [FILE.py, …]}, relative to the folder.
 LISTED = "plugins.yaml"
 
 
 @dataclass
 class Plugin:
-    """Something loaded from outside.
+    """A plug-in.
 
     Attributes:
-        source: the file, absolute; or the name of the package, as it is imported.
-        sha256: of the file, or of all Python files of the package.
-        provides: (kind, name) of what it registered → one line on it; kinds are the values of `GROUPS`.
+        source: absolute path of the file, or import name of the package.
+        sha256: hash of the file, or of all Python files of the package.
+        provides: (kind, name) of each registration → description in one line; kinds are the values of `GROUPS`.
     """
 
     source: str
     sha256: str
     provides: dict[tuple[str, str], str] = field(default_factory=dict)
 
+    def registers(self, kind: str) -> bool:
+        """Whether it registered something of a kind."""
+        return any(registered == kind for registered, _ in self.provides)
+
 
 # Source → plug-in, in the order of loading.
 _loaded: dict[str, Plugin] = {}
 _loading: list[Plugin] = []
-# Files of the command, as they were typed, and its config folders.
-_given: list[str] = []
+# Files of --plugin, as typed, and folders of --config-dir.
+_files: list[str] = []
 _folders: list[Path] = []
 
 
 def provides(kind: str, name: str, about: str | None = None) -> None:
-    """Note that the plug-in being loaded registers something; nothing is noted for the package's own.
+    """Record a registration of the plug-in that is being loaded, if any.
 
     Args:
-        about: what it is; the first line describes it in lists.
+        about: description; lists show its first line.
 
     Raises:
-        UsageError: it would do harm as the name of a folder or in a command.
+        UsageError: the name would be harmful in a path or a command.
     """
     if _loading:
         check_name(kind, name)
         if kind != "measure" and not re.fullmatch(r"[\w.+-]+", name):
-            raise UsageError(f"{kind}={name}: a name that commands take has letters, digits and _ . + - alone")
+            raise UsageError(f"{kind}={name}: use only letters, digits and _ . + - in a name")
         _loading[-1].provides[kind, name] = (about or "").strip().partition("\n")[0]
 
 
 def provided(kind: str) -> dict[str, str]:
-    """Return name → description of what plug-ins registered of a kind."""
+    """Return name → description of the registrations of a kind by plug-ins."""
     return {n: about for plugin in _loaded.values() for (k, n), about in plugin.provides.items() if k == kind}
 
 
 def place(cls: type) -> str:
-    """Return how errors name a class: its module and its name; of a plug-in's file, which they name, the name alone."""
+    """Return the name of a class in errors: with its module, unless it comes from a plug-in file."""
     return cls.__qualname__ if cls.__module__.startswith(MODULE) else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def without_yaml(kind: str) -> list[str]:
-    """Return the names of a kind that no YAML of the user's configures, in the folder of that group."""
+    """Return the names of a kind for which no config folder has a YAML file."""
     return [n for n in provided(kind) if not any((folder / kind / f"{n}.yaml").is_file() for folder in _folders)]
 
 
 def used(*names: tuple[str, str]) -> list[str]:
-    """Return the plug-ins that provide any of some (kind, name), sorted, as ``sha256sum`` writes them: hash, source."""
+    """Return the plug-ins that provide any of some (kind, name), sorted, as lines of ``sha256sum``: hash, source."""
     return sorted(f"{p.sha256}  {p.source}" for p in _loaded.values() if not p.provides.keys().isdisjoint(names))
 
 
 def hashes() -> list[str]:
-    """Return the hashes of all plug-ins that are loaded, sorted."""
+    """Return the hashes of all loaded plug-ins, sorted."""
     return sorted(plugin.sha256 for plugin in _loaded.values())
 
 
 def flags() -> list[str]:
-    """Return the arguments that load the same files again."""
-    return [text for file in _given for text in ("--plugin", file)]
+    """Return the ``--plugin`` arguments of this command."""
+    return [text for file in _files for text in ("--plugin", file)]
 
 
 def typed_command() -> str:
-    """Return this process's command as it can be typed again."""
-    # For every command, Hydra gets the long form of -m (see `xclrun.cli`).
+    """Return this process's command line, to be typed again."""
+    # `xclrun.cli` adds --multirun to every command.
     arguments = [argument for argument in sys.argv[1:] if argument != "--multirun"]
     several = ["-m"] if len(arguments) < len(sys.argv) - 1 else []
     return shlex.join(["xclrun", *flags(), *arguments, *several])
 
 
-def load_given(arguments: Sequence[str]) -> list[str]:
-    """Load the files of ``--plugin FILE`` and ``--plugin=FILE``; return a command's other arguments.
+def load_files(arguments: Sequence[str]) -> list[str]:
+    """Load the files of ``--plugin FILE`` and ``--plugin=FILE``; return the other arguments.
 
     Raises:
-        UsageError: a file is missing after the flag; or see `load_file`.
+        UsageError: a flag has no file; or see `load_file`.
     """
     rest: list[str] = []
-    given = iter(arguments)
-    for argument in given:
+    words = iter(arguments)
+    for argument in words:
         flag, equals, value = argument.partition("=")
         if flag != "--plugin":
             rest.append(argument)
             continue
-        file = value if equals else next(given, "")
+        file = value if equals else next(words, "")
         if not file:
             raise UsageError("--plugin: a Python file is needed, as in --plugin my_strategy.py")
         load_file(Path(file), f"--plugin {file}")
-        _given.append(file)
+        _files.append(file)
     return rest
 
 
 def load_folder(folder: Path) -> None:
-    """Take note of a config folder, and load the files that its ``plugins.yaml`` lists, where it has one.
+    """Load the files that the ``plugins.yaml`` of a config folder lists, if it has one.
 
     Raises:
-        UsageError: it is not a list of files; or see `load_file`.
+        UsageError: the file is not a list of files; or see `load_file`.
     """
     import yaml
 
@@ -160,41 +160,41 @@ def load_folder(folder: Path) -> None:
         raise UsageError(f"{listed}: cannot be read ({' '.join(str(error).split())})") from None
     files = content.get("plugins") if isinstance(content, dict) and set(content) == {"plugins"} else None
     if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
-        raise UsageError(f"{listed}: lists Python files, as in plugins: [my_strategy.py]")
+        raise UsageError(f"{listed}: must be a list of Python files, as in plugins: [my_strategy.py]")
     for file in files:
         load_file(folder / Path(file).expanduser(), f"{listed}: {file}")
 
 
-def load_file(path: Path, shown: str, expected: str | None = None) -> None:
-    """Import a plug-in's file, unless it is loaded already.
+def load_file(path: Path, subject: str, expected: str | None = None) -> None:
+    """Import a plug-in file, unless it is already loaded.
 
     Args:
-        shown: how errors name it.
-        expected: the SHA-256 that the file must have; None: any.
+        subject: name of the file in errors.
+        expected: required SHA-256 of the file; None: any.
 
     Raises:
-        UsageError: it is not there, has another checksum, cannot be imported, or registers nothing.
+        UsageError: the file is missing, has another checksum, cannot be imported, or registers nothing.
     """
     path = path.expanduser().resolve()
     if str(path) in _loaded:
-        _check_unchanged(_loaded[str(path)].sha256, expected, shown)
+        _check_unchanged(_loaded[str(path)].sha256, expected, subject)
         return
     try:
-        # Reading a pipe or a device may wait, or continue, forever.
+        # Reading a pipe or a device may never end.
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise UsageError(f"{shown}: is a pipe, a socket or a device, and no file")
+            raise UsageError(f"{subject}: is a pipe, a socket or a device, not a file")
         source = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{shown}: cannot be read ({error.strerror})") from None
+        raise UsageError(f"{subject}: cannot be read ({error.strerror})") from None
     sha256 = hashlib.sha256(source).hexdigest()
     if expected is not None:
-        _check_unchanged(sha256, expected, shown)
-        note(f"{shown}: running its code")
+        _check_unchanged(sha256, expected, subject)
+        note(f"{subject}: running its code")
     name = f"{MODULE}{sha256[:12]}"
     module = ModuleType(name)
     module.__file__ = str(path)
-    with _as(Plugin(str(path), sha256), shown):
-        # Dataclasses look their module up by name. What runs is what was hashed.
+    with _loading_of(Plugin(str(path), sha256), subject):
+        # Dataclasses find their module by its name. Execute the bytes that were hashed.
         sys.modules[name] = module
         exec(compile(source, str(path), "exec"), vars(module))
 
@@ -203,33 +203,28 @@ def load_installed() -> None:
     """Import the plug-ins of installed packages, each once.
 
     Raises:
-        UsageError: one cannot be imported, or registers nothing of the kind that its entry point says.
+        UsageError: a plug-in cannot be imported, or registers nothing of the kind of its entry point.
     """
     from importlib.metadata import entry_points
 
-    # Asked for once: every question reads the files of all packages.
-    found = entry_points()
+    # A single call: each call reads the metadata of all packages.
+    points = entry_points()
     for group, kind in GROUPS.items():
-        for point in found.select(group=group):
-            _load_entry_point(point, kind)
+        for point in points.select(group=group):
+            package, subject = point.module.partition(".")[0], f"entry point {group} '{point.name}' ({point.value})"
+            plugin = _loaded.get(package) or Plugin(package, _hash_of_package(package, subject))
+            if not plugin.registers(kind):
+                with _loading_of(plugin, subject):
+                    point.load()
+            if not plugin.registers(kind):
+                raise UsageError(f"{subject}: registers no {kind}")
 
 
-def _load_entry_point(point: EntryPoint, kind: str) -> None:
-    package, shown = point.module.partition(".")[0], f"entry point {point.group} '{point.name}' ({point.value})"
-    plugin = _loaded.get(package)
-    if plugin is None or not any(k == kind for k, _ in plugin.provides):
-        new = plugin or Plugin(package, _hash_of_package(package, shown))
-        with _as(new, shown):
-            point.load()
-        if not any(k == kind for k, _ in new.provides):
-            raise UsageError(f"{shown}: registers no {kind}")
-
-
-def _hash_of_package(package: str, shown: str) -> str:
-    """Return the hash of a package's Python files, or of a module that is one file."""
+def _hash_of_package(package: str, subject: str) -> str:
+    """Return the hash of a package's Python files, or of a module's file."""
     spec = importlib.util.find_spec(package)
     if spec is None:
-        raise UsageError(f"{shown}: there is no package '{package}'")
+        raise UsageError(f"{subject}: there is no package '{package}'")
     roots = [Path(folder) for folder in spec.submodule_search_locations or ()]
     files = [(path.relative_to(root).as_posix(), path) for root in roots for path in root.rglob("*.py")]
     if not roots and spec.origin is not None:
@@ -241,26 +236,26 @@ def _hash_of_package(package: str, shown: str) -> str:
 
 
 @contextmanager
-def _as(plugin: Plugin, shown: str) -> Iterator[None]:
-    """Note what is registered meanwhile as a plug-in's; it counts as loaded if all goes well."""
+def _loading_of(plugin: Plugin, subject: str) -> Iterator[None]:
+    """Record registrations in the block for a plug-in; mark it as loaded if the block succeeds."""
     for name in _REGISTRIES:
         importlib.import_module(name)
     _loading.append(plugin)
     try:
         yield
     except UsageError as error:
-        raise UsageError(f"{shown}: {error}") from error
+        raise UsageError(f"{subject}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{shown}: cannot be imported: {told(error)}") from error
+        raise UsageError(f"{subject}: cannot be imported: {one_line(error)}") from error
     finally:
         _loading.remove(plugin)
     if not plugin.provides:
-        raise UsageError(f"{shown}: registers no {', '.join([*GROUPS.values()][:-1])} or {[*GROUPS.values()][-1]}")
+        raise UsageError(f"{subject}: registers no {', '.join([*GROUPS.values()][:-1])} or {[*GROUPS.values()][-1]}")
     _loaded[plugin.source] = plugin
 
 
 def raised_in(error: BaseException) -> str:
-    """Return the innermost place in a plug-in where an error was raised: file or module, and line; empty if in none."""
+    """Return the innermost location of an error in a plug-in: file or module, and line; or an empty text."""
     sources = {plugin.source for plugin in (*_loaded.values(), *_loading)}
     for frame, number in reversed([*traceback.walk_tb(error.__traceback__)]):
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
@@ -271,42 +266,42 @@ def raised_in(error: BaseException) -> str:
     return ""
 
 
-def told(error: BaseException) -> str:
-    """Return an error as one line; an unexpected one with its type and its place in a plug-in."""
+def one_line(error: BaseException) -> str:
+    """Format an error as one line; add the type and the location in a plug-in unless it is an `XclrunError`."""
     if isinstance(error, XclrunError):
         return str(error)
     line = ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
     return line + (f" (in {place})" if (place := raised_in(error)) else "")
 
 
-def require(plugins: Iterable[str], of: str) -> None:
-    """Load the plug-ins that a run was planned with; a note names each file whose code this runs.
+def require(plugins: Iterable[str], user: str) -> None:
+    """Load the plug-ins that a run was planned with; print a note for each file.
 
     Args:
-        plugins: as `used` gives them.
-        of: what needs them, for error lines.
+        plugins: lines of `used`.
+        user: what needs the plug-ins, for error lines.
 
     Raises:
-        UsageError: one is gone, or is not the same any more; then nothing of it is executed.
+        UsageError: a plug-in is missing or has changed; its code is not executed.
     """
     for plugin in plugins:
         sha256, _, source = plugin.partition("  ")
-        shown = f"{of}: plug-in {source}"
+        subject = f"{user}: plug-in {source}"
         if Path(source).is_absolute():
-            load_file(Path(source), shown, sha256)
+            load_file(Path(source), subject, sha256)
             continue
-        # A name with a dot would be imported by looking for it.
+        # For a name with a dot, `find_spec` would import its parent.
         if source not in _loaded and source.isidentifier() and importlib.util.find_spec(source) is not None:
-            _check_unchanged(_hash_of_package(source, shown), sha256, shown)
+            _check_unchanged(_hash_of_package(source, subject), sha256, subject)
             load_installed()
         if source not in _loaded:
-            raise UsageError(f"{of}: the plug-in '{source}' is not installed")
-        _check_unchanged(_loaded[source].sha256, sha256, shown)
+            raise UsageError(f"{user}: the plug-in '{source}' is not installed")
+        _check_unchanged(_loaded[source].sha256, sha256, subject)
 
 
-def _check_unchanged(sha256: str, expected: str | None, shown: str) -> None:
+def _check_unchanged(sha256: str, expected: str | None, subject: str) -> None:
     if expected is not None and sha256 != expected:
         raise UsageError(
-            f"{shown} has changed since it was planned (SHA-256 {expected[:12]}, now {sha256[:12]}); "
-            "give the command again"
+            f"{subject} has changed since it was planned (SHA-256 {expected[:12]}, now {sha256[:12]}); "
+            "run the original command again"
         )

@@ -1,4 +1,4 @@
-"""A stream: the hops that an order of languages and a strategy make of a dataset."""
+"""Streams: the sequence of hops that an order of languages and a strategy define."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from xclrun.core.languages import MIXED, key_of
 
 @dataclass(frozen=True)
 class Hop:
-    """One step of a stream: train on this hop's data, then evaluate on every language.
+    """One step of a stream: train on the hop's data, then evaluate on every language.
 
     Attributes:
-        index: 0 is the model before any fine-tuning; 1…N follow the order.
+        index: 0 for the model before fine-tuning; 1…N in the stream's order.
         train: languages whose training data is used; empty for hop 0.
         select: languages whose dev data selects the best epoch.
         parent: index of the hop whose model this one starts from.
-        depth: number of trainings since hop 0, this one included. Random numbers depend on it and not on ``index``,
-            so that a model trained from hop 0 on one language is the same model wherever the language is in an
-            order.
+        depth: number of trainings since hop 0, including this one. Random numbers depend on it instead of ``index``:
+            a model trained from hop 0 on one language is then the same at every position of the order.
         adapts: whether it adapts to few sentences of a target language: the last hop of few-shot transfer.
-        mixed: whether its keys are a `Mixture`; otherwise several are learned in passes over their union.
-        codes: the block whose training examples its model is asked for, before any hop learns them: what an online
-            codelength is made of (`in_blocks`); empty in other streams.
+        mixed: whether its keys are a `Mixture`; otherwise several keys are learned in passes over their union.
+        codes: the block whose training labels the model predicts before any hop learns them, for an online codelength
+            (`in_blocks`); empty in other streams.
     """
 
     index: int
@@ -38,7 +37,7 @@ class Hop:
 
     @property
     def name(self) -> str:
-        """What the hop learns: ``en``, ``en+de``, ``de#1-3`` (three blocks), or ``before fine-tuning``."""
+        """Keys that the hop learns: ``en``, ``en+de``, ``de#1-3`` (three blocks); or ``before fine-tuning``."""
         ends = [language.rpartition("#") for language in self.train]
         if len(ends) > 1 and {key for key, _, _ in ends} == {ends[0][0]} and ends[0][0]:
             return f"{self.train[0]}-{ends[-1][2]}"
@@ -47,15 +46,15 @@ class Hop:
 
 @dataclass(frozen=True)
 class Stream:
-    """The sequence of hops that an order and a strategy make of a dataset.
+    """The sequence of hops that an order and a strategy define.
 
     Attributes:
-        kind: ``sequence`` (hop after hop), ``independent`` (every hop starts from hop 0), ``joint`` (one hop on the
-            union), ``growing`` (hop i starts from hop 0 and learns the first i), ``zero_shot`` (one hop on the first
-            language), ``transfer`` (source training, if there is any, then target adapting), ``blocks`` (languages
-            learned first, if there are any, then blocks of the last one), ``mixture`` (a sequence with hops that
-            learn a `Mixture`).
-        languages: the order; all of them are evaluated after every hop.
+        kind: ``sequence`` (each hop continues from the previous one), ``independent`` (every hop starts from hop 0),
+            ``joint`` (one hop on the union), ``growing`` (hop i starts from hop 0 and learns the first i languages),
+            ``zero_shot`` (one hop on the first language), ``transfer`` (source training, if any, then target
+            adaptation), ``blocks`` (earlier languages, if any, then blocks of the last one), ``mixture`` (a sequence
+            with hops that learn a `Mixture`).
+        languages: the order; all are evaluated after every hop.
         hops: hop 0 first.
         mixtures: the keys of each element of an order that has a `Mixture`; empty for an order of single keys.
     """
@@ -70,38 +69,31 @@ BEFORE = Hop(index=0, train=(), select=(), parent=-1, depth=0)
 
 
 class Mixture(str):
-    """An element of an order that is learned in one hop, from batches of keys drawn at random: ``a+b``.
+    """An element of an order whose keys are learned in one hop, from batches of randomly drawn keys: ``a+b``.
 
-    GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4: each step takes a
-    batch of a key drawn uniformly, not by size, from the key's own shuffled order, which starts again when exhausted.
-
-    Attributes:
-        keys: its keys.
+    GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4: each step draws a
+    key uniformly, not by size, and takes the next batch of its shuffled examples, which repeat when exhausted.
     """
 
     keys: tuple[str, ...]
 
     def __new__(cls, keys: Sequence[str]) -> Mixture:
-        found = super().__new__(cls, MIXED.join(keys))
-        found.keys = tuple(keys)
-        return found
+        mixture = super().__new__(cls, MIXED.join(keys))
+        mixture.keys = tuple(keys)
+        return mixture
 
 
 def keys_of(order: Iterable[str]) -> tuple[str, ...]:
-    """Return the keys of an order, one by one."""
+    """Return the keys of an order's elements in turn."""
     return tuple(key for element in order for key in (element.keys if isinstance(element, Mixture) else (element,)))
 
 
 def sequence(order: Sequence[str], *, cumulative: bool = False) -> Stream:
-    """Return the stream that learns one language, or mixture, after another.
-
-    Args:
-        cumulative: hop i trains on the first i languages.
-    """
+    """Return the stream that learns one language, or mixture, after another; cumulative: hop i learns the first i."""
     hops = [BEFORE]
     for i, element in enumerate(order, start=1):
         mixed = isinstance(element, Mixture)
-        # Sorted, since a mixture has no order: all that have the same keys are the same training.
+        # Sorted: mixtures of the same keys share one training.
         train = tuple(order[:i]) if cumulative else tuple(sorted(keys_of([element])))
         hops.append(Hop(i, train, train, parent=i - 1, depth=i, mixed=mixed))
     if not any(hop.mixed for hop in hops):
@@ -110,7 +102,7 @@ def sequence(order: Sequence[str], *, cumulative: bool = False) -> Stream:
 
 
 def independent(order: Sequence[str]) -> Stream:
-    """Return the stream that trains each language alone, always from hop 0."""
+    """Return the stream that trains on each language separately, from hop 0."""
     order = keys_of(order)
     hops = [Hop(i, (language,), (language,), parent=0, depth=1) for i, language in enumerate(order, start=1)]
     return Stream("independent", tuple(order), (BEFORE, *hops))
@@ -119,34 +111,34 @@ def independent(order: Sequence[str]) -> Stream:
 def joint(order: Sequence[str]) -> Stream:
     """Return the stream of one training on the union of all languages."""
     order = keys_of(order)
-    # Sorted, since the union has no order: all orders of the same languages share this one training.
+    # Sorted: all orders of the same languages share this training.
     union = tuple(sorted(order))
     return Stream("joint", tuple(order), (BEFORE, Hop(1, union, union, parent=0, depth=1)))
 
 
 def growing(order: Sequence[str]) -> Stream:
-    """Return the stream whose hop i trains on the first i languages together, always from hop 0."""
+    """Return the stream whose hop i trains on the first i languages together, from hop 0."""
     hops = [Hop(i, tuple(order[:i]), tuple(order[:i]), parent=0, depth=1) for i in range(1, len(order) + 1)]
     return Stream("growing", tuple(order), (BEFORE, *hops))
 
 
 def block_names(key: str, number: int) -> tuple[str, ...]:
-    """Return what the blocks of a key's training data are called: ``de#1``, ``de#2``, …"""
+    """Return the names of the blocks of a key's training data: ``de#1``, ``de#2``, …"""
     return tuple(f"{key}#{i}" for i in range(1, number + 1))
 
 
 def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]], Stream]) -> Stream:
     """Return the stream that learns all languages of an order but the last, then the last one block by block.
 
-    The model after the languages that come first, or that of hop 0, is the start. Each hop from there on is asked for
-    the labels of the block that comes next, before any hop learns it; so the last block is never learned.
+    Blocks start from the model after the other languages, or from hop 0. Each model predicts the labels of the next
+    block before any hop learns it, so the last block is never learned.
 
     Args:
-        number: of blocks, at least 2.
-        stream: a strategy's hops of an order: what it makes of the blocks; hop 0 represents the start.
+        number: number of blocks, at least 2.
+        stream: the strategy's stream of the blocks' names; its hop 0 represents the start.
 
     Raises:
-        ValueError: hop i does not learn block i, learns a later one, or that block alone from the start.
+        ValueError: the order ends with a mixture, or hop i does not end with block i.
     """
     *first, key = order
     if isinstance(key, Mixture):
@@ -154,32 +146,32 @@ def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]
     names = block_names(key, number)
     before_blocks = sequence(first)
     start = before_blocks.hops
-    made, at = stream(names[:-1]), len(start) - 1
-    own = made.hops[1:]
-    in_turn = [hop.train[-1:] for hop in own] == [(name,) for name in names[:-1]]
-    if made.kind not in ("sequence", "growing") or not in_turn:
-        raise ValueError("its hops do not take one block after another")
+    of_blocks, at = stream(names[:-1]), len(start) - 1
+    hops = of_blocks.hops[1:]
+    in_turn = [hop.train[-1:] for hop in hops] == [(name,) for name in names[:-1]]
+    if of_blocks.kind not in ("sequence", "growing") or not in_turn:
+        raise ValueError("its hops do not learn one block after another")
     before = (*start[:-1], replace(start[-1], codes=names[0]))
     after = (
         replace(
             hop, index=at + i, parent=at + hop.parent, depth=at + hop.depth, select=(key,), codes=names[i]
         )
-        for i, hop in enumerate(own, start=1)
+        for i, hop in enumerate(hops, start=1)
     )  # fmt: skip
     mixtures = (*before_blocks.mixtures, (key,)) if before_blocks.mixtures else ()
     return Stream("blocks", keys_of(order), (*before, *after), mixtures)
 
 
 def zero_shot(order: Sequence[str]) -> Stream:
-    """Return the stream that trains on the first language alone and tests all (ED, section 3)."""
+    """Return the stream that trains only on the first language and tests all (ED, section 3)."""
     source = (order[0],)
     return Stream("zero_shot", tuple(order), (BEFORE, Hop(1, source, source, parent=0, depth=1)))
 
 
 def transfer(source: str | None, target: str) -> Stream:
-    """Return the stream of few-shot transfer: train on the source, then adapt to the target.
+    """Return the stream of few-shot transfer (FS, section 3): train on the source, then adapt to the target.
 
-    FS (Zhao et al. 2021), section 3. Without a source the model before any fine-tuning is adapted.
+    Without a source, the model before fine-tuning is adapted.
     """
     languages = (target,) if source is None else (source, target)
     before = [BEFORE] if source is None else [BEFORE, Hop(1, (source,), (source,), parent=0, depth=1)]
@@ -188,24 +180,24 @@ def transfer(source: str | None, target: str) -> Stream:
     return Stream("transfer", languages, (*before, adapting))
 
 
-def with_mixtures(languages: Sequence[str], known: Collection[str] = ()) -> tuple[str, ...]:
-    """Return an order with its mixtures, each written ``a+b``; ``known``: languages, which are themselves."""
-    parts = (tuple(element.split(MIXED)) if element not in known else (element,) for element in languages)
+def with_mixtures(elements: Sequence[str], languages: Collection[str] = ()) -> tuple[str, ...]:
+    """Return an order whose elements ``a+b`` are mixtures, unless one of the languages has this name."""
+    parts = (tuple(element.split(MIXED)) if element not in languages else (element,) for element in elements)
     return tuple(Mixture(keys) if len(keys) > 1 else keys[0] for keys in parts)
 
 
 def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the order of languages that a config asks for.
+    """Return the order of languages that a config sets.
 
     Args:
-        languages: an explicit list, or None; an element ``a+b`` is a `Mixture`, unless a language is called so. Any
-            code of a key's language will do (`xclrun.core.languages.key_of`).
-        by_size: ``descending`` or ``ascending`` number of training sentences; of equal sizes the one that the
-            dataset has first counts as the larger.
+        languages: an explicit list, or None; ``a+b`` is a `Mixture`, unless a language has this name. Any code of a
+            key's language is accepted (`xclrun.core.languages.key_of`).
+        by_size: ``descending`` or ``ascending`` number of training sentences; of languages of equal size, the first in
+            the dataset counts as the larger.
         sizes: language → number of training sentences, in the dataset's order.
 
     Raises:
-        UsageError: a language is unknown or repeated, or can be several, or the list is empty.
+        UsageError: a language is unknown, repeated or ambiguous, or the list is empty.
     """
     if languages is None:
         if by_size is None:
@@ -215,10 +207,11 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
     if not languages:
         raise UsageError(f"order.languages is empty; the dataset has {', '.join(sizes)}")
     order = with_mixtures([key_of(element, sizes, "order") for element in languages], sizes)
-    for language in (there := keys_of(order)):
+    keys = keys_of(order)
+    for language in keys:
         if language not in sizes:
             yaml = "; YAML takes no for false, so put it in quotes: 'no'" if language == "False" else ""
             raise UsageError(f"order: the dataset has no language '{language}'; {did_you_mean(language, sizes)}{yaml}")
-        if there.count(language) > 1:
+        if keys.count(language) > 1:
             raise UsageError(f"order: the language '{language}' is repeated in [{', '.join(languages)}]")
     return order

@@ -1,4 +1,4 @@
-"""How commands print: lines without delay, notes that wrap, durations and sizes in words, tables of 80 columns."""
+"""Output of commands: lines, notes, tables, and durations and sizes in words."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-# Whether only what a command was asked for, notes and errors are printed: option -q.
+# Whether commands print only their results, notes and errors: option -q.
 _quiet = False
 
 
 def set_quiet(quiet: bool) -> None:
-    """Choose whether `line` prints what is not important."""
+    """Choose whether `line` prints only important lines."""
     global _quiet
     _quiet = quiet
 
@@ -29,12 +29,12 @@ def is_quiet() -> bool:
 
 
 def line(text: str = "", important: bool = False) -> None:
-    """Print one line for a person, at once, on the standard error; on a terminal it wraps, below its beginning.
+    """Print text to the standard error without delay; wrap a single line to fit a terminal.
 
-    Several lines are printed as they are, and so is what has escape codes: they are laid out for the terminal already.
+    Several lines, and text with escape codes, are already laid out and printed unchanged.
 
     Args:
-        important: print it with option -q too.
+        important: print the text with option -q too.
     """
     if _quiet and not important:
         return
@@ -45,7 +45,7 @@ def line(text: str = "", important: bool = False) -> None:
 
 
 def columns(out: TextIO) -> int:
-    """Return the columns of the terminal that this goes to, or COLUMNS; 80 in a log."""
+    """Return the columns of the terminal, or COLUMNS; 80 in a log."""
     if out.isatty() and "COLUMNS" not in os.environ:
         with contextlib.suppress(OSError, ValueError):
             return os.get_terminal_size(out.fileno()).columns or 80
@@ -53,39 +53,34 @@ def columns(out: TextIO) -> int:
 
 
 def fitted(text: str, out: TextIO, indent: str = "  ") -> str:
-    """Return a line as it is printed there: on a terminal it wraps; in a log, if it is searched for, it does not.
+    """Wrap a line for a terminal; return it unchanged for a log, which people search.
 
-    Commands in backquotes stay whole, to be copied.
+    Commands in backquotes are not broken, so they can be copied.
 
     Args:
-        indent: what the lines after the first begin with.
+        indent: beginning of the lines after the first.
     """
     if not out.isatty():
         return text
     whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), text)
-    lines = textwrap.wrap(
-        whole,
-        max(columns(out), len(indent) + 20),
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    width = max(columns(out), len(indent) + 20)
+    lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines).replace("\0", " ")
 
 
 def as_note(text: str, out: TextIO, before: str = "") -> str:
-    """Return a note as it is printed there: what is said of something that does not stop the command."""
+    """Format a note: a remark that does not stop the command."""
     return fitted(f"{before}note: {text}", out, f"{before}      ")
 
 
 def note(text: str, before: str = "") -> None:
-    """Print a note, on the standard error."""
+    """Print a note to the standard error."""
     line(as_note(text, sys.stderr, before), important=True)
 
 
 @contextlib.contextmanager
 def if_slow(text: str, terminal_only: bool = False, seconds: float = 3.0) -> Iterator[None]:
-    """Print a line if the block takes longer than some seconds."""
+    """Print a line if the block takes longer than ``seconds``; optionally only on a terminal."""
     timer = threading.Timer(seconds, line, [text])
     timer.daemon = True
     if not terminal_only or sys.stderr.isatty():
@@ -127,20 +122,18 @@ def many(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def room() -> int:
-    """Return how wide a table may be: as the terminal, or 80 columns."""
+    """Return the maximum width of a table: that of the terminal, or 80 columns."""
     return columns(sys.stdout) if sys.stdout.isatty() else 80
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, wrapped: bool = False) -> str:
-    """Return a table as text: no escape codes, and no wider than the terminal, or than 80 columns.
-
-    Its columns are closer together where it would be wider.
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1, wrapped: bool = False) -> str:
+    """Format a table for the width of the terminal, or 80 columns, without escape codes.
 
     Args:
         header: a word per column.
-        rows: cells of each row; one may have several lines.
-        left: so many columns are aligned on the left, the others on the right.
-        wrapped: the last column is text, and wraps; other cells are never cut, for ids are copied from tables.
+        rows: cells of each row; a cell may have several lines.
+        text_columns: number of columns that are aligned on the left; the others are aligned on the right.
+        wrapped: whether the last column is text that wraps. Other cells are never cut: people copy IDs from tables.
     """
     from rich import box
     from rich.cells import cell_len
@@ -152,11 +145,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, w
     grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     for i, name in enumerate(header):
         text = wrapped and i == len(header) - 1
-        # Without a least width rich cuts other cells where one of several words does not fit.
+        # Without a minimum width, rich cuts cells of several words.
         least = None if text else max(cell_len(line) for row in (header, *rows) for line in row[i].split("\n"))
         grid.add_column(
             Text(name),
-            justify="left" if i < left or text else "right",
+            justify="left" if i < text_columns or text else "right",
             no_wrap=not text,
             overflow="fold",
             min_width=least,

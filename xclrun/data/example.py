@@ -216,7 +216,7 @@ class Dataset:
         by_task = {target.task: target.task.metrics(tagged=bool(target.tags)) for target in self.targets}
         if self.task is not None:
             return MetricsOfKeys(by_task[self.task], reader=self.reader)
-        return MetricsOfKeys(own={key: by_task[self.tasks[key]] for key in self.languages}, reader=self.reader)
+        return MetricsOfKeys(by_key={key: by_task[self.tasks[key]] for key in self.languages}, reader=self.reader)
 
     @cached_property
     def fingerprints(self) -> dict[tuple[str, str], str]:

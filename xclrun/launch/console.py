@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from xclrun.core.plugins import told
+from xclrun.core.plugins import one_line
 from xclrun.core.stream import Hop
-from xclrun.core.task import shown
 from xclrun.core.terminal import about, as_note, columns, duration, if_slow, is_quiet, line
 from xclrun.launch.time_left import TimeLeft
 from xclrun.store.files import read_json
@@ -137,7 +136,7 @@ class Console(Listener):
         if self.buffered and run.id not in self.deferred_before:
             line(f"{self._number(run)} {run.label}: started")
         self.say(f"\n{self._fitted([f'{self._number(run)} {run.label}', run.id], '   ')}")
-        metrics = shown(run.dataset.metrics)
+        metrics = run.dataset.metrics.columns
         names = [hop_label(hop) for hop in run.stream.hops]
         self.rows = MatrixRows(run.stream.languages, metrics, names, self.width, self.terminal)
         self.head = self.rows.head()  # printed with the first row, after loading
@@ -252,7 +251,7 @@ class Console(Listener):
             self.say("  interrupted", last=True)
             return
         named = f"{run.id}: " if is_quiet() else ""
-        self.say(f"  {named}{told(error)}", last=True, important=True)
+        self.say(f"  {named}{one_line(error)}", last=True, important=True)
 
     def _close_bar(self) -> None:
         if self.bar is not None:

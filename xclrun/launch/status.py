@@ -212,7 +212,7 @@ def render(name: str, command: str, statuses: Sequence[RunStatus]) -> str:
     for s in listed:
         hop = f"{s.hop}/{s.hops}" if s.hops else ""
         rows.append((s.run_id, s.state, hop, "" if s.seconds is None else duration(s.seconds)))
-    head, rule, *lines = table(("run", "state", "hop", "time"), rows, left=2).splitlines()
+    head, rule, *lines = table(("run", "state", "hop", "time"), rows, text_columns=2).splitlines()
     text = [f"{name}: {many(len(statuses), 'run')}: {render_counts(statuses)}", f"  {command}"]
     if len(listed) < len(statuses):
         states = f"{', '.join(QUIET[:-1])} or {QUIET[-1]}"

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from xclrun.core.errors import XclrunError
-from xclrun.core.plugins import told
+from xclrun.core.plugins import one_line
 from xclrun.core.stream import Hop
 from xclrun.core.terminal import line
 from xclrun.launch.console import HEARTBEAT, Console
@@ -164,7 +164,7 @@ def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
         except (Stopped, KeyboardInterrupt):
             raise
         except BaseException as error:
-            line(f"  {told(error)}")
+            line(f"  {one_line(error)}")
             _debug()
 
 

@@ -135,7 +135,7 @@ def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKey
             for targets in manifest["tasks"]
             for key in targets["keys"]
         }
-        return MetricsOfKeys(own=by_key, reader=reader)
+        return MetricsOfKeys(by_key=by_key, reader=reader)
     # The manifest has no task if the config determines it.
     task = _task(manifest["task"]) if "task" in manifest else tasks_of_dataset(config["dataset"])[0]
     return MetricsOfKeys(task.measured(tagged=bool(manifest["tags"])), reader=reader)

@@ -21,7 +21,7 @@ from xclrun.analysis.base_scores import Scores
 from xclrun.config.schema import SlotF1
 from xclrun.core.errors import RunError, XclrunError
 from xclrun.core.identity import Stage
-from xclrun.core.plugins import provided, told
+from xclrun.core.plugins import one_line, provided
 from xclrun.core.task import Task, described
 from xclrun.data.notes import count_notes
 from xclrun.run import Run
@@ -183,7 +183,7 @@ class _Execution:
             status = "waiting"
         elif isinstance(error, Stopped | KeyboardInterrupt):
             status = "interrupted"
-        message = told(error) if status == "failed" else str(error)
+        message = one_line(error) if status == "failed" else str(error)
         self.manifest |= {"status": status, "error": message}
         # The disk may be the cause; the original error matters more.
         with contextlib.suppress(Exception):
@@ -364,7 +364,7 @@ def _translated(error: BaseException, run: Run) -> BaseException:
             del error
     if not isinstance(error, Exception | Stopped | KeyboardInterrupt):
         # A plug-in's sys.exit() must not end the sweep.
-        return RunError(f"{told(error)}: a plug-in must not end the process")
+        return RunError(f"{one_line(error)}: a plug-in must not end the process")
     return error
 
 

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from xclrun.config.schema import Device
 from xclrun.core.errors import RunError, UsageError
-from xclrun.core.plugins import told
+from xclrun.core.plugins import one_line
 from xclrun.core.version import code_version
 from xclrun.train.stop import SIGNALS, StopFlag, Stopped
 
@@ -329,7 +329,7 @@ class Group(Ranks):
         except BaseException as error:
             if not self.failed:
                 with contextlib.suppress(RuntimeError):
-                    self.store.set(f"error/{self.connection}", f"rank {self.rank}: {told(error)}")
+                    self.store.set(f"error/{self.connection}", f"rank {self.rank}: {one_line(error)}")
             return False
 
     def _continues(self) -> bool:
