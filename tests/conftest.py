@@ -206,11 +206,11 @@ def write_corpus(folder: Path, change: Mapping[tuple[str, str], Callable[[list[d
 @cache
 def composed(overrides: tuple[str, ...]) -> Composed:
     """Compose one job."""
-    from xclrun.compose.jobs import Composer, compose_jobs, composing
+    from xclrun.compose.jobs import compose_jobs, composing
     from xclrun.compose.overrides import rewritten
 
-    with composing():
-        [job] = compose_jobs([rewritten(overrides)], Composer())
+    with composing() as composer:
+        [job] = compose_jobs([rewritten(overrides)], composer)
     return job
 
 

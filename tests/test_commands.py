@@ -185,8 +185,8 @@ def compose_new(arguments: Sequence[str]) -> None:
     else:
         sweep = next((text.partition("=")[2] for text in texts if text.startswith("sweep=")), None)
         params = sweep_nodes()[sweep]["hydra"]["sweeper"]["params"] if sweep in sweep_nodes() else ()
-        with jobs.composing():
-            compose(expand(texts, params), jobs.Composer())
+        with jobs.composing() as composer:
+            compose(expand(texts, params), composer)
 
 
 Ask = Callable[[Printed], str]

@@ -27,8 +27,8 @@ ROWS = [
 
 @pytest.fixture
 def composer() -> Iterator[Composer]:
-    with composing():
-        yield Composer()
+    with composing() as composer:
+        yield composer
 
 
 def hydras_own(overrides: list[str]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_a_list_of_languages_is_the_choice_list() -> None:
 
 def test_a_list_does_not_pass_under_the_name_of_another_order() -> None:
     for order in ("h2l", "order1", "list,h2l"):
-        with pytest.raises(UsageError, match=f"^order={order} has its own languages; give a list as order="):
+        with pytest.raises(UsageError, match=f"^order={order} sets its own languages; for a list, use order="):
             checked([f"order={order}", "order.languages=[en,de]"])
     assert {job.config.order.name for job in compose_command(["order.languages=[en,de]"])} == {None}
 

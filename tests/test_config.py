@@ -90,7 +90,7 @@ def test_every_choice_says_what_it_is() -> None:
         ("sed", "did you mean 'seed'? Known: bucket, dataset"),
         (
             "strategy.memory",
-            "the strategy chosen has no such setting; agem, der, derpp, er, er_ace, gdumb, gem, kd_logit and ",
+            "this strategy does not have it, only agem, der, derpp, er, er_ace, gdumb, gem, kd_logit, ",
         ),
     ],
 )

@@ -152,8 +152,8 @@ def test_source_and_target_are_found_by_any_of_their_codes(sentences: str, make:
     ("overrides", "message"),
     [
         (["language=null"], "language=null: the target must be given"),
-        (["language=en"], "language=en: is the source too"),
-        (["language=eng_Latn"], "language=en: is the source too"),
+        (["language=en"], "language=en: is also the source"),
+        (["language=eng_Latn"], "language=en: is also the source"),
         (["language=fi"], "language=fi: not a language of the dataset; Known: de, en, es"),
         (["language=fi", "shots=1"], "language=fi: not a language of the dataset; Known: de, en, es"),
         (["source=fi"], "source=fi: not a language of the dataset"),

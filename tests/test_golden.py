@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from xclrun.compose.jobs import Composer, compose_jobs, composing
+from xclrun.compose.jobs import compose_jobs, composing
 from xclrun.compose.overrides import rewritten
 from xclrun.run import plan_run
 from xclrun.strategy import STRATEGIES
@@ -55,8 +55,8 @@ def keys() -> dict[str, dict[str, object]]:
         (*one, "dataset.task=sequence_class") if one[0].removeprefix("strategy=") in HEADS else one
         for one in (*DEMO, *EACH, *OTHERS)
     ]
-    with composing():
-        jobs = compose_jobs([rewritten([*common, *one]) for one in given], Composer())
+    with composing() as composer:
+        jobs = compose_jobs([rewritten([*common, *one]) for one in given], composer)
     for one, job in zip(given, jobs, strict=True):
         run = plan_run(job.config)
         stages = [[s.train, s.state, s.evaluation, s.attention] for s in run.stages]

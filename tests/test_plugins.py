@@ -383,7 +383,9 @@ def test_a_mistake_in_a_plugin_is_told_with_its_line(shown: Path, xclrun: Comman
     code, said = xclrun("--plugin", "own.py", "plan", "strategy=flooding", *TINY)
     line = 1 + FILES["flooding.py"][: FILES["flooding.py"].index("self.settings.level}")].count("\n")
     assert (code, said.count("\n")) == (1, 1)
-    assert said.endswith(f"has no attribute 'lvel' (in own.py, line {line}; XCLRUN_DEBUG=1 shows more)\n"), said
+    assert said.endswith(f"has no attribute 'lvel' (in own.py, line {line}; XCLRUN_DEBUG=1 shows the traceback)\n"), (
+        said
+    )
 
 
 def test_a_run_names_the_line_of_a_package_that_fails_in_it(

@@ -85,12 +85,12 @@ def test_a_command_says_what_is_searched_and_what_each_trial_is_averaged_over() 
 OF = "hydra.sweeper.objective="
 EPOCHS = ("evaluate.every_share=null", "evaluate.every_examples=999", "trainer.epochs=2", "trainer.selection=best")
 REFUSED = [
-    ((), "hydra/sweeper=optuna: nothing is searched; give a key several values, as in trainer.lr=1e-5,3e-5 or "),
+    ((), "hydra/sweeper=optuna: no key has several values to search; set for example trainer.lr=1e-5,3e-5 or "),
     (("strategy=er,naive",), "strategy=er,naive: a search compares values of single keys, as in trainer.lr; for each "),
     (("seed=interval(1,3)", LR), "seed=interval(1,3): seed is averaged over, not searched; give values, as in seed=1"),
     (("trainer.lr=interval(1e-3,1e-4)",), "the first number must be below the second"),
-    (("trainer.lr=tag(log,interval(0,1))",), "logarithms are of numbers above 0"),
-    (("trainer.lr=tag(lgo,interval(1,2))",), "the tag 'lgo' means nothing here; did you mean 'log'? Known: log"),
+    (("trainer.lr=tag(log,interval(0,1))",), "a log scale needs numbers above 0"),
+    (("trainer.lr=tag(lgo,interval(1,2))",), "unknown tag 'lgo'; did you mean 'log'? Known: log"),
     (("trainer.lr=interval(0,1)",), "trainer.lr=0.0: must be above 0, for example 3e-5"),
     (("strategy.memory=5,-1",), "strategy.memory=-1: must be"),
     (("runtime.threads=1,2",), "hydra/sweeper=optuna: runtime.threads cannot be selected, since it has no effect"),

@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 
 from xclrun.compose.explain import explain
 from xclrun.compose.jobs import compose_command
-from xclrun.compose.overrides import own_files
+from xclrun.compose.overrides import load_config_dir
 from xclrun.compose.sweep import expand, grids, sweep_nodes
 from xclrun.config.files import choices, published, sweep_files
 from xclrun.core.errors import UsageError
@@ -329,7 +329,7 @@ def test_a_list_of_grids_in_a_file_of_one_s_own(tmp_path: Path) -> None:
         "# @package _global_\n# Mine.\nhydra:\n  sweeper:\n    params:\n"
         "      - {strategy: naive, seed: 3}\n      - {strategy: er, strategy.memory: '5,6'}\n"
     )
-    found = compose_command([own_files(tmp_path), "sweep=mine", "trainer.epochs=2", "-m"])
+    found = compose_command([load_config_dir(tmp_path), "sweep=mine", "trainer.epochs=2", "-m"])
     assert [(job.config.strategy.name, job.config.seed) for job in found] == [("naive", 3), ("er", 1), ("er", 1)]
     assert [getattr(job.config.strategy, "memory", None) for job in found] == [None, 5, 6]
     assert {job.config.trainer.epochs for job in found} == {2}

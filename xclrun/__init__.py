@@ -1,13 +1,12 @@
-"""xclrun: cross-lingual continual learning, from one command to a table that a reviewer believes.
+"""xclrun: cross-lingual continual learning, from a single command to publication-ready tables.
 
-A *run* is one composed job: a dataset, an order of its languages, a strategy against forgetting and a seed. Its
-*stream* is a sequence of *hops*: train on one language, then evaluate on all; hop 0 is the model before any
-fine-tuning. What a hop predicts is stored; a *metric* (intent accuracy) scores it, the scores after every hop make a
-*score matrix*, and *measures* (forgetting, transfer) are computed from that. A *stage* is the training of one hop,
-shared by all runs that agree on everything before it. A *sweep* is a named set of runs, a *report* the tables and
-figures over them.
+A *run* is one composed job: a dataset, an order of its languages, a strategy against forgetting, and a seed. Its
+*stream* is a sequence of *hops*: train on one language, then evaluate on all; hop 0 is the model before fine-tuning.
+The predictions after each hop are stored. A *metric* (intent accuracy) scores them; the scores after all hops form a
+*score matrix*, from which *measures* (forgetting, transfer) are computed. A *stage* is the training of one hop, shared
+by all runs that agree on everything before it. A *sweep* is a named set of runs; a *report* has its tables and figures.
 
-All words: docs/glossary.md. Which room of the code does what: docs/architecture.md.
+docs/glossary.md defines all terms; docs/architecture.md describes the packages.
 """
 
 from __future__ import annotations
@@ -25,15 +24,17 @@ __version__ = "0.2.0"
 
 
 def load(outputs: str | Path | None = None) -> Study:
-    """Return all runs under an outputs folder, for notebooks: see `xclrun.study.Study` and docs/python.md.
+    """Load all runs of an outputs directory, for notebooks; see `xclrun.study.Study` and docs/python.md.
+
+    Unreadable runs are skipped with a warning.
 
     Args:
-        outputs: the folder; None: ``XCLRUN_OUTPUTS``, else ``outputs`` in the current folder.
+        outputs: the directory; None: ``XCLRUN_OUTPUTS``, or else ``outputs`` in the current directory.
 
     Raises:
-        UsageError: there is no such folder, or no run in it. Runs that cannot be read are left out, with a warning.
+        UsageError: the directory does not exist, or contains no run.
     """
-    # Here, so that ``import xclrun`` costs nothing.
+    # Imported here to keep ``import xclrun`` fast.
     from xclrun.study import Study
 
     return Study.read(outputs)

@@ -9,7 +9,7 @@ from xclrun.cli import main
 
 if __name__ == "__main__":
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        # Started by torchrun: ranks other than 0 follow rank 0 and do not return.
+        # Started by torchrun: `join_launched` returns only in rank 0.
         from xclrun.train.ranks import join_launched
 
         join_launched()

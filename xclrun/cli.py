@@ -1,6 +1,6 @@
-"""The command line: a subcommand, or overrides for Hydra.
+"""The command line: a subcommand, or a run with overrides for Hydra.
 
-Heavy modules are imported only where needed, so that help answers at once.
+Functions import heavy modules, so help responds quickly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,12 +21,12 @@ from xclrun.core.secret import redact
 from xclrun.core.terminal import set_quiet
 
 QUIET = ("-q", "--quiet")
-# Options of a run, for shell completion.
+# Options of a run for shell completion.
 OPTIONS = ("--cfg", "--config-dir", "--help", "--info", "--multirun", "--package", "--plugin", "--quiet", "--resolve")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code: 0 done, 1 something failed, 2 wrong usage."""
+    """Run the command; return the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
     typed = list(sys.argv[1:] if argv is None else argv)
     arguments = [argument for argument in typed if argument not in QUIET]
     set_quiet(arguments != typed)
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\nxclrun: interrupted; re-run the same command to resume", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader went away, as in `xclrun report | head`.
+        # The reader closed the pipe, as in `xclrun report | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except BaseException as error:
@@ -68,35 +68,35 @@ def _dispatch(arguments: list[str]) -> int:
         return _completion(arguments[1:])
     if not first.startswith(("-", "+", "~")) and "=" not in first:
         raise UsageError(
-            f"unknown command '{first}'; {did_you_mean(first, commands.COMMANDS)}; values are set as key=value"
+            f"unknown command '{first}'; {did_you_mean(first, commands.COMMANDS)}; set values as key=value"
         )
     return _hydra(arguments)
 
 
 def _hydra(arguments: list[str]) -> int:
     from xclrun import command as commands
-    from xclrun.compose.overrides import checked, own_files, parse
+    from xclrun.compose.overrides import checked, load_config_dir, parse
 
-    given = _parsed(arguments)
-    if given.help or given.hydra_help:
+    args = _parse(arguments)
+    if args.help or args.hydra_help:
         print(commands.overview())
         return 0
-    if command := next((text for text in given.overrides if text in commands.COMMANDS), None):
-        raise UsageError(f"'{command}' is a command, which comes first: xclrun {command} …")
-    if given.cfg is None and (given.resolve or given.package is not None):
-        flag = "--resolve" if given.resolve else "--package"
-        raise UsageError(f"{flag}: needs --cfg job (or hydra, or all), which shows the config instead of running it")
-    own = [] if given.config_dir is None else [own_files(Path(given.config_dir))]
-    if given.cfg is None and given.info is None:
-        _run([*own, *given.overrides], arguments)
+    if command := next((text for text in args.overrides if text in commands.COMMANDS), None):
+        raise UsageError(f"'{command}' is a command and must come first: xclrun {command} …")
+    if args.cfg is None and (args.resolve or args.package is not None):
+        flag = "--resolve" if args.resolve else "--package"
+        raise UsageError(f"{flag}: needs --cfg job (or hydra, or all), which prints the config instead of running it")
+    config_dir = [] if args.config_dir is None else [load_config_dir(Path(args.config_dir))]
+    if args.cfg is None and args.info is None:
+        _run([*config_dir, *args.overrides], arguments)
         return 0
-    overrides = checked(given.overrides)
+    overrides = checked(args.overrides)
     if several := next((o.input_line for o in parse(overrides) if o.is_sweep_override()), None):
-        raise UsageError(f"{several}: one job is shown at a time; give one value")
-    flags = [f"--{flag}={value}" for flag in ("cfg", "info", "package") if (value := getattr(given, flag)) is not None]
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
-        _hydra_main([*flags, *(["--resolve"] if given.resolve and given.cfg else []), *own, *overrides])
-    print(redact(shown.getvalue()), end="")
+        raise UsageError(f"{several}: --cfg and --info print one job; set a single value")
+    flags = [f"--{flag}={value}" for flag in ("cfg", "info", "package") if (value := getattr(args, flag)) is not None]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        _hydra_main([*flags, *(["--resolve"] if args.resolve and args.cfg else []), *config_dir, *overrides])
+    print(redact(printed.getvalue()), end="")
     return 0
 
 
@@ -106,40 +106,36 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
     from xclrun.compose.space import Space
 
     before = sys.argv
-    # The command that the sweep's file records.
+    # For `typed_command`, which the sweep's file records.
     sys.argv = ["xclrun", "--multirun", *(a for a in arguments if a not in ("-m", "--multirun"))]
     try:
         jobs, config = command_jobs(overrides)
         if isinstance(jobs, Space):
             from xclrun.launch.search import search
 
-            search(jobs, launcher(config).made())
+            search(jobs, launcher(config).implementation())
         else:
             launcher(config).launch(jobs, 0)
     finally:
         sys.argv = before
 
 
-def _parsed(arguments: list[str]) -> argparse.Namespace:
-    """Return the flags and overrides of a run; the flags are some of Hydra's.
-
-    Raises:
-        UsageError: a flag is unknown.
-    """
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    """Parse the flags, a subset of Hydra's, and overrides of a run; an unknown flag raises a `UsageError`."""
     parser = argparse.ArgumentParser("xclrun", add_help=False)
     for names in (("--help", "-h"), ("--hydra-help",), ("--resolve",), ("--run", "-r"), ("--multirun", "-m")):
         parser.add_argument(*names, action="store_true")
     parser.add_argument("--package", "-p")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
-    shown = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-    parser.add_argument("--info", "-i", nargs="?", const="all", choices=shown)
+    topics = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=topics)
     parser.add_argument("overrides", nargs="*")
 
     def refuse(message: str) -> NoReturn:
-        advice = "values are set as key=value, see `xclrun --help`"
+        advice = "set values as key=value, see `xclrun --help`"
         if "--outputs" in message:
-            advice = "--outputs is an option of commands; a run takes paths.outputs=DIR, or XCLRUN_OUTPUTS=DIR"
+            advice = "--outputs is an option of commands; for a run, set paths.outputs=DIR or XCLRUN_OUTPUTS=DIR"
         raise UsageError(f"{message}; {advice}")
 
     parser.error = refuse  # type: ignore[method-assign]
@@ -153,7 +149,7 @@ def _hydra_main(arguments: list[str]) -> None:
     from xclrun.config.files import packaged
 
     register()
-    # Hydra then raises its errors instead of printing them, and `_report` makes one line of them.
+    # Let Hydra raise its errors instead of printing them, for `_report`.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     before = sys.argv
     sys.argv = ["xclrun", *arguments]
@@ -164,10 +160,12 @@ def _hydra_main(arguments: list[str]) -> None:
 
 
 def _completion(arguments: list[str]) -> int:
-    """Print what the shell asks for: Hydra's script that sets completion up, or the words that may come next."""
+    """Print Hydra's script that sets up completion, or the completions of the line in ``COMP_LINE``."""
     from xclrun import command as commands
 
-    possible = [f"{what}={shell}" for what in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")]
+    possible = [
+        f"{action}={shell}" for action in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")
+    ]
     if len(arguments) != 1 or arguments[0] not in possible:
         raise UsageError(f"-sc {' '.join(arguments)}: needs one of {', '.join(possible)}")
     if not arguments[0].startswith("query="):
@@ -178,30 +176,18 @@ def _completion(arguments: list[str]) -> int:
     typed = (os.environ.get("COMP_LINE") or "xclrun ").split(" ")[1:]
     command = typed[0] if len(typed) > 1 else ""
     if typed and typed[-1].startswith("-"):
-        known = commands.options(command) if command in commands.COMMANDS else OPTIONS
-        words = [option for option in known if option.startswith(typed[-1])]
+        options = commands.options(command) if command in commands.COMMANDS else OPTIONS
+        words = [option for option in options if option.startswith(typed[-1])]
     elif command in commands.NAME:
         words = names(commands.NAME[command], typed)
     elif command in commands.COMMANDS and command not in commands.TAKE_OVERRIDES:
         words = commands.options(command)
     else:
-        words = complete(typed, _keys, _expansions)
+        words = complete(typed)
         if len(typed) <= 1:
             words += [name for name in commands.COMMANDS if name.startswith("".join(typed))]
     print(("\n" if arguments[0].endswith("fish") else " ").join(words))
     return 0
-
-
-def _keys(strategy: str | None) -> Iterable[str]:
-    from xclrun.compose.keys import known_keys
-
-    return known_keys(strategy)
-
-
-def _expansions() -> Iterable[str]:
-    from xclrun.compose.keys import expansions_known
-
-    return expansions_known()
 
 
 def _never(cfg: Any) -> None:
@@ -209,26 +195,27 @@ def _never(cfg: Any) -> None:
 
 
 def _report(error: BaseException) -> int:
-    """Print what a person should know of an error, and return its exit code."""
+    """Print an error as one line, and return its exit code."""
     if os.environ.get("XCLRUN_DEBUG"):
         print(redact(traceback.format_exc()), end="", file=sys.stderr)
-    shown = _as_usage_error(error)
-    if isinstance(shown, XclrunError):
-        print(f"xclrun: {_short(redact(str(shown)))}", file=sys.stderr)
-        return shown.exit_code
+    explained = _as_usage_error(error)
+    if isinstance(explained, XclrunError):
+        print(f"xclrun: {_shortened(redact(str(explained)))}", file=sys.stderr)
+        return explained.exit_code
     if type(error).__name__ == "Stopped":
-        saved = "at once" if getattr(error, "at_once", False) else "a checkpoint is saved"
+        saved = "no checkpoint is saved" if getattr(error, "at_once", False) else "a checkpoint is saved"
         print(f"\nxclrun: stopped by {error}; {saved}; re-run the same command to resume", file=sys.stderr)
         return 128 + getattr(error, "number", 0)
-    what = redact(" ".join(str(error).split()))
-    where = f"in {place}; XCLRUN_DEBUG=1 shows more" if (place := raised_in(error)) else "XCLRUN_DEBUG=1 shows where"
-    print(f"xclrun: {type(error).__name__}: {_short(what)} ({where})", file=sys.stderr)
+    message = redact(" ".join(str(error).split()))
+    place = raised_in(error)
+    advice = f"in {place}; XCLRUN_DEBUG=1 shows the traceback" if place else "XCLRUN_DEBUG=1 shows the traceback"
+    print(f"xclrun: {type(error).__name__}: {_shortened(message)} ({advice})", file=sys.stderr)
     return 1
 
 
-def _short(message: str, most: int = 4000) -> str:
-    """Return a message without the middle of what it quotes, if that is megabytes."""
-    return message if len(message) <= most else f"{message[: most - 500]} … {message[-400:]}"
+def _shortened(message: str, limit: int = 4000) -> str:
+    """Remove the middle of a message that quotes megabytes."""
+    return message if len(message) <= limit else f"{message[: limit - 500]} … {message[-400:]}"
 
 
 def _as_usage_error(error: BaseException) -> BaseException:

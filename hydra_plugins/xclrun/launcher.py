@@ -1,4 +1,4 @@
-"""The launchers, as Hydra wants them: each hands on to `xclrun.launch`."""
+"""Launchers as plug-ins of Hydra; `xclrun.launch` implements them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from omegaconf import OmegaConf
 
 
 class LocalLauncher(Launcher):
-    """Runs the jobs of a sweep on this machine; for settings see `xclrun.launch.local.Local`."""
+    """Run the jobs of a sweep on this machine; see `xclrun.launch.local.Local` for the settings."""
 
     def __init__(self, **settings: Any) -> None:
-        plain = {key: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v for key, v in settings.items()}
-        self.settings = plain
+        self.settings = {k: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v for k, v in settings.items()}
 
     def setup(self, **context: Any) -> None:
-        """Nothing of Hydra's is needed: the jobs are composed already."""
+        """Do nothing: the jobs are already composed."""
 
     def launch(self, job_overrides: Sequence[Any], initial_job_idx: int = 0) -> Any:
-        """Launch jobs, given as `xclrun.compose.jobs.Composed`."""
+        """Launch jobs of type `xclrun.compose.jobs.Composed`."""
         from xclrun.launch.sweep import launch
 
-        launch(job_overrides, self.made())
+        launch(job_overrides, self.implementation())
         return []
 
-    def made(self) -> Any:
-        """Return xclrun's own launcher."""
+    def implementation(self) -> Any:
+        """Return the launcher in `xclrun.launch`."""
         from xclrun.launch.local import Local
 
         return Local(**self.settings)
 
 
 class SlurmLauncher(LocalLauncher):
-    """Submits the jobs of a sweep to a Slurm cluster; for settings see `xclrun.launch.cluster.launcher.Slurm`."""
+    """Submit the jobs of a sweep to a Slurm cluster; see `xclrun.launch.cluster.launcher.Slurm` for the settings."""
 
-    def made(self) -> Any:
+    def implementation(self) -> Any:
         from xclrun.launch.cluster.launcher import Slurm
 
         return Slurm(**self.settings)

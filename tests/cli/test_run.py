@@ -113,7 +113,7 @@ def test_a_failure_before_any_run_is_one_line(xclrun: Callable[..., Told], monke
     monkeypatch.setattr("xclrun.launch.sweep.plan_sweep", broken)
     told = xclrun(*TINY)
     assert told.code == 1
-    assert told.line == "ZeroDivisionError: one of many lines (XCLRUN_DEBUG=1 shows where)"
+    assert told.line == "ZeroDivisionError: one of many lines (XCLRUN_DEBUG=1 shows the traceback)"
 
 
 @pytest.mark.parametrize("place", ["file/outputs", "file"])

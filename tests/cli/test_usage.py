@@ -22,19 +22,19 @@ UNKNOWN = [
     ),
     ("order=h2", "did you mean 'h2l'? Known: family, h2l, l2h, "),
     ("order=en", "or a list of languages, as in order=[en,de]"),
-    ("sweep=demo,demo", "sweep=demo,demo: one sweep is taken at a time"),
+    ("sweep=demo,demo", "sweep=demo,demo: run one sweep at a time"),
     ("hydra/launcher=locl", "hydra/launcher=locl: unknown; did you mean 'local'?"),
     ("strategyy=er", "unknown key 'strategyy'; did you mean 'strategy'? Known: bucket, "),
     (
         "strategy.memory=5",
-        "unknown key 'strategy.memory'; the strategy chosen has no such setting; agem, der, derpp, er, ",
+        "unknown key 'strategy.memory'; this strategy does not have it, only agem, der, derpp, er, ",
     ),
     ("hydra.foo=1", "hydra.foo=1: xclrun does not use this key"),
-    ("hydra.run.dir=x", "hydra.run.dir=x: xclrun does not use this key; outputs lie in paths.outputs"),
+    ("hydra.run.dir=x", "hydra.run.dir=x: xclrun does not use this key; set paths.outputs"),
     ("+hydra.job.env_set.A=1", "set the current folder and environment variables before the command"),
     ("hydra/job_logging=stdout", "xclrun writes no log files"),
     ("hydra.searchpath=[file:///tmp]", "--config-dir=DIR adds a folder"),
-    ("+hydra.callbacks.mine._target_=os.system", "only xclrun's own can run jobs"),
+    ("+hydra.callbacks.mine._target_=os.system", "cannot be changed; use hydra/launcher=local or hydra/launcher=slurm"),
     ("+foo=1", "unknown key 'foo'; Known: bucket, "),
     ("schema=config", "unknown key 'schema'; Known: bucket, "),
 ]
@@ -48,8 +48,11 @@ WRONG_VALUES = [
         "model.settings={attention_probs_dropout_prob: 0.5}",
         "model.settings.attention_probs_dropout_prob: set model.dropout=0.1 instead",
     ),
-    ("dataset.buckets.number=3", "dataset.buckets.number=3: needs shots=K; all training data is learned without it"),
-    ("dataset.statements.wrong=1", "dataset.statements.wrong=1: needs dataset.statements.kind, or a part's; no "),
+    ("dataset.buckets.number=3", "dataset.buckets.number=3: needs shots=K; without it, all training data is used"),
+    (
+        "dataset.statements.wrong=1",
+        "dataset.statements.wrong=1: needs dataset.statements.kind, or a part's; without it, no statements",
+    ),
     ("dataset.hub_columns=text", "dataset.hub_columns"),
     ("trainer.lr=abc", "trainer.lr: Value 'abc'"),
     ("trainer.lr=0", "trainer.lr=0.0: must be above 0, for example 3e-5"),
@@ -64,12 +67,12 @@ WRONG_VALUES = [
     ("trainer.precision=fp7", "trainer.precision: Invalid value 'fp7', expected one of [fp32, tf32, bf16, fp16]"),
     ("trainer.epochs=1,0", "trainer.epochs=0: must be at least 1"),
     ("trainer.betas=1", "trainer.betas: must be a list, as in [a,b]"),
-    ("dataset.replay=3", "dataset.replay: is no single value; set the keys below it"),
+    ("dataset.replay=3", "dataset.replay: has several settings; set the keys below it"),
     ("tracking.enabled=perhaps", "tracking.enabled: Value 'perhaps'"),
     ("paths.outputs=a,b", "paths.outputs=a,b: a sweep needs a single folder"),
     ("strategy.name=er", "strategy.name=er: this strategy has its own settings; use strategy=er"),
-    ("seed=glob(*)", "seed=glob(*): glob() chooses among the files of a group; give values, as in seed=1,2,3"),
-    ("hydra.launcher._target_=os.system", "hydra.launcher._target_=os.system: only xclrun's own can run jobs"),
+    ("seed=glob(*)", "seed=glob(*): glob() is for choices of a group; give values, as in seed=1,2,3"),
+    ("hydra.launcher._target_=os.system", "hydra.launcher._target_=os.system: cannot be changed"),
     ("hydra.launcher.n=x", "hydra.launcher.n=x: must be a number of processes of at least 1"),
     ("hydra.launcher.gpus=3", "hydra.launcher.gpus=3: must be a list, as in [0,1]"),
     (
@@ -78,8 +81,11 @@ WRONG_VALUES = [
     ),
     ("tracking.uri=http://[bad", "tracking.uri=http://[bad"),
     ("model.hidden_size=100000", "the encoder would have 40,043,000,000 parameters; at most 10,000,000,000 can be"),
-    ("dataset.parts={null: {reader: jsonl}}", "dataset.parts: null cannot be a name; choose a word that begins with "),
-    ("dataset.parts={12: {reader: jsonl}}", "dataset.parts.12: cannot be a name; "),
+    (
+        "dataset.parts={null: {reader: jsonl}}",
+        "dataset.parts: numbers and null cannot be names here; choose a word that begins with ",
+    ),
+    ("dataset.parts={12: {reader: jsonl}}", "dataset.parts.12: numbers and null cannot be names here; "),
 ]
 # Commands of two words.
 TOGETHER = [
@@ -96,10 +102,10 @@ GRAMMAR = [
     ("=3", "'=3' has no key"),
     ("strategy=null", "strategy=null: needs a name; Known: agem, agem_replay, cos_pooler, der, derpp, er, "),
     ("order=1", "order=1: needs a name; Known: family, h2l, "),
-    ("~trainer", "~trainer: nothing can be removed"),
-    ("+dataset=mtop", "+dataset=mtop: a choice replaces the one before it; leave out the +"),
+    ("~trainer", "~trainer: keys cannot be removed"),
+    ("+dataset=mtop", "+dataset=mtop: a choice replaces the previous one; remove the +"),
     ("+seed=2", "An item is already at 'seed'"),
-    ("hydra/launcher=basic", "hydra/launcher=basic: Hydra's own cannot run xclrun's jobs"),
+    ("hydra/launcher=basic", "hydra/launcher=basic: cannot run xclrun's jobs"),
 ]
 FLAGS = [
     ("--foo", "unrecognized arguments: --foo"),
@@ -130,7 +136,7 @@ def test_a_wrong_override_is_refused(override: str, told: str, refused: Callable
     [f"{sign}model.settings.hidden_act=relu" for sign in ("", "+", "++")] + ["model.settings={hidden_act: relu}"],
 )
 def test_settings_of_a_pretrained_encoder_are_refused(given: str, refused: Callable[..., str]) -> None:
-    told = "needs an encoder that is trained from scratch; a pretrained one has those of its config.json"
+    told = "needs an encoder that is trained from scratch; a pretrained encoder uses its config.json"
     assert refused("model=tiny", given, "model.path=encoder") == f"{given.lstrip('+')}: {told}"
     # Here one of two makes use of them.
     assert "model.path=" in refused("model=tiny", given, "model.path=null,encoder", "tracking=none")
@@ -189,7 +195,7 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
             ["reprot"],
             "unknown command 'reprot'; did you mean 'report'? Known: average, buckets, cancel, compare, data, ",
         ),
-        (["--config-dir", ".", "plan", "seed=1"], "'plan' is a command, which comes first: xclrun plan …"),
+        (["--config-dir", ".", "plan", "seed=1"], "'plan' is a command and must come first: xclrun plan …"),
         (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),
         (["report"], "--outputs outputs: there is no such folder"),
         (["ui", "--port", "x"], "argument --port: invalid int value: 'x'"),
@@ -199,7 +205,7 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
         (["selftest", "ner"], "unknown strategy 'ner' in xclrun; did you mean 'er'?"),
         (["plan", "--foo"], "plan: unknown option '--foo'"),
         (["-sc", "install=tcsh"], "-sc install=tcsh: needs one of install=bash, "),
-        (["--cfg", "job", "seed=1,2"], "seed=1,2: one job is shown at a time; give one value"),
+        (["--cfg", "job", "seed=1,2"], "seed=1,2: --cfg and --info print one job; set a single value"),
         (["--cfg", "job", "strategy=eer"], "did you mean 'er'?"),
     ],
     ids=" ".join,
@@ -231,7 +237,7 @@ def test_an_empty_place_for_outputs_is_refused(refused: Callable[..., str], monk
         ),
         (
             "name: er\nreplay: &x\n  a: [1, {b: *x}]\n",
-            "/strategy/mine.yaml:2: cannot be read as YAML (an alias to what ",
+            "/strategy/mine.yaml:2: cannot be read as YAML (an alias inside the value ",
         ),
         (
             "name: er\na0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
@@ -263,10 +269,10 @@ def test_a_file_of_one_s_own_that_cannot_be_read(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "sweep=mine: its YAML gives no hydra.sweeper.params, a grid or a list of them, each as in {"),
-        ("[]", "sweep=mine: its YAML gives no hydra.sweeper.params, a grid or a list of them, each as in {"),
-        ("{seed: [1, 2]}", "hydra.sweeper.params: seed: several values are one text with commas, as in '1,2', and a "),
-        ("[{strategy: {name: er}}]", "hydra.sweeper.params: strategy: several values are one text with commas"),
+        ("", "sweep=mine: its YAML has no hydra.sweeper.params; they are a grid or a list of them, each as in {"),
+        ("[]", "sweep=mine: its YAML has no hydra.sweeper.params; they are a grid or a list of them, each as in {"),
+        ("{seed: [1, 2]}", "hydra.sweeper.params: seed: must be text; write several values as '1,2' and a list as "),
+        ("[{strategy: {name: er}}]", "hydra.sweeper.params: strategy: must be text; write several values as "),
         ("{seed: }", "seed: cannot be null"),
         ("{strategy: ''}", "strategy=: needs a name; Known: agem, "),
         ("{strategy: 'naive,eer'}", "strategy=eer: unknown; did you mean 'er'?"),

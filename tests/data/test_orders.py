@@ -177,7 +177,7 @@ def test_an_order_with_unknown_arguments_is_refused(order: str) -> None:
     [
         (("order.seed=1",), "^order.seed=1: needs order=random$"),
         (("order=random", "order.start=en"), "^order.start=en: needs order=typology or order=similarity$"),
-        (("order=h2l", "order.by=random"), "^order.by=random: order.by_size=descending is given too"),
+        (("order=h2l", "order.by=random"), "^order.by=random: order.by_size=descending is set too"),
         (("order=similarity", "order.measure=word"), "^order.measure=word: unknown; "),
         (("order=similarity", "order.features=f.csv"), "^order.features=f.csv: needs order.measure=typology"),
         (

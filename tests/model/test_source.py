@@ -12,7 +12,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, R
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.model import source
-from xclrun.model.source import encoder_identity, from_scratch, locate
+from xclrun.model.source import encoder_identity, locate
 
 from .pretrained import write_encoder
 from .test_vocabulary import corpus
@@ -28,9 +28,9 @@ def at(path: Path) -> ModelConfig:
 
 
 def test_from_scratch_where_neither_path_nor_hub_is_given() -> None:
-    assert from_scratch(ModelConfig(name="tiny"))
-    assert not from_scratch(ModelConfig(name="mine", path="somewhere"))
-    assert not from_scratch(ModelConfig(name="mbert", hub="some/name"))
+    assert ModelConfig(name="tiny").from_scratch
+    assert not ModelConfig(name="mine", path="somewhere").from_scratch
+    assert not ModelConfig(name="mbert", hub="some/name").from_scratch
 
 
 def test_a_local_folder_goes_before_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

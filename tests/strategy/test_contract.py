@@ -13,7 +13,7 @@ import torch
 from tests.conftest import done, one_thread, small_run, some
 from tests.train.conftest import StopAt, predicted, stored
 from xclrun.compose.jobs import Composed
-from xclrun.compose.keys import expansions_known
+from xclrun.compose.keys import expansion_choices
 from xclrun.config.checks import check
 from xclrun.config.files import choices, load_yaml, packaged
 from xclrun.config.schema import StrategyConfig
@@ -258,7 +258,7 @@ def test_what_cannot_work_is_refused_when_a_run_is_planned(overrides: str, told:
 @pytest.mark.parametrize(
     ("strategy", "expansion", "told"),
     [
-        ("naive", "null,lang_spec_task", "cannot have one; agem, der"),
+        ("naive", "null,lang_spec_task", "choose one of the strategies agem, der"),
         ("multilingual", "lang_spec_task", "multilingual mix languages in a batch"),
         ("er", "lang_spec_tsk", "strategy.expansion=lang_spec_tsk: unknown; did you mean 'lang_spec_task'"),
     ],
@@ -418,11 +418,11 @@ def test_every_strategy_has_a_yaml_and_traits_that_its_settings_bear_out() -> No
 
 
 def test_the_parts_that_are_offered_beneath_a_strategy_can_be_laid_there(compose: Callable[..., Composed]) -> None:
-    for name in expansions_known():
+    for name in expansion_choices():
         strategy: Any = make(compose("strategy=er", f"strategy.expansion={name}").config.strategy)
         assert strategy.expansion.adds_language_parts, name
-    assert "lang_spec_task" in expansions_known()
-    assert not {"naive", "lang_spec_ft", "er"} & set(expansions_known())
+    assert "lang_spec_task" in expansion_choices()
+    assert not {"naive", "lang_spec_ft", "er"} & set(expansion_choices())
 
 
 def test_a_strategy_from_outside_is_registered_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ REFUSED = [
     # Blocks of a training split.
     (("order=[en,de]", "dataset.blocks=1"), r"dataset\.blocks=1: must be at least 2"),
     (("order=[en,de]", "dataset.blocks=19"), r"dataset\.blocks=19: de/train has 18 examples"),
-    ((*BLOCKS, "shots=2"), r"dataset\.blocks=3: blocks of a training split cannot be had with shots"),
-    ((*BLOCKS, "dataset.repeat_to=40"), r"cannot be had with dataset\.repeat_to"),
+    ((*BLOCKS, "shots=2"), r"dataset\.blocks=3: cannot be combined with shots"),
+    ((*BLOCKS, "dataset.repeat_to=40"), r"cannot be combined with dataset\.repeat_to"),
     ((*BLOCKS, "strategy=multilingual"), OWN_HOPS),
     ((*BLOCKS, "strategy=zero_shot"), OWN_HOPS),
     ((*BLOCKS, "strategy=lang_spec_ft"), OWN_HOPS),
@@ -73,7 +73,7 @@ REFUSED = [
     ((TAGS, "evaluate.class_gradients=true"), r"^evaluate\.class_gradients=true: dataset 'jsonl' has no classes"),
     # Points inside hops.
     (("evaluate.every_share=1.5",), r"evaluate\.every_share=1\.5: must be above 0 and at most 1"),
-    (("evaluate.every_share=0.1", EVERY), r"evaluate\.every_examples=10 is given too"),
+    (("evaluate.every_share=0.1", EVERY), r"evaluate\.every_examples=10 is set too"),
     (("evaluate.keep_points=2",), r"without evaluate\.every_examples"),
     ((EVERY, "evaluate.keep_points=0"), r"evaluate\.keep_points=0: a whole number of at least 1, all, or null"),
     ((EVERY, "evaluate.keep_points=some"), "all, or null"),

@@ -74,9 +74,9 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unknown option '{unknown[0]}'")
         if options.config_dir is not None:
-            from xclrun.compose.overrides import own_files
+            from xclrun.compose.overrides import load_config_dir
 
-            options.overrides.insert(0, own_files(options.config_dir))
+            options.overrides.insert(0, load_config_dir(options.config_dir))
         if outputs := getattr(options, "outputs", None):
             options.overrides.append(f"paths.outputs={outputs}")
         return options

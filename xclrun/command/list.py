@@ -27,18 +27,18 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(list(arguments))
     groups = choices()
     if args.config_dir is not None:
-        from xclrun.compose.overrides import own_files
+        from xclrun.compose.overrides import load_config_dir
 
-        own_files(args.config_dir)
+        load_config_dir(args.config_dir)
         # Plug-ins of the folder may have registered choices.
         groups = choices()
         for group, names in choices_in(args.config_dir).items():
             groups[group] = groups.get(group, {}) | names
     if args.group is not None:
         if args.group == "strategy.expansion":
-            from xclrun.compose.keys import expansions_known
+            from xclrun.compose.keys import expansion_choices
 
-            groups[args.group] = expansions_known()
+            groups[args.group] = expansion_choices()
         singular = re.sub("ies$", "y", args.group).removesuffix("s")
         group = args.group if args.group in groups else singular
         if group not in groups:

@@ -256,7 +256,7 @@ def _from_data(config: Config, numbers: Mapping[str, int], listed: Sequence[str]
     from xclrun.data.encode import tag_outputs
     from xclrun.data.load import load_dataset
     from xclrun.model.shape import HeadSizes
-    from xclrun.model.source import from_scratch, pairs, source_identity
+    from xclrun.model.source import pairs, source_identity
 
     try:
         dataset = load_dataset(config.dataset, config.bucket, config.shots)
@@ -271,7 +271,7 @@ def _from_data(config: Config, numbers: Mapping[str, int], listed: Sequence[str]
         heads.append(HeadSizes(target.task, classes, tags))
     vocabulary = kept = None
     model = config.model
-    if from_scratch(model) or model.trim_vocabulary:
+    if model.from_scratch or model.trim_vocabulary:
         splits = sorted([*key, value] for key, value in dataset.origin.fingerprints.items())
         key = [plain(model), source_identity(model, dataset), splits, pairs(dataset)]
         vocabulary, kept = cached_json(_folder(), "pieces", key, lambda: _pieces(config, dataset))
@@ -281,7 +281,7 @@ def _from_data(config: Config, numbers: Mapping[str, int], listed: Sequence[str]
 def _pieces(config: Config, dataset: Dataset) -> tuple[int | None, int | None]:
     """Return `Sizes.vocabulary` and `Sizes.kept`."""
     from xclrun.data.windows import encode_task
-    from xclrun.model.source import family_of, from_scratch
+    from xclrun.model.source import family_of
     from xclrun.model.vocabulary import learned_vocabulary, load_tokenizer, used_pieces
 
     model, vocabulary = config.model, None
@@ -289,7 +289,7 @@ def _pieces(config: Config, dataset: Dataset) -> tuple[int | None, int | None]:
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(config.paths.outputs).expanduser() / "cache"
         cache = cache if cache.is_dir() else Path(folder)
-        if from_scratch(model):
+        if model.from_scratch:
             vocabulary = learned_vocabulary(model, dataset, cache).read_bytes().count(b"\n")
         if not model.trim_vocabulary:
             return vocabulary, None

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         from xclrun.launch.search import plan_search, search_forecast
 
         width = args.width if args.budget else None
-        search_facts, text = search_forecast(plan_search(jobs, launcher(config).made()), width)
+        search_facts, text = search_forecast(plan_search(jobs, launcher(config).implementation()), width)
         print(json.dumps(search_facts, indent=1) if args.json else text)
         return 0
     runs = plan_jobs(job.config for job in jobs)

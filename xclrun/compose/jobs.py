@@ -1,8 +1,8 @@
-"""From overrides to configs: what Hydra composes, for thousands of jobs in seconds.
+"""From overrides to typed configs, with Hydra's result for each job, but for thousands of jobs in seconds.
 
-Hydra takes about a tenth of a second to compose one job, mostly to read and merge the choices of groups. So each
-combination of choices is composed once, and each order once for all of them; plain values are set in a copy. `FREE`
-values, to which no other value refers, are set on the typed config. The result equals Hydra's own, job by job.
+Hydra needs about 0.1 s per job, mostly to read and merge the choices of groups. Here, each combination of choices is
+composed once, and each order once for all combinations; other values are set in a copy. Values of `FREE` keys, which no
+other value refers to, are set on the typed config.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -22,31 +22,30 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from xclrun.compose.keys import expansions_known, nearest
+from xclrun.compose.keys import expansion_choices, nearest
 from xclrun.compose.overrides import check_hydra_node, checked, parse
 from xclrun.compose.space import NAME as SEARCHES
 from xclrun.compose.space import SWEEPER, Space, space
 from xclrun.compose.sweep import GRIDS, expand, sweep_nodes
+from xclrun.config.checks import check_effects
 from xclrun.config.files import choices, packaged
 from xclrun.config.schema import SCHEMAS, Config, plain
 from xclrun.core.errors import UsageError
 from xclrun.core.names import check_name
 from xclrun.core.plugins import hashes, provided, without_yaml
-from xclrun.core.task import makes_statements
 from xclrun.data.readers import READERS
-from xclrun.model.source import from_scratch
 from xclrun.strategy import STRATEGIES, strategy_class
 
-# Plain values that no other value refers to, and that sweeps vary most.
+# Keys that other values rarely refer to, and that sweeps vary most.
 FREE = ("seed", "language", "shots", "bucket")
-# Choices → what Hydra composed of them in this process, where all come from the package.
+# Choices of packaged files → config, as composed in this process.
 _COMPOSED: dict[tuple[str, ...], DictConfig] = {}
 
 
 def register() -> None:
-    """Add the typed schemas, the sweeps, and the strategies and readers of plug-ins to Hydra's store.
+    """Add schemas, sweeps, and strategies and readers of plug-ins to Hydra's store.
 
-    A YAML in a config folder replaces the choice of a plug-in.
+    A YAML file in a config folder replaces the choice of a plug-in.
     """
     _register_packaged()
     store = ConfigStore.instance()
@@ -57,8 +56,8 @@ def register() -> None:
             node: dict[str, Any] = {"defaults": [f"/strategy/{name}@_here_"]}
             store.store(group="strategy/expansion", name=name, node=node, provider="plug-in")
     for name in without_yaml("strategy"):
-        below: list[Any] = ["_self_", {"expansion": None}] if strategy_class(name).expandable else []
-        node = {"defaults": [f"/schema/strategy/{name}@_here_", *below], "name": name}
+        expansion: list[Any] = ["_self_", {"expansion": None}] if strategy_class(name).expandable else []
+        node = {"defaults": [f"/schema/strategy/{name}@_here_", *expansion], "name": name}
         store.store(group="strategy", name=name, node=node, provider="plug-in")
     for name in without_yaml("dataset"):
         node = {"defaults": ["/schema/dataset@_here_"], "name": name, "reader": name, **READERS[name].config}
@@ -68,9 +67,9 @@ def register() -> None:
 @cache
 def _register_packaged() -> None:
     store = ConfigStore.instance()
-    # Hydra copies the whole store for every job; it is only read.
+    # Hydra copies the whole store for every job, although it only reads it.
     store.__deepcopy__ = lambda memo: store  # type: ignore[attr-defined]
-    for name in expansions_known():
+    for name in expansion_choices():
         node = {"defaults": [f"/strategy/{name}@_here_"]}
         store.store(group="strategy/expansion", name=name, node=node, provider="xclrun")
     for name, schema in SCHEMAS.items():
@@ -82,63 +81,63 @@ def _register_packaged() -> None:
 
 
 @contextmanager
-def composing() -> Iterator[None]:
-    """Let Hydra compose the packaged configs."""
+def composing(hydra_overrides: Sequence[str] = ()) -> Iterator[Composer]:
+    """Initialize Hydra for the packaged configs; yield a composer of one command's jobs.
+
+    Args:
+        hydra_overrides: overrides of Hydra's node, common to all jobs.
+    """
     register()
     with hydra.initialize_config_dir(str(packaged("conf").resolve()), version_base="1.3", job_name="xclrun"):
-        yield
+        yield Composer(hydra_overrides)
 
 
 class Composer:
-    """Composes configs of one command, inside `composing`.
+    """Composes configs and caches Hydra's results; see `composing`."""
 
-    Attributes:
-        hydra_overrides: overrides of Hydra's node, common to all jobs.
-    """
-
-    def __init__(self, hydra_overrides: Sequence[str] = ()) -> None:
+    def __init__(self, hydra_overrides: Sequence[str]) -> None:
         self.hydra_overrides = tuple(hydra_overrides)
-        # A user's files may be of any kind, and change.
-        self.own_files = any(text.startswith("hydra.searchpath") for text in hydra_overrides)
-        self._composed = {} if self.own_files or hashes() else _COMPOSED
+        # The files of a config folder may change.
+        self.config_dir = any(text.startswith("hydra.searchpath") for text in hydra_overrides)
+        self._composed = {} if self.config_dir or hashes() else _COMPOSED
 
     def chosen(self, overrides: tuple[str, ...]) -> DictConfig:
-        """Return what Hydra composes, which must not be changed."""
+        """Return the config that Hydra composes. It is cached: do not change it."""
         words = (*self.hydra_overrides, *overrides)
         if words not in self._composed:
             try:
                 self._composed[words] = hydra.compose("config", list(words), return_hydra_config=True)
             except AssertionError:
-                # Hydra's answer to a key below one that is null.
+                # Raised by Hydra for a key below a null value.
                 if below := [text for text in overrides if text.startswith("protocol.")]:
                     raise UsageError(f"{below[0]}: needs experiment=fewshot") from None
                 raise
         return self._composed[words]
 
     def compose(self, overrides: Sequence[Override]) -> DictConfig:
-        """Return the config of some overrides, which the caller may change."""
-        values, orders, others = [], [], []
+        """Return the config of some overrides, as a copy."""
+        values, orders, chosen = [], [], []
         for override in overrides:
             if _is_value(override):
                 values.append(override)
-            elif override.key_or_group == "order" and override.package is None and not self.own_files:
+            elif override.key_or_group == "order" and override.package is None and not self.config_dir:
                 orders.append(str(override.input_line))
             else:
-                others.append(str(override.input_line))
+                chosen.append(str(override.input_line))
         try:
-            config = copy.deepcopy(self.chosen(tuple(others)))
+            config = copy.deepcopy(self.chosen(tuple(chosen)))
             if orders:
                 config["order"] = self.chosen(tuple(orders))["order"]
             for override in values:
                 OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
         except (OmegaConfBaseException, ConfigCompositionException, AssertionError):
-            # Hydra's message is about the whole command.
+            # For Hydra's own message about the command.
             return copy.deepcopy(self.chosen(tuple(str(override.input_line) for override in overrides)))
         return config
 
 
 def _is_value(override: Override) -> bool:
-    """Whether an override sets a value, and chooses nothing."""
+    """Whether an override sets a value, instead of choosing a file of a group."""
     key = override.key_or_group
     return override.type is OverrideType.CHANGE and override.package is None and not (key in choices() or "/" in key)
 
@@ -158,10 +157,10 @@ class Composed:
 
 
 def compose_command(arguments: Sequence[str]) -> list[Composed]:
-    """Compose all jobs of a command; refuse a search, whose jobs are not known yet."""
+    """Compose all jobs of a command; refuse a search, whose jobs depend on results."""
     jobs, _ = command_jobs(arguments)
     if isinstance(jobs, Space):
-        raise UsageError(f"{SWEEPER}: `xclrun` and `xclrun plan` search; here a command is needed whose jobs are known")
+        raise UsageError(f"{SWEEPER}: only `xclrun` and `xclrun plan` accept a search; give the values to use")
     return jobs
 
 
@@ -175,60 +174,29 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, Dict
     hydra_overrides = [str(o.input_line) for o in overrides if o.is_hydra_override()]
     task = [o for o in overrides if not o.is_hydra_override()]
     groups = {group for group in choices() if "/" not in group}
-    # Values are for the jobs: the default choice of a group that is swept may lack the key.
+    # Without values: the default choice of a swept group may lack their keys.
     chosen = [str(o.input_line) for o in task if o.key_or_group in groups and not o.is_sweep_override()]
-    with composing():
-        composer = Composer(hydra_overrides)
+    with composing(hydra_overrides) as composer:
         main = composer.chosen(tuple(text for text in chosen if not text.startswith("order=")))
-        if composer.own_files:
+        if composer.config_dir:
             default = hydra.compose("config", return_hydra_config=True)
             nodes: list[Any] = [OmegaConf.to_container(config.hydra) for config in (main, default)]
             check_hydra_node(*nodes)
         sweeper: Any = OmegaConf.to_container(main.hydra.sweeper)
         params = sweeper["params"] or ()
         if not params and (sweep := next((text for text in chosen if text.startswith("sweep=")), None)):
-            raise UsageError(f"{sweep}: its YAML gives no hydra.sweeper.params, {GRIDS}")
+            raise UsageError(f"{sweep}: its YAML has no hydra.sweeper.params; they are {GRIDS}")
         texts = [str(o.input_line) for o in task]
         if main.hydra.runtime.choices["hydra/sweeper"] == SEARCHES:
             return space(texts, params, hydra_overrides, sweeper), main
         jobs = compose_jobs(expand(texts, params), composer)
-    _check_used(task, jobs)
+    check_effects([(o.key_or_group, str(o.input_line)) for o in task], [job.config for job in jobs])
     return jobs, main
 
 
-# Keys, or their parents → whether they have an effect on a job, and what they need.
-USED: Mapping[str, tuple[Callable[[Config], bool], str]] = {
-    "dataset.buckets": (lambda config: config.shots is not None, "shots=K; all training data is learned without it"),
-    "dataset.statements": (
-        lambda config: makes_statements(plain(config.dataset)),
-        "dataset.statements.kind, or a part's; no statements are made without it",
-    ),
-    **dict.fromkeys(
-        ("dataset.word_column", "dataset.tag_column"),
-        (
-            lambda config: "conll" in (config.dataset.reader, *(part.reader for part in config.dataset.parts.values())),
-            "dataset.reader=conll; other readers have fixed columns",
-        ),
-    ),
-    "model.settings": (
-        lambda config: from_scratch(config.model),
-        "an encoder that is trained from scratch; a pretrained one has those of its config.json",
-    ),
-}
-
-
-def _check_used(overrides: Sequence[Override], jobs: Sequence[Composed]) -> None:
-    """Refuse an override that has an effect on no job."""
-    for override in overrides:
-        for above, (used, needed) in USED.items():
-            if f"{override.key_or_group}.".startswith(f"{above}.") and not any(used(job.config) for job in jobs):
-                raise UsageError(f"{str(override.input_line).lstrip('+')}: needs {needed}")
-
-
 def compose_trials(searched: Space, trials: Sequence[Mapping[str, str]]) -> list[list[Composed]]:
-    """Compose the jobs of each trial of a search: searched key → value as text."""
-    with composing():
-        composer = Composer(searched.of_hydra)
+    """Compose the jobs of each trial of a search; a trial maps searched keys to values as text."""
+    with composing(searched.hydra_overrides) as composer:
         return [compose_jobs(expand(checked(searched.overrides(values))), composer) for values in trials]
 
 
@@ -240,10 +208,7 @@ def launcher(config: DictConfig) -> Any:
 
 
 def compose_jobs(jobs: Sequence[Sequence[str]], composer: Composer) -> list[Composed]:
-    """Compose the configs of many jobs.
-
-    Args:
-        jobs: overrides of each job, as `expand` gives them.
+    """Compose the configs of jobs, given the overrides of each from `expand`.
 
     Raises:
         hydra.errors.HydraException: an override does not fit the configs.
@@ -251,37 +216,33 @@ def compose_jobs(jobs: Sequence[Sequence[str]], composer: Composer) -> list[Comp
     parsed = {text: parse([text])[0] for text in dict.fromkeys(text for job in jobs for text in job)}
     free = {text: _checked_value(override) for text, override in parsed.items() if _is_free(override)}
     bases: dict[tuple[str, ...], Config | None] = {}
-
-    def composed(words: Sequence[str]) -> DictConfig:
-        return composer.compose([parsed[text] for text in words])
-
     result = []
     for job in jobs:
         words = tuple(text for text in job if text not in free)
         if words not in bases:
-            config = composed(words)
+            config = composer.compose([parsed[text] for text in words])
             bases[words] = None if _refers_to_free(config) else typed(config)
         if (base := bases[words]) is None:
-            base = typed(composed(job))
+            base = typed(composer.compose([parsed[text] for text in job]))
         values = {parsed[text].key_or_group: free[text] for text in job if text in free}
         result.append(Composed(dataclasses.replace(base, **values), tuple(job)))
     return result
 
 
 def _is_free(override: Override) -> bool:
-    if override.type is not OverrideType.CHANGE or override.key_or_group not in FREE:
-        return False
-    return "${" not in str(override.value())
+    """Whether an override sets a `FREE` key and refers to no other value."""
+    change = override.type is OverrideType.CHANGE and override.key_or_group in FREE
+    return change and "${" not in str(override.value())
 
 
 def _refers_to_free(cfg: DictConfig) -> bool:
-    """Whether a value refers to one of `FREE`, as in ``dataset.subset_seed=${seed}``."""
+    """Whether a value refers to a `FREE` key, as in ``dataset.subset_seed=${seed}``."""
     text = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"]))
     return bool(re.search(rf"\$\{{[^}}]*\b({'|'.join(FREE)})\b", text))
 
 
 def _checked_value(override: Override) -> Any:
-    """Return the value of a free override as the schema types it."""
+    """Return the value of an override, converted to the type in the schema."""
     schema = OmegaConf.structured(Config)
     key = override.key_or_group
     OmegaConf.update(schema, key, override.value())
@@ -292,7 +253,7 @@ def typed(cfg: DictConfig) -> Config:
     """Return a composed config as dataclasses.
 
     Raises:
-        UsageError: a value that must be given is missing.
+        UsageError: a required value is missing, or a key is unknown.
     """
     with open_dict(cfg):
         strategy = cfg.pop("hydra").runtime.choices.strategy
@@ -309,7 +270,7 @@ def typed(cfg: DictConfig) -> Config:
 
 
 def _added(node: Mapping[Any, Any], instance: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the keys that are no fields of the schema: ``+key=value`` gets past Hydra's check."""
+    """Yield the keys that are not in the schema; Hydra accepts them with ``+key=value``."""
     fields = {f.name for f in dataclasses.fields(instance) if not f.metadata.get("omegaconf_ignore")}
     for key in node:
         if key not in fields:

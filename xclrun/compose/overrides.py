@@ -1,10 +1,10 @@
-"""Overrides of the command line: checked, and rewritten where Hydra would misread them."""
+"""Overrides of the command line: checks, and rewriting of those that Hydra would misread."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +12,60 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString, ValueType
 
-from xclrun.compose.keys import expansions_known
+from xclrun.compose.keys import expansion_choices
 from xclrun.config.files import choices, yaml_danger
 from xclrun.config.schema import MEASURES, WAYS
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import flat
 from xclrun.core.plugins import load_folder
 
-# An order with arguments, random(1), which Hydra would take for a function call; not the functions of Hydra itself.
+# An order with arguments, random(1), which Hydra would parse as a function call; not a function of Hydra itself.
 _CALL = re.compile(r"(?<![\w'\"])(?!(?:choice|range|interval|glob|sort|shuffle)\()([A-Za-z_]\w*)\(([^()]*)\)")
-# Keys of maps with free names.
+# Maps with free names.
 _MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|hub_columns|statements\.kinds)|model\.settings")
 
-# Nodes of Hydra's config that xclrun uses, and that ``--config-dir`` sets.
+# Nodes of Hydra's config that a user may set.
 USED = ("launcher", "sweeper")
 # Nodes that Hydra fills in.
 _FILLED = ("overrides", "runtime", "searchpath")
-# Other nodes → what to do instead.
-_OUTPUTS = "outputs lie in paths.outputs, runs in a folder named by their ID"
+# Other nodes → advice.
+_OUTPUTS = "set paths.outputs; each run has a folder named by its ID"
 _LOGS = "xclrun writes no log files; XCLRUN_DEBUG=1 shows the traceback of an error"
 INSTEAD = {
     "run": _OUTPUTS,
     "sweep": _OUTPUTS,
     "output": _OUTPUTS,
-    "output_subdir": "each run has its config in config.yaml of its own folder",
+    "output_subdir": "the config of a run is config.yaml in the run's folder",
     "verbose": _LOGS,
     "hydra_logging": _LOGS,
     "job_logging": _LOGS,
-    "job": "set the current folder and environment variables before the command, and sweep_name=NAME for the runs",
-    "mode": "several values of a key make a sweep, as in seed=1,2,3",
+    "job": "set the current folder and environment variables before the command; sweep_name=NAME names the runs",
+    "mode": "give a key several values for a sweep, as in seed=1,2,3",
     "searchpath": "--config-dir=DIR adds a folder of YAML files and plug-ins",
-    "callbacks": "plug-ins extend xclrun: --plugin FILE.py",
+    "callbacks": "extend xclrun by a plug-in: --plugin FILE.py",
 }
-# Overrides that `own_files` has returned.
+# Overrides from `load_config_dir`.
 _config_dirs: set[str] = set()
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
-    """Parse overrides; a mistake in their grammar raises Hydra's OverrideParseException."""
+    """Parse overrides; a syntax error raises Hydra's OverrideParseException."""
     state = GlobalHydra.instance()
-    # With it, glob() finds the choices of a group.
+    # For glob(), which lists the choices of a group.
     config_loader = state.config_loader() if state.is_initialized() else None
     return OverridesParser.create(config_loader=config_loader).parse_overrides(list(overrides))
 
 
 def rewritten(overrides: Sequence[str]) -> list[str]:
-    """Rewrite overrides that Hydra would misread; a sweep is rewritten job by job.
+    """Rewrite overrides that Hydra would misread; overrides of a sweep are rewritten for each job.
 
-    - ``order=[en,de]`` becomes ``order=list order.languages=[en,de]``, and so does ``order.languages`` alone: a list
-      must not have the name of another order.
-    - ``order=random(1)`` becomes ``order=random order.seed=1``; see `_of_call`.
-    - ``strategy.expansion=NAME`` is the choice of a group.
-    - ``dataset.parts={…}`` and other maps in `_MAPS` take new entries, and ``model.settings.KEY=VALUE`` a new or
-      another one.
-    - ``~/folder`` is a path, which the shell does not expand after a ``=``.
+    - ``order=[en,de]`` becomes ``order=list order.languages=[en,de]``, as does ``order.languages`` alone, so the list
+      does not have the name of another order.
+    - ``order=random(1)`` becomes ``order=random order.seed=1``; see `_order_call`.
+    - ``strategy.expansion=NAME`` becomes the choice of a group.
+    - ``dataset.parts={…}`` and other maps in `_MAPS` get the prefix for new entries; ``model.settings.KEY=VALUE`` gets
+      the prefix for new or existing entries.
+    - ``~/folder`` is expanded, because shells do not expand it after ``=``.
     """
     result = []
     for text in overrides:
@@ -78,7 +78,7 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
                 result.append("order=list")
                 text = f"order.languages={value}"
         elif key == "order" and (call := _CALL.fullmatch(bare.strip("'\""))):
-            result += _of_call(text, *call.groups())
+            result += _order_call(text, *call.groups())
             continue
         elif key == "order":
             text = f"{key}={_CALL.sub(lambda call: repr(call[0]), value)}" if "(" in bare else text
@@ -87,7 +87,7 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
         elif key.startswith("model.settings."):
             text = f"++{text}"
         elif key in ("strategy.expansion", "strategy/expansion") and not _swept(text):
-            # No expansion is a value, not a choice.
+            # null and a mapping are values, not choices.
             separator = "." if bare == "null" or bare.startswith("{") else "/"
             text = f"strategy{separator}expansion={value}"
         result.append(text)
@@ -95,11 +95,11 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
     return ["order=list", *result] if "order.languages" in keys and "order" not in keys else result
 
 
-def _of_call(text: str, name: str, arguments: str) -> list[str]:
-    """Return the overrides that ``order=NAME(ARGUMENTS)`` represents.
+def _order_call(text: str, name: str, arguments: str) -> list[str]:
+    """Return the overrides for ``order=NAME(ARGUMENTS)``.
 
     Raises:
-        UsageError: there is no such order, or it has no such arguments.
+        UsageError: the order or an argument is unknown.
     """
     words = [word.strip() for word in arguments.split(",")]
     settings = [
@@ -121,34 +121,32 @@ def _swept(text: str) -> bool:
 
 
 def checked(arguments: Sequence[str]) -> list[str]:
-    """Return a command's overrides as Hydra takes them; refuse those without the effect that they seem to have.
+    """Return a command's overrides for Hydra; refuse those that would be ignored or misread.
 
     Raises:
         UsageError: one line with the override and the reason.
         hydra.errors.HydraException: an override cannot be parsed.
     """
     overrides = rewritten(arguments)
-    groups = {**choices(), "strategy/expansion": expansions_known()}
+    groups = {**choices(), "strategy/expansion": expansion_choices()}
     parsed = parse(overrides)
     sweeps = [override for override in parsed if override.key_or_group == "sweep"]
     if len(sweeps) > 1 or any(override.is_sweep_override() for override in sweeps):
-        raise UsageError(f"{' '.join(str(o.input_line) for o in sweeps)}: one sweep is taken at a time")
+        raise UsageError(f"{' '.join(str(o.input_line) for o in sweeps)}: run one sweep at a time")
     for override in parsed:
         key, text = override.key_or_group, override.input_line
         if not key:
             raise UsageError(f"'{text}' has no key; values are set as key=value")
         if override.value_type is ValueType.GLOB_CHOICE_SWEEP and key not in groups:
-            raise UsageError(f"{text}: glob() chooses among the files of a group; give values, as in seed=1,2,3")
+            raise UsageError(f"{text}: glob() is for choices of a group; give values, as in seed=1,2,3")
         if key.startswith("hydra.") and key.endswith("._target_"):
-            raise UsageError(
-                f"{text}: only xclrun's own can run jobs; hydra/launcher=local and hydra/launcher=slurm can"
-            )
+            raise UsageError(f"{text}: cannot be changed; use hydra/launcher=local or hydra/launcher=slurm")
         if text not in _config_dirs:
             _check_used_key(key, str(text))
         if override.type is OverrideType.DEL:
-            raise UsageError(f"{text}: nothing can be removed; what may be without a value is set to null")
+            raise UsageError(f"{text}: keys cannot be removed; set the key to null")
         if key == "order" and text != "order=list" and any(o.startswith("order.languages=") for o in overrides):
-            raise UsageError(f"{text} has its own languages; give a list as order=[en,de], without order.languages")
+            raise UsageError(f"{text} sets its own languages; for a list, use order=[en,de] without order.languages")
         if key in groups and override.value_type is not ValueType.GLOB_CHOICE_SWEEP:
             _check_choice(override, groups[key])
     return overrides
@@ -163,37 +161,37 @@ def _check_used_key(key: str, text: str) -> None:
 
 
 def check_hydra_node(node: Mapping[str, Any], default: Mapping[str, Any]) -> None:
-    """Refuse keys of Hydra's config that a user's YAML files set and xclrun does not use.
+    """Refuse keys of Hydra's config that YAML files in --config-dir set and xclrun does not use.
 
     Args:
         node, default: Hydra's config with and without the files, as nested dicts.
 
     Raises:
-        UsageError: names the key.
+        UsageError: a file sets such a key.
     """
-    found, before = (dict(flat(config, {*USED, *_FILLED, "job.override_dirname"})) for config in (node, default))
-    for key in found:
-        if found[key] != before.get(key):
-            _check_used_key(f"hydra.{key}", f"--config-dir: hydra.{key}={found[key]}")
+    values, before = (dict(flat(config, {*USED, *_FILLED, "job.override_dirname"})) for config in (node, default))
+    for key in values:
+        if values[key] != before.get(key):
+            _check_used_key(f"hydra.{key}", f"--config-dir: hydra.{key}={values[key]}")
 
 
-def _check_choice(override: Override, known: Sequence[str] | dict[str, str]) -> None:
+def _check_choice(override: Override, names: Iterable[str]) -> None:
     key, text = override.key_or_group, override.input_line
     if override.type is not OverrideType.CHANGE:
-        raise UsageError(f"{text}: a choice replaces the one before it; leave out the +")
+        raise UsageError(f"{text}: a choice replaces the previous one; remove the +")
     for value in override.sweep_iterator() if override.is_discrete_sweep() else [override.value()]:
         name = value.text if isinstance(value, QuotedString) else value
         if key.startswith("hydra/") and name == "basic":
-            raise UsageError(f"{text}: Hydra's own cannot run xclrun's jobs; leave it out")
+            raise UsageError(f"{text}: cannot run xclrun's jobs; remove it")
         if not (isinstance(name, str) and name) and not (isinstance(name, list) and key == "order"):
-            raise UsageError(f"{text}: needs a name; {did_you_mean(str(name), known)}")
+            raise UsageError(f"{text}: needs a name; {did_you_mean(str(name), names)}")
 
 
-def own_files(folder: Path) -> str:
-    """Return the override that adds a folder of YAML files (``--config-dir``), and load its plug-ins.
+def load_config_dir(folder: Path) -> str:
+    """Return the override for a folder of YAML files (``--config-dir``), and load its plug-ins.
 
     Raises:
-        UsageError: the folder is missing, or a file in it is unreadable or dangerous (`yaml_danger`); or see
+        UsageError: the folder is missing, or a file is unreadable or dangerous (`yaml_danger`); see also
             `load_folder`.
     """
     if not folder.is_dir():
@@ -207,7 +205,7 @@ def own_files(folder: Path) -> str:
         if danger is not None:
             raise UsageError(f"--config-dir: {path}:{danger[0]}: cannot be read as YAML ({danger[1]})")
     place = f"file://{folder.resolve()}"
-    # Quotes only where Hydra's grammar wants them: commands are shown to be typed again.
+    # Quotes only if Hydra's grammar needs them, because commands are printed to be typed again.
     plain = re.fullmatch(r"[\w:/.+-]+", place, re.ASCII)
     text = f"hydra.searchpath=[{place}]" if plain else f"hydra.searchpath=['{place}']"
     _config_dirs.add(text)

@@ -1,8 +1,8 @@
 """The search space of a command.
 
-Each trial is averaged over all values of ``order``, ``seed`` and ``bucket``. All other keys with several values are
-searched: values with commas and ranges one by one, ``interval(low, high)`` between its ends. ``tag(log, interval(…))``
-draws by the logarithm, ``int(interval(…))`` whole numbers.
+A trial averages over all values of ``order``, ``seed`` and ``bucket``. All other keys with several values are searched:
+lists and ranges by value, ``interval(low, high)`` continuously. ``tag(log, interval(…))`` draws on a log scale,
+``int(interval(…))`` draws whole numbers.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Any
 from hydra.core.override_parser.types import IntervalSweep, Override
 
 from xclrun.compose.overrides import parse
-from xclrun.compose.sweep import GRIDS, Grid, as_overrides, grids
+from xclrun.compose.sweep import Grid, as_overrides, grids
 from xclrun.config.files import choices
 from xclrun.core.errors import UsageError, did_you_mean
 
-# The sweeper that searches, as the group ``hydra/sweeper`` names it.
+# Choice of the group ``hydra/sweeper`` that searches.
 NAME = "optuna"
 SWEEPER = f"hydra/sweeper={NAME}"
-# What a setting is averaged over.
+# Keys that a setting is averaged over.
 AVERAGED = ("order", "seed", "bucket")
-# Significant digits of what is drawn from an interval: enough to tell settings apart, and short in tables and commands.
+# Significant digits of values from an interval: enough to distinguish settings, and short in tables and commands.
 DIGITS = 3
-# Values of a key that come one by one.
+# Maximum number of values in a list or range.
 MOST = 100
 
 
 @dataclass(frozen=True)
 class Values:
-    """Values of a key, as typed, each once."""
+    """Distinct values of a key, as typed."""
 
     texts: tuple[str, ...]
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The values to check before anything runs: all."""
+        """The values to check before the search: all."""
         return self.texts
 
     @property
@@ -52,7 +52,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from ``low`` to ``high``, both included; drawn by their logarithm with ``log``."""
+    """Numbers from ``low`` to ``high``, both included, on a linear or log scale."""
 
     low: float
     high: float
@@ -74,6 +74,7 @@ class Interval:
         return repr(float(min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)))
 
     def __str__(self) -> str:
+        # Part of a search's identity (`xclrun.launch.search`): do not change it.
         return f"{self.text(self.low)} … {self.text(self.high)}{', by logarithm' if self.log else ''}"
 
 
@@ -84,17 +85,17 @@ class Space:
     Attributes:
         searched: key → its values.
         common: overrides of every trial (`xclrun.compose.sweep.expand`), with all values of `AVERAGED`.
-        of_hydra: overrides of Hydra's node.
+        hydra_overrides: overrides of Hydra's node.
         settings: ``objective``, ``trials``, ``parallel``, ``sampler``, ``seed``.
     """
 
     searched: Mapping[str, Values | Interval]
     common: tuple[str, ...]
-    of_hydra: tuple[str, ...]
+    hydra_overrides: tuple[str, ...]
     settings: Mapping[str, Any]
 
     def overrides(self, values: Mapping[str, str]) -> list[str]:
-        """Return the overrides of one trial, with these values of the searched keys."""
+        """Return the overrides of a trial with these values of the searched keys."""
         return [*self.common, *(f"{key}={values[key]}" for key in self.searched)]
 
     @property
@@ -109,19 +110,23 @@ class Space:
 
     @property
     def probes(self) -> list[dict[str, str]]:
-        """Settings that contain each value to check beforehand."""
+        """Settings that together contain each value to check before the search."""
         further = [(key, text) for key, values in self.searched.items() for text in values.ends[1:]]
         return [self.probe, *(self.probe | {key: text} for key, text in further)]
 
 
 def space(
-    overrides: Sequence[str], params: Grid | Sequence[Grid] | None, of_hydra: Sequence[str], settings: Mapping[str, Any]
+    overrides: Sequence[str],
+    params: Grid | Sequence[Grid] | None,
+    hydra_overrides: Sequence[str],
+    settings: Mapping[str, Any],
 ) -> Space:
     """Return the search space of a command.
 
     Args:
-        overrides: of the command, from `xclrun.compose.overrides.checked`, without those of Hydra's node.
-        params: the grid of a sweep's YAML; the overrides take precedence.
+        overrides: from `xclrun.compose.overrides.checked`, without those of Hydra's node; they replace values of
+            ``params``.
+        params: the grid of a sweep's YAML.
 
     Raises:
         UsageError: no key can be searched, or there are several grids.
@@ -130,7 +135,7 @@ def space(
     all_grids = grids(params or {})
     if len(all_grids) > 1:
         raise UsageError(
-            f"{SWEEPER}: a search has one grid of values, not {len(all_grids)} (hydra.sweeper.params is {GRIDS})"
+            f"{SWEEPER}: a search needs one grid of values, not {len(all_grids)}; combine them in hydra.sweeper.params"
         )
     typed = {override.key_or_group for override in parse(overrides)}
     grid: Grid = {key: value for key, value in all_grids[0].items() if key not in typed} if all_grids else {}
@@ -146,27 +151,23 @@ def space(
             searched[key] = _searched(override)
     if not searched:
         raise UsageError(
-            f"{SWEEPER}: nothing is searched; give a key several values, as in trainer.lr=1e-5,3e-5 or "
+            f"{SWEEPER}: no key has several values to search; set for example trainer.lr=1e-5,3e-5 or "
             "'trainer.lr=tag(log, interval(1e-5, 1e-3))'"
         )
-    return Space(searched, tuple(common), tuple(of_hydra), settings)
+    return Space(searched, tuple(common), tuple(hydra_overrides), settings)
 
 
 def _searched(override: Override) -> Values | Interval:
     key, text = override.key_or_group, override.input_line
     if key in {*choices(), "strategy.expansion", "strategy/expansion"}:
-        raise UsageError(
-            f"{text}: a search compares values of single keys, as in trainer.lr; for each {key} give a command"
-        )
+        raise UsageError(f"{text}: a search cannot compare choices of {key}; run one search for each")
     if override.is_interval_sweep():
         return _interval(override.value(), override)
     values = tuple(dict.fromkeys(map(str, islice(override.sweep_string_iterator(), MOST + 1))))
     if len(values) < 2:
         raise UsageError(f"{text}: a search needs several values to choose from")
     if len(values) > MOST:
-        raise UsageError(
-            f"{text}: more than {MOST:,} values; an interval has any number, as in int(interval(1, 100000))"
-        )
+        raise UsageError(f"{text}: more than {MOST:,} values; use an interval, as in int(interval(1, 100000))")
     return Values(values)
 
 
@@ -175,12 +176,10 @@ def _interval(sweep: Any, override: Override) -> Interval:
     low, high = sweep.start, sweep.end
     whole = isinstance(low, int) and isinstance(high, int)
     if unknown := sorted(sweep.tags - {"log"}):
-        raise UsageError(
-            f"{override.input_line}: the tag '{unknown[0]}' means nothing here; {did_you_mean(unknown[0], ['log'])}"
-        )
+        raise UsageError(f"{override.input_line}: unknown tag '{unknown[0]}'; {did_you_mean(unknown[0], ['log'])}")
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UsageError(f"{override.input_line}: the first number must be below the second")
     log = "log" in sweep.tags
     if log and low <= 0:
-        raise UsageError(f"{override.input_line}: logarithms are of numbers above 0")
+        raise UsageError(f"{override.input_line}: a log scale needs numbers above 0")
     return Interval(low, high, log, whole)

@@ -1,7 +1,7 @@
 """From grids to jobs: all combinations of values with commas or ranges.
 
 A grid maps keys to values. ``hydra.sweeper.params`` of a sweep's YAML is one grid or a list of grids; the sweep has the
-jobs of all grids, each once. The overrides of the command take precedence in every grid.
+jobs of all grids, without repetition. Overrides of the command replace values of every grid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xclrun.core.errors import UsageError
 
 Grid = Mapping[str, Any]
 
-# Jobs of one sweep.
+# Maximum number of jobs of one sweep.
 MOST = 100_000
 GRIDS = "a grid or a list of them, each as in {strategy: 'naive,er', seed: 1}"
 
@@ -29,7 +29,7 @@ def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
     """Return ``hydra.sweeper.params`` as a list of grids.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: it is not a grid or a list of grids.
     """
     all_grids = [params] if isinstance(params, Mapping) else params
     if (
@@ -41,14 +41,14 @@ def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
     for key, value in (pair for grid in all_grids for pair in grid.items()):
         if isinstance(value, Mapping | list):
             raise UsageError(
-                f"hydra.sweeper.params: {key}: several values are one text with commas, as in '1,2', and a list is a "
-                f"text too, as in '[en,de]'; not {value}"
+                f"hydra.sweeper.params: {key}: must be text; write several values as '1,2' and a list as '[en,de]', "
+                f"not {value}"
             )
     return list(all_grids)
 
 
 def sweep_nodes() -> dict[str, dict[str, Any]]:
-    """Return each packaged sweep, and the sweep of each published table or figure, as Hydra's nodes."""
+    """Return the packaged sweeps and the sweeps of published tables and figures: name → node of Hydra's config."""
     nodes = {name: load_yaml(path) for name, path in sweep_files().items()}
     for name, entry in published().items():
         new_grids: list[Grid] = []
@@ -65,7 +65,7 @@ def sweep_nodes() -> dict[str, dict[str, Any]]:
 
 
 def _without(grid: Grid, keys: Sequence[str]) -> dict[str, Any]:
-    """Return a grid without some keys; without ``strategy``, also without the strategy's settings."""
+    """Return a grid without some keys; ``strategy`` also removes the strategy's settings."""
     return {
         key: value
         for key, value in grid.items()
@@ -82,8 +82,8 @@ def expand(overrides: Sequence[str], params: Grid | Sequence[Grid] = ()) -> list
     """Return the overrides of each job, each job once.
 
     Args:
-        overrides: from `checked`, without those of Hydra's node.
-        params: the grid or grids of a sweep's YAML; ``overrides`` take precedence.
+        overrides: from `checked`, without those of Hydra's node; they replace values of ``params``.
+        params: the grid or grids of a sweep's YAML.
 
     Raises:
         UsageError: a malformed grid, a value that `checked` refuses, an empty range, or more than `MOST` jobs.
@@ -97,9 +97,9 @@ def expand(overrides: Sequence[str], params: Grid | Sequence[Grid] = ()) -> list
         texts: dict[str, list[str]] = {}
         for override in parse([*checked(as_overrides(_without(grid, keys))), *_fitting(typed, grid, all_grids)]):
             texts[override.get_key_element()] = _values(override)
-            # Counted before jobs are made: a zero too many in a range would take all memory.
+            # Counted before the product is computed, which could exhaust the memory.
             if len(expanded) + prod(map(len, texts.values())) > MOST:
-                raise UsageError(f"{override.input_line}: more than {MOST:,} jobs; share them out among several sweeps")
+                raise UsageError(f"{override.input_line}: more than {MOST:,} jobs; split them into several sweeps")
         expanded += map(list, product(*texts.values()))
     jobs: dict[frozenset[str], list[str]] = {}
     for job in _without_idle_steps(expanded):
@@ -108,7 +108,7 @@ def expand(overrides: Sequence[str], params: Grid | Sequence[Grid] = ()) -> list
 
 
 def _without_idle_steps(jobs: Sequence[list[str]]) -> list[list[str]]:
-    """Drop ``trainer.mixture_steps`` from jobs whose order has no mixture, if another job's order has one."""
+    """Remove ``trainer.mixture_steps`` from jobs without a mixture, if another job has one."""
 
     def mixes(job: Sequence[str]) -> bool:
         return any("+" in text for text in job if text.startswith(("order=", "order.languages=")))
@@ -120,7 +120,7 @@ def _without_idle_steps(jobs: Sequence[list[str]]) -> list[list[str]]:
 
 
 def _fitting(typed: Sequence[tuple[str, str]], grid: Grid, all_grids: Sequence[Grid]) -> list[str]:
-    """Return the texts of overrides (key, text), without settings that only strategies of other grids have."""
+    """Return the texts of overrides (key, text), except for settings that only strategies of other grids have."""
     chosen = {key: text.partition("=")[2] for key, text in typed}.get("strategy")
 
     def has(other: Grid, setting: str) -> bool:
@@ -137,7 +137,7 @@ def _fitting(typed: Sequence[tuple[str, str]], grid: Grid, all_grids: Sequence[G
 
 
 def _values(override: Override) -> list[str]:
-    """Return the values of an override, each as an override; at most `MOST` + 1."""
+    """Return one override for each value of an override, at most `MOST` + 1."""
     key = override.get_key_element()
     if not override.is_sweep_override():
         return [f"{key}={override.get_value_element_as_str()}"]

@@ -1,30 +1,80 @@
-"""Check a config: limits of single values, and values that do not fit each other."""
+"""Checks of a config: bounds of single values, and values that do not fit together."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from math import isfinite
-from operator import ge, gt, le, lt
+from operator import attrgetter, ge, gt, le, lt
 from typing import Any
 from urllib.parse import urlsplit
 
-from xclrun.config.schema import WAYS, Config, EvaluateConfig, ModelConfig, OrderConfig, Sampler, TrackingConfig
+from xclrun.config.schema import WAYS, Config, ModelConfig, OrderConfig, Sampler, TrackingConfig, plain
 from xclrun.core.errors import UsageError, did_you_mean, require
 from xclrun.core.names import check_name
 from xclrun.core.secret import redact
+from xclrun.core.task import makes_statements
 
-# Bound of a field (`xclrun.config.schema.bounded`) → how a value is compared with it.
+# Bound of a field (`xclrun.config.schema.bounded`) → comparison of a value with the bound.
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
 # Parameters of an encoder that is trained from scratch; with its gradients and Adam's two moments, 160 GB.
 MOST_PARAMETERS = 10_000_000_000
 
+# Key → whether it has an effect on a run, and what it needs.
+Needs = Mapping[str, tuple[Callable[[Config], bool], str]]
 
-def _require(ok: object, key: str, value: Any, possible: str) -> None:
+
+def _is_argument(key: str) -> Callable[[Config], bool]:
+    return lambda c: c.order.by is not None and key in WAYS[c.order.by]
+
+
+# Keys that are null by default: refused in any config that they have no effect on.
+NEEDS: Needs = {
+    "source": (lambda c: c.protocol is not None, "experiment=fewshot"),
+    "language": (lambda c: c.protocol is not None, "experiment=fewshot"),
+    "evaluate.keep_points": (lambda c: c.evaluate.has_points, "evaluate.every_examples or evaluate.every_share"),
+    "dataset.buckets.root": (lambda c: c.dataset.buckets.sampler is Sampler.files, "dataset.buckets.sampler=files"),
+    **{
+        f"order.{key}": (
+            _is_argument(key),
+            " or ".join(f"order={way}" for way, keys in WAYS.items() if key in keys),
+        )
+        for key in ("seed", "start", "measure", "features")
+    },
+}
+# Keys, or parents of keys, that YAML files set: refused on the command line if they have no effect on any of its jobs.
+TYPED_NEEDS: Needs = {
+    "dataset.buckets": (lambda c: c.shots is not None, "shots=K; without it, all training data is used"),
+    "dataset.statements": (
+        lambda c: makes_statements(plain(c.dataset)),
+        "dataset.statements.kind, or a part's; without it, no statements are made",
+    ),
+    **dict.fromkeys(
+        ("dataset.word_column", "dataset.tag_column"),
+        (
+            lambda c: "conll" in (c.dataset.reader, *(part.reader for part in c.dataset.parts.values())),
+            "dataset.reader=conll; other readers have fixed columns",
+        ),
+    ),
+    "model.settings": (
+        lambda c: c.model.from_scratch,
+        "an encoder that is trained from scratch; a pretrained encoder uses its config.json",
+    ),
+}
+
+
+def check_effects(overrides: Iterable[tuple[str, str]], configs: Sequence[Config]) -> None:
+    """Refuse an override (key, text) without an effect on any of a command's configs."""
+    for key, text in overrides:
+        for parent, (has_effect, needed) in TYPED_NEEDS.items():
+            if f"{key}.".startswith(f"{parent}.") and not any(map(has_effect, configs)):
+                raise UsageError(f"{text.lstrip('+')}: needs {needed}")
+
+
+def _require(ok: object, key: str, value: Any, message: str) -> None:
     if not ok:
-        shown = list(value) if isinstance(value, tuple) else value
-        raise UsageError(f"{key}={shown}: {possible}")
+        raise UsageError(f"{key}={list(value) if isinstance(value, tuple) else value}: {message}")
 
 
 def _check_values(node: Any, key: str = "", limits: Mapping[str, Any] | None = None) -> None:
@@ -32,7 +82,7 @@ def _check_values(node: Any, key: str = "", limits: Mapping[str, Any] | None = N
     if is_dataclass(node):
         for field in fields(node):
             below, value = f"{key}.{field.name}" if key else field.name, getattr(node, field.name)
-            # OmegaConf takes a list for an element of any type.
+            # OmegaConf accepts a list as an element of any type.
             nested = isinstance(value, list | tuple) and any(isinstance(element, list | tuple) for element in value)
             _require(not nested, below, value, "must not be a list of lists")
             _check_values(value, below, field.metadata.get("limits"))
@@ -51,8 +101,8 @@ def _check_values(node: Any, key: str = "", limits: Mapping[str, Any] | None = N
 def _check_limits(key: str, value: Any, limits: Mapping[str, Any]) -> None:
     if limits["name"]:
         check_name(key, value)
-    if known := limits["among"]:
-        _require(value in known, key, value, f"unknown; {did_you_mean(str(value), known)}")
+    if names := limits["among"]:
+        _require(value in names, key, value, f"unknown; {did_you_mean(str(value), names)}")
     if pattern := limits["pattern"]:
         _require(re.fullmatch(pattern, value, re.DOTALL), key, value, limits["hint"])
     if bounds := limits["bounds"]:
@@ -61,13 +111,19 @@ def _check_limits(key: str, value: Any, limits: Mapping[str, Any]) -> None:
         _require(within, key, value, f"must be {possible}{limits['hint']}")
 
 
-def _check_shape(m: ModelConfig) -> None:
-    """Check the shape of an encoder that is trained from scratch."""
-    shape = ("vocab_size", "hidden_size", "hidden_layers", "attention_heads", "intermediate_size")
-    for key in shape:
-        why = "must be given where none of model.path, model.hub and model.package is"
-        _require(getattr(m, key) is not None, f"model.{key}", "null", why)
-    vocabulary, width, depth, heads, inner = (getattr(m, key) for key in shape)
+def _check_encoder(m: ModelConfig) -> None:
+    """Check the length limit, and the shape of an encoder that is trained from scratch."""
+    if m.path is None and (m.hub is None or m.package is not None) and m.positions is not None:
+        longest = f"the encoder has {m.positions} positions; set model.max_length={m.positions} or less"
+        _require(m.max_length <= m.positions, "model.max_length", m.max_length, longest)
+    if not m.from_scratch:
+        return
+    sizes = []
+    for key in ("vocab_size", "hidden_size", "hidden_layers", "attention_heads", "intermediate_size"):
+        sizes.append(getattr(m, key))
+        needed = "must be given, or one of model.path, model.hub and model.package"
+        _require(sizes[-1] is not None, f"model.{key}", "null", needed)
+    vocabulary, width, depth, heads, inner = sizes
     _require(m.layers is None or m.layers <= depth, "model.layers", m.layers, f"model.hidden_layers is {depth}")
     multiple = f"must be a multiple of model.attention_heads={heads}"
     _require(width % heads == 0, "model.hidden_size", width, multiple)
@@ -77,47 +133,34 @@ def _check_shape(m: ModelConfig) -> None:
     _require(total <= MOST_PARAMETERS, "model.hidden_size", width, large)
 
 
-def _check_points(e: EvaluateConfig) -> None:
-    """Check the evaluation points inside hops."""
-    both = e.every_share is not None and e.every_examples is not None
-    two = f"evaluate.every_examples={e.every_examples} is given too; give one of them"
-    _require(not both, "evaluate.every_share", e.every_share, two)
-    none = "there are no points without evaluate.every_examples or evaluate.every_share"
-    _require(e.keep_points is None or e.has_points, "evaluate.keep_points", e.keep_points, none)
-
-
 def _check_dataset(cfg: Config) -> None:
     """Check blocks and buckets."""
     excluded = {
         "shots": cfg.shots is not None,
         "experiment=fewshot": cfg.protocol is not None,
-        # Copies of an example would are in several blocks.
+        # Copies of an example would be in several blocks.
         "dataset.repeat_to": cfg.dataset.repeat_to is not None,
     }
     for name, is_set in excluded.items():
-        possible = f"blocks of a training split cannot be had with {name}"
-        _require(cfg.dataset.blocks is None or not is_set, "dataset.blocks", cfg.dataset.blocks, possible)
-    b = cfg.dataset.buckets
-    from_files = b.sampler is Sampler.files
-    _require(b.root is None or from_files, "dataset.buckets.root", b.root, "needs dataset.buckets.sampler=files")
+        message = f"cannot be combined with {name}; remove one of them"
+        _require(cfg.dataset.blocks is None or not is_set, "dataset.blocks", cfg.dataset.blocks, message)
     if cfg.shots is not None and cfg.bucket is not None:
-        drawn = f"there are dataset.buckets.number={b.number} for each language and K, from 0"
-        _require(cfg.bucket < b.number, "bucket", cfg.bucket, drawn)
+        number = cfg.dataset.buckets.number
+        existing = f"there are dataset.buckets.number={number} for each language and K, from 0"
+        _require(cfg.bucket < number, "bucket", cfg.bucket, existing)
 
 
 def _check_protocol(cfg: Config) -> None:
-    """Check the keys of few-shot transfer, and refuse them outside `experiment=fewshot`."""
+    """Check the keys of few-shot transfer."""
     if cfg.protocol is None:
-        for key in ("source", "language"):
-            _require(getattr(cfg, key) is None, key, getattr(cfg, key), "needs experiment=fewshot")
         return
     _require(cfg.language is not None, "language", "null", "the target must be given, as in language=de")
-    same = "is the source too; set source=none to train on it alone"
+    same = "is also the source; set source=none to train only on it"
     _require(cfg.language != cfg.source, "language", cfg.language, same)
     possible, order = (None, [x for x in (cfg.from_source, cfg.language) if x]), cfg.order
     order_text = f"[{','.join(order.languages)}]" if order.languages else order.name
-    alone = "few-shot transfer goes from the source to the language; leave the order out"
-    _require(order.languages in possible and order.by_size is None and order.by is None, "order", order_text, alone)
+    fixed = "few-shot transfer learns the source, then the language; remove the order"
+    _require(order.languages in possible and order.by_size is None and order.by is None, "order", order_text, fixed)
     for name in ("precision", "optimizer_state"):
         value, source_value = getattr(cfg.trainer, name), getattr(cfg.protocol.source_trainer, name)
         equal = f"must be protocol.source_trainer.{name}={source_value.value}"
@@ -125,17 +168,15 @@ def _check_protocol(cfg: Config) -> None:
 
 
 def _check_order(order: OrderConfig) -> None:
-    """Check how an order is computed."""
-    both = f"order.by_size={order.by_size} is given too; give one of them"
+    """Check that a computed order has one method and its arguments."""
+    both = f"order.by_size={order.by_size} is set too; set only one of them"
     _require(order.by is None or order.by_size is None, "order.by", order.by, both)
-    accepted = WAYS[order.by] if order.by else ()
-    for key in sorted({key for keys in WAYS.values() for key in keys}):
-        value, ways = getattr(order, key), " or ".join(f"order={way}" for way, keys in WAYS.items() if key in keys)
-        _require(value is None or key in accepted, f"order.{key}", value, f"needs {ways}")
-        required = key in accepted and key in ("seed", "measure")
-        _require(value is not None or not required, f"order.{key}", "null", f"needed by order={order.by}")
-    if order.measure == "vocabulary":
-        _require(order.features is None, "order.features", order.features, "needs order.measure=typology")
+    for key in {"seed", "measure"} & set(WAYS[order.by] if order.by else ()):
+        _require(getattr(order, key) is not None, f"order.{key}", "null", f"needed by order={order.by}")
+    _require(
+        order.features is None or order.measure != "vocabulary", "order.features", order.features,
+        "needs order.measure=typology",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,8 +184,8 @@ class TrackedBy:
     """A tracker of runs.
 
     Attributes:
-        title: for people.
-        package: the package that it needs; the extra has the name in ``tracking.to``.
+        title: display name.
+        package: required package; the extra has the name in ``tracking.to``.
     """
 
     title: str
@@ -157,29 +198,29 @@ TRACKERS = {
     "wandb": TrackedBy("Weights & Biases", "wandb"),
     "tensorboard": TrackedBy("TensorBoard", "tensorboard"),
 }
-# Schemes of the addresses where MLflow can keep runs.
+# URL schemes of MLflow tracking servers.
 SERVERS = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
 
 
 def check_uri(key: str, uri: str | None) -> None:
-    """Check the address of an MLflow tracking server; without a scheme it is a folder.
+    """Check the address of an MLflow tracking server; an address without a scheme is a folder.
 
     Raises:
-        UsageError: the address is malformed, holds a password, or is of another kind of server.
+        UsageError: the address is malformed, contains a password, or has an unknown scheme.
     """
     if not uri or ":" not in uri:
         return
-    if (shown := redact(uri)) != uri:
-        how = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
+    if (redacted := redact(uri)) != uri:
+        advice = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
         if not uri.startswith("http"):
-            how = "use the password file or variable of the database's client (PostgreSQL: PGPASSWORD)"
-        raise UsageError(f"{key}={shown}: holds a password; leave it out and {how}")
+            advice = "use the password file or variable of the database's client (PostgreSQL: PGPASSWORD)"
+        raise UsageError(f"{key}={redacted}: contains a password; remove it and {advice}")
     try:
         kind = urlsplit(uri).scheme.partition("+")[0]
     except ValueError as error:
         raise UsageError(f"{key}={uri}: not an address ({error})") from None
-    known = f"unknown kind of tracking server; Known: {', '.join(f'{name}://' for name in SERVERS)}"
-    _require(kind in SERVERS and "://" in uri and len(uri) > uri.index("://") + 3, key, uri, known)
+    servers = f"unknown kind of tracking server; Known: {', '.join(f'{name}://' for name in SERVERS)}"
+    _require(kind in SERVERS and "://" in uri and len(uri) > uri.index("://") + 3, key, uri, servers)
 
 
 def _check_tracking(t: TrackingConfig) -> None:
@@ -199,22 +240,22 @@ def check_tracker(key: str, name: str) -> None:
 
 
 def check(cfg: Config) -> None:
-    """Check all values that a type alone cannot check.
+    """Check everything that types cannot check.
 
     Raises:
-        UsageError: one line with the key, the value and the possible values.
+        UsageError: one line with the key, the value and the valid values.
     """
     _check_tracking(cfg.tracking)
     _check_values(cfg)
+    for key, (has_effect, needed) in NEEDS.items():
+        value = attrgetter(key)(cfg)
+        _require(value is None or has_effect(cfg), key, value, f"needs {needed}")
     for key, trainer in cfg.trainers.items():
         _require(len(trainer.betas) == 2, f"{key}.betas", trainer.betas, "needs two numbers")
-    _check_points(cfg.evaluate)
+    e = cfg.evaluate
+    both = f"evaluate.every_examples={e.every_examples} is set too; set only one of them"
+    _require(e.every_share is None or e.every_examples is None, "evaluate.every_share", e.every_share, both)
     _check_dataset(cfg)
     _check_protocol(cfg)
-    m = cfg.model
-    if m.path is None and m.hub is None and m.package is None:
-        _check_shape(m)
-    if m.path is None and (m.hub is None or m.package is not None) and m.positions is not None:
-        longest = f"the encoder has {m.positions} positions; set model.max_length={m.positions} or less"
-        _require(m.max_length <= m.positions, "model.max_length", m.max_length, longest)
+    _check_encoder(cfg.model)
     _check_order(cfg.order)

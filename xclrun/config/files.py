@@ -1,4 +1,4 @@
-"""Where the YAML files of the configs lie, which choices they give, and which sweep yields a published table."""
+"""YAML files of the configs: locations, choices, and sweeps of published tables and figures."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ import yaml
 from xclrun.core.plugins import provided
 from xclrun.core.version import PACKAGE
 
-# Values of a YAML file in --config-dir once its aliases are expanded. So many take Hydra some seconds.
+# Maximum values of a YAML file in --config-dir after its aliases are expanded; Hydra then needs some seconds.
 MOST_VALUES = 20_000
-# The composer of libyaml recurses: at ten thousand levels the process dies.
+# libyaml recurses: the process crashes at ten thousand levels.
 MOST_LEVELS = 100
-# Characters of an unquoted value: Python refuses to read a number of more than 4,300 digits.
+# Characters of an unquoted value: Python cannot read a number of more than 4,300 digits.
 LONGEST_PLAIN = 4_000
-# In addition to the sweeps, and not one of them.
+# File in the folder of sweeps that is not a sweep.
 PUBLISHED = "published.yaml"
 PAPERS = ("ccl", "fs", "ll", "gli", "ed")
-# Names of entries that are a table or a figure of a paper: `ccl_fig4`, `fs_table2_marc`.
+# Names of entries for a table or a figure of a paper: `ccl_fig4`, `fs_table2_marc`.
 _NUMBERED = re.compile(rf"({'|'.join(PAPERS)})_(fig|table)(\d+)(?:_\w+)?")
 
 
 def default_outputs() -> str:
-    """Return where commands look for outputs that are not told."""
+    """Return the outputs directory of commands without ``--outputs``."""
     return os.environ.get("XCLRUN_OUTPUTS") or "outputs"
 
 
 def packaged(folder: str) -> Path:
-    """Return where ``conf`` or ``sweeps`` lies: inside the installed package, or at the top of a checkout."""
+    """Return the path of ``conf`` or ``sweeps``: in the installed package, or at the top of a checkout."""
     inside = PACKAGE / folder
     return inside if inside.is_dir() else PACKAGE.parent / folder
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """Return what a YAML file holds."""
+    """Return the mapping in a YAML file."""
     return dict(yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader) or {})
 
 
 def yaml_danger(text: str) -> tuple[int, str] | None:
-    """Return the line and the reason why a YAML text must not be loaded: too deep, or its aliases expand to too much.
+    """Return the line and the reason if loading a YAML text could exhaust the memory or crash the process.
 
-    None where the text is safe, or is no YAML, which its reader reports. No alias is expanded, and nothing recurses.
+    Return None if the text is safe, or is not YAML, which its reader reports. This function neither expands aliases nor
+    recurses.
     """
-    # Collections that are open: line, anchor, and number of values so far.
+    # Open collections: line, anchor, and number of values so far.
     opened: list[tuple[int, str | None, int]] = []
     sizes: dict[str | None, int] = {}
     try:
@@ -65,7 +66,7 @@ def yaml_danger(text: str) -> tuple[int, str] | None:
                     sizes[anchor] = size
             elif isinstance(event, yaml.AliasEvent):
                 if holder := next((start for start, anchor, _ in opened if anchor == event.anchor), None):
-                    return holder, "an alias to what holds it"
+                    return holder, "an alias inside the value that it refers to"
                 size = sizes.get(event.anchor, 1)
             elif isinstance(event, yaml.ScalarEvent):
                 size = 1
@@ -82,15 +83,15 @@ def yaml_danger(text: str) -> tuple[int, str] | None:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a published table or figure needs.
+class Published:
+    """A published table or figure.
 
     Attributes:
-        shows: one line: paper, number and caption.
-        sweep: the sweep that yields it; several with commas: their runs together.
-        figure: the report's figure that shows it, as its file name begins; "": none does.
-        set: values, as if typed.
-        without: values that are left out.
+        shows: description in one line: paper, number and caption.
+        sweep: sweep with its runs, or several separated by commas.
+        figure: beginning of the file name of the report's figure that shows it; "": none.
+        set: values that replace those of the sweep.
+        without: key → values that are removed from the sweep.
     """
 
     shows: str
@@ -101,17 +102,17 @@ class Shown:
 
 
 @cache
-def published() -> dict[str, Shown]:
-    """Return name of a published table or figure, which can be given as a sweep → what it needs."""
+def published() -> dict[str, Published]:
+    """Return name of a published table or figure, which is also the name of a sweep → its entry."""
     entries = load_yaml(packaged("sweeps") / PUBLISHED)
-    return {name: Shown(**({"shows": _caption(name, entry)} | entry)) for name, entry in entries.items()}
+    return {name: Published(**({"shows": _caption(name, entry)} | entry)) for name, entry in entries.items()}
 
 
 @cache
 def captions() -> dict[tuple[str, str, str], str]:
-    """Return (paper, ``figure`` or ``table``, number) → what it shows; ``10-12`` represents three numbers."""
+    """Return (paper, ``figure`` or ``table``, number) → caption; ``10-12`` in the file means three numbers."""
     caption_of = {}
-    # By path: importing `xclrun.report` from here would load it for every command.
+    # By path, because importing `xclrun.report` would slow down every command.
     with (PACKAGE / "report" / "published" / "captions.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             first, _, last = row["number"].partition("-")
@@ -121,7 +122,7 @@ def captions() -> dict[tuple[str, str, str], str]:
 
 
 def _caption(name: str, entry: dict[str, Any]) -> str:
-    """Return the line of an entry that is a numbered table or figure; takes ``detail`` out of the entry."""
+    """Return the description of an entry for a numbered table or figure; remove ``detail`` from the entry."""
     parts = _NUMBERED.fullmatch(name)
     if parts is None:
         return ""
@@ -133,7 +134,7 @@ def _caption(name: str, entry: dict[str, Any]) -> str:
 
 
 def yielded(sweep: str) -> list[str]:
-    """Return the published tables and figures that a sweep yields, alone or as the first of several."""
+    """Return the published tables and figures whose only or first sweep is ``sweep``."""
     return [name for name, entry in published().items() if entry.sweep.partition(",")[0] == sweep]
 
 
@@ -144,23 +145,23 @@ def sweep_files() -> dict[str, Path]:
 
 
 def choices() -> dict[str, dict[str, str]]:
-    """Return group → choice → what it is: the first comment of its YAML, to the end of a sentence.
+    """Return group → choice → description: the first sentence of the comment in its YAML.
 
-    Sweeps are the group ``sweep``, first those of files, then published tables and figures. Datasets and strategies of
-    plug-ins are choices without a YAML.
+    The group ``sweep`` contains sweeps with a file, then published tables and figures. Datasets and strategies of
+    plug-ins are choices without a file.
     """
-    return {group: {**found, **provided(group)} for group, found in _choices().items()}
+    return {group: {**by_choice, **provided(group)} for group, by_choice in _choices().items()}
 
 
 @cache
 def _choices() -> dict[str, dict[str, str]]:
-    of_files = {name: _first_comment(path) for name, path in sweep_files().items()}
-    of_tables = {name: entry.shows for name, entry in published().items()}
-    return choices_in(packaged("conf")) | {"sweep": of_files | of_tables}
+    sweeps = {name: _first_comment(path) for name, path in sweep_files().items()}
+    sweeps |= {name: entry.shows for name, entry in published().items()}
+    return choices_in(packaged("conf")) | {"sweep": sweeps}
 
 
 def choices_in(folder: Path) -> dict[str, dict[str, str]]:
-    """Return group → choice → what it is, of the YAML files below a folder of configs."""
+    """Return group → choice → description for the YAML files below a folder of configs."""
     choices_of_group: dict[str, dict[str, str]] = {}
     for path in sorted(folder.rglob("*.yaml")):
         group = path.parent.relative_to(folder).as_posix()
@@ -170,7 +171,7 @@ def choices_in(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def _first_comment(path: Path) -> str:
-    """Return the first line of comment, and those after it until a sentence ends; an indented one is no part of it."""
+    """Return the first sentence of a file's comments, without indented lines."""
     sentences: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("# ") and not line.startswith("# @package") and not (sentences and line.startswith("#  ")):

@@ -1,10 +1,7 @@
-"""Typed schema of the whole config.
+"""Typed schema of the config.
 
-Every key that a user may set has a field here, with the limits of its value; Hydra refuses all other keys. The YAML
-files in ``conf/`` explain the keys. Each strategy's file has the settings of that strategy, a subclass of
-`StrategyConfig`.
-
-This module imports neither torch nor Hydra, so that plans and reports can use it.
+Every key has a field here, with the limits of its value; Hydra refuses all other keys. The YAML files in ``conf/``
+explain the keys. A strategy's file has its settings, a subclass of `StrategyConfig`.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import Any
 from omegaconf import II, MISSING
 
 SIZES = ("descending", "ascending")
-# Way to compute an order → the keys of ``order`` that it takes.
+# Method that computes an order → its arguments, keys of ``order``.
 WAYS = {
     "random": ("seed",),
     "family": ("features",),
@@ -26,7 +23,7 @@ WAYS = {
     "similarity": ("measure", "start", "features"),
 }
 MEASURES = ("vocabulary", "typology")
-# A sweep's name is a file name and a report's folder; ``all`` represents every sweep.
+# A sweep's name is a file name and a report's folder; ``all`` means every sweep.
 SWEEP_NAME = r"(?!all$)[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
 SWEEP_NAMES = "letters, digits, '-', '_' and '.' only, at most 60, the first a letter or digit; not 'all'"
 
@@ -43,8 +40,8 @@ def bounded(
     """Declare a config field whose value `xclrun.config.checks.check` checks; None is within all limits.
 
     Args:
-        name: the text becomes part of a path or an id (`xclrun.core.names.check_name`).
-        among: possible texts.
+        name: whether the text is part of a path or an ID (`xclrun.core.names.check_name`).
+        among: valid texts.
         pattern: regular expression that the whole text must match; needs a ``hint``.
         hint: end of the error message.
         bounds: any of ``at_least``, ``above``, ``at_most`` and ``below``, for a number or each number of a list.
@@ -161,7 +158,7 @@ class Device(Enum):
 
 @dataclass
 class ReplayBudget:
-    """What strategies that replay may keep and how often they replay, as suits the dataset's size."""
+    """Default memory size and replay interval of replay strategies, for the size of the dataset."""
 
     memory: int = 6000
     every_k: int = 100
@@ -169,7 +166,7 @@ class ReplayBudget:
 
 @dataclass
 class BucketsConfig:
-    """How few-shot training sets are drawn (see `xclrun.data.buckets`), where ``shots`` is given."""
+    """How few-shot training sets are drawn (see `xclrun.data.buckets`), if ``shots`` is set."""
 
     sampler: Sampler = Sampler.nway
     draw_from: BucketSource = BucketSource.train
@@ -180,7 +177,7 @@ class BucketsConfig:
 
 @dataclass
 class StatementKind:
-    """How examples of one kind become statements; the values are explained in ``xclrun/data/statements.yaml``."""
+    """How examples become statements of one kind; ``xclrun/data/statements.yaml`` explains the values."""
 
     templates: list[str] = MISSING
     context: str | None = None
@@ -205,7 +202,7 @@ class StatementsConfig:
 
 @dataclass
 class PartConfig:
-    """A part of a composite dataset (see `xclrun.data.parts`); what is null is as the dataset has it."""
+    """A part of a composite dataset (see `xclrun.data.parts`); null: the value of the dataset."""
 
     reader: str | None = None
     task: str | None = None
@@ -234,9 +231,9 @@ class DatasetConfig:
     root: str | None = None
     hub: str | None = None
     hub_config: str | None = None
-    # Null too; but to a map that is null Hydra adds nothing.
+    # Not null, because Hydra cannot add entries to null.
     hub_columns: dict[str, str] | None = field(default_factory=dict)
-    # Of dataset.reader=conll; from 1, or from the last, -1.
+    # For dataset.reader=conll; counted from 1, or from the last, -1.
     word_column: int = 1
     tag_column: int = -1
     parts: dict[str, PartConfig] = field(default_factory=dict)
@@ -271,14 +268,14 @@ class OrderConfig:
 
 @dataclass
 class StrategyConfig:
-    """Settings of every strategy; those of its own are a subclass in the strategy's file."""
+    """Settings of every strategy; a subclass in the strategy's file has its other settings."""
 
     name: str = bounded(name=True)
 
 
 @dataclass
 class WindowsConfig:
-    """How texts with questions are cut into windows of ``max_length`` pieces (see `xclrun.data.windows`); in pieces."""
+    """How texts with questions are split into windows, in subwords (see `xclrun.data.windows`)."""
 
     stride: int = 128
     question: int = 64
@@ -302,7 +299,7 @@ class ModelConfig:
     positions: int | None = count(at_most=1_000_000)
     token_types: int | None = count(at_most=1_000)
     family: str = "bert"
-    # Setting of the library's config → value; Hydra adds no keys to a typed mapping.
+    # Setting of the transformers config → value; untyped, because Hydra adds no keys to a typed mapping.
     settings: Any = field(default_factory=dict)
     max_length: int = bounded(128, at_least=3, at_most=1_000_000)
     windows: WindowsConfig = field(default_factory=WindowsConfig)
@@ -310,6 +307,11 @@ class ModelConfig:
     label_on: LabelOn = LabelOn.first
     lr: float = 3e-5
     source_lr: float = II("model.lr")
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether the encoder is trained from scratch."""
+        return self.path is None and self.hub is None and self.package is None
 
 
 @dataclass
@@ -337,36 +339,36 @@ class TrainerConfig:
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether it asks for what only a GPU has."""
+        """Whether it needs a GPU."""
         return self.cuda_graphs or self.precision in (Precision.fp16, Precision.tf32)
 
     @property
     def uses_dev(self) -> bool:
-        """Whether dev scores choose the weights that a hop keeps, or when it ends."""
+        """Whether dev scores select the weights of a hop, or end it."""
         return self.selection is Selection.best or (self.patience or 0) > 0
 
     def part(self, sentences: int) -> int:
-        """Return the sentences of one forward pass, given those of a hop."""
+        """Return the number of sentences in a micro-batch of a hop with ``sentences``."""
         return self.batch_size or ceil(sentences / self.gradient_accumulation)
 
     def batch(self, sentences: int) -> int:
-        """Return the sentences of one update, given those of a hop."""
+        """Return the number of sentences in a batch of a hop with ``sentences``."""
         return self.part(sentences) * self.gradient_accumulation
 
     def steps_of_mixture(self, sentences: int) -> int:
-        """Return the steps of a hop that learns a mixture, given its sentences: by default as many as passes take."""
+        """Return the steps of a hop that learns a mixture of ``sentences``; by default those of ``epochs`` passes."""
         return self.mixture_steps or self.epochs * ceil(sentences / self.batch(sentences))
 
 
 @dataclass
 class ProtocolConfig:
-    """Few-shot transfer: a source is learned in its own way, then ``trainer`` adapts to the target."""
+    """Few-shot transfer: ``source_trainer`` learns the source, then ``trainer`` adapts to the target."""
 
     name: str = MISSING
     source_trainer: TrainerConfig = MISSING
 
 
-# `EvaluateConfig.keep_points` of all points.
+# Value of ``evaluate.keep_points`` for all points.
 ALL_POINTS = "all"
 KEPT_POINTS = rf"{ALL_POINTS}|[1-9][0-9]{{0,8}}"
 
@@ -390,13 +392,13 @@ class EvaluateConfig:
         return self.every_examples is not None or self.every_share is not None
 
     def every(self, sentences: int) -> int | None:
-        """Return after how many sentences of a hop's own data a point is taken, given how many it has; None: never."""
+        """Return the interval between points of a hop with ``sentences``, in sentences; None: no points."""
         if self.every_share is not None:
             return max(1, round(self.every_share * sentences))
         return self.every_examples
 
     def kept(self, points: int) -> int:
-        """Return of how many of a hop's points so far the weights are kept: the last ones."""
+        """Return how many of a hop's last points keep their weights, out of ``points`` so far."""
         if self.keep_points is None:
             return 0
         return points if self.keep_points == ALL_POINTS else min(points, int(self.keep_points))
@@ -417,7 +419,7 @@ class TrackingConfig:
 
     @property
     def by_jobs(self) -> bool:
-        """Whether jobs of a cluster send runs: not to a SQLite file, on a file system that they share."""
+        """Whether jobs of a cluster send runs; they do not write to a SQLite file on a shared file system."""
         return self.enabled and (self.to != "mlflow" or self.uri is not None)
 
 
@@ -456,16 +458,16 @@ class Config:
     sweep_name: str | None = bounded(None, pattern=SWEEP_NAME, hint=SWEEP_NAMES)
     paths: PathsConfig = field(default_factory=PathsConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    # No key: the name of a strategy's YAML of the user's own, which represents the strategy's in ids and tables.
+    # Not a key: name of a strategy's YAML in --config-dir, which replaces the strategy's name in IDs and tables.
     strategy_label: str | None = field(default=None, metadata={"omegaconf_ignore": True})
-    # No key: group → plug-ins that it comes from (`xclrun.core.plugins.used`), of those that are not the package's own.
+    # Not a key: group → plug-ins that provide its choice (`xclrun.core.plugins.used`).
     plugins: dict[str, list[str]] = field(default_factory=dict, metadata={"omegaconf_ignore": True})
 
     @property
     def trainers(self) -> dict[str, TrainerConfig]:
-        """How hops are trained: key in the config → trainer."""
-        own = {"trainer": self.trainer}
-        return own if self.protocol is None else {**own, "protocol.source_trainer": self.protocol.source_trainer}
+        """Key in the config → trainer of hops."""
+        source = {} if self.protocol is None else {"protocol.source_trainer": self.protocol.source_trainer}
+        return {"trainer": self.trainer, **source}
 
     @property
     def from_source(self) -> str | None:
@@ -474,7 +476,7 @@ class Config:
 
 
 def plain(node: Any) -> Any:
-    """Return a config as nested dicts and lists of plain values, enums by name: what is hashed, frozen and logged."""
+    """Return a config as nested dicts and lists of plain values, enums by name, to hash, freeze and log it."""
     if is_dataclass(node):
         pairs = {f.name: getattr(node, f.name) for f in fields(node)}
         content = {key: plain(value) for key, value in pairs.items() if (key, value) != ("strategy_label", None)}

@@ -20,7 +20,7 @@ from xclrun.model.adapter_files import quiet
 from xclrun.model.families import FAMILIES, family
 from xclrun.model.folder import one_line
 from xclrun.model.shape import described
-from xclrun.model.source import DROPOUTS, check_layers, from_scratch, locate, subject_of
+from xclrun.model.source import DROPOUTS, check_layers, locate, subject_of
 
 
 def shape_of(config: ModelConfig, vocabulary: int, pad: int) -> Any:
@@ -89,7 +89,7 @@ _last_read: dict[tuple[str, float, int | None], tuple[nn.Module, Sequence[str]]]
 
 def read_ahead(config: ModelConfig) -> None:
     """Read a pretrained encoder into memory for the runs of this process and of forked processes."""
-    if not from_scratch(config):
+    if not config.from_scratch:
         _read_once(config)
 
 

@@ -33,7 +33,7 @@ from xclrun.model.families import family
 from xclrun.model.folder import BERTS
 from xclrun.model.heads import ClassHead, Pooler, SpanHead, WordHead, tag_head
 from xclrun.model.shape import HeadSizes
-from xclrun.model.source import check_layers, from_scratch, locate, subject_of
+from xclrun.model.source import check_layers, locate, subject_of
 
 Result = TypeVar("Result")
 
@@ -388,7 +388,7 @@ def build(
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "encoder"))
-        if from_scratch(config):
+        if config.from_scratch:
             encoder: Any = fresh_encoder(config, len(tokenizer), tokenizer.pad_token_id)
         else:
             encoder = pretrained_encoder(config, with_words=rows is None)

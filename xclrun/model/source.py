@@ -34,11 +34,6 @@ DROPOUTS = (
 )  # fmt: skip
 
 
-def from_scratch(model: ModelConfig) -> bool:
-    """Whether the encoder is trained from scratch."""
-    return model.path is None and model.package is None and model.hub is None
-
-
 def subject_of(model: ModelConfig) -> str:
     """Return the config key and value of a pretrained encoder, for messages."""
     return f"model={model.name}" if model.path is None else f"model.path={model.path}"
@@ -106,7 +101,7 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     Pretrained: the content of its files, which are checked first (see `check_folder`). From scratch: the training
     splits, which determine the vocabulary (config and seed determine the rest).
     """
-    if from_scratch(model):
+    if model.from_scratch:
         origin = dataset.origin
         identity = digest([origin.fingerprints[language, "train"] for language in sorted(origin.languages)])
         if model.vocab_size is not None:
@@ -213,14 +208,14 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
     """Return an encoder's config.json; from scratch, or for a package, the equivalent from the config."""
     if packaged(model):
         return {"model_type": "bert", "hidden_size": model.hidden_size}
-    if not from_scratch(model):
+    if not model.from_scratch:
         return read_object(locate(model) / "config.json", subject_of(model))
     return {"model_type": model.family, "hidden_size": model.hidden_size, **model.settings}
 
 
 def family_of(model: ModelConfig) -> Family:
     """Return the family of an encoder."""
-    return family(settings_of(model), f"model.family={model.family}" if from_scratch(model) else subject_of(model))
+    return family(settings_of(model), f"model.family={model.family}" if model.from_scratch else subject_of(model))
 
 
 # Settings that transformers reads, but its configs do not list.
@@ -237,7 +232,7 @@ UNLISTED: Mapping[str, tuple[str, ...]] = {
 
 def check_settings(model: ModelConfig) -> None:
     """Check that transformers can build the encoder with ``model.settings``, since its configs accept any name."""
-    if not from_scratch(model) or not model.settings:
+    if not model.from_scratch or not model.settings:
         return
     import torch
     from transformers import AutoConfig, PretrainedConfig

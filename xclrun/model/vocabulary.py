@@ -24,7 +24,6 @@ from xclrun.model.source import (
     SPECIAL,
     alphabet,
     check_vocabulary,
-    from_scratch,
     learned_from,
     locate,
     pairs,
@@ -109,7 +108,7 @@ def load_tokenizer(
     """Return the encoder's tokenizer; a vocabulary learned from the data is cached in ``cache``."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    if from_scratch(model):
+    if model.from_scratch:
         return wordpiece_tokenizer(learned_vocabulary(model, dataset, cache, warn))
     folder = locate(model, warn)
     if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
