@@ -109,8 +109,13 @@ class Composer:
                 self._composed[words] = hydra.compose("config", list(words), return_hydra_config=True)
             except AssertionError:
                 # Raised by Hydra for a key below a null value.
-                if below := [text for text in overrides if text.startswith("protocol.")]:
-                    raise UsageError(f"{below[0]}: needs experiment=fewshot") from None
+                keys = {text: text.partition("=")[0] for text in overrides}
+                config = hydra.compose("config", [text for text, key in keys.items() if "." not in key])
+                for text, key in keys.items():
+                    parent = key.rpartition(".")[0]
+                    if parent and OmegaConf.select(config, parent) is None:
+                        needed = "experiment=fewshot" if key.startswith("protocol.") else f"{parent}, which is null"
+                        raise UsageError(f"{text}: needs {needed}") from None
                 raise
         return self._composed[words]
 
