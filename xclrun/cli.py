@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean
+from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean, redact
 from xclrun.core.plugins import load_files, load_installed, one_line, raised_in
-from xclrun.core.secret import redact
 from xclrun.core.terminal import set_quiet
 
 QUIET = ("-q", "--quiet")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY
-from xclrun.core.secret import redact
+from xclrun.core.errors import redact
 
 from .conftest import Told
 

