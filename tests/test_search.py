@@ -86,7 +86,7 @@ OF = "hydra.sweeper.objective="
 EPOCHS = ("evaluate.every_share=null", "evaluate.every_examples=999", "trainer.epochs=2", "trainer.selection=best")
 REFUSED = [
     ((), "hydra/sweeper=optuna: no key has several values to search; set for example trainer.lr=1e-5,3e-5 or "),
-    (("strategy=er,naive",), "strategy=er,naive: a search compares values of single keys, as in trainer.lr; for each "),
+    (("strategy=er,naive",), "strategy=er,naive: a search cannot compare choices of strategy; "),
     (("seed=interval(1,3)", LR), "seed=interval(1,3): seed is averaged over, not searched; give values, as in seed=1"),
     (("trainer.lr=interval(1e-3,1e-4)",), "the first number must be below the second"),
     (("trainer.lr=tag(log,interval(0,1))",), "a log scale needs numbers above 0"),
@@ -122,7 +122,7 @@ def test_mistakes_are_told_before_anything_runs(
 def test_a_search_is_refused_where_jobs_must_be_known(xclrun: Callable[..., tuple[int, str]]) -> None:
     code, printed = xclrun("params", *SEARCH, LR)
     assert (code, printed.count("\n")) == (2, 1)
-    assert "hydra/sweeper=optuna: `xclrun` and `xclrun plan` search" in printed
+    assert "hydra/sweeper=optuna: only `xclrun` and `xclrun plan` accept a search" in printed
 
 
 def test_without_optuna_one_line_says_how_it_is_installed(

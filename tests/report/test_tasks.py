@@ -59,7 +59,7 @@ def test_each_key_has_a_row_for_each_of_its_metrics() -> None:
 
 def test_means_say_whose_metric_is_whose() -> None:
     [definition] = summary(continual()).definitions(["key_score"])
-    assert definition.endswith("means over keys are over different metrics: answer F1 (squad), class accuracy (mnli)")
+    assert definition.endswith("means over keys average different metrics: answer F1 (squad), class accuracy (mnli)")
 
 
 def test_keys_are_drawn_over_training() -> None:
