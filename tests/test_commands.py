@@ -32,6 +32,7 @@ from xclrun.compose.keys import known_keys
 from xclrun.compose.overrides import checked
 from xclrun.compose.sweep import expand, sweep_nodes
 from xclrun.config.checks import check
+from xclrun.launch.sweep import make_launcher
 
 pytestmark = pytest.mark.xdist_group("commands")  # In one process: what one page has shown, another need not.
 
@@ -181,7 +182,7 @@ def compose_new(arguments: Sequence[str]) -> None:
     if any(text.startswith("hydra") for text in texts):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(jobs, "compose_jobs", compose)
-            jobs.launcher(COMMAND_JOBS(arguments)[1])
+            make_launcher(COMMAND_JOBS(arguments)[1])
     else:
         sweep = next((text.partition("=")[2] for text in texts if text.startswith("sweep=")), None)
         params = sweep_nodes()[sweep]["hydra"]["sweeper"]["params"] if sweep in sweep_nodes() else ()

@@ -51,7 +51,7 @@ def run(copy: Path, *arguments: str, stdin: str = "") -> str:
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout with the files of all pages."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("xclrun", "conf", "sweeps", "hydra_plugins", "tests", "docs"):
+    for name in ("xclrun", "conf", "sweeps", "tests", "docs"):
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
     for page in PAGES:

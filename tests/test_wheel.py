@@ -93,19 +93,18 @@ def test_the_wheel_holds_configs_sweeps_plugins_and_the_corpus(wheel: Path) -> N
         expected = {f"{inside}/{p.relative_to(REPOSITORY / folder)}" for p in (REPOSITORY / folder).rglob("*.yaml")}
         assert expected
         assert expected <= names
-    for folder in ("xclrun", "hydra_plugins"):
-        expected = {
-            str(path.relative_to(REPOSITORY))
-            for path in (REPOSITORY / folder).rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts
-        }
-        assert expected <= names
+    expected = {
+        str(path.relative_to(REPOSITORY))
+        for path in (REPOSITORY / "xclrun").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert expected <= names
     assert {f"xclrun/data/readers/mini/{language}.yaml" for language in ("en", "de", "fr", "es", "hi", "th")} <= names
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"xclrun", "hydra_plugins"}
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"xclrun"}
 
 
 def test_the_installed_program_is_that_of_the_wheel(program: Path, tmp_path: Path) -> None:
-    code = "import xclrun, hydra_plugins.xclrun as p; print(xclrun.__file__); print(p.__file__)"
+    code = "import xclrun; print(xclrun.__file__)"
     output = subprocess.run(
         [str(program.parent / "python"), "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -101,20 +101,22 @@ def _hydra(arguments: list[str]) -> int:
 
 def _run(overrides: list[str], arguments: list[str]) -> None:
     """Launch the jobs of a command."""
-    from xclrun.compose.jobs import command_jobs, launcher
+    from xclrun.compose.jobs import command_jobs
     from xclrun.compose.space import Space
+    from xclrun.launch.sweep import launch, make_launcher
 
     before = sys.argv
     # For `typed_command`, which the sweep's file records.
     sys.argv = ["xclrun", "--multirun", *(a for a in arguments if a not in ("-m", "--multirun"))]
     try:
-        jobs, config = command_jobs(overrides)
+        jobs, settings = command_jobs(overrides)
+        launcher = make_launcher(settings)
         if isinstance(jobs, Space):
             from xclrun.launch.search import search
 
-            search(jobs, launcher(config).implementation())
+            search(jobs, launcher)
         else:
-            launcher(config).launch(jobs, 0)
+            launch(jobs, launcher)
     finally:
         sys.argv = before
 

@@ -204,7 +204,7 @@ def test_a_failing_run_is_failed_everywhere_and_its_siblings_finish(lab: Lab, tm
 def test_what_is_edited_after_submission_does_not_reach_queued_jobs(lab: Lab, tmp_path: Path) -> None:
     checkout, outputs = tmp_path / "checkout", tmp_path / "outputs"
     ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("xclrun", "conf", "sweeps", "hydra_plugins"):
+    for name in ("xclrun", "conf", "sweeps"):
         shutil.copytree(PACKAGE.parent / name, checkout / name, ignore=ignored)
     options = ("strategy=naive", "+hydra.launcher.options.hold=true")
     arguments = [*SMALL, *options, *SLURM, f"paths.outputs={outputs}", "-m"]

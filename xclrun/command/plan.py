@@ -30,18 +30,19 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_with_overrides(arguments)
     if args.width < 1:
         raise UsageError(f"--width {args.width}: must be a number of jobs of at least 1")
-    from xclrun.compose.jobs import command_jobs, launcher
+    from xclrun.compose.jobs import command_jobs
     from xclrun.compose.space import SWEEPER, Space
     from xclrun.launch.forecast import budget, forecast, missing
 
-    jobs, config = command_jobs(args.overrides)
+    jobs, launcher = command_jobs(args.overrides)
     if isinstance(jobs, Space):
         if args.missing:
             raise UsageError(f"--missing: not of a search ({SWEEPER}), which knows its trials one by one")
         from xclrun.launch.search import plan_search, search_forecast
+        from xclrun.launch.sweep import make_launcher
 
         width = args.width if args.budget else None
-        search_facts, text = search_forecast(plan_search(jobs, launcher(config).implementation()), width)
+        search_facts, text = search_forecast(plan_search(jobs, make_launcher(launcher)), width)
         print(json.dumps(search_facts, indent=1) if args.json else text)
         return 0
     runs = plan_jobs(job.config for job in jobs)

@@ -169,11 +169,11 @@ def compose_command(arguments: Sequence[str]) -> list[Composed]:
     return jobs
 
 
-def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, DictConfig]:
+def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, dict[str, Any]]:
     """Compose all jobs of a command, or its search space.
 
     Returns:
-        The jobs or the space, and a config with Hydra's node, for `launcher`.
+        The jobs or the space, and ``hydra.launcher`` (see `xclrun.launch.sweep.make_launcher`).
     """
     overrides = parse(checked([a for a in arguments if a not in ("-m", "--multirun")]))
     hydra_overrides = [str(o.input_line) for o in overrides if o.is_hydra_override()]
@@ -187,29 +187,23 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, Dict
             default = hydra.compose("config", return_hydra_config=True)
             nodes: list[Any] = [OmegaConf.to_container(config.hydra) for config in (main, default)]
             check_hydra_node(*nodes)
+        launcher: Any = OmegaConf.to_container(main.hydra.launcher, resolve=True)
         sweeper: Any = OmegaConf.to_container(main.hydra.sweeper)
         params = sweeper["params"] or ()
         if not params and (sweep := next((text for text in chosen if text.startswith("sweep=")), None)):
             raise UsageError(f"{sweep}: its YAML has no hydra.sweeper.params; they are {GRIDS}")
         texts = [str(o.input_line) for o in task]
         if main.hydra.runtime.choices["hydra/sweeper"] == SEARCHES:
-            return space(texts, params, hydra_overrides, sweeper), main
+            return space(texts, params, hydra_overrides, sweeper), launcher
         jobs = compose_jobs(expand(texts, params), composer)
     check_effects([(o.key_or_group, str(o.input_line)) for o in task], [job.config for job in jobs])
-    return jobs, main
+    return jobs, launcher
 
 
 def compose_trials(searched: Space, trials: Sequence[Mapping[str, str]]) -> list[list[Composed]]:
     """Compose the jobs of each trial of a search; a trial maps searched keys to values as text."""
     with composing(searched.hydra_overrides) as composer:
         return [compose_jobs(expand(checked(searched.overrides(values))), composer) for values in trials]
-
-
-def launcher(config: DictConfig) -> Any:
-    """Return the launcher of a config, one of `hydra_plugins.xclrun.launcher`."""
-    from hydra.core.plugins import Plugins
-
-    return Plugins.instance().instantiate_launcher(None, None, config)  # type: ignore[arg-type]
 
 
 def compose_jobs(jobs: Sequence[Sequence[str]], composer: Composer) -> list[Composed]:

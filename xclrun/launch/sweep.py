@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config.files import default_outputs
@@ -124,6 +125,22 @@ class Launcher:
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         """Execute or submit the unfinished runs; print the next commands."""
         raise NotImplementedError
+
+
+def make_launcher(settings: Mapping[str, Any]) -> Launcher:
+    """Return the launcher of ``hydra.launcher``: its class ``_target_`` and its settings.
+
+    Raises:
+        UsageError: the class does not exist or is not a `Launcher`.
+    """
+    target = str(settings["_target_"])
+    try:
+        launcher = resolve_name(target)
+    except (ImportError, AttributeError, ValueError):
+        launcher = None
+    if not (isinstance(launcher, type) and issubclass(launcher, Launcher)):
+        raise UsageError(f"hydra.launcher._target_={target}: must be a subclass of xclrun.launch.sweep.Launcher")
+    return launcher(**{key: value for key, value in settings.items() if key != "_target_"})
 
 
 def launch(composed: Sequence[Composed], launcher: Launcher) -> None:
