@@ -67,6 +67,7 @@ WRONG_VALUES = [
     ("trainer.precision=fp7", "trainer.precision: Invalid value 'fp7', expected one of [fp32, tf32, bf16, fp16]"),
     ("trainer.epochs=1,0", "trainer.epochs=0: must be at least 1"),
     ("trainer.betas=1", "trainer.betas: must be a list, as in [a,b]"),
+    ("dataset.languages=[null]", "dataset.languages[0]: cannot be null"),
     ("dataset.replay=3", "dataset.replay: has several settings; set the keys below it"),
     ("tracking.enabled=perhaps", "tracking.enabled: Value 'perhaps'"),
     ("paths.outputs=a,b", "paths.outputs=a,b: a sweep needs a single folder"),
@@ -340,6 +341,15 @@ def test_a_file_of_one_s_own_sets_no_key_of_hydra_that_has_no_effect(refused: Ca
     ]:
         mine.write_text(f"# @package _global_\n{content}\n")
         assert told in refused(*TINY, "--config-dir", "conf", "experiment=mine")
+
+
+@pytest.mark.parametrize("target", ["os.system", "nowhere.Launcher", "xclrun.launch.sweep.Sweep"])
+def test_only_launchers_launch(target: str, refused: Callable[..., str], here: Path) -> None:
+    mine = here / "conf" / "hydra" / "launcher" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text(f"# Mine.\n_target_: {target}\n")
+    line = refused(*TINY, "--config-dir", "conf", "hydra/launcher=mine")
+    assert line == f"hydra.launcher._target_={target}: must be a subclass of xclrun.launch.sweep.Launcher"
 
 
 def test_aliases_that_expand_to_little_are_read(xclrun: Callable[..., Told], here: Path) -> None:
