@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from xclrun.data.batches import Encoded, Ragged
 
 # Index of the first hop after one with language-specific parameters.
 HOP = 2
@@ -75,6 +81,89 @@ def _forget_peak() -> int:
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return _resident("VmRSS")
+
+
+def over_estimate(overrides: Sequence[str], length: int) -> dict[str, Any]:
+    """Return the ratio of the measured to the estimated peak of the first hop's training, and both in bytes.
+
+    The hop's sentences have random subwords, and ``length`` of them, as the estimate counts them.
+    """
+    # Freed memory is returned to the system at once, and fragments of the heap do not count.
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        estimated, measured = pool.apply(_measure_sentences, (list(overrides), length))
+    return {"ratio": measured / estimated, "measured_bytes": measured, "estimated_bytes": estimated}
+
+
+def _measure_sentences(overrides: Sequence[str], length: int) -> tuple[int, int]:
+    import torch
+
+    from benchmarks.steps import Enough
+    from xclrun.command.plan import plan_runs
+    from xclrun.run.memory import heads_of, peak
+    from xclrun.train.checkpoint import Checkpoints
+    from xclrun.train.loop import HopTraining
+    from xclrun.train.progress import Listener, Progress
+    from xclrun.train.stages import StageGraph
+    from xclrun.train.stop import StopFlag
+
+    class Few(Listener):
+        def stepped(self, progress: Progress) -> None:
+            if progress.step == STEPS:
+                raise Enough
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="xclrun-bench-") as folder:
+        fixed = ["trainer.selection=last", "tracking=none", "evaluate.batch_size=1", f"paths.outputs={folder}"]
+        [run] = plan_runs([*overrides, *fixed, f"model.max_length={length}"])
+        bench, hop = StageGraph(run, Few(), StopFlag()).bench, run.stream.hops[1]
+        [key], trainer = hop.train, run.trainer(hop)
+        sentences = _random(
+            bench.encodings.splits[key, "train"], STEPS * trainer.batch(len(run.dataset.split(key, "train"))), length
+        )
+        # Building the model imports libraries, which take memory too.
+        weights = sum(parameter.nbytes for parameter in bench.model.parameters())
+        before = _forget_peak() - weights
+        context = bench.context(hop)
+        context.train = {**context.train, key: sentences}
+        bench.strategy.begin_hop(context)
+        vocabulary = bench.model.encoder.get_input_embeddings().num_embeddings  # type: ignore[union-attr,operator]
+        with contextlib.suppress(Enough):
+            HopTraining(bench, context, Checkpoints(Path(folder) / "none")).run()
+        cuda = bench.device.type == "cuda"
+        measured = int(torch.cuda.max_memory_allocated()) if cuda else _resident("VmHWM") - before
+        estimate = peak(
+            run.config,
+            trainer,
+            run.strategy(),
+            hop,
+            heads_of(run),
+            sentences=len(sentences),
+            length=length,
+            vocabulary=vocabulary,
+            cuda=cuda,
+        )
+        return estimate.total, measured
+
+
+def _random(sentences: Encoded, count: int, length: int) -> Encoded:
+    """Return ``count`` sentences of ``length`` random subwords, each of which is a word."""
+    generator, sizes = np.random.default_rng(0), np.full(count, length)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    known = np.unique(sentences.pieces.values)
+
+    def ragged(values: np.ndarray) -> Ragged:
+        return Ragged(values.astype(np.int32), offsets)
+
+    zeros = ragged(np.zeros(count * length))
+    return replace(
+        sentences.select(np.arange(count) % len(sentences)),
+        pieces=ragged(generator.choice(known, count * length)),
+        types=zeros,
+        word_pieces=ragged(np.tile(np.arange(length), count)),
+        tags=zeros,
+        words=sizes,
+    )
 
 
 def over_naive(strategy: str, overrides: Sequence[str]) -> dict[str, Any]:

@@ -33,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.compose.jobs import command_jobs
     from xclrun.compose.space import SWEEPER, Space
     from xclrun.launch.forecast import budget, forecast, missing
+    from xclrun.launch.local import Local
+    from xclrun.run.memory import check_memory
 
     jobs, launcher = command_jobs(args.overrides)
     if isinstance(jobs, Space):
@@ -55,6 +57,8 @@ def main(arguments: Sequence[str]) -> int:
         else:
             print("\n".join(f"{what}:\n  {command}" for what, command in commands))
         return 0
+    if isinstance(launcher(config).made(), Local):
+        check_memory([run for run in runs if not run.directory.finished])
     facts = budget(runs, args.width) if args.budget else forecast(runs)
     print(json.dumps(facts.to_json(), indent=1) if args.json else facts.render())
     return 0

@@ -13,8 +13,8 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from xclrun.core.terminal import as_note, duration, fitted, many, room, size, ta
 from xclrun.data.notes import note_lines, reader_notes
 from xclrun.launch.cluster.packing import shared_first
 from xclrun.run import Run, notes
+from xclrun.run.memory import Memory, of_runs
 from xclrun.store.stages import StageStore
 
 CPU = "cpu"
@@ -192,12 +193,14 @@ class Forecast:
         finished: IDs of the finished runs.
         lines: one per strategy, in the order of the command.
         devices: devices of the estimates.
+        memory: strategy → lower and upper estimate of the peak memory of its runs on a device.
     """
 
     runs: tuple[Run, ...]
     finished: frozenset[str]
     lines: tuple[Line, ...]
     devices: tuple[str, ...] = ()
+    memory: Mapping[str, tuple[Memory, Memory]] = field(default_factory=dict)
 
     @property
     def total(self) -> Line:
@@ -220,13 +223,27 @@ class Forecast:
             "strategies": [asdict(line) for line in self.lines],
             "total": asdict(self.total),
             "devices": list(self.devices),
+            "memory": {
+                name: {"least": least.to_json(), "most": most.to_json()} for name, (least, most) in self.memory.items()
+            },
             "notes": self.notes,
         }
 
     def render(self) -> str:
         """Return the table for a terminal."""
         lines = [*self.lines, *([self.total] if len(self.lines) > 1 else [])]
-        return "\n".join([forecast_table(lines), *(as_note(text, sys.stdout) for text in self.notes)])
+        memory = [fitted(memory_line(self.memory), sys.stdout)] if self.memory else []
+        return "\n".join([forecast_table(lines), *memory, *(as_note(text, sys.stdout) for text in self.notes)])
+
+
+def memory_line(memory: Mapping[str, tuple[Memory, Memory]]) -> str:
+    """Return the estimate for the strategy with the largest peak."""
+    strategy, (least, most) = max(memory.items(), key=lambda item: item[1][1].total)
+    named = f" ({strategy})" if len(memory) > 1 else ""
+    parts = {"weights": most.weights, "gradients": most.gradients, "optimizer": most.optimizer}
+    parts |= {name: value for name, value in (("strategy", most.strategy),) if value}
+    listed = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
+    return f"peak memory per device: {size(least.total)} to {size(most.total)}{named}; at most {listed}"
 
 
 def forecast_table(lines: Iterable[Line], first: str = "strategy") -> str:
@@ -259,7 +276,8 @@ def forecast(runs: Sequence[Run]) -> Forecast:
         counts = (len(group), len(group) - len(unfinished), requested, len(trainings))
         lines.append(Line(strategy, *counts, seconds, weights))
         todo += trainings
-    return Forecast(tuple(runs), finished, tuple(lines), costs.devices(todo))
+    memory = of_runs(run for run in runs if run.id not in finished)
+    return Forecast(tuple(runs), finished, tuple(lines), costs.devices(todo), memory)
 
 
 @dataclass(frozen=True)

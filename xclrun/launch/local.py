@@ -17,6 +17,7 @@ from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.launch.time_left import TimeLeft
 from xclrun.launch.workers import work, work_in_processes
 from xclrun.run import Run
+from xclrun.run.memory import check_memory
 from xclrun.tracking.background import BackgroundMirror
 
 
@@ -53,6 +54,8 @@ class Local(Launcher):
                 choose_device(config)
         if 0 < (gpus := len(self.gpus_of(runs))) < (devices := devices_of(runs)):
             raise UsageError(f"runtime.devices={devices}: number of GPUs is {gpus}; use at most {gpus}")
+
+        check_memory(runs)
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         started, ids = time.monotonic(), [run.id for run in sweep.runs]

@@ -96,6 +96,13 @@ UNFIT: Mapping[str, str] = {
     ),
 }
 
+# Families whose feed-forward network has a second input matrix.
+GATED = (
+    "modernbert", "mt5", "umt5", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text",
+)  # fmt: skip
+# Families without a table of positions.
+RELATIVE = (*GATED, "t5", "bloom")
+
 # Names of the same number in config.json.
 NAMES = {
     "width": ("hidden_size", "dim", "d_model", "emb_dim", "n_embd"),

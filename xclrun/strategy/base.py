@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from xclrun.model import Model
     from xclrun.model.families import Family
     from xclrun.model.network import Prediction
+    from xclrun.model.shape import Dimensions
 
 
 @dataclass
@@ -245,6 +246,17 @@ class Strategy(Generic[Settings]):
     def trains(self, parameter: str, hop: Hop) -> bool:
         """Return whether the training of ``hop`` changes a parameter, given by name, that `prepare` did not freeze."""
         return True
+
+    def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
+        """Return the sizes of a model's parameters after `prepare`, estimated: name → [number, 1 if it is trained]."""
+        return sizes
+
+    def copies(self, hop: Hop) -> int:
+        """Return how many tensors like the trained weights, such as Fisher information, training keeps on the device.
+
+        Temporary tensors of `edit_gradients` count too.
+        """
+        return 0
 
     def language_specific(self, parameter: str) -> bool:
         """Return whether every language has its own values of a parameter, given by its name in the model."""

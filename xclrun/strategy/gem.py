@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xclrun.core.stream import Hop
 from xclrun.strategy.agem import AGEM, mean_gradient
 from xclrun.strategy.base import Context, Length, bounded
 from xclrun.strategy.shared.memory import MemorySettings
@@ -56,6 +57,10 @@ class GEM(AGEM[GEMSettings]):
             return super().notes(lengths)
         note = f"strategy={self.settings.name}: each step uses the whole memory, up to {stored} sentences; "
         return [*super().notes(lengths), note + "set strategy.compared=16 to draw 16 sentences of each language"]
+
+    def copies(self, hop: Hop) -> int:
+        # A gradient for each earlier language.
+        return hop.depth - 1
 
     def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
         """Return a batch of each language's memory, as (language, batch)."""

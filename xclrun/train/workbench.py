@@ -21,10 +21,10 @@ from xclrun.config.schema import OptimizerState
 from xclrun.core.identity import derive, encoder_hop, hands_on
 from xclrun.core.stream import Hop
 from xclrun.data.batches import Batch, Encoded
-from xclrun.data.encode import tag_outputs, word_numbers
+from xclrun.data.encode import word_numbers
 from xclrun.model.network import Model, Prediction, build
-from xclrun.model.shape import HeadSizes
 from xclrun.run import Run
+from xclrun.run.memory import heads_of
 from xclrun.store.files import read_json, write_json
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
@@ -147,8 +147,7 @@ class Workbench:
 
     def untrained(self) -> Model:
         """Return a new model before fine-tuning, prepared by the strategy."""
-        dataset, config, encodings = self.run.dataset, self.run.config, self.encodings
-        sizes = [HeadSizes(t.task, len(t.labels), tag_outputs(t.tags, config.model.label_on)) for t in dataset.targets]
+        config, encodings, sizes = self.run.config, self.encodings, heads_of(self.run)
         first, several = sizes[0], sizes if len(sizes) > 1 else ()
         model = build(
             config.model,

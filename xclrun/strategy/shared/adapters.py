@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from xclrun.model import Model
     from xclrun.model.families import Family
+    from xclrun.model.shape import Dimensions
 
 # Name of the adapter in the model, which has the values of the current language.
 NAME = "language"
@@ -186,6 +187,32 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
             return library.CompacterConfig(reduction_factor=self.reduction, phm_dim=PRODUCTS)
         names = {Adapter.madx: "SeqBnInvConfig", Adapter.pfeiffer: "SeqBnConfig", Adapter.houlsby: "DoubleSeqBnConfig"}
         return getattr(library, names[self.kind])(reduction_factor=self.reduction)
+
+    def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
+        body = {
+            name: [number, int(trained and not (self.frozen and name.startswith("encoder.")))]
+            for name, (number, trained) in sizes.items()
+        }
+        return {**body, f"encoder.{NAME}.weight": [self._added(encoder), 1]}
+
+    def _added(self, encoder: Dimensions) -> int:
+        """Return the number of parameters of one language's adapters, without biases."""
+        width, inner, layers = encoder.width, encoder.inner, encoder.layers
+        if self.kind is Adapter.lora:
+            sides = {"q": width + encoder.queries, "k": width + encoder.keys, "v": width + encoder.keys}
+            ranks = self.settings.lora_rank * layers
+            return ranks * sum(sides.get(target, width + inner) for target in self.settings.lora_targets)
+        if self.kind is Adapter.ia3:
+            return layers * (2 * encoder.keys + inner)
+        if self.kind is Adapter.prefix:
+            # The MLP that computes keys and values has 512 inner states.
+            return width * self.settings.prefix_length + 512 * (width + 2 * layers * encoder.keys)
+        assert self.reduction is not None
+        bottleneck = 2 * width * (width // self.reduction)
+        if self.kind is Adapter.compacter:
+            return 2 * layers * (4 * width // self.reduction + bottleneck // PRODUCTS // width)
+        invertible = 4 * (width // 2) * (width // 4) if self.kind is Adapter.madx else 0
+        return layers * bottleneck * (2 if self.kind is Adapter.houlsby else 1) + invertible
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         import adapters

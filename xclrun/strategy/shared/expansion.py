@@ -15,7 +15,7 @@ Cost: strategies that pass memory batches through the model have the parameters 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from xclrun.model import Model
     from xclrun.model.families import Family
     from xclrun.model.network import Output
+    from xclrun.model.shape import Dimensions
 
 
 @dataclass
@@ -126,6 +127,9 @@ class Expandable(Strategy[Settings]):
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         self.expansion.check_encoder(family, width, layers)
+
+    def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
+        return self.expansion.prepared(sizes, encoder)
 
     def language_specific(self, parameter: str) -> bool:
         return self.expansion.language_specific(parameter)

@@ -71,6 +71,10 @@ class QuadraticPenalty(Expandable[Settings]):
         self.anchor = {name: tensor for name, tensor in weights.items() if not self.language_specific(name)}
         self.precision = {name: torch.ones(()) for name in self.anchor}
 
+    def copies(self, hop: Hop) -> int:
+        # The anchor, and the change of the weights.
+        return 2 if self.active() and hop.depth > 1 else 0
+
     def capturable(self) -> bool:
         # The tensors of the terms stay at fixed addresses during a hop.
         return self._terms is not None
@@ -100,6 +104,10 @@ class ImportancePenalty(QuadraticPenalty[Settings]):
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         return self.described() if self.active() else None
+
+    def copies(self, hop: Hop) -> int:
+        # The precision too.
+        return 3 if self.active() and hop.depth > 1 else 0
 
     def anchor_here(self, context: Context) -> None:
         """Set the anchors of parameters with a precision to the current weights."""

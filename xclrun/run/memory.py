@@ -1,0 +1,312 @@
+"""Estimate the peak memory of a run on each device from its config, without torch.
+
+With W the bytes of the weights, G of the gradients, O of the optimizer's states, S of the strategy's tensors, A of the
+activations of one forward pass and E of those of an evaluation batch, the peak is
+
+    W + O + S + max(A, G, G + E),  or  W + O + S + max(G + A, G + E)  if several micro-batches add their gradients.
+
+With one micro-batch, the gradients of a layer replace its activations during the backward pass. Activations are counted
+per layer and subword, in states of H (hidden) and I (inner) values. A transformer layer stores 8 H + 2 I values for its
+backward pass (inputs of the linear maps, queries, keys and values, inputs of both norms, input and output of the
+activation function), 8 H + 4 I with a gated feed-forward network, and 5 H + I if its weights are frozen. Dropout adds
+2 H bytes. On a CPU, dropout masks are in fp32, and attention with dropout is not fused: it stores 16 bytes for each
+pair of positions and head.
+
+tests/train/test_memory.py and `python -m benchmarks memory` compare the estimate with measured peaks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xclrun.config.schema import Config, Device, Optimizer, Precision, Selection, TrainerConfig
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import Hop
+from xclrun.data.encode import tag_outputs
+from xclrun.data.example import Dataset
+from xclrun.model.shape import Dimensions, HeadSizes, estimated_sizes
+from xclrun.model.source import from_scratch
+from xclrun.model.structure import layer
+from xclrun.strategy import Strategy
+
+if TYPE_CHECKING:
+    from xclrun.run.plan import Run
+
+# Bytes of a number in fp32, and of both moment estimates of a parameter.
+FP32 = 4
+MOMENTS: Mapping[Optimizer, int] = {Optimizer.adam: 8, Optimizer.adamw: 8}
+# Parameters of the encoder whose gradients need those of all its states; the pooler reads the last ones.
+BODY = re.compile(r"encoder\.(?!pooler\.)")
+# Special tokens of a sentence.
+SPECIAL = 2
+HALF = (Precision.bf16, Precision.fp16)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peak memory of a hop on one device, in bytes.
+
+    Attributes:
+        strategy: tensors that the strategy keeps, such as Fisher information or weights of earlier languages.
+        best: copy of the best weights, on a CPU; on a GPU, it is moved to the CPU if necessary.
+        activations: of the forward pass of a micro-batch.
+        evaluation: activations of an evaluation batch.
+        adds: whether gradients of several micro-batches are added.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    strategy: int
+    best: int
+    activations: int
+    evaluation: int
+    adds: bool
+
+    @property
+    def total(self) -> int:
+        """The peak."""
+        training = self.gradients + self.activations if self.adds else max(self.gradients, self.activations)
+        passing = max(training, self.gradients + self.evaluation)
+        return self.weights + self.optimizer + self.strategy + self.best + passing
+
+    def to_json(self) -> dict[str, int]:
+        """Return the parts and the peak, in bytes."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "adds"}
+        return parts | {"total": self.total}
+
+
+def peak(
+    config: Config,
+    trainer: TrainerConfig,
+    strategy: Strategy[Any],
+    hop: Hop,
+    heads: Sequence[HeadSizes],
+    *,
+    sentences: int,
+    length: int,
+    vocabulary: int | None = None,
+    cuda: bool = False,
+) -> Memory:
+    """Estimate the memory of a hop.
+
+    Args:
+        sentences: training sentences of the hop.
+        length: subwords of the longest sentence, including special tokens.
+        vocabulary: rows of a trimmed or learned vocabulary; None: those of the config.
+        cuda: whether the device is a GPU.
+    """
+    encoder = Dimensions.of(config.model)
+    sizes = strategy.prepared(estimated_sizes(config.model, heads, vocabulary), encoder)
+    trains = {name: bool(trainable) and strategy.trains(name, hop) for name, (_, trainable) in sizes.items()}
+    trained = sum(number for name, (number, _) in sizes.items() if trains[name])
+    specific = sum(number for name, (number, _) in sizes.items() if strategy.language_specific(name))
+    kept = strategy.copies(hop) * trained + len(strategy.hops_read_in_training(hop)) * specific
+    half = trainer.precision in HALF
+    part = trainer.part(sentences)
+    # Hops on a frozen encoder read cached features.
+    pieces = 0 if strategy.keeps_encoder(hop) else part * length
+    by_layer = _by_layer(trains, encoder)
+    evaluated = config.evaluate.batch_size * length
+    if config.evaluate.batch_tokens is not None:
+        evaluated = min(evaluated, max(config.evaluate.batch_tokens, length))
+    return Memory(
+        weights=FP32 * sum(number for number, _ in sizes.values()),
+        gradients=FP32 * trained,
+        optimizer=MOMENTS[trainer.optimizer] * trained,
+        strategy=FP32 * kept,
+        best=FP32 * trained if trainer.selection is Selection.best and not cuda else 0,
+        activations=pieces * _stored(encoder, config, trainer, by_layer, length, cuda),
+        # Without a backward pass, only the current layer's values exist: queries, keys and values, or inner states.
+        evaluation=evaluated * (2 if half else FP32) * max(5 * encoder.width, 2 * encoder.width + 2 * encoder.inner),
+        adds=trainer.gradient_accumulation > 1,
+    )
+
+
+def _by_layer(trains: Mapping[str, bool], encoder: Dimensions) -> list[bool]:
+    """Return, for each layer that the backward pass reaches, whether its weights are trained."""
+    trained = {layer(name) for name, trainable in trains.items() if trainable and BODY.match(name)}
+    if not encoder.apart:
+        return [bool(trained)] * (encoder.layers if trained else 0)
+    # None: embeddings, and other parameters outside of layers, such as adapters.
+    lowest = 1 if None in trained else min((number for number in trained if number is not None), default=None)
+    return [] if lowest is None else [number in trained for number in range(lowest, encoder.layers + 1)]
+
+
+def _stored(
+    encoder: Dimensions, config: Config, trainer: TrainerConfig, by_layer: Sequence[bool], length: int, cuda: bool
+) -> int:
+    """Return the bytes per subword that a forward pass stores for the backward pass."""
+    width, inner, half = encoder.width, encoder.inner, trainer.precision in HALF
+    states = 2 * width + 2 * encoder.queries + 2 * encoder.keys
+
+    def of_layer(trained: bool) -> int:
+        matrices = width + encoder.queries + (4 if encoder.gated else 2) * inner if trained else inner
+        # Under autocast, norms read fp32 and linear maps half of it.
+        stored = 2 * width * FP32 + (states - 2 * width + matrices) * (2 if half else FP32)
+        if config.model.dropout:
+            stored += 2 * width if cuda else 2 * width * FP32 + 16 * encoder.heads * length
+        return stored
+
+    layers = [of_layer(trained) for trained in by_layer]
+    if trainer.gradient_checkpointing:
+        # The inputs of all layers, and the values of one layer and their gradients.
+        layers = [FP32 * width * len(layers), 2 * max(layers, default=0)]
+    # Embeddings before and after their norm, and the states that heads read.
+    return sum(layers) + 4 * width * FP32
+
+
+def heads_of(run: Run) -> list[HeadSizes]:
+    """Return the sizes of a run's heads, one for each task."""
+    label_on = run.config.model.label_on
+    return [HeadSizes(t.task, len(t.labels), tag_outputs(t.tags, label_on)) for t in run.dataset.targets]
+
+
+def of_run(run: Run, *, cuda: bool, config: Config | None = None) -> tuple[Memory, Memory]:
+    """Return a lower and an upper estimate of a run's hop with the largest peak.
+
+    Subwords are unknown before encoding. The lower estimate counts one per word and no trimmed embeddings, the upper
+    one ``model.max_length`` subwords and all embeddings.
+
+    Args:
+        config: a changed config of the run.
+    """
+    config, heads = config or run.config, heads_of(run)
+    strategy, longest = run.strategy(), config.model.max_length
+
+    def at(hop: Hop, length: int, vocabulary: int | None) -> Memory:
+        trainer = config.trainer
+        if config.protocol is not None and not hop.adapts:
+            trainer = config.protocol.source_trainer
+        return peak(
+            config,
+            trainer,
+            strategy,
+            hop,
+            heads,
+            sentences=run.sentences(hop),
+            length=length,
+            vocabulary=vocabulary,
+            cuda=cuda,
+        )
+
+    unknown = config.model.trim_vocabulary or from_scratch(config.model)
+    hops = run.stream.hops[1:]
+    words = {hop: max(_words(run.dataset, key) for key in hop.train) for hop in hops}
+    least = [at(hop, min(longest, words[hop] + SPECIAL), 1 if unknown else None) for hop in hops]
+    most = [at(hop, longest, None) for hop in hops]
+    return max(least, key=lambda memory: memory.total), max(most, key=lambda memory: memory.total)
+
+
+# Fingerprint of a split → the words of its longest sentence.
+_longest: dict[str, int] = {}
+
+
+def _words(dataset: Dataset, key: str) -> int:
+    """Return the number of words of the longest training sentence; windows of texts have any number."""
+    if dataset.task_of(key).answers:
+        return sys.maxsize
+    fingerprint = dataset.fingerprints[key, "train"]
+    if fingerprint not in _longest:
+        _longest[fingerprint] = max((len(example.tokens) for example in dataset.split(key, "train")), default=0)
+    return _longest[fingerprint]
+
+
+def of_runs(runs: Iterable[Run]) -> dict[str, tuple[Memory, Memory]]:
+    """Return strategy → the estimates of its run with the largest peak."""
+    found: dict[str, tuple[Memory, Memory]] = {}
+    distinct = {
+        repr([run.config.model, run.config.trainers, run.config.strategy, run.dataset.name]): run for run in runs
+    }
+    for run in distinct.values():
+        cuda = run.config.runtime.device is not Device.cpu and gpu_memory() is not None
+        memory, name = of_run(run, cuda=cuda), run.strategy_name
+        if name not in found or memory[1].total > found[name][1].total:
+            found[name] = memory
+    return found
+
+
+@cache
+def gpu_memory() -> int | None:
+    """Return the bytes of the largest visible GPU, without initializing CUDA; None without one, or if unknown."""
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        return None
+    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return largest(done.stdout, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def largest(rows: str, visible: str | None) -> int | None:
+    """Return the bytes of the largest visible GPU from nvidia-smi's rows of index, UUID and MiB."""
+    names = None if visible is None else {name.strip() for name in visible.split(",")}
+    gpus = [[cell.strip() for cell in row.split(",")] for row in rows.splitlines()]
+    sizes = [int(size) for index, uuid, size in gpus if size.isdigit() and (names is None or names & {index, uuid})]
+    return max(sizes) * 2**20 if sizes else None
+
+
+def check_memory(runs: Sequence[Run], available: Callable[[], int | None] = gpu_memory) -> None:
+    """Refuse runs that cannot fit in the memory of the visible GPU.
+
+    Raises:
+        UsageError: the lower estimate of a run is larger; the message names a setting with which it fits.
+    """
+    for run in runs:
+        if run.config.runtime.device is Device.cpu or (size := available()) is None:
+            continue
+        memory, _ = of_run(run, cuda=True)
+        if memory.total > size:
+            remedies = (_changed(run.config, change) for change in REMEDIES)
+            remedy = next(
+                (text for text, config in remedies if of_run(run, cuda=True, config=config)[0].total <= size),
+                "a smaller model, or a strategy with a frozen encoder, such as lang_spec_lora_f",
+            )
+            raise UsageError(
+                f"model={run.config.model.name} strategy={run.strategy_name}: needs at least {memory.total / 1e9:.1f} "
+                f"GB, but the GPU has {size / 1e9:.1f} GB; use {remedy}"
+            )
+
+
+def _smaller(trainer: TrainerConfig, factor: int) -> dict[str, Any]:
+    """Return smaller micro-batches; the sentences of an update do not change."""
+    accumulation = trainer.gradient_accumulation * factor
+    if trainer.batch_size is None:
+        return {"gradient_accumulation": accumulation}
+    return {"batch_size": max(1, trainer.batch_size // factor), "gradient_accumulation": accumulation}
+
+
+# Changes of the trainer that save memory, those that change results least first.
+REMEDIES: Sequence[Callable[[TrainerConfig], dict[str, Any]]] = (
+    lambda trainer: {"gradient_checkpointing": True},
+    *(lambda trainer, factor=factor: _smaller(trainer, factor) for factor in (2, 4, 8, 16)),
+    lambda trainer: {"gradient_checkpointing": True} | _smaller(trainer, 16),
+    lambda trainer: {"precision": Precision.bf16},
+)
+
+
+def _changed(config: Config, change: Callable[[TrainerConfig], dict[str, Any]]) -> tuple[str, Config]:
+    """Change the trainers of a config; return the settings, as on the command line, and the config."""
+    changes = {key: change(trainer) for key, trainer in config.trainers.items()}
+    text = " ".join(
+        f"{key}.{name}={_shown(value)}" for key, values in changes.items() for name, value in values.items()
+    )
+    config = replace(config, trainer=replace(config.trainer, **changes["trainer"]))
+    if config.protocol is not None:
+        source = replace(config.protocol.source_trainer, **changes["protocol.source_trainer"])
+        config = replace(config, protocol=replace(config.protocol, source_trainer=source))
+    return text, config
+
+
+def _shown(value: Any) -> str:
+    return str(value.value if isinstance(value, Enum) else value).lower()
