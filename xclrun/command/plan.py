@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.compose.space import SWEEPER, Space
     from xclrun.launch.forecast import budget, forecast, missing
     from xclrun.launch.local import Local
+    from xclrun.launch.sweep import make_launcher
     from xclrun.run.memory import check_memory
 
     jobs, launcher = command_jobs(args.overrides)
@@ -41,7 +42,6 @@ def main(arguments: Sequence[str]) -> int:
         if args.missing:
             raise UsageError(f"--missing: not of a search ({SWEEPER}), which knows its trials one by one")
         from xclrun.launch.search import plan_search, search_forecast
-        from xclrun.launch.sweep import make_launcher
 
         width = args.width if args.budget else None
         search_facts, text = search_forecast(plan_search(jobs, make_launcher(launcher)), width)
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         else:
             print("\n".join(f"{what}:\n  {command}" for what, command in commands))
         return 0
-    if isinstance(launcher(config).made(), Local):
+    if isinstance(make_launcher(launcher), Local):
         check_memory([run for run in runs if not run.directory.finished])
     facts = budget(runs, args.width) if args.budget else forecast(runs)
     print(json.dumps(facts.to_json(), indent=1) if args.json else facts.render())

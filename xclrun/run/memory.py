@@ -34,7 +34,6 @@ from xclrun.core.stream import Hop
 from xclrun.data.encode import tag_outputs
 from xclrun.data.example import Dataset
 from xclrun.model.shape import Dimensions, HeadSizes, estimated_sizes
-from xclrun.model.source import from_scratch
 from xclrun.model.structure import layer
 from xclrun.strategy import Strategy
 
@@ -199,7 +198,7 @@ def of_run(run: Run, *, cuda: bool, config: Config | None = None) -> tuple[Memor
             cuda=cuda,
         )
 
-    unknown = config.model.trim_vocabulary or from_scratch(config.model)
+    unknown = config.model.trim_vocabulary or config.model.from_scratch
     hops = run.stream.hops[1:]
     words = {hop: max(_words(run.dataset, key) for key in hop.train) for hop in hops}
     least = [at(hop, min(longest, words[hop] + SPECIAL), 1 if unknown else None) for hop in hops]
