@@ -232,7 +232,7 @@ def test_any_rank_is_killed_at_random_instants(
     generator, kills, wanted, seconds = random.Random("ranks"), 0, 20 if THOROUGH else 4, 3.0
     # Each step saves a checkpoint.
     sweep = small(
-        "strategy=derpp", "order=[en,de]", "trainer.epochs=12", "trainer.batch_size=2",
+        "strategy=derpp", "order=[en,de]", "trainer.epochs=4", "trainer.batch_size=2",
         "trainer.gradient_accumulation=2", "trainer.checkpoint_minutes=0.0001", "runtime.devices=2",
         "runtime.rank_timeout=1",
     )  # fmt: skip
