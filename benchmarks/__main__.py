@@ -6,6 +6,7 @@
 - adapting heads in 40 buckets on stored features / with the frozen encoder each time (`benchmarks.features`);
 - MbPA's copies of the model, adapted many at a time / one after another (`benchmarks.adapting`);
 - memory of language-specific parts / of naive fine-tuning (`benchmarks.memory`);
+- a training step of two ranks with a thread each / of one rank (`benchmarks.ranks`);
 - a training step on packed / padded batches, and evaluation in batches of similar lengths / in the order of the data
   (`benchmarks.packing`);
 - reading and writing at the end of a hop / its training (`benchmarks.ends`);
@@ -42,6 +43,7 @@ from benchmarks.ends import files_over_training
 from benchmarks.features import BUCKETS, frozen_heads
 from benchmarks.operators import BEFORE, BEFORE_IN_TWELVE_LAYERS, operators_over_before
 from benchmarks.packing import packed_over_padded, sorted_over_mixed
+from benchmarks.ranks import two_over_one
 from benchmarks.scale import command
 from benchmarks.steps import training_step
 from benchmarks.timing import ratio, seconds
@@ -69,6 +71,7 @@ TWO_PASSES_AIM = 1.05
 EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM, FEATURES_AIM = 1.05, 1.3, round(1 / 1.3, 2), 1 / 50
 # Packed steps take 1/1.25 of padded ones, evaluation in batches of like lengths 1/1.5 of one in batches as they come.
 PACKED_AIM, SORTED_AIM, ENDS_AIM = 0.8, 0.67, 0.03
+RANKS_AIM = 0.65
 OPERATORS_AIM, CRF_AIM = 0.6, round(1 / 3.5, 3)
 PLANNING_AIM, DEMO_AIM = 45.0, 210.0  # seconds
 # Transformers of twelve layers and their widths, with the pieces that the data has: the body costs as mBERT's.
@@ -193,6 +196,11 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
         lambda: trimmed_over_whole([*overrides, *TWELVE_LAYERS], outputs),
     )
     yield (
+        f"training step, two ranks / one ({name}, 12 narrow layers, a thread each)",
+        RANKS_AIM,
+        lambda: two_over_one([*overrides, *narrow], outputs / "ranks"),
+    )
+    yield (
         f"adapting tag heads in {BUCKETS} buckets, features / encoder each time ({name}, 12 narrow layers)",
         FEATURES_AIM,
         lambda: frozen_heads([*overrides, *narrow, *TAGS], outputs / "features"),
@@ -243,6 +251,8 @@ def shown(result: Found, aim: float | None) -> str:
     text = f"{result['ratio']:.3f}"
     if "least" in result:
         text += f" ({result['least']:.2f} to {result['greatest']:.2f})"
+    if "cpu" in result:
+        text += f"; of CPU seconds {result['cpu']['ratio']:.3f}"
     if "waited" in result:
         text += f"; waits for the device in 9 steps: {sum(result['waited'].values())}"
     elif "due" in result and "plain" in result:

@@ -28,8 +28,8 @@ from xclrun.train.workbench import Workbench
 
 DEVICES = 2
 # Steps of a round; the first ones allocate memory and do not count.
-STEPS, FIRST = 8, 2
-ROUNDS = 5
+STEPS, FIRST = 6, 2
+ROUNDS = 4
 
 
 class _Steps(Listener):
@@ -61,6 +61,7 @@ def two_over_one(overrides: Sequence[str], outputs: Path, batch: int = 16) -> di
         f"trainer.batch_size={batch}",
         f"trainer.gradient_accumulation={DEVICES}",
         f"dataset.max_train={STEPS * batch * DEVICES}",
+        "dataset.max_eval=16",
         "trainer.epochs=1",
         "trainer.selection=last",
         "runtime.device=cpu",
