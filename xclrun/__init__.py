@@ -3,7 +3,7 @@
 A *run* is one composed job: a dataset, an order of its languages, a strategy against forgetting, and a seed. Its
 *stream* is a sequence of *hops*: train on one language, then evaluate on all; hop 0 is the model before fine-tuning.
 The predictions after each hop are stored. A *metric* (intent accuracy) scores them; the scores after all hops form a
-*score matrix*, from which *measures* (forgetting, transfer) are computed. A *stage* is the training of one hop, shared
+*score matrix*; *measures* (forgetting, transfer) are computed from it. A *stage* is the training of one hop, shared
 by all runs that agree on everything before it. A *sweep* is a named set of runs; a *report* has its tables and figures.
 
 docs/glossary.md defines all terms; docs/architecture.md describes the packages.

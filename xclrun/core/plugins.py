@@ -203,7 +203,7 @@ def load_installed() -> None:
     """Import the plug-ins of installed packages, each once.
 
     Raises:
-        UsageError: a plug-in cannot be imported, or registers nothing of the kind of its entry point.
+        UsageError: a plug-in cannot be imported, or registers no object of the kind of its entry point.
     """
     from importlib.metadata import entry_points
 
