@@ -207,11 +207,7 @@ def compose_trials(searched: Space, trials: Sequence[Mapping[str, str]]) -> list
 
 
 def compose_jobs(jobs: Sequence[Sequence[str]], composer: Composer) -> list[Composed]:
-    """Compose the configs of jobs, given the overrides of each from `expand`.
-
-    Raises:
-        hydra.errors.HydraException: an override does not fit the configs.
-    """
+    """Compose the configs of jobs, given the overrides of each from `expand`."""
     parsed = {text: parse([text])[0] for text in dict.fromkeys(text for job in jobs for text in job)}
     free = {text: _checked_value(override) for text, override in parsed.items() if _is_free(override)}
     bases: dict[tuple[str, ...], Config | None] = {}
@@ -249,11 +245,7 @@ def _checked_value(override: Override) -> Any:
 
 
 def typed(cfg: DictConfig) -> Config:
-    """Return a composed config as dataclasses.
-
-    Raises:
-        UsageError: a required value is missing, or a key is unknown.
-    """
+    """Return a composed config as dataclasses."""
     with open_dict(cfg):
         strategy = cfg.pop("hydra").runtime.choices.strategy
     if missing := sorted(OmegaConf.missing_keys(cfg)):

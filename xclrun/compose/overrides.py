@@ -96,11 +96,7 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
 
 
 def _order_call(text: str, name: str, arguments: str) -> list[str]:
-    """Return the overrides for ``order=NAME(ARGUMENTS)``.
-
-    Raises:
-        UsageError: the order or an argument is unknown.
-    """
+    """Return the overrides for ``order=NAME(ARGUMENTS)``."""
     words = [word.strip() for word in arguments.split(",")]
     settings = [
         ("seed" if word.isdecimal() else "measure" if word in MEASURES else "start", word)
@@ -121,12 +117,7 @@ def _swept(text: str) -> bool:
 
 
 def checked(arguments: Sequence[str]) -> list[str]:
-    """Return a command's overrides for Hydra; refuse those that would be ignored or misread.
-
-    Raises:
-        UsageError: one line with the override and the reason.
-        hydra.errors.HydraException: an override cannot be parsed.
-    """
+    """Return a command's overrides for Hydra; refuse those that would be ignored or misread."""
     overrides = rewritten(arguments)
     groups = {**choices(), "strategy/expansion": expansion_choices()}
     parsed = parse(overrides)
@@ -165,9 +156,6 @@ def check_hydra_node(node: Mapping[str, Any], default: Mapping[str, Any]) -> Non
 
     Args:
         node, default: Hydra's config with and without the files, as nested dicts.
-
-    Raises:
-        UsageError: a file sets such a key.
     """
     values, before = (dict(flat(config, {*USED, *_FILLED, "job.override_dirname"})) for config in (node, default))
     for key in values:
@@ -188,12 +176,7 @@ def _check_choice(override: Override, names: Iterable[str]) -> None:
 
 
 def load_config_dir(folder: Path) -> str:
-    """Return the override for a folder of YAML files (``--config-dir``), and load its plug-ins.
-
-    Raises:
-        UsageError: the folder is missing, or a file is unreadable or dangerous (`yaml_danger`); see also
-            `load_folder`.
-    """
+    """Return the override for a folder of YAML files (``--config-dir``), and load its plug-ins."""
     if not folder.is_dir():
         raise UsageError(f"--config-dir {folder}: there is no such folder")
     load_folder(folder)

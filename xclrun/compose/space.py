@@ -127,10 +127,6 @@ def space(
         overrides: from `xclrun.compose.overrides.checked`, without those of Hydra's node; they replace values of
             ``params``.
         params: the grid of a sweep's YAML.
-
-    Raises:
-        UsageError: no key can be searched, or there are several grids.
-        hydra.errors.HydraException: an override cannot be parsed.
     """
     all_grids = grids(params or {})
     if len(all_grids) > 1:

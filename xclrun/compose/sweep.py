@@ -26,11 +26,7 @@ GRIDS = "a grid or a list of them, each as in {strategy: 'naive,er', seed: 1}"
 
 
 def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
-    """Return ``hydra.sweeper.params`` as a list of grids.
-
-    Raises:
-        UsageError: it is not a grid or a list of grids.
-    """
+    """Return ``hydra.sweeper.params`` as a list of grids."""
     all_grids = [params] if isinstance(params, Mapping) else params
     if (
         isinstance(all_grids, str)
@@ -84,10 +80,6 @@ def expand(overrides: Sequence[str], params: Grid | Sequence[Grid] = ()) -> list
     Args:
         overrides: from `checked`, without those of Hydra's node; they replace values of ``params``.
         params: the grid or grids of a sweep's YAML.
-
-    Raises:
-        UsageError: a malformed grid, a value that `checked` refuses, an empty range, or more than `MOST` jobs.
-        hydra.errors.HydraException: an override cannot be parsed.
     """
     keys = [override.key_or_group.replace("strategy/expansion", "strategy.expansion") for override in parse(overrides)]
     typed = list(zip(keys, overrides, strict=True))

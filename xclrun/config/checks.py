@@ -202,11 +202,7 @@ SERVERS = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "d
 
 
 def check_uri(key: str, uri: str | None) -> None:
-    """Check the address of an MLflow tracking server; an address without a scheme is a folder.
-
-    Raises:
-        UsageError: the address is malformed, contains a password, or has an unknown scheme.
-    """
+    """Check the address of an MLflow tracking server; an address without a scheme is a folder."""
     if not uri or ":" not in uri:
         return
     if (redacted := redact(uri)) != uri:
@@ -239,11 +235,7 @@ def check_tracker(key: str, name: str) -> None:
 
 
 def check(cfg: Config) -> None:
-    """Check everything that types cannot check.
-
-    Raises:
-        UsageError: one line with the key, the value and the valid values.
-    """
+    """Check everything that types cannot check."""
     _check_tracking(cfg.tracking)
     _check_values(cfg)
     for key, (has_effect, needed) in NEEDS.items():

@@ -125,9 +125,6 @@ def key_of(name: str, keys: Collection[str], setting: str) -> str:
 
     Returns:
         The key; the unchanged name if no key has its language, or the language is unknown.
-
-    Raises:
-        UsageError: several keys match.
     """
     if name in keys:
         return name

@@ -42,9 +42,6 @@ def matching(text: str, names: Iterable[str], kind: str = "run", where: str = ""
 
     Args:
         kind, where: for messages: what the names name, and where they were looked for (``in outputs``).
-
-    Raises:
-        UsageError: no name matches, or several do.
     """
     candidates, place = sorted(names), f" {where}" if where else ""
     if not text.strip():

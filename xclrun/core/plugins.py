@@ -72,9 +72,6 @@ def provides(kind: str, name: str, about: str | None = None) -> None:
 
     Args:
         about: description; lists show its first line.
-
-    Raises:
-        UsageError: the name would be harmful in a path or a command.
     """
     if _loading:
         check_name(kind, name)
@@ -122,11 +119,7 @@ def typed_command() -> str:
 
 
 def load_files(arguments: Sequence[str]) -> list[str]:
-    """Load the files of ``--plugin FILE`` and ``--plugin=FILE``; return the other arguments.
-
-    Raises:
-        UsageError: a flag has no file; or see `load_file`.
-    """
+    """Load the files of ``--plugin FILE`` and ``--plugin=FILE``; return the other arguments."""
     rest: list[str] = []
     words = iter(arguments)
     for argument in words:
@@ -143,11 +136,7 @@ def load_files(arguments: Sequence[str]) -> list[str]:
 
 
 def load_folder(folder: Path) -> None:
-    """Load the files that the ``plugins.yaml`` of a config folder lists, if it has one.
-
-    Raises:
-        UsageError: the file is not a list of files; or see `load_file`.
-    """
+    """Load the files that the ``plugins.yaml`` of a config folder lists, if it has one."""
     import yaml
 
     _folders.append(folder)
@@ -171,9 +160,6 @@ def load_file(path: Path, subject: str, expected: str | None = None) -> None:
     Args:
         subject: name of the file in errors.
         expected: required SHA-256 of the file; None: any.
-
-    Raises:
-        UsageError: the file is missing, has another checksum, cannot be imported, or registers nothing.
     """
     path = path.expanduser().resolve()
     if str(path) in _loaded:
@@ -200,11 +186,7 @@ def load_file(path: Path, subject: str, expected: str | None = None) -> None:
 
 
 def load_installed() -> None:
-    """Import the plug-ins of installed packages, each once.
-
-    Raises:
-        UsageError: a plug-in cannot be imported, or registers no object of the kind of its entry point.
-    """
+    """Import the plug-ins of installed packages, each once."""
     from importlib.metadata import entry_points
 
     # A single call: each call reads the metadata of all packages.
@@ -280,9 +262,6 @@ def require(plugins: Iterable[str], user: str) -> None:
     Args:
         plugins: lines of `used`.
         user: what needs the plug-ins, for error lines.
-
-    Raises:
-        UsageError: a plug-in is missing or has changed; its code is not executed.
     """
     for plugin in plugins:
         sha256, _, source = plugin.partition("  ")

@@ -195,9 +195,6 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
         by_size: ``descending`` or ``ascending`` number of training sentences; of languages of equal size, the first in
             the dataset counts as the larger.
         sizes: language → number of training sentences, in the dataset's order.
-
-    Raises:
-        UsageError: a language is unknown, repeated or ambiguous, or the list is empty.
     """
     if languages is None:
         if by_size is None:

@@ -312,12 +312,7 @@ TASKS: dict[str, Task] = {}
 
 
 def register(task: Task) -> Task:
-    """Register a task as ``dataset.task=NAME``, with its metrics.
-
-    Raises:
-        UsageError: the task has no metric, the name of another task or metric, or a metric in ``beside`` of
-            predictions that it does not make.
-    """
+    """Register a task as ``dataset.task=NAME``, with its metrics."""
     if not task.metrics(tagged=True):
         raise UsageError(f"task '{task.name}': needs a metric of labels, of tags or of answers")
     if task.name in TASKS:
@@ -349,9 +344,6 @@ def restored(content: Mapping[str, Any]) -> Task:
 
     A metric with its own ``count`` needs its plug-in. Without it, the metric is dropped from ``beside``; counting a
     main metric raises ValueError.
-
-    Raises:
-        UsageError: a metric has the name of another one.
     """
     metrics: dict[str, Any] = {
         "label": content["label"] and _metric(content["label"]),
@@ -406,9 +398,6 @@ def task_of(name: str, tags_are: str = "spans") -> Task:
     Args:
         name: ``dataset.task``.
         tags_are: ``dataset.tags_are``: ``spans`` (BIO) or ``words``.
-
-    Raises:
-        UsageError: a value is unknown, or ``words`` is set for another task than ``token_tags``.
     """
     if name not in TASKS:
         raise UsageError(f"dataset.task={name}: unknown; {did_you_mean(str(name), TASKS)}")
@@ -422,11 +411,7 @@ def task_of(name: str, tags_are: str = "spans") -> Task:
 
 
 def tasks_of_dataset(dataset: Mapping[str, Any]) -> tuple[Task, ...]:
-    """Return the tasks of a resolved config's dataset, each once.
-
-    Raises:
-        UsageError: see `task_of`.
-    """
+    """Return the tasks of a resolved config's dataset, each once."""
     if makes_statements(dataset):
         return (STATEMENT_TRUTH,)
     tasks: list[Task] = []
