@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from math import isfinite
 from operator import attrgetter, ge, gt, le, lt
 from typing import Any
@@ -178,25 +178,8 @@ def _check_order(order: OrderConfig) -> None:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TrackedBy:
-    """A tracker of runs.
-
-    Attributes:
-        title: display name.
-        package: required package; the extra has the name in ``tracking.to``.
-    """
-
-    title: str
-    package: str
-
-
-# ``tracking.to`` → tracker.
-TRACKERS = {
-    "mlflow": TrackedBy("MLflow", "mlflow"),
-    "wandb": TrackedBy("Weights & Biases", "wandb"),
-    "tensorboard": TrackedBy("TensorBoard", "tensorboard"),
-}
+# ``tracking.to``, which is also the name of the required package and extra → title of the tracker.
+TRACKERS = {"mlflow": "MLflow", "wandb": "Weights & Biases", "tensorboard": "TensorBoard"}
 # URL schemes of MLflow tracking servers.
 SERVERS = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
 
@@ -226,7 +209,7 @@ def _check_tracking(t: TrackingConfig) -> None:
     where = servers.get(t.to, "")
     _require(t.uri is None or t.to == "mlflow", "tracking.uri", t.uri, f"is MLflow's; of tracking={t.to} it is {where}")
     if t.enabled:
-        require(TRACKERS[t.to].package, f"tracking={t.to}", t.to)
+        require(t.to, f"tracking={t.to}", t.to)
 
 
 def check_tracker(key: str, name: str) -> None:

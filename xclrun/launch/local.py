@@ -76,7 +76,7 @@ class Local(Launcher):
                         console.skipped(run)
                 work(unfinished, console, mirror)
         if not (sent := mirror.close(timeout=1.0)):
-            line(f"sending to {TRACKERS[sweep.tracking.to].title} …")
+            line(f"sending to {TRACKERS[sweep.tracking.to]} …")
             sent = mirror.close()
         conclude(sweep, unfinished, time.monotonic() - started, "" if sent else mirror.problem)
 

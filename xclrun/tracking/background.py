@@ -114,11 +114,11 @@ class BackgroundMirror:
     @property
     def problem(self) -> str:
         """Return the reason why some runs were not sent, and the command that sends them."""
-        tracker, log = TRACKERS[self.tracking.to], self.outputs / log_of(self.tracking)
+        title, log = TRACKERS[self.tracking.to], self.outputs / log_of(self.tracking)
         if self.process is not None and self.process.returncode == UNUSABLE:
             return f"MLflow's database cannot be used (see {log}); `xclrun sync --rebuild` replaces it"
         command = "`xclrun sync`" if self.tracking.in_mlflow else f"`xclrun sync --to {self.tracking.to}`"
-        return f"{tracker.title} is unreachable (see {log}); send the runs later with {command}"
+        return f"{title} is unreachable (see {log}); send the runs later with {command}"
 
     def close(self, timeout: float = 120.0) -> bool:
         """Wait until all runs are sent; return whether they were."""

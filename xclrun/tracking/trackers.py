@@ -17,7 +17,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.config.checks import TRACKERS
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import require
 from xclrun.core.names import slug
@@ -180,7 +179,7 @@ class Tracker(ABC):
 
 def tracker(outputs: Path, tracking: TrackingConfig) -> Tracker:
     """Return the tracker of a config."""
-    require(TRACKERS[tracking.to].package, f"tracking={tracking.to}", tracking.to)
+    require(tracking.to, f"tracking={tracking.to}", tracking.to)
     module, _, name = _CLASSES[tracking.to].partition(":")
     instance: Tracker = getattr(importlib.import_module(module), name)(outputs, tracking)
     return instance
