@@ -14,6 +14,8 @@ from xclrun.compose.keys import expansion_choices, nearest
 from xclrun.config.files import choices
 from xclrun.core.errors import did_you_mean
 
+# Type of a key → its values.
+_VALUES = {int: "a whole number", float: "a number", bool: "true or false"}
 # Group → further possible values.
 _CUSTOM = "; or your own, with --plugin FILE.py or --config-dir DIR"
 _ALSO = {"order": "; or a list of languages, as in order=[en,de]", "strategy": _CUSTOM, "dataset": _CUSTOM}
@@ -81,6 +83,8 @@ def _wrong_value(key: str, error: BaseException) -> str:
             return f"{key}: cannot be null"
         field = get_type_hints(error.object_type).get(str(error.key)) if is_dataclass(error.object_type) else None
         for kind in (field, *get_args(field)):
+            if kind in _VALUES:
+                return f"{key}={error.value}: must be {_VALUES[kind]}"
             if get_origin(kind) in (list, tuple):
                 return f"{key}: must be a list, as in [a,b]"
             if is_dataclass(kind):
