@@ -173,7 +173,10 @@ def test_unmeasured_cells_are_named(hole: Any, measure: str, status: str) -> Non
 def test_training_without_a_sequence_has_a_final_performance_only() -> None:
     joint = record("multilingual", scores=[[0.1] * 3, [0.7, 0.8, 0.9]], stream="joint")
     frame = summarise([alone([0.7, 0.8, 0.9]), joint])
-    reasons = {"lang_spec_ft": "trains each language alone", "multilingual": "needs a sequence of hops"}
+    reasons = {
+        "lang_spec_ft": "needs a sequence of hops instead of one model per language",
+        "multilingual": "needs a sequence of hops",
+    }
     for strategy, reason in reasons.items():
         result = row(frame, "FP", strategy=strategy)
         assert (result["value"], result["n"], result["status"]) == (pytest.approx(0.8), 1, "ok")

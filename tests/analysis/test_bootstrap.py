@@ -10,7 +10,6 @@ from scipy import stats
 from tests.conftest import some
 from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import (
-    CHUNK,
     basic,
     bca,
     bias,
@@ -18,7 +17,6 @@ from xclrun.analysis.bootstrap import (
     draws,
     paired_p_value,
     percentile,
-    resample_languages,
     standard_error_of_mean,
 )
 
@@ -63,16 +61,6 @@ def test_the_draws_of_a_language_are_the_same_for_all_and_uniform() -> None:
         assert not np.array_equal(draws(40, 1, "de"), other)
     per_sentence = draws(40, 1, "de").sum(axis=0)
     assert stats.chisquare(per_sentence).pvalue > 0.001
-
-
-def test_cells_beyond_a_chunk_are_resampled_alike() -> None:
-    """Every comparison is a paired one: cells with the same counts have the same score in each resample."""
-    right = np.random.default_rng(0).integers(0, 2, (30, 1))
-    spans = Counts.of_f1(*(np.repeat(c, CHUNK + 2, axis=1) for c in span_counts(np.random.default_rng(1), 30, 1)))
-    for counts in (Counts.of_accuracy(np.repeat(right, 2 * CHUNK + 1, axis=1)), spans):
-        [(_, result)] = resample_languages({"de": counts}, seed=3, resamples=10)
-        assert (result == result[:, :1]).all()
-        assert result[:, 0].std() > 0
 
 
 def test_jackknife_leaves_out_one_sentence() -> None:
@@ -177,5 +165,6 @@ def test_a_full_study_is_resampled_in_seconds(at_most: Callable[..., Any]) -> No
     spans = {k: Counts.of_f1(*(rng.integers(0, 3, (n, cells), dtype=np.int8) for _ in "123")) for k, n in sizes.items()}
     with at_most(5):
         for counts in (accuracy, spans):
-            for _, values in some(resample_languages(counts, seed=42)):
-                assert values.shape == (600, cells)
+            for language, of_language in some(counts.items()):
+                drawn = draws(sizes[language], 42, language)
+                assert of_language.resampled(drawn).shape == (600, cells)

@@ -137,7 +137,7 @@ def test_published_numbers_stand_beside_ours() -> None:
 
 def test_what_could_not_be_tested_is_said_under_the_means() -> None:
     across = by_strategy(first_of([run("de", 1, 0, strategy="naive"), run("de", 1, 1, strategy="fc")]))
-    assert across.notes[-1].startswith("strategies are not tested against each other here")
+    assert across.notes[-1].startswith("the strategies have not been tested")
 
 
 def test_other_sources_have_no_published_numbers_and_no_source_has_those_of_table_11() -> None:
@@ -400,7 +400,7 @@ def test_the_section_opens_with_gains_and_with_which_strategy_is_best() -> None:
         f"{label} (−{100 * (across['full'].value - across[label].value):.2f} points, p {p_text(p, sign=True)})"
         for label, p in p_values.items()
     )
-    assert f"the baseline, full ({across['full']}%), mean score is significantly lower for {lower}." in paragraph
+    assert f"the baseline, full ({across['full']} %), mean score is significantly lower for {lower}." in paragraph
     assert caveat.startswith("Caveat: replicates: 4 languages")
     assert "paired t-test over languages" in caveat
     assert "2 comparisons (K = 1)" in caveat

@@ -29,7 +29,7 @@ from xclrun.analysis.significance import mixed_model
 from xclrun.report.heatmaps import heatmaps
 from xclrun.report.inference import MIXED, MIXED_NOTE, Inference, p_text
 from xclrun.report.latex import latex
-from xclrun.report.page import table_html
+from xclrun.report.page import templates
 from xclrun.report.part import Part, make_block
 from xclrun.report.parts.budgets import budget_table, pareto_figure, pareto_front
 from xclrun.report.parts.confusions import confusion_figure, confusions
@@ -39,7 +39,7 @@ from xclrun.report.parts.trade_offs import distance_figure, memory_figure, one_h
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import marker, save
 from xclrun.report.summary import Summary
-from xclrun.report.tables import Cell
+from xclrun.report.tables import Cell, Table
 
 from .study import LANGUAGES, ORDERS, drawn, inference_of, pairs_of, run, section_of, study, summary_of
 from .test_figures import is_cut_off, texts
@@ -55,6 +55,11 @@ def records() -> tuple[RunRecord, ...]:
 @cache
 def section() -> StrategySection:
     return section_of(records())
+
+
+def html(table: Table) -> str:
+    module: Any = templates().get_template("table.html").module
+    return str(module.table(table, {}))
 
 
 def made() -> tuple[Summary, Inference, References]:
@@ -269,10 +274,10 @@ def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
     assert "*" not in table.text()
     assert "bold" not in table.text()
     assert r"\*\*\* |" in table.markdown()
-    assert all(html in table_html(table) for html in ("<sup>***</sup>", inference.marks_meaning[:40]))
+    assert all(part in html(table) for part in ("<sup>***</sup>", inference.marks_meaning[:40]))
     assert r"\tnote{***}" in latex(table)
     assert r"\item[*, **, ***] different from the baseline, naive," in latex(table)
-    assert r"\item[1] trains each language alone" in latex(table)
+    assert r"\item[1] needs a sequence of hops instead of one model per language" in latex(table)
     assert r"n/a\tnote{1}" in latex(table)
     (best,) = (row[-1] for row in table.rows if row[-1].best)
     assert best == max((row[-1] for row in table.rows if summary.is_ranked(row[0])), key=lambda cell: cell.value)
@@ -287,7 +292,7 @@ def test_reference_models_are_ruled_off_and_never_the_best() -> None:
     assert finals["multilingual"].value > max(finals[k].value for k in ("naive", "er", "ewc_online"))
     assert not finals["multilingual"].best
     assert "reference models (not ranked): lang_spec_ft, multilingual" in table.notes
-    assert table_html(table).count("<tr class=ruled>") == 1
+    assert html(table).count("<tr class=ruled>") == 1
     lines = table.text().splitlines()
     at = next(k for k, line in enumerate(lines) if line.startswith("lang_spec_ft"))
     assert set(lines[at - 1]) == {"─"}
@@ -303,7 +308,7 @@ def test_few_replicates_are_told_and_one_is_no_test() -> None:
     replicates = "replicates: 4 orders (8 runs per strategy, averaged within each replicate)"
     assert table.notes[0] == f"intent F, intent FP, slots F, slots FP: {replicates}; 4 strategies"
     assert any("T0, slots T, slots T0: " in note and "orders with the same seed share" in note for note in table.notes)
-    assert any("Wilcoxon with 4 pairs" in note or "a paired t-test has 80% power" in note for note in table.notes)
+    assert any("Wilcoxon with 4 pairs" in note or "a paired t-test has 80 % power" in note for note in table.notes)
     single = study(("naive", "er"), ("h2l",), (1,))
     alone = inference_of(single)
     assert (alone.tests, alone.marks(), alone.anovas(), alone.all_pairs()) == ({}, {}, None, None)

@@ -242,7 +242,7 @@ def test_tables_say_whose_curves_are_of_the_unadapted_model() -> None:
         parts = (inside_hops.inside_hops, lifelong.ll_table, lifelong.seeds, checkpoints.checkpoints)
         return [make_block(entry, section).tables[0] for entry in parts]
 
-    begin = "mbpa: points inside hops (AULTC, curves, F_m_curve, I_m_curve) evaluate the model without adaptation"
+    begin = "mbpa: at points inside hops (AULTC, curves, F_m_curve, I_m_curve), the model is not adapted"
     for table in tables(adapt_points=False):
         assert any(note.startswith(begin) for note in table.notes), table.title
     for more in ({"adapt_points": True}, {"adapt_points": False, "neighbours": 0}):

@@ -231,7 +231,7 @@ def test_a_published_table_names_each_difference_of_the_setups() -> None:
         "training examples per key": "10,759 to 15,667, ours 40 to 45",
         "test examples per key": "2,765 to 4,386, ours 30",
         "training": "at most 10 epochs, batch 16, ours at most 2 epochs, batch of all examples (12 updates per run)",
-        "metric": "slot F1 (macro F1 over tag strings), ours slot F1 (micro F1 over labelled spans)",
+        "metric": "slot F1 (macro F1 over tag strings), ours slot F1 (micro F1 over labeled spans)",
     }
     assert items(table.notes, " as") == {"seeds": "42"}
 

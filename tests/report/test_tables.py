@@ -38,7 +38,10 @@ def test_what_is_not_available_has_a_numbered_reason_under_the_table() -> None:
     rows = cells(table)
     assert rows["lang_spec_ft",]["F ↓"] == "n/a [1]"
     assert rows["multilingual",]["T ↑"] == "n/a [2]"
-    assert table.notes[:2] == ("[1] trains each language alone", "[2] needs a sequence of hops")
+    assert table.notes[:2] == (
+        "[1] needs a sequence of hops instead of one model per language",
+        "[2] needs a sequence of hops",
+    )
     assert re.fullmatch(r"-?\d\.\d\d ± \d\.\d\d", rows["naive",]["T ↑"])
     alone = summary(study(("naive",), seeds=(1, 2))).main(["intent_accuracy"])
     assert cells(alone)["naive",]["T ↑"] == "n/a [1]"
@@ -114,7 +117,7 @@ def test_behind_a_cell_of_one_language_are_the_runs_that_enter_it() -> None:
 @pytest.mark.parametrize(
     ("settings", "note"),
     [
-        ({"slot_f1": "span_micro"}, "slots: micro F1 over labelled spans"),
+        ({"slot_f1": "span_micro"}, "slots: micro F1 over labeled spans"),
         ({"slot_f1": "tag_macro"}, "slots: macro F1 over single tags (evaluate.slot_f1=tag_macro), not span F1"),
     ],
 )

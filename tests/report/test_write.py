@@ -66,8 +66,9 @@ def test_the_csv_holds_the_summary_in_full_precision(report: write.Report, recor
     line = report.summary_csv.read_text().splitlines()[1]
     assert line.startswith("mini,tiny,naive,mean,intent_accuracy,F,,0.")
     assert line.endswith(",ok,intent,")
-    missing = next(line for line in report.summary_csv.read_text().splitlines() if "trains each" in line)
-    assert missing == "mini,tiny,lang_spec_ft,mean,intent_accuracy,F,,,,,,0,n/a: trains each language alone,intent,"
+    missing = next(line for line in report.summary_csv.read_text().splitlines() if "instead of one" in line)
+    reason = "n/a: needs a sequence of hops instead of one model per language"
+    assert missing == f"mini,tiny,lang_spec_ft,mean,intent_accuracy,F,,,,,,0,{reason},intent,"
 
 
 def test_names_that_spreadsheets_would_run_begin_with_an_apostrophe(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_what_a_terminal_shows(report: write.Report) -> None:
         "mini · tiny",
         "Intent, mean over orders and seeds",
         "Slots, by order",
-        "[1] trains each language alone",
+        "[1] needs a sequence of hops instead of one model per language",
     ):
         assert part in text, part
     assert "\x1b" not in text
@@ -188,7 +189,10 @@ def test_facts_as_json(report: write.Report) -> None:
     )
     assert rows["er", "mean", "intent_accuracy", "F"]["value"] == expected["value"].item()
     assert rows["lang_spec_ft", "mean", "intent_accuracy", "T"]["value"] is None
-    assert rows["lang_spec_ft", "mean", "intent_accuracy", "T"]["status"] == "n/a: trains each language alone"
+    assert (
+        rows["lang_spec_ft", "mean", "intent_accuracy", "T"]["status"]
+        == "n/a: needs a sequence of hops instead of one model per language"
+    )
 
 
 @pytest.mark.parametrize("statuses", [(), ("running",), ("failed", "running", "running")])
@@ -225,11 +229,11 @@ def test_unfinished_runs_and_other_versions_are_told(tmp_path: Path) -> None:
     records += [run("naive", "en-th", 2, ("en", "th"), code_version="0.2.0", metrics=("intent_accuracy",))]
     report = write_report(records, tmp_path, "demo")
     assert report.caveats == [
-        "not counted: 1 failed: er-en-th-1",
+        "excluded (1 failed): er-en-th-1",
         "the runs come from 2 versions of the code: 0.1.0+gabc123, 0.2.0",
     ]
-    assert "- not counted: 1 failed" in report.render()
-    assert "## Notes\n\n- not counted: 1 failed: er-en-th-1\n" in report.summary_md.read_text()
+    assert "- excluded (1 failed)" in report.render()
+    assert "## Notes\n\n- excluded (1 failed): er-en-th-1\n" in report.summary_md.read_text()
     assert sorted(record.status for record in report.records) == ["failed", "finished", "finished"]
 
 
@@ -263,7 +267,7 @@ def test_a_baseline_must_be_there_and_what_unpaired_does_not_reach_is_told(tmp_p
     (section,) = write_report(records, tmp_path, "demo", options=Options(unpaired=True, baseline="er")).sections
     assert any(note.startswith("--unpaired: means are over all runs of each") for note in section.caveats)
     budgets = next(block for block in section.blocks if block.title == "Budgets").tables[0]
-    assert budgets.notes[-1].startswith("≠: differs from er by more than 1%")
+    assert budgets.notes[-1].startswith("≠: differs from er by more than 1 %")
 
 
 def test_missing_reference_runs_are_made_by_the_sweeps_own_command() -> None:
@@ -309,7 +313,7 @@ def test_strategies_with_the_same_scores_throughout_are_named() -> None:
         notes = comparison_caveats(comparisons(runs)[0])
         return [note.partition(":")[0] for note in notes if "identical" in note]
 
-    assert told(("naive", 0.5), ("er", 0.5), ("ewc", 0.6)) == ["naive and er are identical after every hop"]
+    assert told(("naive", 0.5), ("er", 0.5), ("ewc", 0.6)) == ["naive and er have identical scores after every hop"]
     assert told(("naive", 0.5), ("er", 0.5000001)) == []
     assert told(("multilingual", 0.5), ("other", 0.5), stream="joint") == []
 

@@ -70,7 +70,7 @@ class Comparison:
 
     @cached_property
     def headlines(self) -> list[Measure]:
-        """The headline measures that exist for a stream of the runs."""
+        """The headline measures that are defined for at least one run."""
         return [measure for measure in headlines() if any(run.stream in measure.streams for run in self.runs)]
 
     @cached_property
@@ -82,7 +82,7 @@ class Comparison:
 
     @cached_property
     def languages(self) -> list[str]:
-        """All languages, in the sequence of the first order."""
+        """All languages: those of the first order in its sequence, then those of later orders."""
         ordered = sorted(self.runs, key=lambda r: natural(r.order))
         return list(dict.fromkeys(language for run in ordered for language in run.languages))
 
@@ -116,8 +116,8 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
         ``std``: sample standard deviation over runs (n − 1), with the same weights.
         ``ci_low``, ``ci_high``: 95 % t interval with orders as samples (with a single order, its runs); NaN for fewer
         than two different samples.
-        ``status``: ``ok``, ``unbalanced: …``, ``n/a: …`` or ``interim: 3 of 6 runs``, if only some combinations have
-        been finished by all strategies.
+        ``status``: ``ok``, ``unbalanced: …``, ``n/a: …``, or ``interim: 3 of 6 runs`` if all strategies have finished
+        only some combinations.
         ``task``: the short name of ``metric``.
     """
     import pandas as pd
@@ -149,10 +149,10 @@ def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any
 
 
 def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str, list[tuple[Any, ...]]]:
-    """Return label → the `combinations` that another strategy has and the labeled strategy lacks.
+    """Return label → the `combinations` that another strategy has finished but the labeled strategy has not.
 
-    A strategy that does not depend on the order needs only the seeds and buckets of the others. An order that a
-    strategy never ran is missing only in ``mean``.
+    A strategy that does not depend on the order needs only the seeds and buckets of the others. In a single order,
+    strategies without any run are skipped.
     """
     have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
     ordered = {key for label, keys in have.items() if _is_ordered(comparison, label) for key in keys}

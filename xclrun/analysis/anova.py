@@ -18,7 +18,7 @@ from xclrun.analysis.significance import ALPHA, EQUAL, FEW, Pair, untested
 
 @dataclass(frozen=True)
 class Anova:
-    """An analysis of variance; η² is partial if there are blocks; ``reason``: why F is NaN, otherwise empty."""
+    """An analysis of variance, with partial η² if there are blocks; ``reason``: why F is NaN, otherwise empty."""
 
     f: float
     df: tuple[int, int]
@@ -51,7 +51,7 @@ def blocked_anova(data: Replicates) -> Anova:
 def _anova(between: float, error: float, df_between: int, df_error: int, tolerance: float) -> Anova:
     from scipy.stats import f as f_distribution
 
-    # Sums of squares that are rounding errors count as 0.
+    # Sums of squares within rounding error count as 0.
     rounding = max(df_between, df_error, 1) * tolerance**2
     between, error = (0.0 if ss <= rounding else float(ss) for ss in (between, error))
     eta = between / (between + error) if between + error else math.nan

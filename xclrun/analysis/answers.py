@@ -1,10 +1,10 @@
 """Exact match and F1 of answers, following the official scripts. docs/metrics.md, "Base scores".
 
-SQuAD (Rajpurkar et al. 2016, ``evaluate-v1.1.py``): lower case, without ASCII punctuation, the articles a, an, the, and
-extra white space; F1 over bags of words. MLQA (Lewis et al. 2020, ``mlqa_evaluation_v1.py``): without Unicode
-punctuation and the articles of the language; Chinese characters are words. The best gold answer counts. In both
-scripts, two answers that normalise to the empty string have F1 = 0 and EM = 1. For a question without an answer, the
-empty answer is correct, as in SQuAD's ``evaluate-v2.0.py``.
+SQuAD (Rajpurkar et al. 2016, ``evaluate-v1.1.py``) converts answers to lower case, removes ASCII punctuation, the
+articles a, an and the, and extra white space, and computes F1 over bags of words. MLQA (Lewis et al. 2020,
+``mlqa_evaluation_v1.py``) removes Unicode punctuation and the articles of the language; each Chinese character is a
+word. Both take the maximum over gold answers, and give F1 = 0 and EM = 1 if both answers are empty after
+normalization. For a question without an answer, the empty answer is correct, as in SQuAD's ``evaluate-v2.0.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MLQA_ARTICLES = {
     "vi": r"\b(của|là|cái|chiếc|những)\b",
     "zh": None,
 }
-# The rule of all other keys, and of English outside MLQA.
+# The rule for all other keys, and for English outside MLQA.
 SQUAD = "squad"
 # Reader of MLQA, and the usual name of a part with its data.
 MLQA = "mlqa"
@@ -38,7 +38,7 @@ _CHINESE = re.compile(r"[\u4e00-\u9fa5]")
 
 
 def rule_of(key: str, reader: str = "") -> str:
-    """Return the rule that normalises a key's answers: a language of MLQA, or `SQUAD`.
+    """Return the rule that normalizes a key's answers: a language of MLQA, or `SQUAD`.
 
     Args:
         key: a language, or ``PART-LANGUAGE`` in a composite dataset. English has MLQA's rule only in MLQA.
@@ -52,7 +52,7 @@ def rule_of(key: str, reader: str = "") -> str:
 
 @lru_cache(maxsize=1 << 16)
 def words(text: str, rule: str = SQUAD) -> tuple[str, ...]:
-    """Normalise an answer and split it into words."""
+    """Normalize an answer and split it into words."""
     text = text.lower()
     if rule == SQUAD:
         return tuple(re.sub(ENGLISH_ARTICLES, " ", text.translate(_ASCII)).split())

@@ -20,7 +20,7 @@ from xclrun.core.task import BY_NAME, STATEMENT_ACCURACY, Metric, MetricsOfKeys,
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Columns of prediction rows (`xclrun.store.predictions`) that all metrics need, and columns for some metrics:
+# Columns of prediction rows (`xclrun.store.predictions`) that every metric needs, followed by columns for some metrics.
 COLUMNS = ("split", "language", "example_id", "gold", "predicted", "tp", "fp", "fn")
 TAG_COLUMNS = ("gold_tags", "predicted_tags")  # for ``tag_macro``
 BELIEF_COLUMNS = ("log2_gold",)  # for the choice between an example's statements
@@ -28,7 +28,7 @@ ANSWER_COLUMNS = ("answer", "gold_answers")  # for metrics of answers
 TEXT_COLUMN = "text"  # for resamples of questions and pairs: the number of the text
 # Similarity measures of answers, in the order of `Sentences.answers`.
 LIKENESS = {"f1": answers.f1, "exact": answers.exact}
-# Log-odds (in bits) are clipped at ±SURE: beyond it, log2_gold cannot represent a probability and its complement.
+# Log-odds (in bits) are clipped at ±SURE: log2_gold cannot represent probabilities closer to 0 or 1.
 SURE = 16.0
 
 # Common name of all tags that are not in the training data.
@@ -46,7 +46,7 @@ def ratio(hits: ArrayLike, totals: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Counts:
-    """Numerators and denominators of scores, per sentence. A cell is one model on one language's test sentences.
+    """Numerators and denominators of scores, per sentence. A cell is one model tested on one language.
 
     Attributes:
         hits: shape (sentences, cells): 1 for a correct class, 2 TP for micro F1. Small integers, whose sums are exact
@@ -120,7 +120,7 @@ class Counts:
         return Counts(sums[0], sums[1], self.starts)
 
     def jackknife(self) -> np.ndarray:
-        """Return the scores without each of the sentences, shape (sentences, cells)."""
+        """Return the scores with each sentence left out in turn, shape (sentences, cells)."""
         hits = self.hits.sum(axis=0, dtype=float) - self.hits
         if self.totals is None:
             return hits / (len(self.hits) - 1)
@@ -230,8 +230,8 @@ class Sentences:
     def units(self, metric: Metric) -> np.ndarray | None:
         """Return the resampling unit of each sentence, shape (S,): the index of its text; None: the sentence itself.
 
-        Predictions about one text are dependent: a constant answer is correct for a fixed share of its statements,
-        and a difficult text is difficult for all questions and hypotheses about it.
+        Predictions about one text are dependent: a constant answer is correct for a fixed share of a text's statements,
+        and a difficult text makes all questions and hypotheses about it difficult.
         """
         if metric.of is Scored.keys and self.metrics:
             return self.units(self.metrics[0])
@@ -245,8 +245,8 @@ class Sentences:
     def choices(self) -> tuple[np.ndarray, np.ndarray]:
         """Return hits and totals of the choice accuracy over S statements, each of shape (S, cells).
 
-        Statements share their example's ID up to the last ``#``; class 1 is true. In an example with one true and
-        other statements, the hit is 1 if the true statement has the highest P(true), and 1/k in a k-way tie.
+        Statements about one example share the ID up to the last ``#``; class 1 is true. If exactly one of several
+        statements is true, the hit is 1 if it has the highest P(true), and 1/k in a k-way tie.
         """
         if self.log2_gold is None:
             raise ValueError("the predictions have no probabilities")
@@ -293,14 +293,14 @@ class Predictions:
 
 
 def confusion(gold: np.ndarray, predicted: np.ndarray, labels: int) -> np.ndarray:
-    """Count the predicted labels (columns) of each gold label (rows), shape (labels, labels); excludes gold −1."""
+    """Count the predicted labels (columns) for each gold label (rows), shape (labels, labels); excludes gold −1."""
     matrix = np.zeros((labels, labels), dtype=int)
     np.add.at(matrix, (gold[gold >= 0], predicted[gold >= 0]), 1)
     return matrix
 
 
 class Alignment:
-    """Cache of the test rows per language, sorted by ID, shared by all tables with the same sentences."""
+    """Cache of the rows of each language's test sentences, sorted by ID; tables with the same sentences share it."""
 
     def __init__(self) -> None:
         self._columns: list[pa.ChunkedArray] | None = None
@@ -499,7 +499,7 @@ def _likeness(table: pa.Table, reader: str) -> np.ndarray:
 
 
 def _macro_f1(gold: np.ndarray, predicted: np.ndarray) -> float:
-    """Return the mean F1 over the tag strings that occur in gold or predicted (``B-x`` and ``I-x`` are two)."""
+    """Return the mean F1 over the tag strings in ``gold`` or ``predicted``; ``B-x`` and ``I-x`` are different tags."""
     size = 1 + max(gold.max(initial=0), predicted.max(initial=0))
     hits, expected, output = (np.bincount(tags, minlength=size) for tags in (gold[gold == predicted], gold, predicted))
     scores = ratio(2 * hits, expected + output)[expected + output > 0]

@@ -7,27 +7,26 @@ of a language, so comparisons are paired. Sums of small integers are exact in fl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.analysis.base_scores import Counts
 from xclrun.core.identity import derive
 
 # As in the CCL paper.
 RESAMPLES = 600
 SENTENCES = 600
 
-# Kinds of interval → their description in tables.
+# Kind of interval → its description in tables.
 INTERVALS = {
     "centred": "95 % centred interval: the percentile interval shifted by −bias",
-    "percentile": "95 % percentile interval; for F, which contains a maximum, it can exclude the value",
-    "basic": "95 % basic interval: the percentile interval mirrored at the value; it can exclude the value",
+    "percentile": "95 % percentile interval; for F, which contains a maximum, it can exclude the value from the data",
+    "basic": "95 % basic interval: the percentile interval mirrored at the value; it can exclude the value itself",
     "bca": "95 % BCa interval",
-    "paper": "interval of the CCL paper, bootstrap mean ± t·s/√B for each order, then averaged over orders: it is the "
-    "standard error of the bootstrap mean, not an interval for the score",
+    "paper": "interval of the CCL paper: bootstrap mean ± t·s/√B for each order, averaged over orders; it shows the "
+    "standard error of the bootstrap mean and is not a confidence interval for the score",
 }
 
 # Measure → its default kind, chosen by simulation (docs/statistics.md).
@@ -35,12 +34,7 @@ DEFAULTS = {"F": "centred", "T": "basic", "T0": "centred", "FP": "centred"}
 
 
 def default_interval(measure: str) -> str:
-    """Return the default kind of interval of a measure."""
     return DEFAULTS.get(measure, "centred")
-
-
-# Cells per resampling step; limits memory and does not affect results.
-CHUNK = 1024
 
 
 def draws(
@@ -59,21 +53,6 @@ def draws(
     drawn += sentences * np.arange(resamples)[:, np.newaxis]
     counts = np.bincount(drawn.ravel(), minlength=resamples * sentences)
     return counts.reshape(resamples, sentences).astype(np.float32)
-
-
-def resample_languages(
-    counts: Mapping[str, Counts], seed: int, resamples: int = RESAMPLES, size: int | None = SENTENCES
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (language, scores of its cells in every resample), shape (resamples, cells)."""
-    for language, of_language in counts.items():
-        drawn = draws(len(of_language.hits), seed, language, resamples, size)
-        cells = of_language.hits.shape[1]
-        scores = np.empty((resamples, cells))
-        for start in range(0, cells, CHUNK):
-            part = slice(start, start + CHUNK)
-            totals = None if of_language.totals is None else of_language.totals[:, part]
-            scores[:, part] = Counts(of_language.hits[:, part], totals).resampled(drawn)
-        yield language, scores
 
 
 CONFIDENCE = 0.95
@@ -96,8 +75,9 @@ def bias(values: ArrayLike, observed: float) -> float:
 def centred(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) -> Interval:
     """Return the percentile interval shifted by −bias, which contains the value from the data.
 
-    F contains a maximum over noisy scores. Resampling increases it, so the percentile interval can lie entirely above
-    the value. The value is itself biased upwards for this reason; only `basic` corrects this bias.
+    F contains a maximum over noisy scores, which is biased upwards. Resampling adds noise and so the same bias again:
+    the percentile interval can lie entirely above the value. Shifting it removes only this second bias; `basic` also
+    corrects that of the value.
 
     Args:
         values: the statistic in each resample, shape (resamples,).
@@ -160,7 +140,7 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
 def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Return the interval of the CCL paper, mean ± t · s / √B: the precision of the bootstrap mean over B resamples.
 
-    It shrinks with the number of resamples, regardless of the test set size, so it is not an interval for the score.
+    It shrinks with the number of resamples, whatever the size of the test set, so it is not an interval for the score.
     """
     from scipy.special import stdtrit
 

@@ -11,7 +11,7 @@ in bits. The first block is coded uniformly, or by the initial model if it has a
 - tags: −log2 p(gold tags of the words within the length limit), plus log2 |Y| for each word beyond it.
 - answer: −log2 p(first gold answer) over the |Y| spans of its text; log2 |Y| if the answer is too long or in no window.
 
-Dev data that select checkpoints are not counted; ``trainer.selection=last`` gives the strict code.
+Labels of dev data that select checkpoints are not counted; ``trainer.selection=last`` does without them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class BlockCode:
 
     @classmethod
     def total(cls, log2_gold: ArrayLike, uniform: ArrayLike) -> BlockCode:
-        """Add up the log2-probabilities of a block's gold labels, and their uniform codes in bits, both (n,).
+        """Add up the log2-probabilities of a block's gold labels, and the bits of their uniform codes; both (n,).
 
         Raises:
             ValueError: no example, or a log-probability that is positive or infinite (unseen gold label).
@@ -141,7 +141,7 @@ def code_of(record: RunRecord, metric: str) -> Codelength | None:
 
 
 def bits_of_blocks(record: RunRecord, kinds: Iterable[str]) -> np.ndarray:
-    """Return each block's part of L in bits, shape (M,), summed over the kinds of codes that the run has."""
+    """Return the bits that each block contributes to L, shape (M,), summed over the run's kinds of codes."""
     total = np.zeros(record.config["dataset"]["blocks"])
     for kind in kinds:
         coded = blocks(record, kind) or []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Up to this number of pairs Spearman's p is exact, since scipy's t approximation gives p = 0 for any perfect order.
+# Up to this number of pairs Spearman's p is exact, since scipy's t approximation gives p = 0 for equal rankings.
 FEW = 7
 
 
@@ -29,7 +29,7 @@ def correlate(x: ArrayLike, y: ArrayLike) -> Correlation:
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     both = np.isfinite(a) & np.isfinite(b)
     linear_a, linear_b = a[both], b[both]
-    a, b = even(linear_a), even(linear_b)
+    a, b = rounded(linear_a), rounded(linear_b)
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return Correlation(math.nan, math.nan, math.nan, math.nan, len(a))
     from scipy.stats import pearsonr, spearmanr
@@ -39,8 +39,8 @@ def correlate(x: ArrayLike, y: ArrayLike) -> Correlation:
     return Correlation(float(rank.statistic), p, float(linear.statistic), float(linear.pvalue), len(a))
 
 
-def even(values: np.ndarray) -> np.ndarray:
-    """Round values for ranking, so that differences by floating-point summation are ties."""
+def rounded(values: np.ndarray) -> np.ndarray:
+    """Round values for ranking, so that values that differ only by floating-point error are ties."""
     return np.round(values, 9)
 
 

@@ -1,4 +1,4 @@
-"""Choose runs by config values: ``--filter KEY=VALUE`` of a report, and keywords of the Python API."""
+"""Select runs by config values: ``--filter KEY=VALUE`` of a report, and keyword arguments of the Python API."""
 
 from __future__ import annotations
 

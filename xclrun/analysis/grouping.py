@@ -1,7 +1,7 @@
 """Group the runs that may be averaged: runs with equal settings except for order, seed and bucket.
 
-If runs of one strategy have different settings, their labels name the differences, ``er(memory=750)``, or number them,
-``er#1``, if the label would be long.
+If runs of one strategy have different settings, their labels contain the differences, ``er(memory=750)``, or, if the
+label would be too long, a number, ``er#1``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FREE = {"order", "seed", "bucket", "hydra", "evaluate.attention"} | POINTS | NOT
 # Keys with separate columns.
 NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "strategy.expansion.name"}
 
-# If more settings differ, labels name only those that distinguish the runs.
+# If more settings differ, labels contain only as many as distinguish the runs.
 LONGEST = 4
 # Longer labels (in characters) are replaced by numbers, which a note explains.
 WIDEST = 39
@@ -101,7 +101,7 @@ def natural(text: str) -> list[tuple[bool, int, str]]:
 
 
 def differing_settings(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[str, str]]:
-    """Return the settings outside ``strategy`` in which labels differ: key → label → value."""
+    """Return the settings outside ``strategy`` that differ between labels: key → label → value."""
     tables = {label: dict(config_settings(runs[0]) + content_settings(runs[0])) for label, runs in groups.items()}
     keys = sorted({key for table in tables.values() for key in table if not key.startswith("strategy.")})
     values = {key: {label: table.get(key, _absent(key)) for label, table in tables.items()} for key in keys}
@@ -117,7 +117,7 @@ def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> di
 
 
 def _differences(settings: Settings, every: set[Settings], keys: Sequence[str] | None = None) -> list[str]:
-    """Return ``key=value`` for the settings in which ``every`` differs, or for those in ``keys``."""
+    """Return ``key=value`` of these settings, for the keys that differ in ``every`` or for ``keys``."""
     values = dict(settings)
     texts = []
     for key in _differing_keys(every) if keys is None else keys:
@@ -140,14 +140,14 @@ def _short_differences(settings: Settings, every: set[Settings]) -> list[str]:
 
 
 def _differing_keys(every: set[Settings]) -> list[str]:
-    """Return the keys whose values differ in ``every``: settings of the strategy first, then names, then by key."""
+    """Return the keys whose values differ in ``every``: those of the strategy, then names, then others, each sorted."""
     tables = [dict(settings) for settings in every]
     keys = {key for table in tables for key in table if len({other.get(key) for other in tables}) > 1}
     return sorted(keys, key=lambda key: (not key.startswith("strategy."), not key.endswith(".name"), key))
 
 
 def _absent(key: str) -> str:
-    """Return the text for a setting that a run lacks; for a setting added later, its earlier implicit value."""
+    """Return the text for a setting that a run lacks; for one added by a later version, the implicit earlier value."""
     return setting_text(LATER[key]) if key in LATER else "unset"
 
 

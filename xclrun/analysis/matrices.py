@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def counted(runs: Iterable[RunRecord], predictions: Mapping[str, Predictions]) -> pd.DataFrame:
     """Return a row for each run, metric and hop, and a column for each language.
 
-    A cell is ``right/sentences`` for an accuracy, ``2 TP/(2 TP + FP + FN)`` for F1 over spans; the score in full
-    precision if there are no counts; empty if the language was not tested.
+    A cell is ``right/sentences`` for an accuracy and ``2 TP/(2 TP + FP + FN)`` for F1 over spans. Without counts, it is
+    the score in full precision. It is empty if the language was not tested.
     """
     import pandas as pd
 

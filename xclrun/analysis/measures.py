@@ -23,9 +23,9 @@ from xclrun.core.plugins import provides
 from xclrun.core.task import BY_NAME
 
 NOT_A_SEQUENCE = {
-    "independent": "trains each language alone",
+    "independent": "needs a sequence of hops instead of one model per language",
     "joint": "needs a sequence of hops",
-    "growing": "retrains on all earlier languages in each hop",
+    "growing": "needs a sequence of hops instead of retraining on all languages so far",
     "zero_shot": "needs a sequence of hops",
     "blocks": "needs a sequence of languages; this run learns blocks of one language",
     "mixture": "needs languages that are learned one at a time; this run mixes some",
@@ -54,7 +54,7 @@ class Scores:
 
 
 def no_cells(n: int) -> np.ndarray:
-    """Return the mask of a measure that is not computed from R, shape (N + 1, N)."""
+    """Return the mask for a measure that does not use R, shape (N + 1, N)."""
     return np.zeros((n + 1, n), dtype=bool)
 
 
@@ -74,7 +74,7 @@ class Measure:
         by_language: returns the value of each language, shape (..., N).
         reference: whether the measure uses M, in the columns of ``needs``, or in all columns if ``otherwise`` is set.
         streams: streams that have the measure.
-        otherwise: missing requirement in the reason for a run without the measure, unless cells of R or M are missing.
+        otherwise: the missing requirement, if a run can lack the measure although no cell of R or M is missing.
         headline: whether the measure is tested, resampled, and printed in tables and on the console; other measures
             are only in ``summary.csv`` and MLflow.
         unit: ``%``, ``points`` (a difference of percentages), or a unit that is printed unscaled.
@@ -436,7 +436,7 @@ class Absent:
     """Why a run has no value for a measure.
 
     Attributes:
-        reason: without the seed and languages of missing reference runs.
+        reason: the text, in which `explain` inserts seeds and languages of missing reference runs.
         seed, languages: of missing reference runs.
         by_definition: the measure excludes this language at its position in the order.
     """
@@ -482,7 +482,7 @@ def leaves_out(record: RunRecord, measure: str, language: str) -> bool:
 
 
 def explain(absents: Iterable[Absent]) -> str:
-    """Combine the reasons of several runs, with the seeds of missing reference runs in one list.
+    """Combine the reasons of several runs; seeds of missing reference runs are listed together.
 
     >>> explain([Absent("needs lang_spec_ft", seed, frozenset({"de"})) for seed in (2, 1)])
     'needs lang_spec_ft of seeds 1, 2 (de)'
@@ -511,7 +511,7 @@ def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int
     languages = np.array(record.languages)
     n = len(languages)
     if measure.otherwise:
-        # Test with finite M: the value is then NaN only if other inputs are missing.
+        # With finite M, the value is NaN only if other inputs are missing.
         complete = replace(scores, M=np.nan_to_num(scores.M)) if measure.reference else scores
         if np.isnan(measure.formula(complete)):
             return Absent(measure.otherwise)

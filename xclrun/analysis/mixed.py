@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-# A variance below this share of the residual's counts as 0.
+# A variance below this share of the residual variance counts as 0.
 BOUNDARY = 1e-6
 # Largest change of −2 log likelihood per doubling of a variance at an optimum.
 SLOPE = 1e-3
@@ -34,7 +34,7 @@ class Fit:
         error: standard error of the difference of two means.
         df: Satterthwaite's degrees of freedom for ``error``.
         variances: σ²_e, σ²_SO, σ²_B, σ²_O; NaN if not identified by the design.
-        converged: the gradient is 0, or leads only towards a negative variance.
+        converged: the gradient is 0, apart from components that point towards a negative variance.
     """
 
     means: np.ndarray
@@ -48,7 +48,7 @@ def fit(values: ArrayLike, replicate: ArrayLike) -> Fit:
     """Fit the model.
 
     Args:
-        values: shape (k, blocks), k ≥ 2 strategies, finite; not all differences are equal.
+        values: finite, shape (k, blocks) with k ≥ 2 strategies; the differences between strategies must vary.
         replicate: index of the replicate of each block, shape (blocks,); at least two replicates.
     """
     from scipy.linalg import helmert

@@ -32,7 +32,7 @@ class Overlap:
 
     @property
     def first(self) -> np.ndarray:
-        """Whether a step is the first of a hop after the first hop, shape (T,)."""
+        """Whether a step is the first step of a hop other than the first hop, shape (T,)."""
         return np.concatenate([[False], np.diff(self.hop) > 0])
 
     def within(self) -> float:

@@ -41,7 +41,7 @@ class HopPoints:
 
 
 def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
-    """Return the points of each hop with points, in order."""
+    """Return the evaluation points of each hop that has any."""
 
     def scores(by_language: Mapping[str, Any]) -> list[float]:
         return [point_score(by_language, language, metric) for language in record.languages]
@@ -65,14 +65,14 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
     return hops
 
 
-# Streams whose hops may not continue from the previous hop.
+# Streams with hops that do not continue from the previous hop.
 DISCONTINUOUS = ("independent", "growing", "blocks")
 
 
 def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the sentences of the stream seen, without replay, shape (E,), and the test scores, (E, N), from hop 0.
 
-    None if a hop has no points, or hops may not continue from each other (`DISCONTINUOUS`).
+    None if a hop has no points, or the stream is `DISCONTINUOUS`.
     """
     hops = hop_points(record, metric)
     if len(hops) < record.hops or record.stream in DISCONTINUOUS:
@@ -95,7 +95,7 @@ def adapts(config: Mapping[str, Any]) -> bool:
 
 
 def unadapted(record: RunRecord) -> bool:
-    """Whether a run adapts the model to each test example only at the ends of hops, not at its points (MbPA)."""
+    """Whether a run adapts the model to each test example only after hops, not at points inside hops (MbPA)."""
     strategy = record.config.get("strategy") or {}
     return bool(record.points) and adapts(record.config) and strategy.get("adapt_points") is False
 
@@ -104,14 +104,14 @@ def unadapted_note(strategies: Mapping[str, Sequence[RunRecord]]) -> list[str]:
     """Return a note on the strategies (label → runs) whose points are `unadapted`, if any."""
     labels = [label for label, runs in strategies.items() if any(map(unadapted, runs))]
     note = (
-        "points inside hops (AULTC, curves, F_m_curve, I_m_curve) evaluate the model without adaptation to each test "
-        "example, which is used at the ends of hops; strategy.adapt_points=true adapts at all points"
+        "at points inside hops (AULTC, curves, F_m_curve, I_m_curve), the model is not adapted to each test example, "
+        "unlike after hops; strategy.adapt_points=true adapts it at all points"
     )
     return [f"{', '.join(labels)}: {note}"] if labels else []
 
 
 def switches(record: RunRecord) -> np.ndarray:
-    """Return the sentences of the stream seen at the start of each hop after the first, shape (hops − 1,)."""
+    """Return the number of sentences seen before each hop after the first, shape (hops − 1,)."""
     lasts = {point["hop"]: point["own"] for point in record.points}
     return np.cumsum([lasts[hop] for hop in sorted(lasts)])[:-1]
 
@@ -257,7 +257,7 @@ def final_by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
 
 
 def exact(record: RunRecord, hop: int) -> bool:
-    """Whether selecting another checkpoint gives the scores of a complete run, because no hop continues from it."""
+    """Whether scores of another checkpoint of a hop are those of a complete run: no later hop continues from it."""
     return hop == record.hops or record.stream == "independent"
 
 

@@ -29,7 +29,7 @@ def detectable_effect(replicates: int, alpha: float = ALPHA, power: float = POWE
 
 
 def power_warnings(replicates: int, comparisons: int, alpha: float = ALPHA) -> list[str]:
-    """Return warnings that the number of replicates limits p and the power."""
+    """Return warnings about the p-values and effects that so few replicates can reach."""
     if replicates < 2:
         return [f"{replicates} replicate: tests need at least two; run more orders or seeds"]
     least, limits = smallest_p(replicates), []
@@ -44,7 +44,7 @@ def power_warnings(replicates: int, comparisons: int, alpha: float = ALPHA) -> l
         )
     effect = detectable_effect(replicates, alpha)
     limits.append(
-        f"with {replicates} replicates a paired t-test has {POWER:.0%} power for a difference of {effect:.2f} standard "
-        "deviations (before correction)"
+        f"with {replicates} replicates, a paired t-test has {100 * POWER:.0f} % power if the true difference is "
+        f"{effect:.2f} standard deviations of the differences (before correction)"
     )
     return limits

@@ -30,10 +30,7 @@ STREAMS = {
 
 
 def number_of_hops(stream: str, languages: int, blocks: int | None) -> int:
-    """Return the number of hops of a stream, without hop 0.
-
-    ``languages``: number of elements of the order; ``blocks``: ``dataset.blocks``.
-    """
+    """Return the number of hops after hop 0, for an order of ``languages`` elements and ``dataset.blocks``."""
     return STREAMS[stream](languages) + (blocks - 1 if stream == "blocks" and blocks is not None else 0)
 
 

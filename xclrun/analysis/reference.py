@@ -98,7 +98,7 @@ def reference_command(
         orders: as in overrides: ``h2l``, or ``[en,de]``.
     """
     shared = shared_overrides(overrides)
-    # A separate name, so that the sweep's name still refers to the sweep's runs.
+    # A separate name: the sweep's own name must still refer to its runs.
     sweeps = [text.partition("=")[2] for text in shared if text.startswith("sweep=")]
     named = [f"sweep_name={name}-references" for name in sweeps]
     settings = dict(adapters or {})
@@ -117,7 +117,7 @@ def command_of_setting(command: str, values: Mapping[str, str]) -> str:
     program, *overrides = shlex.split(command)
     overrides = [text for text in overrides if not text.startswith(("hydra/sweeper=", "hydra.sweeper."))]
     replaced = [f"{key}={values[key]}" if (key := text.partition("=")[0]) in values else text for text in overrides]
-    # Keys that are set in a sweep's YAML are appended.
+    # Append the keys that the sweep's YAML sets.
     typed = {text.partition("=")[0] for text in overrides}
     added = [f"{key}={value}" for key, value in values.items() if key not in typed]
     return shlex.join([program, *replaced, *added])

@@ -10,7 +10,6 @@ import numpy as np
 from xclrun.analysis.aggregate import Comparison, compared, mean_over_orders
 from xclrun.analysis.base_scores import Counts, Predictions, Sentences
 from xclrun.analysis.bootstrap import (
-    CHUNK,
     RESAMPLES,
     SENTENCES,
     Interval,
@@ -26,6 +25,9 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.replicates import Replicates
 from xclrun.core.task import BY_NAME
+
+# Cells per resampling step; limits memory and does not affect results.
+CHUNK = 1024
 
 # (language, counts) → scores of the cells in each sample, shape (samples, cells).
 Score = Callable[[str, Counts], np.ndarray]
@@ -171,12 +173,12 @@ class Resampled:
         return values
 
     def of_run(self, run: RunRecord, name: str) -> np.ndarray | None:
-        """Return a measure of a run in each resample, shape (B,); None if the run lacks it."""
+        """Return a measure of a run in each resample, shape (B,); None if the run has no value."""
         return self._values([run], [name], self._resample, self._alone)[name][0]
 
     def _measure(self, run: RunRecord, name: str, R: np.ndarray, alone: Cells) -> np.ndarray | None:
         entry = MEASURES[name]
-        # Columns of R that the measure uses; none with too few languages, or if it is not computed from R.
+        # The columns of R that the measure uses: none if there are too few languages, or if it does not use R.
         entering = np.any(entry.needs(len(run.languages)), axis=0)
         if run.stream not in entry.streams or not entering.any():
             return None
@@ -256,7 +258,7 @@ class Resampled:
             yield batch
 
     def _jackknife(self, runs: list[RunRecord], name: str) -> list[np.ndarray]:
-        """Return the mean over runs without each sentence of a language, for each language."""
+        """Return, for each language, the mean over runs with each of its sentences left out in turn."""
         parts = []
         for language in self._sentences:
             n = len(self._counts(language, [next(run for run in self.runs if language in run.languages)]).hits)

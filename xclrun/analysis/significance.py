@@ -27,7 +27,7 @@ class Pair:
     Attributes:
         difference: mean of a minus mean of b, with 95 % interval ``low`` to ``high``.
         p: p-value, adjusted if the test adjusts it.
-        effect: standardised difference (d_z for paired tests), with its 95 % interval.
+        effect: standardized difference (d_z for paired tests), with its 95 % interval.
         reason: why p is NaN; otherwise empty.
     """
 
@@ -67,7 +67,7 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
     averaged = data.averaged()
     within = differences - (averaged.values - averaged.values[0])[:, replicate]
     if np.abs(within).max() <= data.tolerance:
-        # Strategies do not differ within replicates, so the variance within replicates cannot be estimated.
+        # Differences do not vary within replicates, so the variance within replicates cannot be estimated.
         data, replicate = averaged, np.arange(len(distinct))
     fitted = fit(data.values, replicate)
     if not fitted.converged:
@@ -115,7 +115,7 @@ def crossed_test(
 
     Args:
         differences: a − b of each block, shape (blocks,).
-        cells: blocks of each order and seed (see `Replicates.crossed`).
+        cells: block of each order and seed (`xclrun.analysis.replicates.crossed`).
         tolerance: see `t_test`.
     """
     if np.ptp(differences) <= tolerance:
@@ -182,7 +182,7 @@ def wilcoxon(data: Replicates) -> list[Pair]:
 
 
 def tied(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Make values within ``tolerance`` of their neighbour equal; shape (n,)."""
+    """Make values within ``tolerance`` of their neighbor equal; shape (n,)."""
     order = np.argsort(values, kind="stable")
     ascending = values[order]
     first = np.concatenate([[True], np.diff(ascending) > tolerance])[: len(values)]

@@ -1,4 +1,4 @@
-"""TP, FP and FN over labelled spans, as in seqeval's default mode (conlleval). docs/metrics.md, "Base scores"."""
+"""TP, FP and FN over labeled spans, as in seqeval's default mode (conlleval). docs/metrics.md, "Base scores"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Span = tuple[str, int, int]
 
 
 def spans(tags: Iterable[str]) -> list[Span]:
-    """Return the labelled spans of one sentence as (type, first word, last word).
+    """Return the labeled spans of one sentence as (type, first word, last word).
 
     ``I-`` or ``E-`` after ``B-`` or ``I-`` of the same type continues a span; any other tag except ``O`` starts one.
 
@@ -29,7 +29,7 @@ def spans(tags: Iterable[str]) -> list[Span]:
 
 
 def span_counts(gold: Sequence[str], predicted: Sequence[str]) -> tuple[int, int, int]:
-    """Return (TP, FP, FN) over the labelled spans of one sentence; a hit has the same type and bounds."""
+    """Return (TP, FP, FN) over the labeled spans of one sentence; a hit has the same type and bounds."""
     if len(gold) != len(predicted):
         raise ValueError(f"{len(gold)} gold tags, but {len(predicted)} predicted tags")
     expected, output = spans(gold), spans(predicted)

@@ -28,7 +28,7 @@ from xclrun.core.task import BY_NAME, short_name
 
 # The default objective: ``dev_fp`` if all runs have it, otherwise ``dev_learnt``.
 DEV = "dev"
-# Stands for the value of a key that a strategy lacks.
+# Value of a key that a strategy does not have.
 WITHOUT = "–"
 
 
@@ -55,7 +55,7 @@ class Objective:
 
     def value(self, run: RunRecord) -> float | Absent:
         """Return the mean over the metrics of a run, or the reason why it is missing."""
-        if (reason := unsighted(run.strategy, run.config, bool(run.edited))) is not None:
+        if (reason := dev_mismatch(run.strategy, run.config, bool(run.edited))) is not None:
             return reason
         values = []
         for metric in run.metrics:
@@ -136,7 +136,6 @@ class Choice:
         return [run for tuned in self.tuned for run in tuned.trials[0].runs]
 
     def strategies(self, dataset: str, model: str) -> list[Tuned]:
-        """Return the selections of one dataset and model."""
         return [tuned for tuned in self.tuned if (tuned.dataset, tuned.model) == (dataset, model)]
 
     def caption(self, dataset: str, model: str) -> str:
@@ -182,7 +181,7 @@ def dev_scores(record: RunRecord, metric: str) -> np.ndarray:
 
 
 def learnt_on_dev(record: RunRecord, metric: str) -> float | Absent:
-    """Return the dev score right after the last hop that trains a language, averaged over the languages learned."""
+    """Return the mean over languages of the dev score right after the last hop that trains the language."""
     last = {language: hop for hop in range(1, record.hops + 1) for language in record.trains(hop)}
     scores = {}
     for language, hop in last.items():
@@ -194,7 +193,7 @@ def learnt_on_dev(record: RunRecord, metric: str) -> float | Absent:
 
 
 def objectives() -> dict[str, Objective]:
-    """Return the objectives: ``dev_learnt``, and each measure that needs only hops 1…N of the score matrix, on dev."""
+    """Return ``dev_learnt``, and on dev scores each measure that uses only hops 1…N of the score matrix."""
     definition = (
         "mean over the languages learned of the dev score right after a language's hop, without later forgetting"
     )
@@ -211,7 +210,7 @@ def objectives() -> dict[str, Objective]:
 
 
 def _on_dev(entry: Measure, record: RunRecord, metric: str) -> float | Absent:
-    """Compute a measure from dev scores, without the fields that hold test scores."""
+    """Compute a measure from dev scores; fields with test scores are emptied first."""
     scores = {metric: dev_scores(record, metric)}
     on_dev = replace(record, scores=scores, points=(), curve=(), averaged=(), coded=())
     value = measure(on_dev, metric, np.full(len(record.languages), np.nan), (entry.name,))[entry.name, ""]
@@ -339,7 +338,7 @@ def _by_size(value: str) -> tuple[bool, float, Any]:
 
 
 def _selected(record: RunRecord, hop: int) -> dict[str, Any] | None:
-    """Return the curve's entry of the epoch whose weights the hop kept; None if unknown.
+    """Return the curve's entry of the epoch whose weights the hop selected; None if unknown.
 
     With ``trainer.selection=best``, the first epoch with the best mean over languages and their metrics.
     """
@@ -356,8 +355,8 @@ def _selected(record: RunRecord, hop: int) -> dict[str, Any] | None:
     return max(epochs, key=lambda epoch: selection_score(epoch["dev"]))
 
 
-def unsighted(strategy: str, config: Mapping[str, Any], edited: bool = False) -> Absent | None:
-    """Return the reason why the dev scores of a run are not those of the tested model; None if they are.
+def dev_mismatch(strategy: str, config: Mapping[str, Any], edited: bool = False) -> Absent | None:
+    """Return the reason why a run's dev scores are not those of the tested model; None if they are.
 
     ``edited``: whether the strategy changed weights at the end of training (`RunRecord.edited`).
     """

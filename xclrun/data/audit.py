@@ -25,8 +25,8 @@ class Coverage:
         labels, tags: distinct labels and tags in this split.
         of_labels, of_tags: distinct labels and tags in all training splits of the task.
         rarest: sentences with the rarest label of this split.
-        unseen: sentences with a label or tag that is in no training split.
-        not_in_own_train: sentences with a label or tag that occurs only in training splits of other languages.
+        unseen: sentences with a label or tag that no training split contains.
+        not_in_own_train: sentences with a label or tag that only training splits of other languages contain.
     """
 
     language: str
@@ -50,7 +50,7 @@ class Overlap:
     Attributes:
         one, other: splits.
         language: language of ``other``; also of ``one``, unless the kind is ``translation``.
-        kind: ``same sentence`` (equal words, ignoring case); ``same text``: questions about a text in both splits;
+        kind: ``same sentence``: equal words, ignoring case; ``same text``: both splits have questions about a text;
             ``translation``: equal ids in two languages, which is meaningful only for parallel corpora.
         sentences: number of sentences of ``other`` that also occur in ``one``.
         of: total number of sentences in ``other``.
@@ -74,7 +74,7 @@ class Pieces:
         longest: subwords of the longest sentence, without special tokens.
         truncated: sentences that exceed the model's ``max_length``; windows with a truncated question.
         windows: number of input rows: windows in extractive question answering, otherwise sentences.
-        split_answers: gold answers that are not whole in any window.
+        split_answers: gold answers that no window contains completely.
         long_answers: gold answers longer than ``model.windows.answer``.
     """
 

@@ -76,7 +76,7 @@ class Batch:
         input_ids: (B, L) int64 subwords.
         attention_mask: (B, L) int64, 0 on padding.
         token_type_ids: (B, L) int64.
-        word_pieces: (B, W) int64, position of each word's labelled subword, 0 on padding. If all subwords have labels,
+        word_pieces: (B, W) int64, position of each word's labeled subword, 0 on padding. If all subwords have labels,
             a "word" here and below is a subword.
         word_mask: (B, W) bool, true on words.
         labels: (B,) int64, −1 for an unseen or missing label.
@@ -122,7 +122,7 @@ class Batch:
 
     @property
     def whole(self) -> bool:
-        """Whether the batch has no padding, as far as this is known on the CPU."""
+        """Whether the batch is known to have no padding, without waiting for the device."""
         return self.lengths is not None and bool(self.lengths.min() == self.input_ids.shape[1])
 
     def word_rows(self, padded: torch.Tensor) -> torch.Tensor:
@@ -158,7 +158,6 @@ class Batch:
         return replace(self, **chosen, indices=self.indices[rows], **on_host)
 
     def copied(self) -> Batch:
-        """Return the batch with copies of its tensors."""
         copies: dict[str, Any] = {name: tensor.clone() for name, tensor in self.tensors.items()}
         return replace(self, **copies)
 
@@ -197,7 +196,7 @@ class Windows:
 
     @property
     def split_answers(self) -> int:
-        """Number of examples whose answer is not whole in any window."""
+        """Number of examples whose answer no window contains completely."""
         ends = np.maximum.reduceat(self.gold[:, 1], self.starts) if len(self.examples) else np.empty(0)
         return int(((self.answer[self.starts] > 0) & (ends == 0)).sum())
 
@@ -218,11 +217,11 @@ class Encoded:
         ids, languages: (n,) ids and languages of the examples, as objects.
         pieces: subwords, including special tokens.
         types: token type of each subword; same rows as ``pieces``.
-        word_pieces: position of each word's labelled subword in the row of ``pieces``; if all subwords have labels, of
+        word_pieces: position of each word's labeled subword in the row of ``pieces``; if all subwords have labels, of
             each subword.
         tags: tag id of each word, −1 for an unseen tag; same rows as ``word_pieces``.
         labels: (n,) int64 label ids, −1 for an unseen or missing label.
-        words: (n,) int64 number of words of the whole sentence.
+        words: (n,) int64 number of words of the sentence before truncation.
         cut: (n,) bool, whether the sentence was truncated at ``max_length``.
         pad: id of the padding token.
         windows: for rows that are windows of texts (`xclrun.data.windows`).
@@ -267,7 +266,7 @@ class Encoded:
         return Encoded(**{name: _select(value, at) for name, value in vars(self).items()})
 
     def renumbered(self, rows: np.ndarray) -> Encoded:
-        """Return the examples with id i for the subword ``rows[i]``; ``rows`` (m,) is ascending and complete."""
+        """Return the examples with subword ``rows[i]`` renumbered to i; ``rows`` (m,) ascending, with all subwords."""
         pieces = Ragged(np.searchsorted(rows, self.pieces.values).astype(np.int32), self.pieces.offsets)
         return replace(self, pieces=pieces, pad=int(np.searchsorted(rows, self.pad)))
 
@@ -325,10 +324,10 @@ def epoch_batches(n: int, batch_size: int, generator: np.random.Generator) -> li
 
 
 def length_sorted_batches(lengths: np.ndarray, batch_size: int, batch_tokens: int | None = None) -> list[np.ndarray]:
-    """Return all indices in batches of similar lengths, longest first so that too large batches fail at once.
+    """Return all indices in batches of similar lengths, longest first so that running out of memory shows at once.
 
     Args:
-        batch_tokens: maximum number of subwords of a batch, including padding; longer examples form batches alone.
+        batch_tokens: maximum number of subwords of a batch, including padding; a longer example is a separate batch.
     """
     order = np.argsort(-lengths, kind="stable")
     if batch_tokens is None:

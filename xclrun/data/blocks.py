@@ -23,8 +23,8 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
     """
     if key not in dataset.languages:
         raise UsageError(
-            f"dataset.blocks={number}: the order ends with the mixture {key}, but blocks are parts of one key; end the "
-            f"order with a key, as in order=[{key},KEY]"
+            f"dataset.blocks={number}: the order ends with the mixture {key}, but only a single key can be split into "
+            f"blocks; end the order with a key, as in order=[{key},KEY]"
         )
     examples = dataset.split(key, "train")
     if number > len(examples):

@@ -42,9 +42,9 @@ def encode(
         tokenizer: a fast tokenizer with a padding token.
         labels, tags: names of the classes and tags, in the order of their ids.
         max_length: subwords per sentence, including special tokens.
-        label_on: ``first`` or ``last``: the subword with the label of its word; ``all``: the first, and X, whose id is
-            the number of tags, on the others.
-        whole_words: whether words have labels (`xclrun.core.task.Task.words`); else single subwords are truncated.
+        label_on: the subword that has the label of its word, ``first`` or ``last``; ``all``: the first, and the others
+            have the tag X, whose id is the number of tags.
+        whole_words: truncate whole words, since words have labels (`xclrun.core.task.Task.words`); False: subwords.
     """
     if tokenizer.pad_token_id is None:
         raise UsageError("the tokenizer has no padding token")
@@ -188,7 +188,7 @@ def _pieces(tokenizer: PreTrainedTokenizerFast, words: Sequence[Any]) -> list[li
 
 
 def _space_counts(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether a single word needs a leading space to have its subwords in a text (byte-level BPE, Gemma)."""
+    """Whether a word has the same subwords as in a text only with a leading space (byte-level BPE, Gemma)."""
     [text], [alone], [spaced] = (_pieces(tokenizer, [sample]) for sample in ("a a", ["a"], [" a"]))
     return text[-len(alone) :] != alone and text[-len(spaced) :] == spaced
 

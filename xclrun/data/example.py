@@ -24,7 +24,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One labelled sentence.
+    """One labeled sentence.
 
     Attributes:
         id: unique within (language, split); stable between runs, so that resamples can be paired.
@@ -101,7 +101,7 @@ class Targets:
         keys: the keys of this task.
         labels: classes in the training data, sorted, or those of the task.
         tags: tags in the training data, sorted, ``O`` first if they are spans; may be empty.
-        unanswerable: whether training has questions without an answer, so that models can predict no answer.
+        unanswerable: whether training has questions without an answer, so that models can predict "no answer".
     """
 
     task: Task
@@ -112,7 +112,7 @@ class Targets:
 
     @property
     def sets(self) -> list[Any]:
-        """The part that enters run IDs and stage keys."""
+        """The values that run IDs and stage keys hash."""
         return [self.task.identified, self.labels, self.tags, *(["silence"] if self.unanswerable else [])]
 
     @cached_property
@@ -129,7 +129,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled examples in several languages, with their tasks and label sets.
+    """Labeled examples in several languages, with their tasks and label sets.
 
     Label sets come from the training splits of all languages of a task, sorted by name, so that ids depend neither on
     the order of languages nor on dev or test; some tasks have fixed label sets.
@@ -189,7 +189,6 @@ class Dataset:
         return Targets(task, keys, labels, (*first, *sorted(tags.difference(first))), unanswerable)
 
     def targets_of(self, key: str) -> Targets:
-        """Return the label sets of a key's task."""
         if self.task is not None:
             return self.targets[0]
         return next(targets for targets in self.targets if targets.task == self.tasks[key])
@@ -212,7 +211,6 @@ class Dataset:
 
     @property
     def metrics(self) -> MetricsOfKeys:
-        """Metrics of the dataset's keys."""
         by_task = {target.task: target.task.metrics(tagged=bool(target.tags)) for target in self.targets}
         if self.task is not None:
             return MetricsOfKeys(by_task[self.task], reader=self.reader)
@@ -229,7 +227,7 @@ class Dataset:
 
     @cached_property
     def unseen_labels(self) -> dict[str, int]:
-        """``language/split`` → number of dev or test examples with an unseen label or tag: scored as wrong."""
+        """``language/split`` → number of dev or test examples with an unseen label or tag, which count as wrong."""
         counts = {}
         for (language, split), examples in self.splits.items():
             if split != "train":

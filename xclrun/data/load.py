@@ -27,8 +27,9 @@ def load_dataset(
     """Read a dataset and draw its subsets.
 
     Args:
-        bucket: with ``shots``: the number of the bucket, None for the first. Without: the number of a disjoint subset
-            of ``max_train`` training sentences; None: subsets of different sizes are nested.
+        bucket: with ``shots``: the number of the bucket, None for the first. Without ``shots``: the number of one of
+            the disjoint subsets of ``max_train`` training sentences; None: the first, and subsets of all sizes are
+            nested.
         shots: K of the buckets that ``cfg.buckets`` describes; None: no buckets.
         few_shot: languages whose training split is a bucket; None: all. Other splits are not affected, except
             that ``draw_from=dev`` removes the buckets from dev.
@@ -72,7 +73,7 @@ def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | Non
 
 
 def size_limits(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
-    """Yield the keys below ``dataset`` that set numbers of examples, and their values."""
+    """Yield the keys below ``dataset`` that limit numbers of examples, and their values."""
     yield from ((key, getattr(cfg, key)) for key in ("max_train", "max_eval", "max_dev", "max_test", "repeat_to"))
     for name, part in cfg.parts.items():
         yield from ((f"parts.{name}.max_train", part.max_train), (f"parts.{name}.max_eval", part.max_eval))
@@ -129,7 +130,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
                 notes.setdefault(name, {}).update(counts)
         languages = tuple(dict.fromkeys(language for language, _ in splits))
         for language in languages:
-            # A key that could not be used in an order would make the run impossible to resume.
+            # A key that cannot be used in an order would make the run impossible to resume.
             check_name("dataset.languages", language)
         part_of = {key: part.name for part in parts for key in part.keys if part.name}
         tasks = {key: part.task for part in parts for key in part.keys}
@@ -159,8 +160,8 @@ def subset(
 ) -> tuple[Example, ...]:
     """Return ``size`` examples drawn without replacement, in file order; all examples if there are not more.
 
-    Each example is ranked by a hash of ``seed`` (subset seed, language, split) and its id. A smaller subset is
-    therefore part of a larger one, and adding or removing an example changes at most one example of the subset.
+    Examples are ranked by a hash of ``seed`` (subset seed, language, split) and their id. A smaller subset is therefore
+    part of a larger one, and adding or removing an example of the data changes at most one example of the subset.
 
     Args:
         skip: number of ranks to skip.
@@ -177,10 +178,10 @@ def stratified(
 ) -> tuple[Example, ...]:
     """Return at most ``size`` examples in file order, preserving the class distribution.
 
-    Statements about one context stay together as a group, whose class is the multiset of its labels. Within a class
-    examples are ranked as in `subset`; a smaller subset is part of a larger one. The share of a class is exact up to
-    one example (or group). No group is split, so a few examples may be missing from ``size``; the first group is always
-    included.
+    Statements about one context form a group that stays together; its class is the multiset of its labels. Within a
+    class, examples (or groups) are ranked as in `subset`, so a smaller subset is part of a larger one. The share of a
+    class is exact up to one example or group. Groups are not split, so the result may be slightly smaller than
+    ``size``, and it always has the first group.
     """
     if size is None or size >= len(examples):
         return tuple(examples)
@@ -191,7 +192,7 @@ def stratified(
     for name, members in groups.items():
         labels = tuple(sorted(examples[i].label or "" for i in members))
         strata.setdefault(labels, []).append((_rank(seed, name), name))
-    # The r-th of n groups in a stratum is at (r − ½)/n: any prefix has the right shares.
+    # Place the r-th of n groups of a stratum at (r − ½)/n: then any prefix preserves the shares.
     places = [
         ((2 * r + 1) / (2 * len(stratum)), rank, name)
         for stratum in strata.values()

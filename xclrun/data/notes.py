@@ -15,10 +15,10 @@ from xclrun.data.example import OUTSIDE, Dataset, Example, same_sentence
 
 Counts = TypeVar("Counts")
 
-# Name → the unit that is counted, and the rest of the sentence. Readers count the first twelve (see `Dataset.notes`).
+# Name → the counted unit, and the rest of the sentence. Readers count the first twelve (see `Dataset.notes`).
 NOTES = {
     "skipped": ("line", "with an error: skipped"),
-    "slots_inside_words": ("slot", "with an end inside a word: extended to whole words"),
+    "slots_inside_words": ("slot", "that begins or ends inside a word: extended to whole words"),
     "missing_words": ("sentence", "with gaps in the numbers of words: read unchanged"),
     "unknown_upos": ("word", "with a tag outside of UPOS: read unchanged"),
     "annotated_otherwise": ("sentence", "whose annotated and plain texts differ: the annotated text is read"),
@@ -61,13 +61,13 @@ def reader_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
 def note_lines(
     datasets: Iterable[Dataset], count: Callable[[Dataset], dict[str, dict[str, int]]] = count_notes
 ) -> list[str]:
-    """Return one line per note, with the largest counts of all datasets with the same name (subsets of one dataset).
+    """Return one line per note; datasets of the same name are subsets of one dataset, so their largest count is shown.
 
     Args:
         count: `count_notes` or `reader_notes`.
     """
     largest: dict[tuple[str, str], dict[str, int]] = {}
-    # Use the unit "question" if all counts are of questions.
+    # Whether all counts of a note are of questions; the unit is then "question".
     questions: dict[tuple[str, str], bool] = {}
     for dataset in datasets:
         for name, counts in count(dataset).items():

@@ -49,7 +49,7 @@ def name_of(order: OrderConfig) -> str:
 def at_random(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
     """Return a random permutation of the languages, drawn by ``order.seed``.
 
-    Each language is ranked by its key and the seed, so that removing a language does not change the order of the rest.
+    Each language's rank depends only on its key and the seed, so removing a language does not change the rest.
     """
     return tuple(sorted(dataset.languages, key=lambda key: (derive(int(order.seed or 0), "order", key), key)))
 
@@ -99,7 +99,7 @@ _WAYS: dict[str, Callable[[OrderConfig, Dataset], tuple[str, ...]]] = {
 
 
 def notes(order: OrderConfig, dataset: Dataset) -> list[str]:
-    """Return a note on the languages that use the features of their branch."""
+    """Return a note on languages without known features, for which those of their branch are used."""
     compared = order.by == "typology" or (order.by == "similarity" and order.measure == "typology")
     # The user's file may have been removed when a run is resumed.
     if not compared or order.features is not None:
@@ -121,7 +121,7 @@ def _start(order: OrderConfig, dataset: Dataset) -> str:
     """Return ``order.start``, or the language with most training sentences; in a tie, English."""
     if order.start is not None:
         if order.start not in dataset.languages:
-            # An unknown argument in parentheses is read as the first language.
+            # An unknown word in parentheses was parsed as the start language.
             words = ("greedy", *MEASURES) if order.by == "similarity" else ()
             nor = f", nor {', '.join(words)}" if words else ""
             hint = did_you_mean(order.start, (*words, *dataset.languages))

@@ -39,8 +39,8 @@ class Packing:
         Args:
             lengths: (B,) subwords of each sentence, at least 1.
             padded: width of the padded batch.
-            linear: multiplications per position in the linear maps of a layer, divided by those per pair of positions
-                in its attention: 2 · hidden size + intermediate size.
+            linear: cost of a layer's linear maps per position, relative to the cost of its attention per pair of
+                positions, in multiplications: 2 · hidden size + intermediate size.
         """
         order = np.argsort(-lengths, kind="stable")
         sorted_ = lengths[order].tolist()

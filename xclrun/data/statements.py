@@ -5,8 +5,8 @@ statement x about it; the model computes P(true | x, c). This unifies many tasks
 label set and without task IDs. True statements contain the example's label or tags, false statements a wrong label, or
 partly wrong tags. `kinds` contains the templates of each kind, and ``dataset.statements`` the settings.
 
-**Ids.** The statements of an example are ``EXAMPLE#k``: k = 0 is true, k = 1, 2, … are false. If the label says whether
-the statement is true (``truth: label``), the only statement is ``EXAMPLE#0`` or ``EXAMPLE#1``.
+**Ids.** The statements of an example are ``EXAMPLE#k``: k = 0 is true, k = 1, 2, … are false. If the example's label
+is the truth of its only statement (``truth: label``), the id is ``EXAMPLE#0`` or ``EXAMPLE#1``.
 `xclrun.core.task.statement_of` parses an id. A random subset (``max_train``) may contain only some statements of an
 example; ``dataset.stratified`` keeps them together.
 
@@ -114,7 +114,7 @@ class _Maker:
         self.claims: Callable[[Example, str, Draw], Claims]
         self.templates = kind.templates or []
         fields = frozenset().union(*(fields_of(key, template) for template in self.templates))
-        # Fields that statements define; templates must contain each of them, except the word.
+        # Fields that differ between true and false statements; every template must contain them, except the word.
         added: set[str] = set()
         if kind.truth is Truth.label:
             self.claims, about = self._from_label, "label"
@@ -203,7 +203,7 @@ class _Maker:
             yield k, {"tags": self._line(corrupted)}
 
     def _half_drawn(self, tags: Sequence[str], draw: Draw, k: int) -> list[str]:
-        """Redraw ⌊n/2⌋ (at least 1) of n tags uniformly, until the statement differs from the true one."""
+        """Redraw ⌊n/2⌋ (at least 1) of n tags uniformly; repeat until the statement differs from the true statement."""
         drawn_from = self.kind.tags or sorted(self.tags)
         places = draw.ranked(range(len(tags)), k, "places")[: max(1, len(tags) // 2)]
         attempt = 0
@@ -216,7 +216,7 @@ class _Maker:
             attempt += 1
 
     def _one_wrong(self, tags: Sequence[str], draw: Draw) -> Iterator[list[str]]:
-        """Replace one tag by another, drawn by its frequency in training, so that all statements differ."""
+        """Replace one tag by another, drawn by training frequency; all statements are different."""
         used = [{tag} for tag in tags]
         for k in range(1, self.settings.wrong + 1):
             place = draw.below(len(tags), k, "place")
@@ -231,7 +231,7 @@ class _Maker:
             yield [*tags[:place], wrong, *tags[place + 1 :]]
 
     def _word(self, example: Example, split: str, draw: Draw) -> Claims:
-        """The tag of one word, then a tag that the word never has in the sentence, by its frequency in training."""
+        """The tag of one word, then a tag that the word never has in this sentence, drawn by training frequency."""
         tags = example.tags or ()
         place = draw.below(len(tags), "word")
         word = example.tokens[place]

@@ -1,9 +1,9 @@
 """Encode extractive question answering: a question and as much of the text as fits, in overlapping windows.
 
 The layout is that of BERT's SQuAD recipe (Devlin et al. 2019, section 4.2): [CLS] question [SEP] text [SEP]. A long
-text is split into several windows, each ``room − stride`` subwords after the previous one, as a fast tokenizer does
-with ``truncation="only_second", stride=…, return_overflowing_tokens=True``. The windows of an example are consecutive
-rows. The gold answer of a window is the answer's position if the window contains all of it, and [CLS] otherwise.
+text is split into several windows. Each starts ``room − stride`` subwords after the previous window starts, as in a
+fast tokenizer with ``truncation="only_second", stride=…, return_overflowing_tokens=True``. The windows of an example
+are consecutive rows. A window's gold answer is the answer's position if the window contains all of it, else [CLS].
 
 Every distinct text and question is tokenized once. Characters are Unicode code points, as in Python.
 """
@@ -139,7 +139,7 @@ def window_bounds(count: int, room: int, stride: int) -> Iterator[tuple[int, int
 
 
 def answer_pieces(example: Example, characters: np.ndarray) -> tuple[int, int] | None:
-    """Return the first and the last subword of an example's first gold answer; None without an answer or its subwords.
+    """Return the first and the last subword of an example's first gold answer; None if there is none.
 
     Args:
         characters: (m, 2), of the subwords of the text.

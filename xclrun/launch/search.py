@@ -25,9 +25,9 @@ from xclrun.analysis.tuning import (
     check_keys,
     check_objective,
     choose,
+    dev_mismatch,
     objectives,
     scored_trial,
-    unsighted,
 )
 from xclrun.compose.jobs import compose_trials
 from xclrun.compose.space import SWEEPER, Space
@@ -165,7 +165,7 @@ def _objective(name: str, runs: Sequence[Run]) -> Objective:
     for run in runs:
         if run.config.protocol is not None:
             raise UsageError(f"{SWEEPER}: few-shot runs cannot be searched")
-        if (blind := unsighted(run.strategy_name, run.resolved)) is not None:
+        if (blind := dev_mismatch(run.strategy_name, run.resolved)) is not None:
             raise UsageError(f"{SWEEPER}: strategy={run.strategy_name}: {blind.reason}")
         if run.stream.kind not in objective.streams:
             fitting = [name for name, candidate in available.items() if run.stream.kind in candidate.streams]

@@ -1,8 +1,7 @@
 """Pretrained language adapters: locate, identify and read them.
 
 An adapter is a local folder, or a name on the hub (``owner/name``), with ``adapter_config.json`` and
-``adapter.safetensors``, as ``model.save_adapter(DIR, NAME, use_safetensors=True)`` of the library `adapters` writes
-them.
+``adapter.safetensors``. The library `adapters` writes it by ``model.save_adapter(DIR, NAME, use_safetensors=True)``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 FILES = ("adapter_config.json", "adapter.safetensors")
 
-# Settings in which adapters may differ: the initialization does not matter after training.
+# Settings that may differ, since the initialization does not matter after training.
 _IGNORED = {"init_weights", "init_weights_seed"}
 
 
@@ -74,10 +73,7 @@ def adapter_identity(key: str, name: str) -> str:
 
 
 def read_adapter(encoder: Any, target: str, key: str, name: str) -> dict[str, Tensor]:
-    """Return the values of a pretrained adapter under the names of the encoder's adapter ``target``.
-
-    The encoder does not change.
-    """
+    """Return the values of a pretrained adapter under the names of ``target``; the encoder is not changed."""
     folder, guest = locate(key, name), f"{target}_read"
     expected = dict(encoder.adapters_config.get(target))
     report: dict[str, Any] = {}

@@ -1,13 +1,13 @@
 """Log-likelihood of a linear-chain CRF and its gradient, by the forward-backward algorithm with matrix products.
 
 ln p(y) = s(y) − ln Z, with s the score of a tag sequence and Z = Σ_y exp s(y) (Lafferty et al. 2001). The forward
-recursion uses probabilities instead of logarithms, and divides those of each word by their maximum (Rabiner 1989,
-section V.A, "scaling"). A word thus costs one matrix product instead of a B × T × T array. The gradient is computed
-without autograd: the counts of the gold tags minus their expected counts, from the backward recursion.
+recursion uses probabilities instead of logarithms, divided by their maximum at each word (Rabiner 1989, section V.A,
+"scaling"). Each word thus costs one matrix product instead of a B × T × T array. The gradient is computed without
+autograd, by the backward recursion: the counts of the gold tags minus the expected counts.
 
-Scaled probabilities underflow if a tag is more than 708 nats below the word's best tag. In later words, such a tag can
-gain at most the spread of the transitions. The lost share of Z is therefore below exp(spread − 708) for any emissions.
-If the spread exceeds `REACH`, the loss could be noticeable; the result is then NaN, which ends the training.
+Scaled probabilities underflow if a tag is more than 708 nats below the word's best tag. At later words, such a tag can
+regain at most the spread of the transitions, so the lost share of Z is below exp(spread − 708) for any emissions. If
+the spread exceeds `REACH`, this share could matter; the result is then NaN, which ends the training.
 
 Shapes: B sentences, W words, T tags.
 """

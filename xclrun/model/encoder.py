@@ -36,7 +36,6 @@ def shape_of(config: ModelConfig, vocabulary: int, pad: int) -> Any:
 
 
 def fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
-    """Return an encoder with fresh weights."""
     with one_line(f"model.family={config.family} model.settings={config.settings}: the encoder cannot be built"):
         return empty_encoder(shape_of(config, vocabulary, pad))
 
@@ -83,7 +82,7 @@ def _untied(encoder: Any) -> Any:
     return encoder
 
 
-# The last pretrained encoder, since most runs of a process share it. Runs use copies.
+# The last pretrained encoder that was read, since most runs of a process use it. Runs use copies.
 _last_read: dict[tuple[str, float, int | None], tuple[nn.Module, Sequence[str]]] = {}
 
 
@@ -176,7 +175,7 @@ def keep_rows(encoder: Any, rows: np.ndarray) -> None:
     its own gradients.
 
     Args:
-        rows: (m,) ids of subwords, ascending; must contain all ids up to the padding's where positions start from it.
+        rows: (m,) ids of subwords, ascending. If positions start from the padding's id, all ids up to it are required.
     """
     whole = encoder.get_input_embeddings()
     # In place, since the tables of some families do more than a lookup (Gemma 3 scales).

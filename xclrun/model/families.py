@@ -19,11 +19,11 @@ class Family:
 
     Attributes:
         title: the names of its encoders.
-        causal: causal attention. The state of a sentence or word is then that of its last subword.
+        causal: causal attention. A sentence or word is then represented by the state of its last subword.
         from_padding: positions start after the padding's id, as in RoBERTa.
         attends: queries and keys have BERT's names (``evaluate.attention``).
         layers_apart: each layer has separate weights.
-        converted: transformers converts its old tokenizer files; otherwise it needs a tokenizer.json.
+        converted: transformers can convert old tokenizer files; otherwise a tokenizer.json is required.
         with_decoder: transformers' plain model has a decoder too; only the encoder is used.
         adapted: supported by the library `adapters`.
     """
@@ -110,7 +110,7 @@ NAMES = {
     "heads": ("num_attention_heads", "n_heads", "num_heads", "n_head"),
     "positions": ("max_position_embeddings", "n_positions"),
 }
-# Families without a limit; the positions in their config are those of pretraining.
+# Families without a limit of positions; their configs contain the length used in pretraining.
 ENDLESS = ("t5", "mt5", "umt5", "bloom")
 
 

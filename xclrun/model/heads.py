@@ -2,9 +2,9 @@
 
 CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Heads compute
 in fp32 for any precision of the encoder, and the CRF's likelihood in float64 (`xclrun.model.crf`). Without a CRF, words
-are independent given the encoder (FS; Devlin et al. 2019, section 5.3). The loss of a sentence is the sum over its
-words in both cases; FS takes the mean over the words of a batch, which scales the gradient. Shapes: B sentences, W
-words (packed to the left), H hidden size, C classes, T tags.
+are independent given the encoder (FS; Devlin et al. 2019, section 5.3). In both cases, the loss of a sentence is the
+sum over its words; FS takes the mean over the words of a batch, so its gradient has another scale. Shapes: B sentences,
+W words (packed to the left), H hidden size, C classes, T tags.
 """
 
 from __future__ import annotations
@@ -150,5 +150,4 @@ class SpanHead(nn.Module):
 
 
 def tag_head(task: Task) -> type[WordHead]:
-    """Return the class of a task's tag head."""
     return TagHead if task.crf else WordHead

@@ -44,7 +44,7 @@ class Features:
 
     Attributes:
         cls: (B, H) at [CLS], or at the last subword for causal encoders.
-        words: (B, W, H) at each word's labelled subword; None if no head reads words.
+        words: (B, W, H) at each word's labeled subword; None if no head reads words.
     """
 
     cls: Tensor
@@ -162,7 +162,7 @@ class Model(Heads):
         vocabulary: rows of the encoder's word embeddings before trimming; None: unknown.
         still: keep the encoder in eval mode while heads are trained.
         packs: pack sentences in training mode (`xclrun.data.packing`); batches are always padded in eval mode.
-        last: the state of a sentence is that of its last subword, not its first.
+        last: the last subword represents a sentence, not the first.
         typed: the encoder reads token types.
         tasks: name (`Task.head`) → heads, if there are several tasks; empty otherwise.
     """
@@ -206,7 +206,7 @@ class Model(Heads):
         """Set training or eval mode; a still encoder stays in eval mode."""
         if not self.still:
             return super().train(mode)
-        # Skip the hundreds of modules of the encoder: training steps of heads take milliseconds.
+        # Do not visit the encoder's hundreds of modules, since a training step of the heads takes only milliseconds.
         self.training = mode
         for name, part in self.named_children():
             if name != "encoder":
@@ -239,8 +239,8 @@ class Model(Heads):
     def _states(self, batch: Batch) -> Tensor:
         """Return the encoder's last states, (B, L, H).
 
-        BERT's forward pass waits for the device to check for padding, and applies an unused pooler. Its parts are
-        therefore called directly, with the same mask.
+        BERT's forward pass waits for the device to check for padding, and applies an unused pooler. This method
+        therefore calls BERT's parts directly, with the same mask.
         """
         encoder: Any = self.encoder
         types = {"token_type_ids": batch.token_type_ids} if self.typed else {}
@@ -287,12 +287,12 @@ class Model(Heads):
         return Features(cls, functional.embedding(first.unsqueeze(1) + batch.word_pieces, hidden))
 
     def loss(self, batch: Batch, output: Output | None = None) -> Tensor:
-        """Return the loss of a batch's task (`Heads.loss_of`)."""
+        """Return the loss of a batch with the heads of its task (`Heads.loss_of`)."""
         return self.heads_of(batch.task).loss_of(batch, self(batch) if output is None else output)
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Prediction:
-        """Return the predictions of a batch's task (`Heads.prediction_of`)."""
+        """Return the predictions of the heads of a batch's task (`Heads.prediction_of`)."""
         return self.heads_of(batch.task).prediction_of(batch, self(batch))
 
 

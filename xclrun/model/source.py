@@ -35,12 +35,11 @@ DROPOUTS = (
 
 
 def subject_of(model: ModelConfig) -> str:
-    """Return the config key and value of a pretrained encoder, for messages."""
+    """Return the config key and value that select a pretrained encoder, for messages."""
     return f"model={model.name}" if model.path is None else f"model.path={model.path}"
 
 
 def packaged(model: ModelConfig) -> bool:
-    """Whether the encoder comes from a Python package."""
     return model.path is None and model.package is not None
 
 
@@ -214,7 +213,6 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
 
 
 def family_of(model: ModelConfig) -> Family:
-    """Return the family of an encoder."""
     return family(settings_of(model), f"model.family={model.family}" if model.from_scratch else subject_of(model))
 
 

@@ -1,14 +1,14 @@
-"""Find the layer of a parameter of the encoder from its name in `xclrun.model.network.Model`, for all families.
+"""Find the layer of an encoder's parameter from its name in `xclrun.model.network.Model`, for all families.
 
-Names are also known for models that are not built. tests/model/test_families.py checks them for every family.
+This works without building the model. tests/model/test_families.py checks the names for every family.
 """
 
 from __future__ import annotations
 
 import re
 
-# Layers are in one list (BERT: encoder.layer.3.…) or in several (XLM: attentions.3.…, ffns.3.…), and there are no lists
-# outside of layers: the first number in a name is that of the layer.
+# Layers are in one list (BERT: encoder.layer.3.…) or in several (XLM: attentions.3.…, ffns.3.…). No other modules are
+# in lists, so the first number in a name is the layer's.
 LAYER = re.compile(r"encoder\.(?:[A-Za-z]\w*\.)+?(\d+)\.")
 # The tables of subwords, positions and types, and their norm: in a separate module, or next to the layers.
 EMBEDDING = re.compile(
@@ -24,5 +24,4 @@ def layer(parameter: str) -> int | None:
 
 
 def is_embedding(parameter: str) -> bool:
-    """Whether a parameter is one of the embeddings."""
     return EMBEDDING.match(parameter) is not None

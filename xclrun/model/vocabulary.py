@@ -38,9 +38,9 @@ MARKER = "▁"
 
 
 def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
-    """Return a WordPiece vocabulary of at most ``size`` tokens, special tokens first; equal on every machine.
+    """Return a WordPiece vocabulary of at most ``size`` tokens, special tokens first; the same on every machine.
 
-    It contains every character of the sentences, at the beginning of a word and inside.
+    It contains every character of the sentences twice: at the beginning of a word, and inside.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 

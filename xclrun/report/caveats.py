@@ -12,7 +12,7 @@ from xclrun.analysis.aggregate import Comparison, missing_combinations
 from xclrun.analysis.grouping import config_settings, differing_settings, grouped, numbered_labels
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References, is_ranked, reference_command, reference_name, shared_overrides
-from xclrun.analysis.tuning import unsighted
+from xclrun.analysis.tuning import dev_mismatch
 from xclrun.core.identity import adapters_of
 
 
@@ -58,7 +58,7 @@ def _chosen_on_test(comparison: Comparison, command: str) -> Iterator[str]:
     keys = ",".join(dict.fromkeys(key for _, keys in ranked.values() for key in keys))
     text = f"several settings of one strategy are ranked on test scores ({labels}), which overestimates the best one"
     runs = [run for run in comparison.runs if run.strategy in ranked]
-    if "--select-on" in command or any(unsighted(run.strategy, run.config, bool(run.edited)) for run in runs):
+    if "--select-on" in command or any(dev_mismatch(run.strategy, run.config, bool(run.edited)) for run in runs):
         yield text
     else:
         yield f"{text}; select settings on dev scores: {command or 'xclrun report NAME'} --select-on dev {keys}"
@@ -105,13 +105,13 @@ def _alike(comparison: Comparison) -> Iterator[str]:
     for scores_of_all, labels in by_scores.items():
         if scores_of_all and len(labels) > 1:
             yield (
-                f"{' and '.join(labels)} are identical after every hop: their different settings had no effect "
+                f"{' and '.join(labels)} have identical scores after every hop: their different settings had no effect "
                 "(`xclrun plan` warns if a memory is never used)"
             )
 
 
 def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str]:
-    """Suggest commands for missing reference runs, which T needs for all languages but the first of an order."""
+    """Suggest commands for missing reference runs; T needs one for each language after the first of an order."""
     references, metric = References(comparison.runs), comparison.metrics[0]
     sequences = [run for run in comparison.runs if run.stream == "sequence"]
     lacking = [run for run in sequences if np.isnan(references.scores(run, metric)[1:]).any()]
@@ -145,14 +145,14 @@ NAMED = 10
 
 
 def report_caveats(records: Sequence[RunRecord], excluded: Mapping[str, tuple[str, str]] | None = None) -> list[str]:
-    """List runs that were not used (``excluded``: see `write_report`) and differing code versions."""
+    """List excluded runs (``excluded``: see `write_report`) and differing code versions."""
     finished = [record for record in records if record.status == "finished"]
     states = {r.run_id: (r.status, "") for r in records if r.status != "finished"} | dict(excluded or {})
     caveats = []
     for state in sorted({state for state, _ in states.values()}):
         runs = [f"{run} ({why})" if why else run for run, (status, why) in sorted(states.items()) if status == state]
         more = f"; and {len(runs) - NAMED} more, in runs.csv" if len(runs) > NAMED else ""
-        caveats.append(f"not counted: {len(runs)} {state}: {'; '.join(runs[:NAMED])}{more}")
+        caveats.append(f"excluded ({len(runs)} {state}): {'; '.join(runs[:NAMED])}{more}")
     versions = sorted({record.code_version for record in finished})
     if len(versions) > 1:
         caveats.append(f"the runs come from {len(versions)} versions of the code: {', '.join(versions)}")

@@ -1,4 +1,4 @@
-"""The section of a report about the online codelengths of runs that learn the same blocks, with any model.
+"""Report section on online codelengths: compares runs of any model that learn the same blocks.
 
 GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4; docs/codelength.md.
 """
@@ -62,7 +62,7 @@ def codelength_sections(records: Iterable[RunRecord]) -> list[CodelengthSection]
 
 
 def _coded_labels(run: RunRecord) -> tuple[object, ...]:
-    """Return what runs that code the same labels have in common: their blocks and the bits of the uniform code."""
+    """Return a key that is equal for runs that code the same labels: the same blocks, the same uniform code."""
     uniform = tuple((part, tuple((b.examples, b.uniform) for b in blocks(run, part) or ())) for part in parts(run))
     return run.dataset, run.languages[-1], run.bucket, run.config["dataset"].get("subset_seed", 0), uniform
 
@@ -110,7 +110,7 @@ class CodelengthSection(Section):
     def switching(self, strict: bool) -> tuple[np.ndarray, int] | None:
         """Return the bits of each block under its best coder, shape (seeds, M), and the number of coders.
 
-        Uses the seeds that all coders of the kind have. None if there are none, or only one coder.
+        Uses the seeds that all of these coders have. None without such seeds, or with only one coder.
         """
         coders = [coder for coder in self.coders if coder.strict == strict]
         bits = [{run.seed: bits_of_blocks(run, self.parts) for run in coder.runs} for coder in coders]
@@ -124,7 +124,7 @@ class CodelengthSection(Section):
             if trained := [part for part in self.parts if start_knows(coder.runs[0], part)]:
                 starts[coder.name] = "" if trained == self.parts else f" ({', '.join(trained)} only)"
         names = "; ".join(f"{name}{parts}" for name, parts in sorted(starts.items()))
-        note = f"the first block is coded by a start that has already trained the head: {names}"
+        note = f"the first block is coded by a model whose head was trained before, not by the uniform code: {names}"
         return [*([note] if starts else []), *super().caveats]
 
     @property
@@ -132,5 +132,5 @@ class CodelengthSection(Section):
         bits = {coder.name: float(coder.bits(self.parts).sum(axis=1).mean()) / self.total for coder in self.coders}
         uniform = float(self.uniform.sum()) / self.total
         listed = "; ".join(f"{name} {value:.2f}" for name, value in bits.items())
-        single = "" if any(len(coder.runs) > 1 for coder in self.coders) else " No tests: there is only one seed each."
+        single = "" if any(len(coder.runs) > 1 for coder in self.coders) else " No tests: each row has only one seed."
         return [f"Bits per example, shortest code first: {listed}; uniform code {uniform:.2f}.{single}"]

@@ -20,8 +20,8 @@ UNTESTED = (
     "The differences below describe these runs only."
 )
 UNRANKED = (
-    "No strategies were ranked: all strategies but one are reference models. “Intervals and tests” compares it with "
-    "the reference models that learn in sequence."
+    "No strategies were ranked: all strategies but one are reference models. “Intervals and tests” compares that "
+    "strategy with the reference models that learn in sequence."
 )
 
 
@@ -53,7 +53,8 @@ def conclusions(inference: Inference) -> list[str]:
 def caveat(verdicts: Verdicts, tests: Tests, heading: str) -> str:
     """Describe the test of the primary comparisons and its power, and refer to ``heading`` for all tests."""
     warning = power_warnings(len(tests.averaged.blocks), 1)[-1]
-    return f"Caveat: {tests.scope}; {warning}. p-values: {verdicts.method}. See “{heading}” for all pairs and tests."
+    method = f" p-values: {verdicts.method}." if verdicts.family else ""
+    return f"Caveat: {tests.scope}; {warning}.{method} See “{heading}” for all pairs and tests."
 
 
 def compare(
@@ -79,11 +80,10 @@ def compare(
     ranked = sorted(pairs.keys() | ({baseline} - set(unranked)), key=means.__getitem__, reverse=tests.higher_is_better)
     first = ranked[0]
     alone = len(ranked) > 1 and abs(means[first] - means[ranked[1]]) > tests.data.tolerance
-    sign = "%" if unit == "%" else f" {unit}"
     if best and alone and first in pairs and pairs[first].p < ALPHA:
         most = "highest" if tests.higher_is_better else "lowest"
-        yield f"{first} has the {most} {title} of {len(ranked)} strategies ({percent(means[first])}{sign})."
-    yield from _differences(pairs, f"{baseline} ({percent(means[baseline])}{sign})", title, tests.data.tolerance)
+        yield f"{first} has the {most} {title} of {len(ranked)} strategies ({percent(means[first])} {unit})."
+    yield from _differences(pairs, f"{baseline} ({percent(means[baseline])} {unit})", title, tests.data.tolerance)
 
 
 def _differences(pairs: Mapping[str, Pair], baseline: str, title: str, tolerance: float) -> Iterator[str]:
@@ -91,13 +91,11 @@ def _differences(pairs: Mapping[str, Pair], baseline: str, title: str, tolerance
     lower = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference < 0]
     similar = [label for label, pair in pairs.items() if pair.p >= ALPHA]
     ways = [f"{way} for {_listed(pairs, labels)}" for way, labels in (("higher", higher), ("lower", lower)) if labels]
+    subject = f"Compared with the baseline, {baseline}, {title}"
     if ways:
-        yield f"Compared with the baseline, {baseline}, {title} is significantly {' and significantly '.join(ways)}."
-        if similar:
-            yield f"It does not differ significantly for {_listed(pairs, similar)}."
-    elif similar:
-        differences = _listed(pairs, similar)
-        yield f"The difference in {title} from the baseline, {baseline}, is not significant for {differences}."
+        yield f"{subject} is significantly {' and significantly '.join(ways)}."
+    if similar:
+        yield f"{'It' if ways else subject} does not differ significantly for {_listed(pairs, similar)}."
     for label, pair in pairs.items():
         if pair.reason and abs(pair.difference) <= tolerance:
             yield f"{label} and the baseline, {baseline}, have equal {title}."

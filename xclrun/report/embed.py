@@ -7,8 +7,8 @@ Two comments enclose each place in the page. The first names a file of a report 
 
 The lines between them are replaced: by the text of a table, or by a link to a copy of a figure, of ``summary.csv``
 (aggregates), of ``few_shot.csv``, or of ``matrices.csv`` (the score matrices of all runs, as counts). Copies are in a
-directory with the name of the page; if several reports have a figure, the report's name precedes its file name. Places
-of other reports are unchanged. ``<!-- report: NAME/FILE once there is one -->`` allows a missing file.
+directory named after the page; a figure that several reports have is prefixed with the report's name. Places for other
+reports do not change. ``<!-- report: NAME/FILE once there is one -->`` allows a missing file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xclrun.report.tables import frame_csv
 from xclrun.report.write import FEW_SHOT, Report
 from xclrun.store.files import atomic_write
 
-# Returns run ID → predictions of runs.
+# runs → (run ID → predictions).
 Reader = Callable[[Sequence[RunRecord]], Mapping[str, Predictions]]
 
 OPENS = re.compile(r"<!-- report: ([^/\s]+)/(\S+)( once there is one)? -->")

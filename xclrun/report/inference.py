@@ -43,14 +43,14 @@ EXPLORATORY = "exploratory: significance marks and “What was found” use the 
 P_VALUES = "p-values: Tukey's HSD adjusts for all pairs; the other tests use Holm's correction over all pairs"
 P_VALUES_OF_ORDERS = f"{P_VALUES}; paired bootstrap: over test sentences, for these runs only"
 MIXED_NOTE = (
-    "mixed model: t-test with Satterthwaite's degrees of freedom, Δ is the model's estimate; if the estimated variance "
-    "of strategy × order is 0, runs of one order are treated as independent and the p-values are too small"
+    "mixed model: t-test with Satterthwaite's degrees of freedom; the first number is the model's estimate of Δ. If "
+    "the estimated variance of strategy × order is 0, runs of one order count as independent, and p is too small"
 )
 # The numbers are from docs/statistics.md.
 TUKEY = (
-    "Tukey's HSD is the CCL paper's method. Its pooled error assumes equal spreads: with 10 equal strategies and 6 "
-    "orders, it finds a difference from the baseline in 1 % of studies with equal spreads, in 14 % if the baseline's "
-    "spread is three times that of the others, and in 22 % at ten times"
+    "Tukey's HSD is the CCL paper's method. Its pooled error assumes equal spreads: in simulated studies of 10 "
+    "strategies with the same true mean over 6 orders, it reports a difference from the baseline in 1 % of studies if "
+    "spreads are equal, in 14 % if the baseline's spread is three times that of the others, in 22 % if ten times"
 )
 SHARED = (
     "orders with the same seed share reference models and hop 0; only the paired t-test accounts for this (seeds "
@@ -71,8 +71,8 @@ class Tests:
     """All tests of one measure of one metric.
 
     Attributes:
-        data: all runs. Tests are over its replicates; the mixed model is fitted to all runs.
-        few_shot: the languages of a block are targets, and each is a replicate; else sets of languages are.
+        data: all runs. Tests use its replicates; the mixed model is fitted to all runs.
+        few_shot: each block has one language, the target; otherwise a set of languages.
         resampled: the bootstrap of the measure ``name``, if there is one.
         shared: orders with the same seed share inputs of the measure (`xclrun.analysis.measures.Measure.shared`).
     """
@@ -223,7 +223,7 @@ class Verdicts:
 
     @property
     def family(self) -> list[float]:
-        """The p-values of the family, those of `p_values` first."""
+        """The p-values of all comparisons that Holm's correction includes; `p_values` come first."""
         return self.p_values
 
     @cached_property
@@ -278,8 +278,9 @@ class Verdicts:
             *self._of_each(lambda tests: [tests.scope], {key[1:] for key in self.primary}),
             f"Δ: strategy − baseline ({self.baseline}) in points, with the 95 % interval of the paired t-test (each "
             "pair has its own variance, no correction); d_z: Δ divided by the standard deviation of the differences",
-            f"p (Holm): {self.method}; significance marks and “What was found” use only these p-values",
         )
+        if self.family:
+            notes += (f"p (Holm): {self.method}; significance marks and “What was found” use only these p-values",)
         header = (*self.SUBJECTS, "strategy", "Δ", "95 % interval", "d_z", "p", "p (Holm)")
         return Table(title, header, tuple(rows), notes, left=3)
 
@@ -330,7 +331,7 @@ class Verdicts:
         return Table(title, header, tuple(rows), notes, left=4)
 
     def _of_each(self, describe: Callable[[Tests], list[str]], keys: Collection[Subject] | None = None) -> list[str]:
-        """Return notes on the tests with these keys (None: all); a note on some of them begins with their subjects."""
+        """Return notes on the tests with these keys (None: all); a note that applies to some only names them first."""
         subjects: dict[str, list[str]] = {}
         described = {key: tests for key, tests in self.tests.items() if keys is None or key in keys}
         for key, tests in described.items():

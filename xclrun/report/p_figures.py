@@ -31,7 +31,7 @@ def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure
 
     most = max(len(test.data.strategies) for test in tests.values())
     side = max(1.3, 0.43 * most + 0.3)
-    # In one row if the digits stay legible at the usual width of a page, else two in a row.
+    # All panels in one row if digits stay legible at the usual page width, otherwise two per row.
     columns = len(tests) if side * len(tests) <= WIDEST else min(2, len(tests))
     figure, panels = panel_grid(len(tests), columns, (side, side + 1.3), (2.6, 0.6))
     for k, (axes, (name, test)) in enumerate(zip(panels, tests.items(), strict=False)):
@@ -45,14 +45,12 @@ def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure
 
 
 def rank_figure(tests: Mapping[str, Tests], title: str) -> Figure:
-    """Draw mean ranks over blocks, a panel for each of ``tests``; bars join strategies without difference (Nemenyi)."""
+    """Draw mean ranks over blocks, a panel for each of ``tests``; bars join strategies that do not differ (Nemenyi)."""
     most = max(len(test.data.strategies) for test in tests.values())
     figure = figure_of(8.4, (0.95 + 0.2 * ((most + 1) // 2)) * len(tests) + 0.6)
     for axes, (name, test) in zip(figure.subplots(len(tests), 1, squeeze=False)[:, 0], tests.items(), strict=True):
         _ranks(axes, test.ranks, f"{name}  (Friedman p {p_text(test.ranks.p, sign=True)})")
-    titled(
-        figure, title, "Blue bars join strategies whose mean ranks differ by at most CD (not significantly different)"
-    )
+    titled(figure, title, "Blue bars join strategies whose mean ranks differ by at most CD, which is not significant")
     return figure
 
 

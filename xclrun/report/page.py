@@ -67,7 +67,7 @@ def definitions(sections: Iterable[Section]) -> dict[str, str]:
 
 
 def runs_table(records: Iterable[RunRecord], excluded: Mapping[str, tuple[str, str]] | None = None) -> Table:
-    """Return a row for each run, finished or not; of an unreadable run only the state is known."""
+    """Return a row for each run, finished or not; for an unreadable run, only its state is known."""
     states = {run: state for run, (state, _) in (excluded or {}).items()}
     header = ("run", "dataset", "model", "strategy", "order", "seed", "K", "bucket", "code", "algorithms", "data",
               "status")  # fmt: skip
@@ -81,11 +81,6 @@ def runs_table(records: Iterable[RunRecord], excluded: Mapping[str, tuple[str, s
         rows.append(tuple(map(str, (*settings, r.code_version, r.algorithms, r.data_fingerprint[:12], status))))
     rows += [(run, *["–"] * (len(header) - 2), state) for run, state in sorted(states.items())]
     return Table("Runs", header, tuple(rows), left=len(header))
-
-
-def table_html(table: Table, run_sets: Mapping[tuple[str, ...], int] | None = None) -> str:
-    module: Any = templates().get_template("table.html").module
-    return str(module.table(table, run_sets or {}))
 
 
 def _drawn(plot: Plot, svg: str, suffixes: Sequence[str]) -> dict[str, Any]:

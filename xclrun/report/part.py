@@ -56,9 +56,9 @@ class Part:
         data: class of the function's argument; see `xclrun.report.section.Section.data`.
         place: position among the parts of this class, lowest first.
         title: heading; ``{words}`` are replaced from ``data.heading``.
-        folded: the page shows the part closed.
+        folded: the page shows the part collapsed.
         runs_alone: needs only the runs, so its figures are drawn while tests are still being computed.
-        terminal: the terminal prints its tables too, after the means.
+        terminal: its tables are also printed on the terminal, after the means.
     """
 
     name: str

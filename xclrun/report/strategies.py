@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNPAIRED = (
-    "--unpaired: means are over all runs of each strategy; “What was found”, significance marks, tests, bootstrap "
-    "intervals, score matrices, learning curves, confusions and figures of distances and hops use only the runs that "
-    "all strategies have finished, so their values can differ"
+    "--unpaired: means are over all runs of each strategy. “What was found”, significance marks, tests, bootstrap "
+    "intervals, score matrices, learning curves, confusions and figures of distances and hops still use only the "
+    "combinations of order, seed and bucket that all strategies have finished, so their values can differ"
 )
 
 
@@ -40,7 +40,7 @@ class ReportData:
         predictions: returns run ID → predictions, for the bootstrap and confusion matrices.
         commands: run ID → the command line that started it, to suggest commands for missing runs.
         gradients: returns ``overlap`` and ``class_gradients`` → run ID → recorded values.
-        others: further finished runs, for counting tuning trials.
+        other_runs: further finished runs, for counting tuning trials.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class ReportData:
         predictions: Callable[[], Mapping[str, Predictions]] | None = None,
         commands: Mapping[str, str] | None = None,
         gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
-        others: Sequence[FinishedRun] = (),
+        other_runs: Sequence[FinishedRun] = (),
     ) -> None:
         self.records, self.options, self.commands = records, options or Options(), commands or {}
-        self._pool, self._others = records if pool is None else pool, others
+        self._pool, self._other_runs = records if pool is None else pool, other_runs
         self._read_predictions, self._read_gradients = predictions, gradients
 
     @cached_property
@@ -75,7 +75,8 @@ class ReportData:
 
     @cached_property
     def trials(self) -> dict[tuple[str, str, str], int]:
-        return tuning_trials([*(finished_run(run) for run in self._pool if run.status == "finished"), *self._others])
+        finished = (finished_run(run) for run in self._pool if run.status == "finished")
+        return tuning_trials([*finished, *self._other_runs])
 
 
 class StrategySection(Section):
@@ -88,10 +89,8 @@ class StrategySection(Section):
         self.where = f"{comparison.dataset}_{comparison.model}"
         self.names = names_of(comparison)
         self.definitions = {f"{m.name} {m.arrow}": m.definition for m in comparison.headlines}
-        self.legend = (
-            f"{' '.join(self.definitions)} (↑ higher is better, ↓ lower is better) · percent, mean ± standard "
-            "deviation over runs"
-        )
+        named = ", ".join(f"{m.name} {m.arrow} {m.title}" for m in comparison.headlines)
+        self.legend = f"{named} (↑: higher is better) · percent, mean ± standard deviation over runs"
         self.heading = {"published": self.options.table}
 
     def file(self, kind: str, *details: str) -> str:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from xclrun.analysis.record import RunRecord
 
-# Okabe & Ito 2008 with a darker yellow; then colours of Tol's muted scheme (2021) that differ from them, and two more.
-# From the 17th line on, colours repeat with another marker. All can be distinguished by colour-blind readers.
+# Okabe & Ito 2008 with a darker yellow, then different colors of Tol's muted scheme (2021), and two more. From the 17th
+# line on, colors repeat with another marker. Color-blind readers can distinguish all of them.
 COLOURS = (
     "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C00",
     "#332288", "#882255", "#44AA99", "#661100", "#AA4499", "#117733", "#6699CC", "#B8860B",
 )  # fmt: skip
-# For pairs of things other than strategies, languages and seeds.
+# For two series in one panel that are not strategies, languages or seeds.
 SIDES = ("#5B7083", "#C9A66B")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 GREY = "#767676"
@@ -39,11 +39,11 @@ FURTHER = ("pdf", "png")  # formats on request: they double the drawing time
 DPI = 150
 POINTS = 72  # per inch: with one pixel per point, images in SVG are smallest
 WIDEST = 14.0  # inches of panels in a row: wider ones are illegible at a page's width
-MOST = 16  # with more languages, reports show colours and means instead of lines, numbers and columns
+MOST = 16  # with more languages, reports show colors and means instead of lines, numbers and columns
 ORDERS = 12  # orders with a panel in a figure
 FEW = 8  # classes of a confusion matrix with numbers in its cells
 TIP = "tip:"
-# Attribute of an SVG with its title, and class of the group that draws the title.
+# Attribute of an SVG that holds its title, and class of the group that draws it.
 TITLE = "data-title"
 
 
@@ -70,13 +70,15 @@ def places(names: Iterable[str], every: Iterable[str]) -> dict[str, int]:
 
 
 def first_orders(orders: Sequence[str]) -> tuple[Sequence[str], str]:
-    """Return the orders with panels, and the remark of a title on the other orders."""
+    """Return the orders with panels, and a remark for the title if orders are omitted."""
     return orders[:ORDERS], f"; {ORDERS} of {len(orders)} orders" if len(orders) > ORDERS else ""
 
 
 def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: float = 100.0) -> tuple[float, float]:
-    """Return the limits of an axis: the data with a margin, rounded to fives, within ``low`` and ``high``, and at least
-    ``least`` apart, which keeps noise from filling a figure; ``low`` and ``high`` without data."""
+    """Return the limits of an axis: the data with a margin, rounded to multiples of 5, between ``low`` and ``high``.
+
+    The limits are at least ``least`` apart, so that noise does not fill a figure; without data, ``low`` and ``high``.
+    """
     import numpy as np
 
     numbers = np.concatenate([np.ravel(np.asarray(value, dtype=float)) for value in values] or [np.array([])])
@@ -215,7 +217,7 @@ def write_cells(axes: Axes, matrix: np.ndarray, pattern: str, middle: float, **l
 
 
 def more_formats(formats: Sequence[str]) -> str:
-    """Return a hint on how to get figures in the missing formats; empty if there are none."""
+    """Return a hint on how to get figures in further formats; empty if all have been written."""
     missing = [name for name in FURTHER if name not in formats]
     if not missing:
         return ""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Row with the scores of a constant answer.
 CONSTANT = "constant answer"
 HOP_0 = (
-    "T0 is measured from hop 0, where an untrained head gives nearly always the same answer, which depends on the "
+    "T0 is measured from hop 0, where an untrained head predicts almost the same for every input, depending on the "
     "seed; this adds variance between runs that is not due to transfer"
 )
 UNEQUAL = (
@@ -34,13 +34,13 @@ UNEQUAL = (
     "orders count equally"
 )
 SPAN_SCORING = {
-    "span_micro": "micro F1 over labelled spans",
+    "span_micro": "micro F1 over labeled spans",
     "tag_macro": "macro F1 over single tags (evaluate.slot_f1=tag_macro), not span F1",
 }
 
 
 def ruled(comparison: Comparison, labels: Iterable[str]) -> tuple[int, ...]:
-    """Return the first row of reference models and controls, for a rule above it; none if it is the first row."""
+    """Return the index of the first reference model or control, for a rule above its row; none if it is row 0."""
     first = next((k for k, label in enumerate(labels) if not is_ranked(comparison.strategies[label][0])), 0)
     return (first,) if first else ()
 
@@ -222,8 +222,8 @@ class Summary:
 
         Args:
             keys: name of a column → metric, measure and language.
-            counted: add numbers of runs, and to means over orders significance marks.
-            further: notes before those on metrics.
+            counted: add the number of runs, and significance marks in a table of means over orders.
+            further: notes that precede those on metrics.
         """
         reasons, metrics = Reasons(), list(dict.fromkeys(metric for metric, _, _ in keys.values()))
         columns = [self._column(strategies, order, *key, reasons, counted and order == MEAN) for key in keys.values()]

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 BOLD = "bold: best of the column"
 BEST_OF_ROW = "bold: best of the row"
 
-# On a terminal: blanks between columns, and the least width of a folded column of names.
+# On a terminal: spaces between columns, and the minimum width of a wrapped column of names.
 GAP = 2
 NAMES = 18
 # Characters of a file name.
 LONGEST = 80
 # Spreadsheets read texts that begin so as formulas.
 _FORMULA = ("=", "+", "-", "@")
-# Numbers, separated by blanks, brackets or signs that occur in no formula. The two patterns share no character, so
-# matching takes linear time.
+# Numbers that are separated by spaces, brackets or characters that no formula contains. The two patterns share no
+# character, so matching takes linear time.
 _NUMBER = r"[+-]?\d[\d.,]*(?:e[+-]?\d+)?"
 _SEPARATORS = r"[^\w.,+\-=@|!'\"&;:/\\^<>]"
 _NUMBERS = re.compile(rf"{_NUMBER}(?:{_SEPARATORS}+{_NUMBER})*{_SEPARATORS}*")
@@ -62,7 +62,7 @@ class Cell(str):
 
 
 def spreadsheet(text: Any) -> Any:
-    """Put an apostrophe before a text that a spreadsheet would run as a formula; numbers are unchanged.
+    """Put an apostrophe before a text that a spreadsheet would evaluate as a formula; numbers do not change.
 
     >>> spreadsheet("=1+1"), spreadsheet("-0.12 [-0.3, 0.1]"), spreadsheet(-0.12)
     ("'=1+1", '-0.12 [-0.3, 0.1]', -0.12)
@@ -181,7 +181,7 @@ class Reasons:
 
 
 def mark_best(cells: Iterable[Cell], highest: bool = True) -> None:
-    """Mark the best cells, unless all print alike."""
+    """Mark the best cells, unless all cells print the same number."""
     numbers = [cell for cell in cells if not math.isnan(cell.value)]
     best = (max if highest else min)((cell.value for cell in numbers), default=math.nan)
     for cell in numbers if len({percent(cell.value) for cell in numbers}) > 1 else ():

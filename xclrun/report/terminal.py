@@ -1,7 +1,7 @@
 """The growing score matrix of a run on a terminal or in a log, fitted to the width.
 
-With few languages a cell holds all metrics (``92.5|80.1``). With more, each metric has a separate line; if that is too
-wide, scores follow the names of their languages and wrap. With more than `MOST` languages, each score is a block whose
+With few languages a cell holds all metrics (``92.5|80.1``). With more, each metric has a separate line; if a line is
+too wide, it lists pairs of language and score, and wraps. With more than `MOST` languages, each score is a block whose
 height shows the score, and the mean follows. ``›`` marks the score on the language just learned.
 """
 
@@ -22,7 +22,7 @@ from xclrun.core.task import Metric
 
 MARK = "›"
 LEARNED = "reverse"
-# Columns for the end of a row: "shared", "12.3 s".
+# Width of the note at the end of a row: "shared", "12.3 s".
 NOTE = 7
 # With more languages, scores are blocks: numbers would fill a screen in a few hops.
 MOST = 24

@@ -1,8 +1,8 @@
 """Draw the figures of a report in parallel: matplotlib takes most of the time of a large report.
 
-Forked processes inherit the figures' data, draw and save them. They start with figures that need only the runs, while
-this process computes tables and tests. It then draws a share of the remaining figures, or all of them if forking is
-not possible or not worthwhile.
+Forked processes inherit the figures' data, and draw and save the figures. They start with figures that need only the
+runs, while this process computes tables and tests. It then draws a share of the remaining figures, or all of them if
+forking is impossible or not worthwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PLOTS: dict[str, Plot] = {}
 
 
 class PlotWorkers:
-    """Draw figures and save them to ``folder`` as SVG and in ``further`` formats; a context that ends its processes."""
+    """Draw figures to ``folder`` as SVG and in ``further`` formats; leaving the context ends all workers."""
 
     def __init__(self, folder: Path, further: Sequence[str] = ()) -> None:
         self.folder, self.further = folder, further
@@ -76,7 +76,7 @@ class PlotWorkers:
         processes = min(cores() - 1, len(plots) // EACH)
         if processes < 1 or sys.platform != "linux":
             return False
-        # Import what draws once, before the fork, and not while another thread's import holds a lock.
+        # Import the drawing modules once, before the fork: a child must not copy an import lock that a thread holds.
         import matplotlib.backends.backend_agg  # measures text in every format
         import matplotlib.backends.backend_svg
         import matplotlib.font_manager

@@ -135,7 +135,7 @@ def write_report(
     other_runs: Sequence[FinishedRun] = (),
     excluded: Mapping[str, tuple[str, str]] | None = None,
 ) -> Report:
-    """Write tables and figures of ``records`` to the directory ``out``, which replace those of an earlier report.
+    """Write tables and figures of ``records`` to the directory ``out``; they replace those of an earlier report.
 
     Args:
         records: runs of any status; only finished runs are evaluated.

@@ -1,1 +1,1 @@
-"""Files of record: run directories, the store of stages, prediction files; all written atomically."""
+"""Run directories, the store of stages, and prediction files; all are written atomically."""

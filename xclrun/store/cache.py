@@ -1,6 +1,6 @@
 """Cache of files that are computed once and read by later runs.
 
-A file is called ``<stem>-<SHA-256 of its content><suffix>``, so one rename puts content and checksum in place. A file
+The name ``<stem>-<SHA-256 of the content><suffix>`` contains the checksum, so one rename puts both in place. A file
 that does not match its checksum is reported, removed and computed again.
 """
 
@@ -80,7 +80,6 @@ class CachedFile:
         return None
 
     def remove(self) -> None:
-        """Remove the file if it exists."""
         for path in self._versions():
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -47,7 +47,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Common:
-    """Data held in memory once for all runs on the same sentences.
+    """Data that all runs on the same sentences share in memory.
 
     Attributes:
         ids: JSON text of the sentence IDs of a language → their array.
@@ -158,7 +158,7 @@ def read(
 
 
 def _kind(metrics: MetricsOfKeys, tags: Sequence[str] | None) -> list[Any]:
-    """Return the settings that determine the content: points have scores of these metrics, not counts."""
+    """Return the settings that determine the content; points contain scores, not counts, so metrics are included."""
     return [FORMAT, [metric.name for metric in metrics.all], tags is not None]
 
 

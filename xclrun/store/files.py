@@ -74,7 +74,7 @@ def atomic_write(path: Path, data: bytes | str, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory that is renamed to ``path`` if the block succeeds; an existing ``path`` stays."""
+    """Yield a temporary directory that is renamed to ``path`` if the block succeeds; an existing ``path`` is kept."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=path.parent))
@@ -103,12 +103,11 @@ def write_json(path: Path, content: Any, mode: int = 0o644) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def append_event(path: Path, kind: str, **facts: Any) -> None:
-    """Append an event as one line of JSON; first end an incomplete last line, which a crash leaves."""
+    """Append an event as one line of JSON, after ending an incomplete last line that a crash left."""
     line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts}, ensure_ascii=False) + "\n"
     with writing(path), path.open("ab+") as file:
         if file.tell():

@@ -1,8 +1,8 @@
 """Index of the finished runs under some outputs, so a report of one sweep need not read all other runs.
 
-``<outputs>/cache/finished-<SHA-256>.json`` has for each finished run the fields of its
-`xclrun.analysis.finished.FinishedRun`, with the size and the modification time of DONE. Runs that are missing or whose
-DONE has changed are read again.
+``<outputs>/cache/finished-<SHA-256>.json`` has, for each finished run, the size and the modification time of DONE, and
+the fields of its `xclrun.analysis.finished.FinishedRun`. Runs that are missing there, or whose DONE has changed, are
+read again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def finished_runs(
 def with_references(
     outputs: Path, records: Sequence[RunRecord], warn: Callable[[str], None] = note
 ) -> tuple[list[RunRecord], list[FinishedRun]]:
-    """Return the records of the reference runs of ``records``, and the index entries of all other finished runs."""
+    """Return records of the reference runs of ``records``, and index entries of the remaining finished runs."""
     from xclrun.analysis.reference import reference_key
     from xclrun.store.records import read_records
 

@@ -1,13 +1,13 @@
-"""Leases: one process at a time computes a result, and the others wait or replace an owner that died.
+"""Leases: one process at a time computes a result; others wait, or take over if the owner has died.
 
 The leases of a key are files ``<key>.lease-<n>``; the highest n is valid. Its owner updates the file's modification
 time (heartbeat). If the owner has died or its heartbeat has expired, the next process creates ``n + 1``; the file
 system lets only one process do so, also over a network. A lease only saves work: results are renamed into place
 atomically, so an owner that was wrongly considered dead does no harm.
 
-The heartbeat has expired if one of two ages exceeds `SILENCE`. The age of the file's modification time detects at once
-an owner that died long ago on another machine. The time for which this process has seen the file unchanged, by its own
-clock, detects a dead owner whose clock was ahead.
+The heartbeat has expired if one of two ages exceeds `SILENCE`: the age of the file's modification time, which shows at
+once that an owner on another machine died long ago, or the time for which this process has seen the file unchanged,
+which also detects a dead owner whose clock was ahead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLOCK = ".clock-"  # prefix of files that are created to read the time of the fi
 
 @lru_cache
 def _machine() -> str:
-    """Return an identifier that two processes share exactly if each can check whether the other is alive."""
+    """Return an identifier that two processes share if and only if each can check whether the other is alive."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -100,7 +100,7 @@ class Lease:
         return sorted(files)
 
     def owner(self) -> Owner | None:
-        """Return the process that holds the lease, alive or not; None without one."""
+        """Return the process that holds the lease, alive or not; None if the lease is free."""
         files = self._files()
         return _read(files[-1][1]) if files else None
 

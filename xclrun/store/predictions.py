@@ -13,8 +13,8 @@
 | log2_gold_tags | log2 p(gold tags) of the words within the length limit; null if one tag is −1 |
 | tokens | words of the sentence |
 
-Rows of a block that is predicted before training on it (`xclrun.core.stream.Hop.codes`; split ``train``) have another
-column, since an online codelength includes words beyond the length limit:
+Rows of a block that is predicted before training on it (`xclrun.core.stream.Hop.codes`; split ``train``) have an
+additional column, since an online codelength includes words beyond the length limit:
 
 | column | meaning |
 |---|---|
@@ -35,8 +35,8 @@ answer or it is too long (`xclrun.train.answers`) |
 Rows of text pairs also have ``text`` if several pairs share the first text, as hypotheses share a premise: the
 bootstrap then draws texts (docs/metrics.md, "Bootstrap").
 
-In a sentence cut at the length limit, slots beyond it count as missed, so all words are scored. In the task
-``token_tags``, tags beyond it are not in the rows; `tokens` is the number of all words.
+In a sentence truncated at the length limit, slots beyond the limit count as missed, so all words are scored. In the
+task ``token_tags``, the rows do not contain tags beyond the limit; `tokens` is the number of all words.
 """
 
 from __future__ import annotations
@@ -131,12 +131,10 @@ def content(rows: pa.Table, **constant: Any) -> bytes:
 
 
 def write(path: Path, rows: pa.Table, **constant: Any) -> None:
-    """Write the `content` of rows atomically."""
     atomic_write(path, content(rows, **constant))
 
 
 def read(path: Path) -> pa.Table:
-    """Read a prediction file."""
     import pyarrow.parquet as pq
 
     return pq.read_table(path)

@@ -1,7 +1,7 @@
 """Maintenance of the store: list its entries, remove unneeded ones, find damage.
 
-Unfinished runs need trained weights and strategy states; later runs can reuse them. Reports need only run directories,
-from which this module removes only temporary files of averages, left by a crash.
+Unfinished runs need trained weights and strategy states; later runs can reuse them. Reports need only run directories;
+in these, this module removes only temporary files of averages that a crash left.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _old(path: Path) -> bool:
 
 
 def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
-    """Yield the entries of the store, and temporary files of `xclrun average`, which no resumed run removes."""
+    """Yield the entries of the store, and temporary files of `xclrun average`, which resumed runs do not remove."""
     # Key → whether each run that refers to it is finished.
     references: dict[str, list[bool]] = {}
     for directory in map(RunDirectory, sorted((outputs / "runs").glob("*"))):

@@ -127,7 +127,6 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
 
 
 def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKeys:
-    """Return the metrics of the keys of a run."""
     reader = config["dataset"].get("reader") or ""
     if "tasks" in manifest:
         by_key = {
@@ -149,7 +148,7 @@ def _task(value: str | dict[str, Any]) -> Task:
 def _dev_scores(stage: dict[str, Any], epoch: dict[str, Any], slot_f1: str, metrics: MetricsOfKeys) -> dict[str, Any]:
     """Return the dev scores of an epoch, without span F1 if training used another definition.
 
-    It cannot be recomputed: dev predictions are not stored.
+    Dev predictions are not stored, so it cannot be recomputed.
     """
     other = {metric.name for metric in metrics.all if metric.span_f1} if stage["slot_f1"] != slot_f1 else ()
     return {
@@ -209,7 +208,6 @@ def _config(directory: RunDirectory) -> dict[str, Any]:
 
 
 def _costs(manifest: dict[str, Any]) -> dict[str, float]:
-    """Return the costs of a run (`xclrun.analysis.record.COSTS`)."""
     stages = manifest["stages"]
     parameters = manifest.get("parameters") or {}
     costs = {"parameters": parameters.get("total"), "trained": parameters.get("trained")}
@@ -252,7 +250,7 @@ def each_record(
         only: run IDs; None: all runs.
         warn: called with a line about each unreadable run.
         slot_f1: as in `record`.
-        older: list to which the errors of runs of older versions are appended.
+        older: receives the errors of runs of older versions.
     """
     from xclrun.store.counts import Common
 

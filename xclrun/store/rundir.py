@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Event: the GPU no longer accepts work from the process of the run.
+# Event: the GPU no longer accepts work from the run's process.
 GPU_BROKEN = "gpu_broken"
 
 _FORMAT = re.compile(rb'^ "format": (\d{1,9}),?$', re.MULTILINE)
@@ -95,7 +95,6 @@ class RunDirectory:
         return self.path.name
 
     def predictions(self, hop: int) -> Path:
-        """Return the path of a hop's prediction file."""
         return self.path / "predictions" / f"hop-{hop}.parquet"
 
     def points(self, hop: int) -> Path:
@@ -103,7 +102,6 @@ class RunDirectory:
         return self.path / "predictions" / f"points-{hop}.parquet"
 
     def next_block(self, hop: int) -> Path:
-        """Return the path of a hop's predictions of the next block."""
         return self.path / "predictions" / f"next-{hop}.parquet"
 
     def prediction_files(self) -> list[Path]:
@@ -272,7 +270,6 @@ class RunDirectory:
                 path.unlink()
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
-        """Replace the manifest."""
         write_json(self.manifest, manifest)
 
     def store_keys(self) -> list[str]:
@@ -283,11 +280,9 @@ class RunDirectory:
         return []
 
     def read_manifest(self) -> dict[str, Any]:
-        """Return the manifest."""
         return read_json(self.manifest)
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Append an event."""
         append_event(self.events, kind, **facts)
 
     def failed_since(self, since: float) -> bool:

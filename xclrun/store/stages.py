@@ -39,7 +39,6 @@ class StageStore:
         return self.root / key[:2] / key
 
     def lease(self, key: str) -> Lease:
-        """Return the lease for computing a stage."""
         return Lease(self.path(key))
 
     def checkpoints(self, key: str) -> Path:
@@ -47,7 +46,6 @@ class StageStore:
         return self.path(key).with_name(f"{key}.checkpoints")
 
     def all_keys(self) -> Iterator[str]:
-        """Yield the keys of all stages."""
         for path in sorted(self.root.glob(f"[0-9a-f][0-9a-f]/*/{FACTS}")):
             if not path.parent.name.startswith(TEMPORARY):
                 yield path.parent.name
@@ -77,7 +75,7 @@ class StageStore:
         try:
             text = (self.path(key) / FACTS).read_text(encoding="utf-8")
             facts = json.loads(text)
-            # The text is compared too: damage to the last digits of a number may not change its value.
+            # Compare the text too, since damage to the last digits of a number may leave its parsed value unchanged.
             if facts.pop("checksum") != digest(facts) or text != _text(facts):
                 return name
             for name, checksum in facts["files"].items():
@@ -88,7 +86,6 @@ class StageStore:
         return None
 
     def facts(self, key: str) -> dict[str, Any]:
-        """Return the content of ``stage.json``."""
         return read_json(self.path(key) / FACTS)
 
     def put(self, key: str, facts: dict[str, Any], fill: Callable[[Path], None]) -> Path:

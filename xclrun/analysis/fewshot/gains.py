@@ -18,7 +18,7 @@ from xclrun.analysis.correlation import Correlation, correlate
 if TYPE_CHECKING:
     import pandas as pd
 
-# Stands for K in the mean over all K.
+# Replaces K for means over all K.
 ALL = 0
 FACTORS = {"lexical_overlap": "lexical overlap", "wals_features": "shared WALS features"}
 
@@ -65,7 +65,7 @@ def associations(
     """Correlate gains with lexical overlap, and with the number of WALS features shared with the source.
 
     Args:
-        gains, overlap: K (or `ALL`) → language → value; each K of gains is correlated with each K of overlap.
+        gains, overlap: K (or `ALL`) → language → value; gains at each K are correlated with overlap at each K.
         features: language → count, for languages with known features.
     """
 

@@ -55,8 +55,8 @@ def source(record: RunRecord) -> str:
 def labels(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return run ID → strategy label: the name (`called`) and the settings that differ between runs of that name.
 
-    Labels omit K, language, bucket and source. If runs of one K, language and source were drawn from different data,
-    the label has the first six digits of the data's fingerprint.
+    Labels omit K, language, bucket and source. If buckets of one K, language and source were drawn from different
+    data, labels contain the first six digits of the data's fingerprint.
     """
     records = list(records)
     named = {run_id: called(label) for run_id, label in strategy_labels(records, _IGNORED).items()}
@@ -109,10 +109,10 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
     """Average over buckets: the mean over buckets of the means over seeds. A missing score makes the mean NaN.
 
     Returns:
-        Columns `KEYS`, ``mean``, ``std`` (sample standard deviation over buckets, n − 1), ``zero_shot`` (averaged
-        likewise), ``buckets``, ``fewest`` and ``seeds`` (minimum and maximum number of seeds per bucket), ``n`` (runs),
-        ``runs`` (their IDs). Every strategy also has a row K = 0 with 0 buckets: zero-shot mean and standard deviation
-        over seeds.
+        Columns `KEYS`, ``mean``, ``std`` (sample standard deviation over buckets, n − 1), ``zero_shot`` (averaged in
+        the same way), ``buckets``, ``fewest`` and ``seeds`` (minimum and maximum number of seeds per bucket), ``n``
+        (number of runs), ``runs`` (their IDs). Every strategy also has a row K = 0 with 0 buckets: the zero-shot mean
+        and its standard deviation over seeds.
     """
     import pandas as pd
 
@@ -135,7 +135,7 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def common(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured rows whose bucket and seed all strategies of the language and K have."""
+    """Return the measured rows whose bucket and seed every strategy of the same language and K has."""
     cell = [key for key in KEYS if key != "strategy"]
     measured = scores[scores["score"].notna()]
     # Includes strategies without any measured score.

@@ -86,8 +86,8 @@ def nested_variance(values: ArrayLike) -> list[Component]:
 def balanced(cells: dict[tuple[str, int, int], float]) -> tuple[np.ndarray, list[str], int]:
     """Return the largest balanced subset of (language, bucket, seed), its languages, and the number of excluded scores.
 
-    Chooses the set of most frequent seeds that retains most scores. Each language contributes its first buckets, as
-    many as the language with fewest has. The shape is (languages, 0, 0) if no part is balanced.
+    Chooses how many of the most frequent seeds to use, so that the subset retains most scores. Every language
+    contributes the same number of buckets, its first ones. The shape is (languages, 0, 0) if no subset is balanced.
     """
     seeds = sorted({s for _, _, s in cells}, key=lambda s: (-sum(1 for k in cells if k[2] == s), s))
     languages = sorted({language for language, _, _ in cells})

@@ -1,7 +1,7 @@
 """Words that few-shot buckets share with the source and with each other, and their effect on predictions.
 
 Source: FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §5, Figs. 3 and 4, Table 14. Words are
-not normalised. Table 14 is `lexical_overlap` of the English training words with the words of all buckets of a language
+not normalized. Table 14 is `lexical_overlap` of the English training words with the words of all buckets of a language
 and K, in per mille: all its numbers are multiples of 1/29,606 (POS) or 1/33,717 (NER), the numbers of English words.
 """
 

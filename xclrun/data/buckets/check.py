@@ -47,7 +47,7 @@ def violations(buckets: Sequence[Bucket], whole: Dataset | None = None, counts: 
     Args:
         buckets: of any languages and K. Buckets of examples with labels are N-way, unless they record another sampler.
         whole: the dataset that the buckets were drawn from or are used with.
-        counts: what K counts for Minimum-Including if a bucket does not record it (see `tag_counts`).
+        counts: the argument of `tag_counts` for Minimum-Including, if a bucket does not record it.
     """
     broken = [(b, "examples", "the file has none") for b in buckets if not b.examples]
     groups: dict[str, list[Bucket]] = {}

@@ -75,7 +75,7 @@ def pool_of(whole: Dataset, language: str, source: str) -> tuple[Example, ...]:
 
 
 def _rest_of_dev(cfg: DatasetConfig, whole: Dataset, language: str, shots: int) -> tuple[Example, ...]:
-    """Return the dev split without the examples of any bucket of this K; all of these must come from dev."""
+    """Return the dev split without the examples of all buckets of this K, which must come from dev."""
     dev = whole.split(language, "dev")
     in_dev, in_buckets = {same_sentence(e) for e in dev}, set()
     for number in range(cfg.buckets.number):

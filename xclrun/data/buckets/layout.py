@@ -5,9 +5,9 @@
 blank line between sentences. ``task`` is the dataset's name, and optional; languages are named by their key (``de``) or
 in English (``german``).
 
-xclrun adds ``bucket.json`` to the folder: a fingerprint of the examples, which is checked on reading, how they were
-drawn, and the ids and texts that ``train.tsv`` cannot contain. In ``sampled.json`` it adds ``tokens`` and ``tags``
-where they do not follow from ``text_a``.
+xclrun adds ``bucket.json`` to the folder. It contains a fingerprint of the examples, which is checked on reading, the
+settings of the sampler, and the ids and texts that ``train.tsv`` cannot contain. In ``sampled.json``, xclrun adds
+``tokens`` and ``tags`` if they do not follow from ``text_a``.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool
             for e, id, text in zip(examples, ids, texts, strict=True)
         )
     if ours and fingerprint(examples) != ours["fingerprint"]:
-        raise UsageError(f"{path}: differs from the fingerprint in {OURS}; make the bucket again, or remove {OURS}")
+        raise UsageError(f"{path}: differs from the fingerprint in {OURS}; draw the bucket again, or remove {OURS}")
     drawn = {key: value for key, value in ours.items() if key not in ("fingerprint", "ids", "texts")}
     return Bucket(language, shots, number, examples, drawn, file)
 

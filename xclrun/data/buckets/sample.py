@@ -4,8 +4,9 @@ N-way K-shot: K examples of every class; the buckets of one K are disjoint. Buck
 of each class in a random order, so that each bucket can be drawn without the others.
 
 Minimum-Including (Hou et al. 2020, algorithm 1): every tag at least K times, and removing any sentence violates this.
-Sentences are added for the rarest tag that occurs too rarely, then superfluous sentences are removed. A tag with n < K
-occurrences in all sentences must occur n times. Buckets are independent of each other, and can overlap.
+Tags are processed from rare to frequent: sentences are added until the tag occurs K times. Then superfluous sentences
+are removed. A tag with n < K occurrences in all sentences must occur n times. Buckets are drawn independently and can
+overlap.
 
 Random orders are hashes of (seed, example id), so that adding an example to the file changes few buckets. Both
 samplers return examples by class, and within a class in file order.
@@ -82,7 +83,7 @@ def needed(total: Mapping[str, int], shots: int) -> dict[str, int]:
 
 
 def spared(rows: Sequence[Mapping[str, int]], need: Mapping[str, int]) -> list[int]:
-    """Return the positions of the sentences that can each be removed without breaking a required count.
+    """Return the positions of the sentences whose removal, one at a time, breaks no required count.
 
     Args:
         rows: tag counts of the bucket's sentences.

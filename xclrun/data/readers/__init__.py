@@ -48,8 +48,8 @@ class Reader:
             for the manifest.
         layout: file names under ``dataset.root`` (see `xclrun.data.readers.files`); may be empty.
         gives: names from `COLUMNS` that the files can contain; tasks that need other columns are refused.
-        languages: the order of languages where the config lists none; other languages follow by name.
-        config: values of ``dataset=NAME`` for a plug-in's reader, such as its task; plug-ins have no YAML.
+        languages: the default order of languages; other languages follow by name.
+        config: config of ``dataset=NAME``, such as the task, for a plug-in's reader, which has no YAML file.
     """
 
     read: Read
@@ -116,7 +116,7 @@ def row_reader(
         may_lack: optional splits; empty if a language lacks them.
         files: for data in one language (the first of ``languages``), instead of the layout: split → possible names
             of its file, the first existing file is used; other splits are empty.
-        unit: what a row is called in errors if it is not a line.
+        unit: name of a row in errors if it is not a line.
         config: see `Reader`.
     """
     try:
@@ -145,7 +145,6 @@ def _read_rows(cfg: DatasetConfig, find: Callable[[DatasetConfig], list[SplitFil
 
 
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read all examples of the selected languages."""
     if cfg.reader not in READERS:
         problem = "must be given" if cfg.reader is None else "unknown"
         raise UsageError(f"dataset.reader={cfg.reader}: {problem}; {did_you_mean(str(cfg.reader), READERS)}")

@@ -2,9 +2,9 @@
 
 Columns are separated by tabs, or by spaces in a line without a tab; ``dataset.word_column`` and ``dataset.tag_column``
 select two of them. Sentences are separated by blank lines. Every word must have as many columns as most lines of the
-file. A line that begins with ``#`` before the first word of a sentence is a comment if it reads ``# key = value`` or
-has another number of columns, so that ``#`` and ``#hashtag`` can be words. ``sent_id`` and ``text`` are read from
-comments as in CoNLL-U. ``-DOCSTART-`` lines are skipped.
+file. Before the first word of a sentence, a line that begins with ``#`` is a comment if it has the form
+``# key = value`` or another number of columns than words; ``#`` and ``#hashtag`` can thus be words. ``sent_id`` and
+``text`` are read from comments as in CoNLL-U. ``-DOCSTART-`` lines are skipped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ _DOCUMENT = "-DOCSTART-"
 
 @reader("conll", LAYOUT, gives=["tags"])
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every selected language from ``dataset.root``."""
     columns = cfg.word_column, cfg.tag_column
     for key, column in zip(("word_column", "tag_column"), columns, strict=True):
         if not column:

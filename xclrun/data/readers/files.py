@@ -1,8 +1,8 @@
 """Shared code of readers: find the file of each split, select languages, and report bad rows.
 
-A layout is a list of file names with ``{language}`` and ``{split}`` in them, ``{any}`` for any text, or ``{folder}``
-for the name of a folder. A language key must not contain dots or underscores where the name has ``{any}``. The first
-name that matches a file is used. Every error is one line: the file as the user wrote it, the line and the reason.
+A layout is a list of file names with the placeholders ``{language}``, ``{split}``, ``{any}`` (any text) and
+``{folder}`` (name of a folder). In a name with ``{any}``, the language key must not contain dots or underscores. The
+first name that matches a file is used. Every error is one line: the file as the user wrote it, the line, the reason.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Splits = dict[tuple[str, str], tuple[Example, ...]]
 Notes = dict[str, dict[str, int]]
 Parse = Callable[[Any, "Place"], Example | None]
 
-# Maximum characters of a word. The limit is high because a text without spaces, such as a Chinese news story, is one
-# word. The time to learn subwords grows with the square of a word's length: 0.3 s at this length, hours at a million.
+# Maximum characters of a word. A text without spaces, such as a Chinese news story, is one word, so the limit is high.
+# The time to learn subwords grows with the square of a word's length: 0.3 s at this length, hours at a million.
 LONGEST_WORD = 20_000
 # Maximum characters of an id, a label or a tag.
 LONGEST_NAME = 1_000
@@ -66,8 +66,8 @@ class Place:
         language, split: language and split of the row.
         number: number of the row, or of its first line, from 1.
         task: task of the dataset.
-        below: for rows of several lines, the line being parsed, from 0; errors name it.
-        id: the row's id, which its parser sets; errors name it where rows are not lines.
+        below: for rows of several lines, the line being parsed, from 0; errors contain it.
+        id: the row's id, set by its parser; errors contain it if rows are not lines.
         odd: counts for `Dataset.notes`, by name; ignored if the row is bad.
     """
 
@@ -182,7 +182,7 @@ def find_files(
 
 
 def named_files(cfg: DatasetConfig, language: str, files: Mapping[str, Sequence[str]]) -> list[SplitFile]:
-    """Return the files of a dataset in one language; ``files``: split → names; the first existing file is used."""
+    """Return the files of a dataset in one language; ``files``: split → candidate names, the first existing is used."""
     root = root_of(cfg, [names[0] for names in files.values()])
     choose_languages(cfg.languages, [language], f"{cfg.reader}, whose only language is '{language}'")
     return [root.required(language, split, names) for split, names in files.items()]
@@ -288,7 +288,7 @@ def read_source(
 def _decoded(row: Any, place: Place) -> Any:
     """Return a row with its bytes decoded: one line, or several."""
     if isinstance(row, bytes):
-        # Without this check, all lines of a file with the line ends of an old Macintosh would be one sentence.
+        # Without this check, a file with the line ends of an old Macintosh would be read as one sentence.
         if b"\r" in row:
             raise BadRow("a carriage return without a line feed; end lines with \\n or \\r\\n")
         return parse_utf8(row)
@@ -302,9 +302,9 @@ def _decoded(row: Any, place: Place) -> Any:
 
 
 def blocks(file: SplitFile) -> Iterator[list[bytes]]:
-    """Yield each block between blank lines at the position of its first line, and empty lists for all other lines.
+    """Yield an item per line: at the first line of each block between blank lines the block, otherwise an empty list.
 
-    The position of a block in the output is therefore the number of its first line.
+    The position of a block in the output is therefore its line number.
     """
     block: list[bytes] = []
     for line in [*lines(file), b""]:
@@ -363,7 +363,7 @@ def check_tag(tag: str, task: Task) -> None:
 
 
 def parse_json(text: str, subject: str) -> Any:
-    """Return the content of a JSON text; ``subject`` names the text in the message of a `BadRow`."""
+    """Return the content of a JSON text; a `BadRow` begins with ``subject``, the name of the text."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except BadRow as bad:

@@ -37,7 +37,6 @@ Rows = dict[str, list[dict[str, Any]]]
 
 @reader("jsonl", LAYOUT)
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every selected language from ``dataset.root`` or ``dataset.hub``."""
     if cfg.hub is None:
         # `datasets` does not report the line of a bad row, and takes a second to import.
         return files.read_files(
@@ -49,7 +48,6 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) -> Example:
-    """Return the example of a row."""
     if not isinstance(row, dict):
         raise BadRow(f"a row must be an object with the keys {', '.join(KEYS)}, not {type(row).__name__}")
     for key in row:

@@ -54,7 +54,7 @@ def read_massive(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 def _sources(root: Root, folder: str, language: str) -> list[Source]:
-    """Return the lines of each split of a file, None in place of other lines; unreadable lines belong to test."""
+    """Return the rows of each split of a file, None for lines of other splits; unreadable lines count as test lines."""
     file = root.file(language, "", f"{folder}{language}.jsonl")
     rows: dict[str, list[Any]] = {split: [] for split in SPLITS}
     for line in lines(file):

@@ -8,7 +8,7 @@ are trained on SQuAD, other languages of MLQA on its translation.
 
 SQuAD's layout is ``data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}``. Texts are not
 changed, so that character offsets stay valid. The answer must be in the text at its offset; without an offset (QA-ZRE)
-the first occurrence is used. TriviaQA's converted answers are searched in lower case, and read as the text writes them.
+the first occurrence is used. TriviaQA's answers are searched ignoring case, and read as they are written in the text.
 
 If no test split is released with answers, the validation file is the test split, as in GLI, and dev is empty: train
 with ``trainer.selection=last``. A language without a training file is only evaluated.
@@ -248,7 +248,6 @@ def zre_question(line: str, place: Place) -> Example:
 
 
 def _several(cfg: DatasetConfig, root: Root, files: Mapping[str, Sequence[SplitFile]]) -> tuple[Splits, Notes]:
-    """Read the files of the selected languages."""
     languages = choose_languages(cfg.languages, files.keys(), root.name)
     return read_files(cfg, (f for key in languages for f in files[key]), squad_question, squad_rows, UNIT)
 

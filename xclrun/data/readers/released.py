@@ -4,10 +4,10 @@
 2020), ``sib200`` (Adelani et al. 2024; with CSV quoting if the text has quotes) and ``taxi1500`` (Ma et al. 2023;
 without quotes, also as the authors' scripts write it). docs/data.md lists their files.
 
-Words are separated by spaces. Languages are ISO 639-1 keys, but ``eng_Latn`` with the script in SIB-200 and ISO 639-3
-codes in Taxi1500, where sentences with the same id are translations. A language of XNLI, SIB-200 or Taxi1500 without a
-training file has an empty training split: it is evaluated, and may get a bucket; the latter two may also lack the dev
-file. MARC's second text is the title and the product's category, as in FS.
+Words are separated by spaces. Languages are ISO 639-1 keys, except in SIB-200 (``eng_Latn``, with the script) and
+Taxi1500 (ISO 639-3 codes); in these two, sentences with the same id are translations. In XNLI, SIB-200 and Taxi1500, a
+language without a training file has an empty training split: it is evaluated, and may have a bucket. SIB-200 and
+Taxi1500 may also lack the dev file. MARC's second text is the title and the product's category, as in FS.
 """
 
 from __future__ import annotations
@@ -63,13 +63,12 @@ def parse_pawsx(line: str, place: Place) -> Example | None:
     language_names=ISO,
 )
 def parse_mldoc(line: str, place: Place) -> Example:
-    """Return the example of one line."""
     label, tab, text = line.partition("\t")
     if not tab:
         raise BadRow("a label and a text are needed, separated by a tab")
     if text[:2] in ("b'", 'b"'):
-        # The released script writes the repr of bytes under Python 3. Only that may reach Python's parser, which deep
-        # nesting overflows.
+        # Under Python 3, the released script writes the repr of bytes. Nothing else may reach Python's parser, which
+        # deep nesting would overflow.
         try:
             if not _BYTES.fullmatch(text.rstrip()):
                 raise ValueError
@@ -81,7 +80,6 @@ def parse_mldoc(line: str, place: Place) -> Example:
 
 @row_reader("marc", ("{any}/dataset_{language}_{split}.json", "dataset_{language}_{split}.json"), gives=["label"])
 def parse_marc(line: str, place: Place) -> Example:
-    """Return the example of one line: a review, and its title and category."""
     row = json_row(line)
     keys = ("review_id", "review_body", "review_title", "product_category")
     name, body, title, category = (field(row, "string", key).strip() for key in keys)
@@ -132,7 +130,6 @@ TRAINED = (
 
 @reader("xnli", (EVALUATED[0], TRAINED[0]), gives=["label"])
 def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every selected language of XNLI under ``dataset.root``."""
     root = root_of(cfg, TRAINED[:1])
     rows = {}
     for split in ("dev", "test"):
@@ -154,7 +151,7 @@ def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 def _by_language(file: SplitFile) -> dict[str, list[tuple[bytes, bytes] | None]]:
-    """Return language → (header, line) of the lines with this value of the column ``language``, None for others."""
+    """Return language → a row per line: (header, line) if the column ``language`` has this value, otherwise None."""
     header, *below = lines(file)
     names = header.split(b"\t")
     rows: dict[str, list[tuple[bytes, bytes] | None]] = {}

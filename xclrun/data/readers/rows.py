@@ -51,7 +51,6 @@ def field(row: Mapping[str, Any], kind: str, *keys: str, optional: bool = False)
 
 
 def json_row(line: str) -> dict[str, Any]:
-    """Return the JSON object in a line."""
     row = parse_json(line, "the line")
     if not isinstance(row, dict):
         raise BadRow(f"a row must be an object, not {type(row).__name__}")

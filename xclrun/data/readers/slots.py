@@ -52,7 +52,6 @@ def parse_multiatis(line: str, place: Place) -> Example | None:
     may_lack=("train", "dev"),
 )
 def parse_xsid(block: list[str], place: Place) -> Example:
-    """Return the example of one block of lines."""
     facts: dict[str, str] = {}
     intents: list[str] = []
 

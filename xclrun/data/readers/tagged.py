@@ -7,9 +7,9 @@ copy): word and tag, separated by a tab, or the first and the last of more colum
 
 Sentences are separated by blank lines. The id is ``sent_id``, or the split and the number of the sentence's first line.
 
-CoNLL-U and UNER: multi-word tokens (``1-2``) and empty nodes (``1.1``) are skipped, since syntactic words have the
-tags. In CoNLL-U, words are numbered from 1 without gaps. A number that does not increase is an error, since a blank
-line is missing; gaps and tags outside of the 17 of UPOS are counted (https://universaldependencies.org/format.html).
+CoNLL-U and UNER: multi-word tokens (``1-2``) and empty nodes (``1.1``) are skipped, since tags belong to syntactic
+words. CoNLL-U numbers the words from 1 without gaps. A number that does not increase is an error, since a blank line
+is missing. Gaps and tags other than the 17 of UPOS are counted (https://universaldependencies.org/format.html).
 
 UNER: keys are language and treebank, ``en_ewt``, since some languages have several; a treebank without a training or
 dev file has an empty split. Annotators could also set ``B-O``, which is ``O``, and ``OTH`` for other entities, which

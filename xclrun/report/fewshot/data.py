@@ -1,6 +1,6 @@
 """The data of few-shot parts: the runs of one metric and source, their tests, predictions and words.
 
-FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021). Words, confusions and gains are those of the
+FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021). Words, confusions and gains are shown for the
 first strategy: ``full`` if it has run. Tests: docs/metrics.md, "Significance". At each K, blocks are target languages
 (buckets and seeds are averaged first), or the buckets of a single language.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PANELS = 12  # in a figure
 # Our name of a task → the paper's.
 TASK_OF = {"pud": "udpos"}
-UNTESTED = "strategies are not tested against each other here: differences between columns may be due to chance"
+UNTESTED = "the strategies have not been tested: differences between columns may be due to chance"
 ONE_SOURCE = "all languages share the same source models, one for each seed: the tests apply only to these models"
 
 Cell = tuple[str, int]  # language, K
@@ -56,7 +56,7 @@ def source_name(source: str) -> str:
 
 
 def method_name(label: str) -> str:
-    """Return the paper's name of a strategy, which has no settings."""
+    """Return the paper's name of a strategy: the label without settings."""
     return re.split(r"[(#]", label)[0]
 
 
@@ -91,7 +91,7 @@ class FewShotTests(Verdicts):
         scores: rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
         strategies: labels, in the order of the tables.
         baseline: label of the baseline strategy; None: the first tested strategy (``full`` comes first).
-        family: returns the tests of the section's other metrics and sources, which Holm's correction includes.
+        family: returns the tests of the section's other metrics and sources; Holm's correction includes them.
     """
 
     SUBJECTS = ("metric", "K")

@@ -43,7 +43,7 @@ class FewShotSection(Section):
     """
 
     definitions = {
-        "K": "shots: how often a bucket contains each label; K = 0: zero-shot, the score on the target before adapting",
+        "K": "shots: occurrences of each label in a bucket; K = 0: zero-shot, the score on the target before adapting",
         "gain": "few-shot score minus zero-shot score on the target's test split, in points",
         "bucket": "one fixed few-shot training set of a language and K; means and ± are over buckets",
     }

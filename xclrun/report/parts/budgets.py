@@ -1,4 +1,4 @@
-"""Budgets of strategies, with marks for unequal ones, which make a comparison unfair, and performance by cost."""
+"""Budgets of strategies, and final performance by cost. Unequal budgets make a comparison unfair and are marked."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
         rows.append((label, *cells))
     units = [f"{name} ({unit})" if unit else name for name, (_, unit, _, _) in COLUMNS.items()]
     notes = (
-        "per run, mean over runs; parameters: all that the languages use after the last hop; memory: maximum size of "
-        "the data stored from hop to hop in addition to parameters",
-        "a hop shared by several runs counts in full for each; steps: optimiser updates; examples and tokens include "
+        "per run, mean over runs; parameters: total number that all languages use after the last hop; memory: maximum "
+        "size of the data stored between hops in addition to parameters",
+        "a hop shared by several runs counts in full for each; steps: optimizer updates; examples and tokens include "
         "replayed ones",
         "trials: number of settings of the strategy with finished runs in the outputs directory",
         *_merged(comparison),
-        f"≠: differs from {base_label} by more than {TOLERANCE:.0%}, so the budgets are unequal",
+        f"≠: differs from {base_label} by more than {100 * TOLERANCE:.0f} %, so the budgets are unequal",
     )
     return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes, ruled=ruled(comparison, means))
 

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EXACT = (
-    "by language and mean: scores after the last hop; they are exact, because no hop continues from its checkpoint. "
-    "Mean over earlier hops: scores of the chosen checkpoints; the later hops continued from the checkpoint "
-    "that training selected, so the effect of a rule on the whole stream is unknown"
+    "languages and mean: scores after the last hop, which are exact because no hop continues from its checkpoint; "
+    "earlier hops: mean score of the chosen checkpoints, although later hops continued from the checkpoint that "
+    "training selected, so the effect of a rule on the whole stream is unknown"
 )
-# Rules that equal current_dev with one hop on one language.
+# Rules that choose the same checkpoint as current_dev in a run with one hop on one language.
 SAME = ("source_dev", "mean_seen_dev")
 LINES = 10  # languages in a figure
 
@@ -98,7 +98,7 @@ def available(runs: Sequence[RunRecord], metric: str) -> list[Rule]:
 
 
 def zero_shot_runs(summary: Summary, metric: str) -> dict[tuple[str, str], list[RunRecord]]:
-    """Return (strategy, source) → the runs with one hop on the source and dev scores at evaluation points, by seed."""
+    """Return (strategy, source) → its runs with one hop on the source and dev scores at evaluation points."""
     runs_of: dict[tuple[str, str], list[RunRecord]] = {}
     for label, runs in summary.comparison.strategies.items():
         transfers = [run for run in runs if run.stream == "zero_shot" and metric in run.metrics]
@@ -141,7 +141,7 @@ def selected_scores(runs: Sequence[RunRecord], metric: str) -> np.ndarray:
 
 
 def agreement_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Table:
-    """Return ED's Table 3: how often dev of the source, or of the language, changes in the direction of test."""
+    """Return ED's Table 3: how often dev scores (of source or language) change in the direction of test scores."""
     languages = runs[0].languages
     rows = {}
     for name, by_language in (("en_dev", False), ("target_dev", True)):
@@ -153,7 +153,7 @@ def agreement_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Tab
     notes = [
         "share (%) of all pairs of checkpoints of a run with test scores at least 0.5 points apart in which dev "
         "changes in the same direction (ties count half), mean over runs; 50 is chance. The paper does not say how "
-        "it drew pairs"
+        "it draws pairs"
     ]
     names = {"en_dev": f"dev of {languages[0]}", "target_dev": "dev of the language itself"}
     title = f"{subject}: directional agreement of dev with test (ED Table 3)"
@@ -173,8 +173,8 @@ def oracle_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Table:
         rows |= {row: values.max(axis=0), f"{row} mean": values.mean(axis=0)}
         names |= {row: f"{rule.name}, maximum", f"{row} mean": f"{rule.name}, mean"}
     notes = [
-        "test scores of the checkpoint that a rule chooses; the paper's row of English dev is the maximum over its "
-        "runs, the paper does not state the statistic of its oracle row",
+        "test scores of the checkpoint that a rule chooses; in the paper, the row of English dev is the maximum over "
+        "runs; the statistic of the oracle row is not stated",
         *(f"{rule.name}: {rule.definition}" for rule in compared_rules),
     ]
     title = f"{subject}: oracle and other rules (ED Table 5)"

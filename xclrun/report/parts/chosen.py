@@ -41,8 +41,8 @@ def trial_table(tuned: list[Tuned], keys: tuple[str, ...], objective: Objective,
     header = ("strategy", *keys, "runs", f"{objective.title} {arrow}", "")
     all_notes = (
         f"{objective.title}: {objective.definition}; percent, mean ± standard deviation over runs",
-        "among equal settings, the first in the order of their values is chosen; test scores are not used, and are not "
-        "shown for other settings",
+        "among settings with equal scores, the first in the order of their values is chosen; the selection uses no "
+        "test scores, and the report shows only those of the chosen settings",
         *notes,
     )
     return Table("Settings chosen on dev", header, tuple(rows), all_notes, left=1 + len(keys), ruled=tuple(starts[1:]))

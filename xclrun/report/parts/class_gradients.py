@@ -1,4 +1,4 @@
-"""Gradients for each class on the head, and scores of each key while training (LL §3, Figs. 1 and 2)."""
+"""Gradients of the head for each class, and scores of each key during training (LL §3, Figs. 1 and 2)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def sides_table(recorded: Mapping[str, Mapping[str, tuple[Sequence[str], pd.Data
                     rows.append((order, label, name, Cell(f"{mean:+.5f}", mean), Cell(f"{100 * share:.1f}", share)))
     if not rows:
         return None
-    notes = ("over main steps and classes; at each step a key is being learned, earlier or later",)
+    notes = ("over main steps and classes; at each step, the key of a class is being learned, earlier or later",)
     header = ("order", "strategy", "classes of keys", "mean gradient", "positive (%)")
     return Table("Gradients of classes, by key", header, tuple(rows), notes, left=3)
 

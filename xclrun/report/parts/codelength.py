@@ -28,11 +28,11 @@ COUNTED = {
     LABELS: "labels by log2 p(gold class)",
     TAGS: "tags by log2 p(gold tags of a sentence), and log2 |tags| for each word beyond the length limit",
     ANSWERS: "answers by log2 p(first gold answer) among the spans of their text; answers without a probability (too "
-    "long, or in no window) by log2 of the number of spans, without the cost of marking them",
+    "long, or in no window) by log2 of the number of spans (bits that would announce such an answer are not counted)",
 }
 STRICT = (
-    "code: strict if the weights depend only on labels transmitted before (trainer.selection=last); with dev if labels "
-    "of the dev split, which are not counted, selected checkpoints"
+    "code: “strict” if the weights depend only on labels transmitted before (trainer.selection=last); “with dev” if "
+    "checkpoints were selected on labels of the dev split, whose bits are not counted"
 )
 
 
@@ -44,8 +44,8 @@ def counted(section: CodelengthSection) -> str:
 def codelengths(section: CodelengthSection) -> Iterator[Item]:
     yield (
         f"{section.total} examples of {section.key} in {len(section.sizes)} blocks. The labels of each block are "
-        "coded by the model that has learned the blocks before it; the first block uniformly, or by a start that has "
-        "trained the head."
+        "coded by the model that has learned the blocks before it. The first block is coded uniformly, or by the "
+        "initial model if its head has been trained."
     )
     yield total_table(section)
     yield block_table(section)
@@ -106,7 +106,7 @@ def total_table(section: CodelengthSection) -> Table:
                 _spread(bits / total, 2), *("–" for _ in section.parts if several), _spread(bits / 1000, 3),
                 _spread(100 * bits / even, 1), *("–" for _ in metrics),
             ))  # fmt: skip
-            note = f"best of each block: coded by the best of {n} rows, plus log2 {n} bits for its number"
+            note = f"best of each block: each block is coded by the best of {n} rows, plus log2 {n} bits for the choice"
             notes += [note] if note not in notes else []
     parts = (section.uniform_of[part].sum() / total for part in section.parts if several)
     rows.append((
@@ -132,7 +132,7 @@ def block_table(section: CodelengthSection) -> Table:
         body.append((*head(coder), *(Cell(f"{value:.2f}", float(value), coder.ids) for value in each)))
     body.append(("uniform", "–", "–", "strict", *(f"{value:.2f}" for value in section.uniform / section.sizes)))
     names = tuple(f"block {i} ({size})" for i, size in enumerate(section.sizes, start=1))
-    notes = ("bits per example; in brackets: examples of the block", counted(section), *_seeds(section))
+    notes = ("bits per example; in brackets: number of examples", counted(section), *_seeds(section))
     return Table("Codelength by block", (*HEADER, *names), tuple(body), notes, left=4, ruled=(len(section.coders),))
 
 
@@ -152,7 +152,7 @@ def score_table(section: CodelengthSection, metric: str) -> Table:
     definition = BY_NAME[metric].definition
     notes = (
         f"{BY_NAME[metric].title} on the test split of {section.key}, percent, by the number of its training examples",
-        "0: the start",
+        "0: before the first block",
         *([definition] if definition else []),
         *_seeds(section),
     )
@@ -199,7 +199,7 @@ def _coder_figure(
 
 
 def published_table(section: CodelengthSection) -> Table | None:
-    """Return GLI's codelengths of this dataset or key with ours; None if it has none."""
+    """Return GLI's codelengths of this dataset or key with ours; None if GLI has none."""
     theirs = gli.codelengths(section.dataset) or gli.codelengths(section.key)
     rows: list[tuple[str | Cell, ...]] = []
     for (model, supervised), kbits in theirs.items():
@@ -216,8 +216,8 @@ def published_table(section: CodelengthSection) -> Table | None:
         *setup_notes(setup, section.runs),
         f"kbits; published: GLI, Table 1 and section 5.1; ours: {section.total} examples of {section.dataset}, "
         f"{section.key}, in {len(section.sizes)} blocks",
-        "our code: start, strategy, and whether it is strict",
-        "compare only the order of models; the kbits are not comparable",
+        "our code: start, strategy, and “strict” or “with dev”",
+        "compare only the ranking of models; the kbits are not comparable",
         *_seeds(section, "ours: mean"),
     )
     header = ("model", "start", "L kbits", "our code", "ours")

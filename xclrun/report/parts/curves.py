@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MATRICES = 6  # at most so many orders have score matrices
+MATRICES = 6  # maximum number of orders with score matrices
 ROWS = 6  # strategies on a page
 MARKED = 6  # with more runs in a panel, lines have no markers
 LINES = 10  # with more runs in a panel, it shows their median and central 90 %
-ACROSS = 22  # characters of a name that fit along the height of a panel
+ACROSS = 22  # characters that fit along the height of a panel
 FAINT = "#cfcfcf"  # of curves in the background
 
 SharedX = Literal["col", "none"]
@@ -81,9 +81,10 @@ def _numbered(name: str, caption: str, pages: Iterable[Callable[[], Figure]]) ->
 def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[], Figure]]:
     """Return functions that draw each page of scores on each language after each hop, averaged over seeds and buckets.
 
-    Includes the runs that all strategies have finished (`xclrun.analysis.aggregate.compared`), of strategies that learn
-    in sequence. Lines are dashed before the language's hop and solid after it, with a marker at the hop. With more than
-    `MOST` languages, grey curves are behind two means: over languages learned so far, and over the others.
+    Includes strategies that learn in sequence, and the runs that all strategies have finished
+    (`xclrun.analysis.aggregate.compared`). Lines are dashed before the language's hop and solid after it, with a marker
+    at the hop. With more than `MOST` languages, two means (over languages learned so far, and over the others) are
+    drawn over gray curves.
     """
     languages = comparison.languages
     chosen = (runs for order in comparison.orders for runs, _ in compared(comparison, order).values())
@@ -137,7 +138,7 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[
 
 
 def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
-    """Draw the mean over the languages learned so far, and over the others; in grey each language from its hop on.
+    """Draw the mean over the languages learned so far and over the others, and each language in gray from its hop on.
 
     Args:
         score: in percent, shape (hops + 1, languages).
@@ -203,7 +204,7 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
             axes.text(middle, 1.02, name, transform=upright, va="bottom", fontsize=6, color=GREY, **look)
         axes.tick_params(axis="x", labelsize=7)
 
-    # If the panels of a column have the same hops, the lowest panel shows them for all.
+    # If all panels of a column have the same hops, only the lowest panel shows the x axis.
     lengths_of = {(order, *_steps_of_hops(runs)) for (_, order), runs in cells.items()}
     sharex: SharedX = "col" if len(lengths_of) == len({order for _, order in cells}) else "none"
     ylabel = "training loss" if quantity == "loss" else f"dev {metric_title(quantity, comparison.runs)}"
@@ -219,7 +220,7 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
 
 
 def _band(axes: Axes, runs: Sequence[RunRecord], starts: np.ndarray, values: Mapping[str, Sequence[float]]) -> None:
-    """Draw the median of runs at each epoch of each hop, and the range of their central 90 %.
+    """Draw the median of runs at each epoch of each hop, and the central 90 %.
 
     Args:
         starts: main steps before each hop, shape (hops + 1,).

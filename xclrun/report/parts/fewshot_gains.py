@@ -203,7 +203,7 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str
 
 
 def _named(points: Mapping[str, tuple[float, float]]) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield the names of points and their positions; overlapping names are joined."""
+    """Yield names of points and where to write them; names of close points are joined."""
     wide, high = (max(axis) - min(axis) or 1 for axis in zip(*points.values(), strict=True))
     remaining = dict(points)
     while remaining:

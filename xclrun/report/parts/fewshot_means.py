@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OVER_BUCKETS = "mean ± sample standard deviation over buckets; a bucket's score is the mean over seeds"
 ZERO = "K = 0: zero-shot, the score on the target before adapting; mean ± standard deviation over seeds"
 UNTRAINED = "K = 0: the score before any fine-tuning, with untrained heads; mean ± standard deviation over seeds"
-# At most so many rows are named in a note.
+# Maximum number of rows named in a note.
 NAMED = 8
 
 
@@ -129,9 +129,9 @@ Line = tuple[str, int, list[Cell], bool]
 def by_strategy(runs: FewShotRuns) -> Table:
     """Compare strategies: (language, K) down, strategies across (FS Table 6).
 
-    A mean is over the buckets and seeds that all strategies have, or with ``unpaired`` over all of a strategy's. If
-    languages are the blocks of tests, a last row for each K has the means over languages and the significance marks;
-    else the row of the tested language has the marks.
+    Means use the buckets and seeds that all strategies have, or with ``unpaired`` all of each strategy. If languages
+    are the blocks of tests, a last row for each K has the means over languages and the significance marks; otherwise
+    the row of the tested language has the marks.
     """
     shared = common(runs.scores)
     means = over_buckets(runs.scores if runs.options.unpaired else shared)

@@ -76,7 +76,7 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
     notes = [
         "balanced random-effects model: language, bucket nested in language, seed crossed with both; components from "
         "expected mean squares; std: square root of the component in points; share: of the sum of all components",
-        "p: F test that the component is 0; where the estimate is negative, it is 0",
+        "p: F test of the hypothesis that the component is 0; negative estimates are shown as 0",
     ]
     for (k,), rows_of_k in groups(scores[scores["shots"] > 0], ["shots"]):
         measured = rows_of_k.dropna(subset="score")[["language", "bucket", "seed", "score"]]

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 BUCKETS = 10  # in a matrix
-RARE = 5  # the attention to words that occur less often is not shown
+RARE = 5  # minimum count of a word in the table of attention
 WORDS = 10  # in a table of attention
 
 
 @part(FewShotRuns, place=50, title="{metric}{source}: improved predictions", folded=True)
 def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
-    """Compare improved words and predictions with the words of the buckets (FS Figs. 3 and 4); not for whole texts."""
+    """Compare improved words and predictions with the words of the buckets (FS Figs. 3 and 4), for tags of words."""
     if BY_NAME[runs.metric].of is Scored.labels:
         return
     yield "Improved: the label of a test word is wrong zero-shot and correct after adapting."
@@ -102,8 +102,8 @@ def overlap_table(
         "in per mille: distinct words of the source's training split that are in any bucket of the language and K, "
         "divided by all distinct words of the source's training split; words as written",
         "Jaccard: |A ∩ B| / |A ∪ B| of the distinct words of two buckets, mean over all pairs of buckets",
-        f"published: FS Table 14, {task_name(dataset)}, 40 buckets, in multiples of 1/29,606 (POS) and 1/33,717 (NER), "
-        f"the numbers of its English words; ours: {dataset}",
+        f"published: FS Table 14, {task_name(dataset)}, 40 buckets; its values are multiples of 1/29,606 (POS) and "
+        f"1/33,717 (NER), the numbers of English words; ours: {dataset}",
     )
     return Table(title, header, rows, notes if published else notes[:2])
 
@@ -182,8 +182,8 @@ def improvements(counts: Mapping[Place, np.ndarray], title: str) -> Figure:
 
 @part(FewShotSection, place=20, title="Attention of [CLS]", folded=True)
 def fewshot_attention(section: FewShotSection) -> Iterator[Item]:
-    """A table for each run with attention summaries that adapts more than the heads (FS Table 5)."""
-    yield ("Words that [CLS] attends to more, or less, after adapting (FS Table 5). None if only the heads adapt.")
+    """Show a table for each run with recorded attention that adapts the encoder (FS Table 5)."""
+    yield "Words whose attention from [CLS] changes most by adapting (FS Table 5)."
     data, tables = section.few_shot_data, 0
     for run_id, label in dict(zip(section.scores["run_id"], section.scores["strategy"], strict=True)).items():
         if run_id not in data.attention or tables == PANELS:

@@ -1,7 +1,7 @@
 """Results of evaluation inside hops: learning curves over examples, AULTC, and effects of checkpoint selection.
 
-Only for runs with ``evaluate.every_examples``; AULTC is LL's, checkpoint selection is ED's (see
-`xclrun.analysis.points`). Scores in percent, agreement as a share in percent.
+Only for runs with ``evaluate.every_examples``. AULTC follows LL, checkpoint selection follows ED (see
+`xclrun.analysis.points`). Scores and agreement are in percent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from xclrun.report.tables import Table, percent_cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Measures of LL's Table 1, in its order; F_m and I from the score matrix alone, I_m from the curve alone.
+# Measures of LL's Table 1, in its order. F_m and I need only the score matrix, I_m_curve only the curve.
 EFFICIENCY = ("AULTC", "F_m_curve", "F_m", "I", "I_m_curve", "FP")
 
 
@@ -62,7 +62,7 @@ def inside_hops(section: StrategySection) -> Iterator[Item]:
 
 
 def efficiency_table(summary: Summary, metric: str) -> Table:
-    """Return LL's measures of each strategy, and F_m and I of the score matrix, which need no curve."""
+    """Return LL's measures of each strategy."""
     table = summary.measured(metric, EFFICIENCY, f"{headline(metric)}, learning efficiency and forgetting (LL)")
     return replace(table, notes=(*table.notes, *unadapted_note(summary.comparison.strategies)))
 

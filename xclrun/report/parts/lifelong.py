@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 TESTED = ("AULTC", "F_m_curve", "F_m", "I", "FP")
 RATES = ("true_f1", "true_rate", "false_rate")
 PANELS = 3  # orders in a row of a figure
-MANY = 20  # with so many orders, their distribution is shown
+MANY = 20  # minimum number of orders for showing their distribution
 
 
 @part(StrategySection, place=26, title="Statements")
@@ -214,8 +214,8 @@ def published_table(summary: Summary, metric: str) -> Table | None:
     notes = (
         f"published: {stream} stream, mean ± standard deviation over seeds; ours: order {order}, mean over seeds",
         *setup_notes(ll.SETUP, alike, [metric]),
-        "F_m is that of the paper's code, ours is F_m_curve; I_m of multi_task is read off its curve, ours is "
-        "I_m_curve; ours is I for the other methods",
+        "F_m: defined as in the paper's code (F_m_curve); I_m: of multi_task read off the learning curve (I_m_curve), "
+        "of other methods intransigence (I)",
         "the paper drew different statements",
         *unadapted_note(summary.comparison.strategies),
     )

@@ -52,8 +52,8 @@ def _ranks(ranks: Sequence[Agreement], setup: Sequence[str]) -> Table:
         *setup,
         f"ρ: Spearman's rank correlation of our means with the paper's; p: two-sided, exact for up to {FEW} "
         "strategies, by Student's t for more",
-        "over resamples of our test sentences: bias (mean minus ρ) and percentiles 2.5 and 97.5 of ρ; without "
-        "variation of seeds",
+        "over resamples of our test sentences: bias (mean minus ρ) and percentiles 2.5 and 97.5 of ρ; this does not "
+        "include the variation between seeds",
         "the paper's own orders: ρ of each of its six orders with the mean of the other five, for the same strategies: "
         "mean (minimum to maximum)",
         f"measures of at least {FEWEST} strategies in both studies",
@@ -79,9 +79,9 @@ def _findings(findings: Sequence[Finding], setup: Sequence[str], tested: str) ->
     notes = (
         *setup,
         "paper, ours: the difference in points; all are positive in the paper's means over six orders",
-        f"p: paired t-test over {tested} with Holm's correction over the tested findings; –: a single replicate, "
-        "strategies that do not learn in sequence, differences between metrics or orders, and T and T0 if all orders "
-        "share one seed's reference models and hop 0",
+        f"p: paired t-test over {tested} with Holm's correction over the tested findings; – (not tested): a single "
+        "replicate, strategies that do not learn in sequence, differences between metrics or orders, and T and T0 if "
+        "all orders share one seed's reference models and hop 0",
         "over sentences: p over resampled test sentences, which does not extend to other seeds and orders",
         "all p-values of this table are exploratory",
         f"holds, does not hold: significant at p < {ALPHA} over {tested}",

@@ -10,14 +10,14 @@ from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES, default_i
 from xclrun.analysis.measures import headlines
 from xclrun.analysis.resampling import Estimate
 from xclrun.core.task import CLASS_ACCURACY, KEY_SCORE, STATEMENT_ACCURACY
-from xclrun.report.inference import PAPER, TUKEY, Inference, subject
+from xclrun.report.inference import PAPER, Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import CONSTANT, Summary, ruled
 from xclrun.report.tables import Cell, Reasons, Table, percent
 
-# Metric → units that are resampled together with their text; of other metrics: questions.
+# Metric → the examples that are resampled together with their text; for other metrics: questions.
 WITH_TEXTS = {
     STATEMENT_ACCURACY.name: "statements",
     CLASS_ACCURACY.name: "pairs",
@@ -36,7 +36,7 @@ def significance(section: StrategySection) -> Iterator[Item]:
     yield (
         "The CCL paper compares strategies by a one-way ANOVA with orders as samples and Tukey's HSD. All strategies "
         "run the same orders, so the two-way ANOVA uses orders as blocks (seeds of an order are averaged first), and "
-        f"differences between orders do not count as error. {TUKEY}."
+        "differences between orders do not enter the error term."
     )
     tables = (
         (inference.comparisons(), section.comparison.metrics),

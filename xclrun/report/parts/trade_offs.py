@@ -57,7 +57,7 @@ HOP_TITLES = {
     "FP": "final performance (higher is better)",
 }
 
-# Panels of zero-shot gains: x axis → function that returns the mean gain at each position (CCL Fig. 8 has the first).
+# Panels of zero-shot gains: x axis → function that returns the mean gain at each position. CCL Fig. 8 is the first.
 GENERALISATION = {
     "languages seen; mean over those not yet seen": metrics.generalisation_by_seen,
     "distance: hops until the language is learned": metrics.generalisation_by_distance,
@@ -177,7 +177,7 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
     if not samples:
         return None
     width = 0.62 * len(next(iter(samples.values())))
-    # Two panels in a row if the names stay legible at the usual width of a page.
+    # Two panels per row if names stay legible at the usual page width.
     across = min(len(samples), 2 if 2 * width <= WIDEST else 1)
     figure, grid = panel_grid(len(samples), across, (max(width, 3.25), 3.4), (1.5, 0.4))
     for axes, (name, values_of) in zip(grid, samples.items(), strict=False):

@@ -93,8 +93,8 @@ def encoder_layers(run: RunRecord) -> int:
 def _names_of_layers(first: int, last: int, layers: int) -> tuple[str, ...]:
     """Return possible names of a range of language-specific layers in the paper's tables, nearest first.
 
-    Encoders of other depths match ranges that start and end less than one layer away, relative to the depth: layers 1
-    to 4 (or 5) of 6 match the paper's 1 to 9 of 12.
+    A range of another encoder matches if its start and end, scaled to 12 layers, are less than one layer away: layers
+    1 to 4 (or 5) of 6 match the paper's 1 to 9 of 12.
     """
     prefix, off = "lang_spec_enc_", {}
     if layers == LAYERS:
@@ -182,7 +182,7 @@ def _with_ours(
         notes.append(
             f"{column}: Spearman's ρ = {c.spearman:.2f} over {c.n} rows"
             if c.n >= 3 and not math.isnan(c.spearman)
-            else f"{column}: no rank correlation ({c.n} rows have both numbers, or one side does not vary)"
+            else f"{column}: no rank correlation (only {c.n} rows have both numbers, or all of one side are equal)"
         )
     title = f"CCL {name}{f', {short_name(metric)}' if metric else ''}: published beside ours"
     return Table(title, header, tuple(body), tuple(notes), left=2 if several else 1)

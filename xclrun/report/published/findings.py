@@ -1,7 +1,7 @@
 """The CCL paper's findings as differences between two strategies, compared with ours over the shared orders.
 
-A finding states that one strategy has more of a measure than another. Each holds in the paper's Table 8 for intents and
-for slots.
+A finding states that a measure is higher for one strategy than for another. Each holds in the paper's Table 8 for
+intents and for slots.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xclrun.report.summary import Summary
 
 @dataclass(frozen=True)
 class Claim:
-    """Strategy ``more`` has more of a measure than ``less``, by the names of the paper's tables."""
+    """The measure is higher for strategy ``more`` than for ``less``; both are names in the paper's tables."""
 
     text: str
     measure: str
@@ -29,25 +29,25 @@ class Claim:
 
 
 CLAIMS = (
-    Claim("learning in sequence forgets", "F", "naive", "inc_joint"),
-    Claim("learning in sequence ends below a model per language", "FP", "lang_spec_ft", "naive"),
-    Claim("all languages at once end higher", "FP", "multilingual", "naive"),
-    Claim("all languages so far, again at each hop, end higher", "FP", "inc_joint", "naive"),
-    Claim("replay forgets less", "F", "naive", "er"),
-    Claim("replay ends higher", "FP", "er", "naive"),
-    Claim("a penalty on weights forgets more than replay", "F", "ewc_online", "er"),
-    Claim("distilling outputs forgets more than replay", "F", "kd_logit", "er"),
-    Claim("distilling representations forgets more than replay", "F", "kd_rep", "er"),
-    Claim("an encoder per language forgets less", "F", "naive", "lang_spec_trans"),
-    Claim("an encoder per language transfers less to unseen ones", "T0", "naive", "lang_spec_trans"),
-    Claim("lower layers per language forget less", "F", "naive", "lang_spec_enc_1_9"),
-    Claim("sharing the upper layers transfers more than encoders", "T0", "lang_spec_enc_1_9", "lang_spec_trans"),
-    Claim("heads per language forget more than encoders", "F", "lang_spec_task", "lang_spec_trans"),
-    Claim("heads per language transfer less to unseen ones", "T0", "naive", "lang_spec_task"),
-    Claim("adapters in a tuned encoder forget less", "F", "naive", "lang_spec_ada_t"),
-    Claim("adapters in a tuned encoder help new languages more", "T", "lang_spec_ada_t", "naive"),
-    Claim("adapters in a frozen encoder help new languages most", "T", "lang_spec_ada_f", "lang_spec_ada_t"),
-    Claim("adapters end lower in a frozen encoder", "FP", "lang_spec_ada_t", "lang_spec_ada_f"),
+    Claim("sequential fine-tuning forgets more than retraining on all data", "F", "naive", "inc_joint"),
+    Claim("sequential fine-tuning performs worse than monolingual models", "FP", "lang_spec_ft", "naive"),
+    Claim("joint training performs better", "FP", "multilingual", "naive"),
+    Claim("retraining on all languages so far performs better", "FP", "inc_joint", "naive"),
+    Claim("replay reduces forgetting", "F", "naive", "er"),
+    Claim("replay improves final performance", "FP", "er", "naive"),
+    Claim("weight regularization forgets more than replay", "F", "ewc_online", "er"),
+    Claim("output distillation forgets more than replay", "F", "kd_logit", "er"),
+    Claim("representation distillation forgets more than replay", "F", "kd_rep", "er"),
+    Claim("language-specific encoders reduce forgetting", "F", "naive", "lang_spec_trans"),
+    Claim("language-specific encoders reduce zero-shot transfer", "T0", "naive", "lang_spec_trans"),
+    Claim("language-specific lower layers reduce forgetting", "F", "naive", "lang_spec_enc_1_9"),
+    Claim("shared upper layers improve zero-shot transfer", "T0", "lang_spec_enc_1_9", "lang_spec_trans"),
+    Claim("language-specific heads forget more than encoders", "F", "lang_spec_task", "lang_spec_trans"),
+    Claim("language-specific heads reduce zero-shot transfer", "T0", "naive", "lang_spec_task"),
+    Claim("adapters in a tuned encoder reduce forgetting", "F", "naive", "lang_spec_ada_t"),
+    Claim("adapters in a tuned encoder improve transfer", "T", "lang_spec_ada_t", "naive"),
+    Claim("adapters improve transfer more in a frozen encoder", "T", "lang_spec_ada_f", "lang_spec_ada_t"),
+    Claim("adapters perform worse in a frozen encoder", "FP", "lang_spec_ada_t", "lang_spec_ada_f"),
 )
 # The paper's orders from high to low resource and from low to high.
 HIGH_TO_LOW, LOW_TO_HIGH = "order1", "order2"
@@ -89,7 +89,7 @@ class Finding:
 
 
 def findings(summary: Summary, inference: Inference) -> list[Finding]:
-    """Return all claims about all metrics; none if the orders are not the paper's."""
+    """Return all claims about all metrics; empty if the orders are not the paper's."""
     orders = shared_orders(summary.comparison)
     rows = over_orders(orders)
     labels = labels_of(summary, {row.model for row in rows})

@@ -22,7 +22,7 @@ IMPOSSIBLE = (
     "accuracy in Table 3 is 81.1 %. Only the order can be compared: other tasks first, a pretrained encoder, an "
     "encoder from scratch."
 )
-# Rounded sizes of SQuAD, of all datasets, and of all blocks. Seeds and epochs are unknown.
+# Rounded sizes: SQuAD, all seven datasets, the datasets in blocks. Seeds and epochs are unknown.
 SQUAD = Setup(
     "GLI", "gli", "bert", (90_000, 90_000), (300, 25_000),
     metrics={"exact_match": "exact match", "class_accuracy": "class accuracy", "answer_f1": "answer F1"},

@@ -33,7 +33,7 @@ METHODS = {
 MEASURES = {"AULTC": "AULTC", "F_m": "F_m_curve", "I_m": "I", "A_m": "FP"}
 # Multi-task training has one hop, and its intransigence is read off the curve.
 OF_MULTI_TASK = {**MEASURES, "I_m": "I_m_curve"}
-# The paper's measures → end of the distribution over 120 orders in section 4.3, and its stream.
+# The paper's measures → which end of the distribution over 120 orders section 4.3 prints, and the stream.
 EXTREMES = {
     "AULTC": ("lowest", "standard"),
     "F_m": ("highest", "standard"),
@@ -60,7 +60,7 @@ def ll_tables() -> dict[tuple[str, str], dict[tuple[str, str], Reported]]:
 
 
 def extreme(measure: str) -> tuple[str, float]:
-    """Return the printed end of a measure's distribution over orders, and its value as a fraction."""
+    """Return which end of a measure's distribution over orders is printed, and its value as a fraction."""
     end, stream = EXTREMES[measure]
     return end, ll_tables()["s4.3", stream]["naive", measure].value
 

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, compared
-from xclrun.analysis.correlation import Correlation, correlate, even
+from xclrun.analysis.correlation import Correlation, correlate, rounded
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.resampling import Resampled
 from xclrun.config.files import load_yaml, packaged
@@ -24,7 +24,7 @@ from xclrun.report.summary import Summary
 
 # The tables by order.
 BY_ORDER = ("10", "11", "12")
-# By chance, rankings of four strategies agree or are opposite in one of 12 cases, of five in one of 60.
+# By chance, two rankings of four strategies are equal or reversed in 1 of 12 cases; rankings of five in 1 of 60.
 FEWEST = 5
 MEASURES = ("F", "T", "T0", "FP")
 
@@ -85,7 +85,7 @@ def over_orders(orders: Sequence[str]) -> list[Published]:
 
 
 def agreements(summary: Summary, resampled: Mapping[str, Resampled]) -> list[Agreement]:
-    """Return the agreement on each measure of at least `FEWEST` strategies; none if the orders are not the paper's."""
+    """Return the agreement on each measure of at least `FEWEST` strategies; empty if the orders are not the paper's."""
     rows = over_orders(shared_orders(summary.comparison))
     labels = labels_of(summary, {row.model for row in rows})
     ranks = []
@@ -125,7 +125,7 @@ def _spearman(row: np.ndarray, rows: np.ndarray) -> np.ndarray:
     from scipy.stats import rankdata
 
     middle = (len(row) + 1) / 2
-    a, b = rankdata(even(row)) - middle, rankdata(even(rows), axis=1) - middle
+    a, b = rankdata(rounded(row)) - middle, rankdata(rounded(rows), axis=1) - middle
     return np.asarray((b @ a) / np.sqrt((a @ a) * (b * b).sum(axis=1)))
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import BY_NAME
 
-# Papers round the sizes of their data: sizes that differ by at most this share are equal.
+# Papers round the sizes of their data: sizes that differ by at most this share count as equal.
 ROUNDED = 0.03
-SPAN_F1 = {"span_micro": "micro F1 over labelled spans", "tag_macro": "macro F1 over tag strings"}
+SPAN_F1 = {"span_micro": "micro F1 over labeled spans", "tag_macro": "macro F1 over tag strings"}
 UNKNOWN = "unknown"
 # If these items differ, values cannot be compared.
 DECISIVE = ("dataset", "encoder", "training examples per key", "test examples per key", "metric")
@@ -23,10 +23,10 @@ class Setup:
     Attributes:
         dataset, encoder: names in ``conf/``.
         train, test: minimum and maximum number of examples of a key; (0, n): at most n.
-        steps: length of training, in the format of `_steps`.
+        steps: length of training, as `_steps` writes it.
         seeds: the seeds, or their number.
         metrics: our name of a metric → the paper's name and definition.
-        sizes: compare ``train``; few-shot tables have a column for each size.
+        sizes: compare ``train``; False for few-shot tables, which have a column for each size.
     """
 
     paper: str
@@ -41,7 +41,7 @@ class Setup:
 
 
 def setup_notes(paper: Setup, runs: Sequence[RunRecord], metrics: Iterable[str] = ()) -> list[str]:
-    """Return a note on items that differ from the paper's setup or are unknown, and one on items that agree.
+    """Return notes on the items of the setup that differ from the paper's or are unknown, and on those that agree.
 
     Args:
         runs: the runs behind the table.
