@@ -119,7 +119,7 @@ def test_streams_that_are_no_sequence_are_named_so() -> None:
     alone, joint = (
         heatmap(run(name, "h2l", 1, LANGUAGES), "intent_accuracy") for name in ("lang_spec_ft", "multilingual")
     )
-    assert "3 fr alone" in texts(alone)
+    assert "3 fr only" in texts(alone)
     assert "1 (all)" in texts(joint)
     assert not joint.axes[0].patches
 

@@ -18,7 +18,7 @@ Counts = TypeVar("Counts")
 # Name → the counted unit, and the rest of the sentence. Readers count the first twelve (see `Dataset.notes`).
 NOTES = {
     "skipped": ("line", "with an error: skipped"),
-    "slots_inside_words": ("slot", "that begins or ends inside a word: extended to whole words"),
+    "slots_inside_words": ("slot", "with a boundary inside a word: extended to whole words"),
     "missing_words": ("sentence", "with gaps in the numbers of words: read unchanged"),
     "unknown_upos": ("word", "with a tag outside of UPOS: read unchanged"),
     "annotated_otherwise": ("sentence", "whose annotated and plain texts differ: the annotated text is read"),

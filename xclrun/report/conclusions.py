@@ -79,8 +79,8 @@ def compare(
         return
     ranked = sorted(pairs.keys() | ({baseline} - set(unranked)), key=means.__getitem__, reverse=tests.higher_is_better)
     first = ranked[0]
-    alone = len(ranked) > 1 and abs(means[first] - means[ranked[1]]) > tests.data.tolerance
-    if best and alone and first in pairs and pairs[first].p < ALPHA:
+    untied = len(ranked) > 1 and abs(means[first] - means[ranked[1]]) > tests.data.tolerance
+    if best and untied and first in pairs and pairs[first].p < ALPHA:
         most = "highest" if tests.higher_is_better else "lowest"
         yield f"{first} has the {most} {title} of {len(ranked)} strategies ({percent(means[first])} {unit})."
     yield from _differences(pairs, f"{baseline} ({percent(means[baseline])} {unit})", title, tests.data.tolerance)

@@ -96,8 +96,8 @@ def hop_names(record: RunRecord) -> list[str]:
     """Return the row names of a run's score matrix: ``0 (before)``, ``1 en``, …"""
     if record.stream == "joint":
         return ["0 (before)", "1 (all)"]
-    alone = " alone" if record.stream == "independent" else ""
-    return ["0 (before)", *(f"{i} {name}{alone}" for i, name in enumerate(record.learnt, start=1))]
+    only = " only" if record.stream == "independent" else ""
+    return ["0 (before)", *(f"{i} {name}{only}" for i, name in enumerate(record.learnt, start=1))]
 
 
 def _names(axes: Axes, languages: Sequence[str], hops: Sequence[str], size: float | None) -> None:
