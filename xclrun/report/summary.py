@@ -279,9 +279,7 @@ class Summary:
         names = [strategy for strategy, run in first.items() if is_reference(run) and strategy not in hidden]
         notes = [f"reference models (not ranked): {', '.join(names)}"] if names else []
         notes += (
-            [f"controls without texts, trained only on statements (not ranked): {', '.join(hidden)}"]
-            if hidden
-            else []
+            [f"controls without texts, trained only on statements (not ranked): {', '.join(hidden)}"] if hidden else []
         )
         return notes
 
