@@ -458,7 +458,7 @@ def test_the_critical_difference_is_drawn_in_full_and_explained() -> None:
     few = section_of(study(("naive", "er", "ewc_online", "lang_spec_trans"), ("h2l", "l2h"), (1,)))
     figure = drawn(few, significance, "critical_mini_tiny_intent")
     assert not is_cut_off(figure)
-    for axes, tests in zip(figure.axes, few.inference.of("intent_accuracy").values(), strict=True):
+    for axes, tests in zip(figure.axes, few.inference.of_metric("intent_accuracy").values(), strict=True):
         [bar] = [line for line in axes.lines if line.get_marker() == "|"]
         assert np.ptp(bar.get_xdata()) == pytest.approx(tests.ranks.critical)
         assert tests.ranks.critical > len(tests.ranks.strategies) - 1

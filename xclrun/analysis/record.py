@@ -55,7 +55,7 @@ class RunRecord:
         dataset, model, strategy: names in conf; ``er+lang_spec_task`` for a strategy with an expansion.
         order: name in conf (``h2l``, ``order3``), or the languages joined by ``-``.
         languages: in the order of the stream; column j of a matrix is ``languages[j]``.
-        bucket: None: the run uses the whole training split.
+        bucket: number of the bucket; None: the whole training split.
         stream: key of `STREAMS`.
         scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN if not measured. Read-only.
         config: the resolved config, nested.
@@ -78,8 +78,8 @@ class RunRecord:
         mixtures: the languages of each element of the order, if some are mixed.
         edited: hops whose weights the strategy changed after the last dev scores (`Strategy.end_training`).
         sizes: split → key → number of examples.
-        merged_from: ID of the run whose trained hops this run merges; empty if it trains its own. Its costs do not
-            include that training.
+        merged_from: ID of the run whose trained hops are merged, without the cost of their training; empty for a run
+            that trains.
 
     Raises:
         ValueError: a matrix of the wrong shape, a score outside [0, 1], an unknown stream or status, or a missing or

@@ -1,8 +1,8 @@
 """Encode examples as rows of subwords, with the positions of words and their labels.
 
-Every distinct word is tokenized once; the result equals ``tokenizer(words, is_split_into_words=True)``. The label of a
-word is assigned to its first or last subword, or to its first with a separate tag, X, on all others (``all``: the CCL
-authors' public code; see docs/metrics.md, "Base scores"). Texts with answers are encoded by `xclrun.data.windows`.
+Every distinct word is tokenized once; the result equals ``tokenizer(words, is_split_into_words=True)``. A word's label
+is on its first or last subword. With ``label_on=all``, as in the CCL authors' public code, it is on the first, and the
+others have a separate tag, X (docs/metrics.md, "Base scores"). `xclrun.data.windows` encodes texts with answers.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def tag_outputs(tags: Sequence[str], label_on: LabelOn | str) -> int:
 def word_numbers(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, max_length: int, whole_words: bool
 ) -> Ragged:
-    """Return the word of each subword: the same rows as ``pieces`` of `encode`.
+    """Return the index of the word that each subword belongs to, in the same rows as ``pieces`` of `encode`.
 
     Words of the first text are numbered from 0, followed by those of the second text; special tokens have −1.
     """
@@ -129,8 +129,8 @@ class Frame:
     """The special tokens and token types that a tokenizer adds to one text or two.
 
     Attributes:
-        runs: the parts of a row: (None, special tokens, their types), or (0 for the first and 1 for the second text,
-            (), type of its subwords).
+        runs: the parts of a row in order. Special tokens: (None, their ids, their types); a text: (0 for the first or 1
+            for the second, (), the type of its subwords).
     """
 
     runs: tuple[tuple[int | None, tuple[int, ...], tuple[int, ...]], ...]
@@ -188,7 +188,7 @@ def _pieces(tokenizer: PreTrainedTokenizerFast, words: Sequence[Any]) -> list[li
 
 
 def _space_counts(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether a word has the same subwords as in a text only with a leading space (byte-level BPE, Gemma)."""
+    """Whether a single word must begin with a space to be tokenized as in a text (byte-level BPE, Gemma)."""
     [text], [alone], [spaced] = (_pieces(tokenizer, [sample]) for sample in ("a a", ["a"], [" a"]))
     return text[-len(alone) :] != alone and text[-len(spaced) :] == spaced
 

@@ -185,7 +185,7 @@ def _typological_distance(order: OrderConfig, dataset: Dataset) -> Callable[[str
 def _completed(facts: Mapping[str, LanguageFacts], with_table: bool) -> dict[str, LanguageFacts]:
     """Replace unknown features of a language by those on which its branch agrees.
 
-    The branch consists of the languages in ``facts``, and with ``with_table`` of all languages in the table.
+    The branch includes the languages in ``facts`` and, with ``with_table``, those of the table.
     """
     values: dict[tuple[str, str], dict[str, set[str]]] = {}
     table = known_languages().values() if with_table else ()

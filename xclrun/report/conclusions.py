@@ -37,7 +37,7 @@ def conclusions(inference: Inference) -> list[str]:
     for metric in inference.comparison.metrics:
         sentences = [
             text
-            for name in inference.of(metric)
+            for name in inference.of_metric(metric)
             for text in compare(inference, (metric, name), MEASURES[name].title, MEASURES[name].unit, unranked, best)
         ]
         if sentences:

@@ -203,7 +203,7 @@ class Verdicts:
     def __init__(self, tests: Mapping[Subject, Tests], baseline: str, primary: Sequence[str] | None = PRIMARY) -> None:
         self.tests, self.baseline, self._primary = tests, baseline, primary
 
-    def of(self, metric: str) -> dict[str, Tests]:
+    def of_metric(self, metric: str) -> dict[str, Tests]:
         """Return measure → tests of one metric."""
         return {name: tests for (other, name), tests in self.tests.items() if other == metric}
 

@@ -194,7 +194,7 @@ def _plots(blocks: Iterable[Block]) -> list[Plot]:
 
 
 def _remove_earlier(report: Report) -> None:
-    """Remove figures of an earlier report of this name that this report lacks."""
+    """Remove the figures that an earlier report of this name had, but this one lacks."""
     if not report.index.is_file():
         return
     names = re.findall(r'href="figures/([^"/]+)"', report.index.read_text(encoding="utf-8"))

@@ -44,8 +44,8 @@ class Reader:
     """A reader of one layout.
 
     Attributes:
-        read: config of the dataset → the examples of every selected language and split, languages in order, and counts
-            for the manifest.
+        read: takes the dataset's config; returns the examples of every selected language and split, with languages in
+            order, and counts for the manifest.
         layout: file names under ``dataset.root`` (see `xclrun.data.readers.files`); may be empty.
         gives: names from `COLUMNS` that the files can contain; tasks that need other columns are refused.
         languages: the default order of languages; other languages follow by name.
@@ -114,8 +114,8 @@ def row_reader(
         split_names: split → its names in file names.
         language_names: name in file names → language key; other names are keys themselves.
         may_lack: optional splits; empty if a language lacks them.
-        files: for data in one language (the first of ``languages``), instead of the layout: split → possible names
-            of its file, the first existing file is used; other splits are empty.
+        files: replaces the layout for data in one language (the first of ``languages``): split → possible names of its
+            file, of which the first existing one is used. Other splits are empty.
         unit: name of a row in errors if it is not a line.
         config: see `Reader`.
     """

@@ -95,7 +95,7 @@ def _conclusions(runs: FewShotRuns) -> list[str]:
             verb = f"gains {percent(mean)} points over" if mean >= 0 else f"loses {percent(-mean)} points against"
             before = "the model before any fine-tuning" if runs.source == NO_SOURCE else "zero-shot"
             sentences.append(f"{runs.first} {verb} {before} at {shots_name(k)} (mean over {over}).")
-    tests = runs.tests.of(runs.metric)
+    tests = runs.tests.of_metric(runs.metric)
     for shots in tests:
         sentences += [f"At {shots}: {text}" for text in compare(runs.tests, (runs.metric, shots), "mean score", "%")]
     if not sentences:

@@ -54,7 +54,7 @@ def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
     yield runs.tests.comparisons(f"{title}: primary comparisons with the baseline")
     yield runs.tests.anovas(f"{title}: do strategies differ")
     yield runs.tests.all_pairs(f"{title}: all pairs of strategies")
-    tests = {k: test for k, test in runs.tests.of(runs.metric).items() if len(test.averaged.blocks) > 1}
+    tests = {k: test for k, test in runs.tests.of_metric(runs.metric).items() if len(test.averaged.blocks) > 1}
     if tests:
         replicates = " or ".join(dict.fromkeys(test.replicates for test in tests.values()))
         names = f"{runs.dataset}, {runs.model}{source_name(runs.source)}: {runs.title}"

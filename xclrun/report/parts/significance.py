@@ -48,7 +48,7 @@ def significance(section: StrategySection) -> Iterator[Item]:
         if table is not None:
             yield replace(table, notes=(*table.notes, *section.summary.definitions(metrics)))
     for metric in section.comparison.metrics:
-        tests = inference.of(metric)
+        tests = inference.of_metric(metric)
         if tests:
             replicates = next(iter(tests.values())).replicates
             names = f"{section.names}: {section.summary.title(metric)}"
