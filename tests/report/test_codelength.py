@@ -114,7 +114,7 @@ def test_a_start_that_knows_the_labels_alone_codes_them_alone_in_the_first_block
 
     total, note = bits(["labels"])
     assert total == (8 + 30) + (UNIFORM + 20)
-    assert note.startswith("the first block is coded by a start that")
+    assert note.startswith("the first block is coded by a model whose head was trained before")
     assert note.endswith("tiny after en, growing (labels only)")
     assert [bits(knows)[0] for knows in (["labels", "tags"], [])] == [65, 130]
 
@@ -166,7 +166,7 @@ def test_figures_are_drawn_and_the_findings_name_the_order() -> None:
         "tiny, growing 2.50; uniform code 4.00."
     ]
     (caveat,) = section.caveats
-    assert caveat.endswith("the head: e5_small after en, growing")
+    assert caveat.endswith("uniform code: e5_small after en, growing")
     figure = drawn(section, codelengths, section.where)
     assert figure.get_suptitle().endswith("(dashed: the uniform code; mean over seeds)")
     (axes,) = figure.axes

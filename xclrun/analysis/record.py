@@ -78,7 +78,7 @@ class RunRecord:
         mixtures: the languages of each element of the order, if some are mixed.
         edited: hops whose weights the strategy changed after the last dev scores (`Strategy.end_training`).
         sizes: split → key → number of examples.
-        merged_from: ID of the run whose trained hops are merged, without the cost of their training; empty for a run
+        merged_from: ID of the run whose trained hops are merged (``costs`` excludes their training); empty for a run
             that trains.
 
     Raises:
