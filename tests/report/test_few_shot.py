@@ -457,7 +457,7 @@ def test_what_cannot_be_tested_says_why() -> None:
     assert "K = 4: not tested: full, fc have no bucket and seed in common" in means.notes
     assert means.rows[1] == ("de", "K = 4", "–", "91.32 ± 0.43", "–")
     (alone,) = tables(apart)
-    assert alone.notes[-1].startswith("strategies are not tested")
+    assert alone.notes[-1].startswith("the strategies have not been tested")
     # With --unpaired a mean is over what its own strategy has.
     wide, *_ = tables([*one_bucket, *apart], Options(unpaired=True))
     assert [row["full"] for row in cells(wide)][1] != "–"

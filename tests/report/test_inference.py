@@ -463,7 +463,7 @@ def test_the_critical_difference_is_drawn_in_full_and_explained() -> None:
         assert np.ptp(bar.get_xdata()) == pytest.approx(tests.ranks.critical)
         assert tests.ranks.critical > len(tests.ranks.strategies) - 1
         assert max(bar.get_xdata()) < axes.get_xlim()[1]
-    assert "not significantly different" in " ".join(texts(figure))
+    assert "which is not significant" in " ".join(texts(figure))
 
 
 def test_replay_by_memory_needs_two_sizes() -> None:

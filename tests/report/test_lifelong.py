@@ -193,7 +193,7 @@ def test_what_reads_no_text_is_a_control_and_no_strategy() -> None:
     assert table.ruled == (2, 4)
     assert not any(getattr(cell, "best", False) for row in table.rows[2:] for cell in row)
     hidden = "naive(context=hidden), replay(context=hidden)"
-    assert any("hidden texts" in note and note.endswith(f"(not ranked): {hidden}") for note in table.notes)
+    assert any("without texts" in note and note.endswith(f"(not ranked): {hidden}") for note in table.notes)
     # Nor are they LL's: no test over seeds, no row of its Table 1.
     (tests,) = make_block(lifelong.seeds, section).tables
     assert {row[2:4] for row in tests.rows} == {("naive(context=shown)", "replay(context=shown)")}
