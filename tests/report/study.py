@@ -13,6 +13,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.core.task import short_name
 from xclrun.report.inference import Inference, Verdicts
+from xclrun.report.page import templates
 from xclrun.report.part import Part, make_block
 from xclrun.report.strategies import ReportData, StrategySection
 from xclrun.report.summary import Summary
@@ -138,6 +139,11 @@ def rows_of(table: Table) -> dict[tuple[str, ...], dict[str, str]]:
 
 
 @cache
+def table_html(table: Table) -> str:
+    module: Any = templates().get_template("table.html").module
+    return str(module.table(table, {}))
+
+
 def all_pairs(verdicts: Verdicts) -> Table:
     """Return the table of all pairs, made once: its tests take most of the time."""
     return verdicts.all_pairs()

@@ -29,7 +29,6 @@ from xclrun.analysis.significance import mixed_model
 from xclrun.report.heatmaps import heatmaps
 from xclrun.report.inference import MIXED, MIXED_NOTE, Inference, p_text
 from xclrun.report.latex import latex
-from xclrun.report.page import templates
 from xclrun.report.part import Part, make_block
 from xclrun.report.parts.budgets import budget_table, pareto_figure, pareto_front
 from xclrun.report.parts.confusions import confusion_figure, confusions
@@ -39,9 +38,9 @@ from xclrun.report.parts.trade_offs import distance_figure, memory_figure, one_h
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import marker, save
 from xclrun.report.summary import Summary
-from xclrun.report.tables import Cell, Table
+from xclrun.report.tables import Cell
 
-from .study import LANGUAGES, ORDERS, drawn, inference_of, pairs_of, run, section_of, study, summary_of
+from .study import LANGUAGES, ORDERS, drawn, inference_of, pairs_of, run, section_of, study, summary_of, table_html
 from .test_figures import is_cut_off, texts
 
 
@@ -55,11 +54,6 @@ def records() -> tuple[RunRecord, ...]:
 @cache
 def section() -> StrategySection:
     return section_of(records())
-
-
-def html(table: Table) -> str:
-    module: Any = templates().get_template("table.html").module
-    return str(module.table(table, {}))
 
 
 def made() -> tuple[Summary, Inference, References]:
@@ -274,7 +268,7 @@ def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
     assert "*" not in table.text()
     assert "bold" not in table.text()
     assert r"\*\*\* |" in table.markdown()
-    assert all(part in html(table) for part in ("<sup>***</sup>", inference.marks_meaning[:40]))
+    assert all(part in table_html(table) for part in ("<sup>***</sup>", inference.marks_meaning[:40]))
     assert r"\tnote{***}" in latex(table)
     assert r"\item[*, **, ***] different from the baseline, naive," in latex(table)
     assert r"\item[1] needs a sequence of hops instead of one model per language" in latex(table)
@@ -292,7 +286,7 @@ def test_reference_models_are_ruled_off_and_never_the_best() -> None:
     assert finals["multilingual"].value > max(finals[k].value for k in ("naive", "er", "ewc_online"))
     assert not finals["multilingual"].best
     assert "reference models (not ranked): lang_spec_ft, multilingual" in table.notes
-    assert html(table).count("<tr class=ruled>") == 1
+    assert table_html(table).count("<tr class=ruled>") == 1
     lines = table.text().splitlines()
     at = next(k for k, line in enumerate(lines) if line.startswith("lang_spec_ft"))
     assert set(lines[at - 1]) == {"─"}

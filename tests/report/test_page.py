@@ -14,11 +14,10 @@ import pytest
 from tests.conftest import blank_figures, some
 from xclrun.analysis.record import RunRecord
 from xclrun.report import write_report
-from xclrun.report.page import table_html
 from xclrun.report.style import TIP
 from xclrun.report.tables import Table
 
-from .study import run
+from .study import run, table_html
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
