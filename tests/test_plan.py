@@ -79,7 +79,7 @@ KEYS = {
     """,
     "composed": "strategy.expansion strategy.continues",
     "all": """
-        model.layers model.trim_vocabulary model.vocab_size model.hidden_size model.hidden_layers
+        model.frozen_precision model.layers model.trim_vocabulary model.vocab_size model.hidden_size model.hidden_layers
         model.attention_heads model.intermediate_size model.positions model.family model.settings
         model.token_types model.max_length model.dropout model.label_on seed
     """,

@@ -1,7 +1,9 @@
 """The optimiser is the one asked for, and its state survives being taken apart."""
 
 import math
+import sys
 from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,7 +48,7 @@ def test_frozen_parameters_are_left_out() -> None:
     assert [p.shape for group in groups for p in group["params"]] == [(2,)]
 
 
-@pytest.mark.parametrize("kind", list(Optimizer))
+@pytest.mark.parametrize("kind", [kind for kind in Optimizer if not kind.eight_bit])
 def test_a_state_taken_apart_and_put_together_goes_on_alike(kind: Optimizer) -> None:
     def step(optimizer: torch.optim.Optimizer, weights: torch.nn.ParameterList, i: int) -> None:
         for p in (weights[0], weights[2]):
@@ -68,6 +70,60 @@ def test_a_state_taken_apart_and_put_together_goes_on_alike(kind: Optimizer) -> 
         step(optimizer, first, i)
         step(other, second, i)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+class EightBit(torch.optim.Optimizer):
+    """Keeps a state such as that of bitsandbytes: bytes, and a number of steps that must be an integer."""
+
+    def __init__(self, params: Any, lr: float, betas: Any, eps: float, weight_decay: float) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    state = self.state[p]
+                    if not state:
+                        state.update(step=0, state1=torch.zeros(p.shape, dtype=torch.uint8))
+                    assert type(state["step"]) is int
+                    assert state["state1"].dtype == torch.uint8
+                    state["step"] += 1
+                    state["state1"] = (state["state1"] // 2 + (p.grad > 0) * state["step"]).to(torch.uint8)
+                    p.sub_(state["state1"] * group["lr"])
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        # Unlike PyTorch's, it does not convert bytes to the type of the weights.
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        self.state.update({parameters[i]: dict(entries) for i, entries in state_dict["state"].items()})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Optimizer if kind.eight_bit])
+def test_moments_in_eight_bits_come_from_bitsandbytes(kind: Optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, name = ModuleType("bitsandbytes"), {"adam_8bit": "Adam8bit", "adamw_8bit": "AdamW8bit"}[kind.value]
+    optim = SimpleNamespace(Adam8bit=type("Adam8bit", (EightBit,), {}), AdamW8bit=type("AdamW8bit", (EightBit,), {}))
+    library.optim = optim  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bitsandbytes", library)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", optim)
+
+    def stepped(optimizer: torch.optim.Optimizer, weights: torch.nn.ParameterList) -> None:
+        for p in weights:
+            p.grad = torch.sin(torch.arange(len(p)) + 1.0)
+        optimizer.step()
+
+    first = torch.nn.ParameterList([torch.ones(5)])
+    optimizer = make_optimizer(first, config(optimizer=kind))
+    assert type(optimizer).__name__ == name
+    stepped(optimizer, first)
+    stepped(optimizer, first)
+    tensors = optimizer_state(optimizer, first)
+    assert {name: tensor.dtype for name, tensor in tensors.items()} == {"0/step": torch.int64, "0/state1": torch.uint8}
+    second = torch.nn.ParameterList(p.detach().clone() for p in first)
+    other = make_optimizer(second, config(optimizer=kind))
+    load_optimizer_state(other, second, tensors)
+    stepped(optimizer, first)
+    stepped(other, second)
+    assert torch.equal(first[0], second[0])
 
 
 @given(

@@ -36,6 +36,8 @@ REFUSED = [
         ("order=[en+de]", "dataset.blocks=3"),
         r"dataset\.blocks=3: the order ends with the mixture en\+de",
     ),
+    # Moment estimates in 8 bits, without the library.
+    (("trainer.optimizer=adam_8bit",), r"^trainer\.optimizer=adam_8bit: pip install 'xclrun\[bitsandbytes\]'$"),
     # Mixtures of keys.
     (("order=[en,de]", "trainer.mixture_steps=5"), r"^trainer\.mixture_steps=5: needs an order with a mixture"),
     (("order=[en+de]", "trainer.mixture_steps=0"), r"^trainer\.mixture_steps=0: must be at least 1"),

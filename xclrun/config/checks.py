@@ -226,6 +226,8 @@ def check(cfg: Config) -> None:
         _require(value is None or has_effect(cfg), key, value, f"needs {needed}")
     for key, trainer in cfg.trainers.items():
         _require(len(trainer.betas) == 2, f"{key}.betas", trainer.betas, "needs two numbers")
+        if trainer.optimizer.eight_bit:
+            require("bitsandbytes", f"{key}.optimizer={trainer.optimizer.value}", "bitsandbytes")
     e = cfg.evaluate
     both = f"evaluate.every_examples={e.every_examples} is set too; set only one of them"
     _require(e.every_share is None or e.every_examples is None, "evaluate.every_share", e.every_share, both)

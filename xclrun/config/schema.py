@@ -119,9 +119,21 @@ class Precision(Enum):
     fp16 = "fp16"
 
 
+class FrozenPrecision(Enum):
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
 class Optimizer(Enum):
     adam = "adam"
     adamw = "adamw"
+    adam_8bit = "adam_8bit"
+    adamw_8bit = "adamw_8bit"
+
+    @property
+    def eight_bit(self) -> bool:
+        """Whether moment estimates have 8 bits."""
+        return self in (Optimizer.adam_8bit, Optimizer.adamw_8bit)
 
 
 class OptimizerState(Enum):
@@ -304,6 +316,7 @@ class ModelConfig:
     max_length: int = bounded(128, at_least=3, at_most=1_000_000)
     windows: WindowsConfig = field(default_factory=WindowsConfig)
     dropout: float = bounded(0.1, at_least=0, below=1)
+    frozen_precision: FrozenPrecision = FrozenPrecision.fp32
     label_on: LabelOn = LabelOn.first
     lr: float = 3e-5
     source_lr: float = II("model.lr")
@@ -340,7 +353,7 @@ class TrainerConfig:
     @property
     def needs_gpu(self) -> bool:
         """Whether it needs a GPU."""
-        return self.cuda_graphs or self.precision in (Precision.fp16, Precision.tf32)
+        return self.cuda_graphs or self.optimizer.eight_bit or self.precision in (Precision.fp16, Precision.tf32)
 
     @property
     def uses_dev(self) -> bool:

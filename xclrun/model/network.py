@@ -338,6 +338,24 @@ def _taken_pooler(encoder: Any) -> nn.Module:
     return pooler
 
 
+def store_frozen_in_bf16(encoder: nn.Module) -> None:
+    """Convert the frozen matrices of an encoder to bf16, in place.
+
+    Linear maps give the same results, because autocast to bf16 rounds their weights too. Embeddings are rounded, and
+    still return fp32 states.
+    """
+    for module in encoder.modules():
+        frozen = [p for p in module.parameters(recurse=False) if p.dim() > 1 and not p.requires_grad]
+        for parameter in frozen:
+            parameter.data = parameter.data.bfloat16()
+        if frozen and isinstance(module, nn.Embedding):
+            module.register_forward_hook(_in_fp32)
+
+
+def _in_fp32(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return output.float()
+
+
 def skeleton(
     config: ModelConfig,
     classes: int,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xclrun.config.schema import Config, LabelOn, Precision, SlotF1
+from xclrun.config.schema import Config, FrozenPrecision, LabelOn, Precision, SlotF1
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Mixture, Stream, keys_of, sequence
 from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.example import Dataset
 from xclrun.data.windows import check_windows
 from xclrun.model.families import number
+from xclrun.model.shape import Dimensions
 from xclrun.model.source import check_masks, check_settings, depth, family_of, settings_of
 from xclrun.strategy import Strategy, divisible
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
@@ -60,6 +61,8 @@ def check_graphs(config: Config) -> None:
             )
         if trainer.gradient_checkpointing:
             raise UsageError(f"{key}=true {name}.gradient_checkpointing=true: recorded steps do not support it")
+        if trainer.optimizer.eight_bit:
+            raise UsageError(f"{key}=true {name}.optimizer={trainer.optimizer.value}: recorded steps do not support it")
         if trainer.precision is Precision.fp16:
             raise UsageError(f"{key}=true {name}.precision=fp16: the loss scaler cannot be recorded; use bf16")
         for observed in ("gradient_overlap", "class_gradients"):
@@ -70,6 +73,22 @@ def check_graphs(config: Config) -> None:
         if longest % EVEN_PIECES:
             raise UsageError(f"{key}=true model.max_length={longest}: must be a multiple of {EVEN_PIECES}")
         check_masks(config.model, key)
+
+
+def check_frozen(config: Config, strategy: Strategy[Any]) -> None:
+    """Check that weights can be stored in bf16 (``model.frozen_precision``): the encoder must be frozen."""
+    if config.model.frozen_precision is FrozenPrecision.fp32:
+        return
+    key, name = "model.frozen_precision=bf16", "encoder.layers.0.weight"
+    for trainer_key, trainer in config.trainers.items():
+        if trainer.precision is not Precision.bf16:
+            raise UsageError(
+                f"{key} {trainer_key}.precision={trainer.precision.value}: needs {trainer_key}.precision=bf16"
+            )
+    if strategy.prepared({name: [1, 1]}, Dimensions.of(config.model))[name][1]:
+        raise UsageError(
+            f"{key} strategy={config.strategy.name}: the encoder is not frozen; use lang_spec_lora_f or lang_spec_ada_f"
+        )
 
 
 def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:

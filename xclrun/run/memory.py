@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.config.schema import Config, Device, Optimizer, Precision, Selection, TrainerConfig
+from xclrun.config.schema import Config, Device, FrozenPrecision, Precision, Selection, TrainerConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
 from xclrun.data.encode import tag_outputs
@@ -40,9 +40,9 @@ from xclrun.strategy import Strategy
 if TYPE_CHECKING:
     from xclrun.run.plan import Run
 
-# Bytes of a number in fp32, and of both moment estimates of a parameter.
+# Bytes of a number in fp32, and of both moment estimates of a parameter, by whether they have 8 bits.
 FP32 = 4
-MOMENTS: Mapping[Optimizer, int] = {Optimizer.adam: 8, Optimizer.adamw: 8}
+MOMENTS: Mapping[bool, int] = {False: 8, True: 2}
 # Parameters of the encoder whose gradients need those of all its states; the pooler reads the last ones.
 BODY = re.compile(r"encoder\.(?!pooler\.)")
 # Special tokens of a sentence.
@@ -111,6 +111,7 @@ def peak(
     specific = sum(number for name, (number, _) in sizes.items() if strategy.language_specific(name))
     kept = strategy.copies(hop) * trained + len(strategy.hops_read_in_training(hop)) * specific
     half = trainer.precision in HALF
+    frozen = 2 if config.model.frozen_precision is FrozenPrecision.bf16 else FP32
     part = trainer.part(sentences)
     # Hops on a frozen encoder read cached features.
     pieces = 0 if strategy.keeps_encoder(hop) else part * length
@@ -119,9 +120,9 @@ def peak(
     if config.evaluate.batch_tokens is not None:
         evaluated = min(evaluated, max(config.evaluate.batch_tokens, length))
     return Memory(
-        weights=FP32 * sum(number for number, _ in sizes.values()),
+        weights=sum(number * (FP32 if trained else frozen) for number, trained in sizes.values()),
         gradients=FP32 * trained,
-        optimizer=MOMENTS[trainer.optimizer] * trained,
+        optimizer=MOMENTS[trainer.optimizer.eight_bit] * trained,
         strategy=FP32 * kept,
         best=FP32 * trained if trainer.selection is Selection.best and not cuda else 0,
         activations=pieces * _stored(encoder, config, trainer, by_layer, length, cuda),

@@ -26,6 +26,7 @@ from xclrun.run.advice import notes_of
 from xclrun.run.checks import (
     check_dev,
     check_encoder,
+    check_frozen,
     check_graphs,
     check_mixtures,
     check_packing,
@@ -301,6 +302,7 @@ def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: S
     check_tasks(config, dataset, strategy)
     check_packing(config, strategy)
     check_graphs(config)
+    check_frozen(config, strategy)
     check_ranks(config, strategy, config.runtime.devices)
     check_encoder(config, dataset, strategy)
     stream = stream_of(config, strategy, order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,21 @@ from xclrun.config.schema import Optimizer, Schedule, TrainerConfig
 def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch.optim.Optimizer:
     """Return Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) over the trained parameters.
 
+    Moment estimates in 8 bits are those of bitsandbytes (Dettmers et al. 2022, "8-bit optimizers via block-wise
+    quantization").
+
     For recorded steps (`xclrun.train.graphs`) its learning rate is an fp32 tensor.
     """
-    kind = {Optimizer.adam: torch.optim.Adam, Optimizer.adamw: torch.optim.AdamW}[config.optimizer]
     trained = [p for p in parameters if p.requires_grad]
+    if config.optimizer.eight_bit:
+        from bitsandbytes import optim
+
+        eight_bit: Any = {Optimizer.adam_8bit: optim.Adam8bit, Optimizer.adamw_8bit: optim.AdamW8bit}[config.optimizer]
+        optimizer: torch.optim.Optimizer = eight_bit(
+            trained, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+        )
+        return optimizer
+    kind = {Optimizer.adam: torch.optim.Adam, Optimizer.adamw: torch.optim.AdamW}[config.optimizer]
     return kind(
         trained,
         lr=torch.tensor(config.lr, device=trained[0].device) if config.cuda_graphs else config.lr,
@@ -55,16 +67,22 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """Return the optimiser's state as ``parameter/entry`` → tensor."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    return {f"{names[p]}/{key}": value for p, entries in optimizer.state.items() for key, value in entries.items()}
+    return {
+        f"{names[p]}/{key}": torch.as_tensor(value)
+        for p, entries in optimizer.state.items()
+        for key, value in entries.items()
+    }
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Load what `optimizer_state` returned, for the parameters that are trained."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     indices = {names[p]: index for index, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
-    state: dict[int, dict[str, Tensor]] = {}
+    state: dict[int, dict[str, Tensor | float]] = {}
+    # bitsandbytes counts steps in a number, PyTorch in a tensor.
+    in_tensors = isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
         if name in indices:
-            state.setdefault(indices[name], {})[entry] = tensor
+            state.setdefault(indices[name], {})[entry] = tensor if tensor.dim() or in_tensors else tensor.item()
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -55,6 +55,8 @@ def choose_device(config: Config) -> torch.device:
             raise UsageError(f"{key}.precision=fp16 needs a GPU for its loss scaler; on a CPU use fp32 or bf16")
         if trainer.precision is Precision.tf32:
             raise UsageError(f"{key}.precision=tf32 needs a GPU; on a CPU use fp32 or bf16")
+        if trainer.optimizer.eight_bit:
+            raise UsageError(f"{key}.optimizer={trainer.optimizer.value} needs a GPU; on a CPU use adam or adamw")
         if trainer.cuda_graphs:
             raise UsageError(f"{key}.cuda_graphs=true needs a GPU; on a CPU use {key}.cuda_graphs=false")
     return torch.device("cpu")

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xclrun.config.schema import OptimizerState
+from xclrun.config.schema import FrozenPrecision, OptimizerState
 from xclrun.core.identity import derive, encoder_hop, hands_on
 from xclrun.core.stream import Hop
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.encode import word_numbers
-from xclrun.model.network import Model, Prediction, build
+from xclrun.model.network import Model, Prediction, build, store_frozen_in_bf16
 from xclrun.run import Run
 from xclrun.run.memory import heads_of
 from xclrun.store.files import read_json, write_json
@@ -162,6 +162,8 @@ class Workbench:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
             self.strategy.prepare(model, self.run.stream, Stored(self.run))
+        if config.model.frozen_precision is FrozenPrecision.bf16:
+            store_frozen_in_bf16(model.encoder)
         return model.to(self.device)
 
     def check_stop(self) -> None:
