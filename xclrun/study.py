@@ -194,7 +194,8 @@ class Study:
 
         Args:
             run: run ID, or a unique part of it.
-            hop, language: None: all.
+            hop: None: all hops.
+            language: None: all languages.
             split: ``test``, or ``dev`` if it was predicted; None: all.
             text: read the dataset and add the column ``text`` (the joined words; with answers, the original text) and,
                 for pairs, ``text_b``.
