@@ -256,17 +256,17 @@ class Study:
         from xclrun.analysis.aggregate import comparisons
         from xclrun.report.fewshot import few_shot_sections
         from xclrun.report.fewshot.read import read_few_shot
-        from xclrun.report.section import Options, Section
+        from xclrun.report.section import Options, Section, Sources
         from xclrun.report.strategies import ReportData, StrategySection
         from xclrun.run import thaw
 
         streams = [record for record in self.records if not is_few_shot(record)]
         finished = [record for record in streams if record.finished]
-        data = ReportData(
-            streams,
+        sources = Sources(
             predictions=lambda: read_predictions(self.outputs, finished, _warn),
             gradients=lambda: read_gradients(self.outputs, finished, _warn),
         )
+        data = ReportData(streams, sources=sources)
         sections: list[Section] = [StrategySection(comparison, data) for comparison in comparisons(streams)]
         few_shot = read_few_shot(self.outputs, self.records, lambda directory: thaw(directory).dataset)
         sections += few_shot_sections(self.records, few_shot, Options())

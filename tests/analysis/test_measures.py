@@ -18,7 +18,7 @@ from xclrun.analysis.record import STREAMS
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import replicates
 from xclrun.core.errors import UsageError
-from xclrun.report import write_report
+from xclrun.report.write import write_report
 from xclrun.tracking.payload import measures as metrics_of
 from xclrun.tracking.payload import view
 

@@ -19,8 +19,8 @@ MINI = ("dataset=mini", "dataset.languages=[en,de]", "shots=1,2", "bucket=0,1")
 def test_what_is_made_passes_the_check_and_what_is_broken_does_not(xclrun: Callable[..., Told], here: Path) -> None:
     made = xclrun("buckets", "make", *MINI, "--to", "few", "-m")
     assert made.code == 0
-    assert "few/mini: 8 written, 0 were there already" in made.out
-    assert "few/mini: 0 written, 8 were there already" in xclrun("buckets", "make", *MINI, "--to", "few").out
+    assert "few/mini: 8 written, 0 unchanged" in made.out
+    assert "few/mini: 0 written, 8 unchanged" in xclrun("buckets", "make", *MINI, "--to", "few").out
     # As drawn, as files, and files against their data.
     for arguments in (MINI, ("--from", "few"), ("--from", "few", "dataset=mini"), ("--from", "few/mini")):
         told = xclrun("buckets", "check", *arguments)
@@ -80,12 +80,12 @@ def test_show(xclrun: Callable[..., Told]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("make", "dataset=mini", "shots=1"), "--to DIR is needed"),
-        (("make", "dataset=mini", "shots=1", "--to", "x", "--from", "y"), "--from is for check and show"),
+        (("make", "dataset=mini", "shots=1"), "needs --to DIR"),
+        (("make", "dataset=mini", "shots=1", "--to", "x", "--from", "y"), "--from belongs to check and show"),
         (("check", "dataset=mini"), "shots=K is needed"),
         (("check", "dataset=mini,mtop", "shots=1"), "one dataset at a time"),
-        (("check", "--from", "nowhere"), "there is no such folder"),
-        (("check", "--from", "."), "no bucket is in it"),
+        (("check", "--from", "nowhere"), "folder not found"),
+        (("check", "--from", "."), "contains no buckets"),
         (("check", "dataset=mini", "shots=0"), "shots=0: must be at least 1"),
         (("check", "dataset=mini", "shots=1", "bucket=40"), "bucket=40: there are dataset.buckets.number=40"),
         (("check", "dataset=mini", "shots=1000"), "disjoint buckets of shots=1000"),

@@ -125,7 +125,7 @@ def test_a_report_without_finished_runs(xclrun: Callable[..., Told], here: Path)
     (here / "outputs").mkdir()
     told = xclrun("report", "--from-runs")
     assert told.code == 2
-    assert told.line.startswith("no finished runs; make some first, for example: xclrun ")
+    assert told.line.startswith("no finished runs in outputs; create some first, for example: xclrun ")
 
 
 def are_there(runs: list[RunRecord], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_a_report_on_settings_chosen_on_dev_has_their_runs_and_the_references_of
         taken.append((name, sorted(r.run_id for r in records)))
         return SimpleNamespace(render=lambda *_: "", index=folder, numbers=[folder])
 
-    monkeypatch.setattr("xclrun.report.write_report", write_report)
+    monkeypatch.setattr("xclrun.report.write.write_report", write_report)
     are_there(runs, monkeypatch)
     sweep()
     assert xclrun("report", "--from-runs", "--select-on", "dev", "trainer.lr").code == 0
@@ -173,10 +173,10 @@ def test_a_report_on_settings_chosen_on_dev_has_their_runs_and_the_references_of
     sweep("0.3-1")
     told = xclrun("report", "--from-runs", "--select-on", "dev", "trainer.lr")
     assert (told.code, told.line.partition(";")[0]) == (
-        2, "--select-on dev trainer.lr: 1 of the sweep's runs has not begun, or cannot be read (0.3-1)"
+        2, "--select-on dev trainer.lr: 1 of the sweep's runs is missing or unreadable (0.3-1)"
     )  # fmt: skip
     told = xclrun("report", "--from-runs", "--select-on", "dev", " ,")
-    assert told.line == "--select-on dev ' ,': needs keys of the config, as in trainer.lr,strategy.weight"
+    assert told.line == "--select-on dev ' ,': needs config keys, as in trainer.lr,strategy.weight"
     assert len(taken) == 1
 
 
@@ -200,14 +200,14 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
         taken.append((name, sorted(r.run_id.removeprefix("naive-en-de-") for r in records)))
         return SimpleNamespace(render=lambda *_: "", index=folder, numbers=[folder])
 
-    monkeypatch.setattr("xclrun.report.write_report", write_report)
+    monkeypatch.setattr("xclrun.report.write.write_report", write_report)
     are_there(runs, monkeypatch)
 
     def report(*arguments: str) -> Told:
         return xclrun("report", "--from-runs", *arguments)
 
     # The sweep of references alone is later, but serves the other.
-    last = "The last sweep of 2; `xclrun report NAME` is of another, --all of everything:\nmine: xclrun mine\n"
+    last = "The last sweep of 2; choose another with `xclrun report NAME`, or all with --all:\nmine: xclrun mine\n"
     assert report().out.startswith(last)
     assert report("mine", "--filter", "seed=2").code == 0
     assert report("--all", "--filter", "strategy=naive", "--filter", "trainer.lr=1e-3,7").code == 0
@@ -234,7 +234,7 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
     runs.append(record("er", seed=1, status="interrupted"))
     facts = {"name": "cut", "command": "xclrun cut", "started": "", "given": 1e12, "runs": [runs[-1].run_id]}
     (here / "outputs" / "sweeps" / "cut.json").write_text(json.dumps(facts))
-    cut = "no finished runs in the last sweep, cut: 1 interrupted; `xclrun report NAME` is of another"
+    cut = "no finished runs in the last sweep, cut: 1 interrupted; report another sweep with `xclrun report NAME`"
     assert (report().code, report().line[: len(cut)]) == (2, cut)
     runs[:] = runs[-1:]
     assert report("cut").line.endswith("in cut: 1 interrupted; re-run its command to resume: xclrun cut")

@@ -102,7 +102,7 @@ def test_a_run_that_is_not_there_or_not_the_only_one(command: str, outputs: Path
     assert refused(command, naive.replace("naive", "naiev"), *other).endswith(f"; did you mean '{naive}'?")
     assert refused(command, "mini-naiev", *other) == (f"unknown run 'mini-naiev' in outputs; did you mean '{naive}'?")
     assert f"Known: {er}, {naive}" in refused(command, "x", *other)
-    assert "there is no such folder" in refused(command, "x", *other, "--outputs", "nowhere")
+    assert "folder not found" in refused(command, "x", *other, "--outputs", "nowhere")
 
 
 @pytest.mark.parametrize("left", ["manifest.json", "DONE"])
@@ -110,7 +110,7 @@ def test_a_run_without_its_config_is_there_and_damaged(left: str, outputs: Path,
     er, naive = run_ids(outputs)
     for name in {"config.yaml", "manifest.json", "DONE"} - {left}:
         (outputs / "runs" / er / name).unlink()
-    missing = "config.yaml is missing; the run's command, given again, makes it again"
+    missing = "config.yaml is missing; re-run the run's command to restore it"
     for arguments in (
         ("show", er),
         ("show", f"{er}/"),
@@ -133,14 +133,14 @@ def test_a_run_without_a_manifest_is_told_by_what_there_is(
     assert "manifest.json is missing or damaged" in xclrun("show", er).last
     directory.done.unlink()
     told = xclrun("compare", er, naive)
-    assert (told.code, told.last.startswith(f"{er} is damaged, and has no manifest, ")) == (1, True)
+    assert (told.code, told.last.startswith(f"{er} is damaged (")) == (1, True)
     assert "; it has config.yaml, counts.parquet, events.jsonl, predictions/hop-0.parquet, " in told.last
     shutil.rmtree(directory.path / "predictions")
-    assert xclrun("show", er).last == f"{er} has not begun; `xclrun rerun {er}` does it"
+    assert xclrun("show", er).last == f"{er} has not started; start it with `xclrun rerun {er}`"
     mine = directory.lease.try_acquire()
     assert mine is not None
     with directory.lease.held(mine):
-        assert xclrun("show", er).last.startswith(f"{er} is running, and has no manifest, which says what to show; ")
+        assert xclrun("show", er).last.startswith(f"{er} is running, without a manifest; ")
     for command in (("show",), ("rerun",), ("compare", er)):
         assert refused(*command, "").startswith("the name of a run is empty; give its id, ")
 
@@ -148,7 +148,7 @@ def test_a_run_without_a_manifest_is_told_by_what_there_is(
 def test_a_run_goes_on_from_its_frozen_config(outputs: Path, xclrun: Xclrun) -> None:
     er, _ = run_ids(outputs)
     folder = outputs / "runs" / er
-    assert xclrun("rerun", er).out == f"{er}: finished (--fresh DIR does it anew)\n"
+    assert xclrun("rerun", er).out == f"{er}: finished (--fresh DIR repeats it)\n"
     before = {path.name: path.read_bytes() for path in folder.glob("predictions/*")}
     sweeps = {path: path.read_bytes() for path in outputs.glob("sweeps/*")}
     (folder / "DONE").unlink()
@@ -176,9 +176,9 @@ def test_a_fresh_run_is_compared_byte_for_byte(outputs: Path, xclrun: Xclrun, re
     assert {name: was for name, (was, _) in environment(*directories).items()} == {"code": "0.0.0"}
     path.unlink()
     assert differing_results(*directories) == ["predictions/hop-1.parquet"]
-    assert refused("rerun", er, "--fresh", "outputs") == "--fresh outputs: holds the run itself; name another folder"
+    assert refused("rerun", er, "--fresh", "outputs") == "--fresh outputs: contains the run itself; pass another folder"
     (outputs / "runs" / er / "DONE").unlink()
-    assert "there is nothing to compare with" in refused("rerun", er, "--fresh", "third")
+    assert "is not finished" in refused("rerun", er, "--fresh", "third")
 
 
 def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:

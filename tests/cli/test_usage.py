@@ -202,11 +202,11 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
         ),
         (["--config-dir", ".", "plan", "seed=1"], "'plan' is a command and must come first: xclrun plan …"),
         (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),
-        (["report"], "--outputs outputs: there is no such folder"),
+        (["report"], "--outputs outputs: folder not found"),
         (["ui", "--port", "x"], "argument --port: invalid int value: 'x'"),
-        (["status"], "no sweep was started here"),
+        (["status"], "contains no sweeps"),
         (["store"], "the following arguments are required: action"),
-        (["store", "ls"], "there is no such folder"),
+        (["store", "ls"], "folder not found"),
         (["selftest", "ner"], "unknown strategy 'ner' in xclrun; did you mean 'er'?"),
         (["plan", "--foo"], "plan: unknown option '--foo'"),
         (["-sc", "install=tcsh"], "-sc install=tcsh: needs one of install=bash, "),
@@ -308,7 +308,7 @@ def test_a_port_that_nothing_can_listen_at(refused: Callable[..., str], here: Pa
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert refused(*at, port).startswith(f"--host 127.0.0.1 --port {port}: cannot listen there (Address already in")
+        assert refused(*at, port).startswith(f"--host 127.0.0.1 --port {port}: cannot listen (Address already in")
 
 
 def test_an_address_of_no_tracking_server(refused: Callable[..., str], here: Path) -> None:

@@ -252,7 +252,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_told(
     assert all(any(str(path.parent) in text for text in warnings) for path in (config, manifest))
     code, output = xclrun("status", "other", "--outputs", str(outputs))
     assert code == 1
-    assert "what was noted of the sweep other cannot be read" in output
+    assert "the file of sweep 'other' is unreadable" in output
     # Its command writes the file anew.
     [sweep_file] = (path for path in (outputs / "sweeps").iterdir() if path != sweep)
     sweep_file.write_bytes(content)

@@ -15,6 +15,7 @@ from xclrun.core.task import short_name
 from xclrun.report.inference import Inference, Verdicts
 from xclrun.report.page import templates
 from xclrun.report.part import Part, make_block
+from xclrun.report.section import Options, Sources
 from xclrun.report.strategies import ReportData, StrategySection
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Table
@@ -107,10 +108,10 @@ def run(
     )  # fmt: skip
 
 
-def section_of(records: Sequence[RunRecord], **options: Any) -> StrategySection:
+def section_of(records: Sequence[RunRecord], options: Options | None = None, **sources: Any) -> StrategySection:
     """Return the section of a report about records of one dataset and model."""
     (comparison,) = comparisons(records)
-    return StrategySection(comparison, ReportData(records, **options))
+    return StrategySection(comparison, ReportData(records, options, Sources(**sources)))
 
 
 def inference_of(

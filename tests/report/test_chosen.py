@@ -11,7 +11,8 @@ import pytest
 
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.tuning import choose
-from xclrun.report import Options, write_report
+from xclrun.report.section import Options, Sources
+from xclrun.report.write import write_report
 
 from .study import run, section_of
 
@@ -36,7 +37,7 @@ def grid() -> list[RunRecord]:
 def test_a_report_shows_what_was_chosen_on_what_and_only_its_test_scores(tmp_path: Path) -> None:
     runs = grid()
     choice = choose(runs, ("strategy.memory",))
-    report = write_report(choice.runs, tmp_path, "chosen", pool=runs, options=Options(choice=choice))
+    report = write_report(choice.runs, tmp_path, "chosen", options=Options(choice=choice), sources=Sources(runs))
     caption = (
         "settings selected on dev: for each strategy, the value of strategy.memory with the highest dev score right "
         "after learning (mean over orders and seeds, 2 runs per setting), used for all orders and seeds: er: "

@@ -12,6 +12,7 @@ from tests.analysis.build import record
 from xclrun.analysis.aggregate import comparisons
 from xclrun.report.part import make_block
 from xclrun.report.parts.class_gradients import class_gradients
+from xclrun.report.section import Sources
 from xclrun.report.strategies import ReportData, StrategySection
 
 # hop, step, class, gradient
@@ -27,7 +28,9 @@ def section(rows: list[tuple[Any, ...]] = ROWS) -> StrategySection:
     frame = pd.DataFrame(rows, columns=["hop", "step", "class", "gradient"])
     runs = [record("naive", languages=("en", "de"), run_id="one")]
     (comparison,) = comparisons(runs)
-    return StrategySection(comparison, ReportData(runs, gradients=lambda: {"class_gradients": {"one": frame}}))
+    return StrategySection(
+        comparison, ReportData(runs, sources=Sources(gradients=lambda: {"class_gradients": {"one": frame}}))
+    )
 
 
 def test_gradients_are_averaged_over_keys_being_learned_earlier_and_later() -> None:

@@ -21,7 +21,6 @@ from xclrun.analysis.fewshot.scores import dev_curve, few_shot_scores
 from xclrun.analysis.fewshot.words import Outcome, improvement, jaccards, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError
-from xclrun.report import Options, write_report
 from xclrun.report.fewshot import FewShotData, few_shot_sections
 from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.inference import p_text
@@ -29,8 +28,9 @@ from xclrun.report.parts.fewshot_gains import gain_figure, scatter, script_table
 from xclrun.report.parts.fewshot_means import by_language, by_strategy
 from xclrun.report.parts.fewshot_variance import adapting_curves
 from xclrun.report.published import fsxlt
+from xclrun.report.section import Options, Sources
 from xclrun.report.tables import Table
-from xclrun.report.write import Report
+from xclrun.report.write import Report, write_report
 
 from .few_shot import given, run, study
 from .study import run as other
@@ -52,7 +52,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("report")
     options = Options(few_shot_table="3")
     with blank_figures(drawn=True):
-        return write_report([*records, OTHER], folder, "both", options=options, few_shot_data=given(records, 5))
+        sources = Sources(few_shot=given(records, 5))
+        return write_report([*records, OTHER], folder, "both", options=options, sources=sources)
 
 
 def test_few_shot_runs_have_a_section_of_their_own(written: Report) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.report import write_report
+from xclrun.report.write import write_report
 
 from .study import study
 from .test_page import attacked as attacked

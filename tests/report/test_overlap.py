@@ -13,6 +13,7 @@ from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.overlap import overlap, smoothed
 from xclrun.report.part import make_block
 from xclrun.report.parts.overlap import gradient_overlap
+from xclrun.report.section import Sources
 from xclrun.report.strategies import ReportData, StrategySection
 
 
@@ -54,7 +55,7 @@ def section(**counts: Any) -> StrategySection:
     runs = [record(name, seed=seed, languages=("en", "de"), run_id=f"{name}{seed}") for name in ("naive", "er")
             for seed in (1, 2)]  # fmt: skip
     (comparison,) = comparisons(runs)
-    return StrategySection(comparison, ReportData(runs, gradients=lambda: {"overlap": counts}))
+    return StrategySection(comparison, ReportData(runs, sources=Sources(gradients=lambda: {"overlap": counts})))
 
 
 def test_the_report_tells_and_draws_what_runs_counted() -> None:

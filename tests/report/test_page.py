@@ -13,9 +13,9 @@ import pytest
 
 from tests.conftest import blank_figures, some
 from xclrun.analysis.record import RunRecord
-from xclrun.report import write_report
 from xclrun.report.style import TIP
 from xclrun.report.tables import Table
+from xclrun.report.write import write_report
 
 from .study import run, table_html
 

@@ -16,13 +16,14 @@ from xclrun.analysis.base_scores import Predictions, Sentences
 from xclrun.analysis.fewshot.attention import COLUMNS
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.tuning import choose
-from xclrun.report import Options, write_report
 from xclrun.report.codelength import codelength_sections
 from xclrun.report.fewshot import few_shot_sections
 from xclrun.report.part import PARTS, Item, Needs, Plot, make_block, part
 from xclrun.report.published import ll
+from xclrun.report.section import Options
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Table
+from xclrun.report.write import write_report
 
 from . import (
     few_shot,

@@ -18,10 +18,12 @@ from tests.conftest import blank_figures, read_csv
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.core.errors import UsageError
 from xclrun.core.names import code
-from xclrun.report import Options, write, write_report
+from xclrun.report import write
 from xclrun.report.caveats import comparison_caveats
 from xclrun.report.part import Block, Part
+from xclrun.report.section import Options
 from xclrun.report.tables import Table, frame_csv, mark_best, percent_cell
+from xclrun.report.write import write_report
 
 from .study import LANGUAGES, run, study
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -321,67 +322,42 @@ def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixt
     assert error.count("\n") == 1
 
 
-@pytest.fixture
-def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Strategies whose models are built to be counted; nothing is kept yet."""
-    seen: list[str] = []
-    build = command._build
+def test_a_learned_vocabulary_is_counted_again_when_the_data_change(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    corpus: Path,
+    changed_corpus: Callable[..., Path],
+) -> None:
+    learned: list[Path] = []
+    subwords = command._subwords
 
-    def building(config: Any, strategy: Any, *given: Any) -> Count:
-        seen.append(strategy.settings.name)
-        return build(config, strategy, *given)
+    def counting(config: Any, dataset: Any) -> tuple[int | None, int | None]:
+        learned.append(config.dataset.root)
+        return subwords(config, dataset)
 
     monkeypatch.setattr(command, "cache_folder", lambda: tmp_path / "user")
-    monkeypatch.setattr(command, "_build", building)
-    return seen
-
-
-def test_what_was_counted_is_not_built_again_until_something_changes(
-    built: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ["er", "lang_spec_enc"]
-    given = ("task.intents=3", "task.tags=4", f"strategy={','.join(names)}", "model.hidden_layers=9")
-    first = params(*given, capsys=capsys)
-    assert built == names
-    assert params(*given, capsys=capsys) == first
-    assert built == names
-    # Whatever a count follows from: labels, languages, settings of model and strategy; code, plug-ins.
-    assert params("task.intents=4", *given[1:], capsys=capsys)[0]["total"] == first[0]["total"] + 129
-    assert params(*given, "task.languages=2", "order=[en,de]", capsys=capsys)[1]["total"] != first[1]["total"]
-    layers = ("strategy=lang_spec_enc", "strategy.layers=[2]")
-    assert params(*given[:2], given[3], *layers, capsys=capsys)[0]["total"] != first[1]["total"]
-    assert params(*given[:2], "strategy=er", "model.hidden_layers=2", capsys=capsys) != first[:1]
-    assert built == 3 * names + names[1:] + names[:1]
-    del built[:]
-    monkeypatch.setattr(plugins, "hashes", lambda: ["another"])
-    assert params(*given[:2], "strategy=er", given[3], capsys=capsys) == first[:1]
-    monkeypatch.setattr(cache, "source_hash", lambda: "another")
-    assert params(*given[:2], "strategy=er", given[3], capsys=capsys) == first[:1]
-    assert built == names[:1] * 2
-
-
-def test_a_folder_that_cannot_be_written_changes_no_count(
-    built: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "user").write_text("a file")
-    given = ("task.intents=3", "task.tags=0", "strategy=naive")
-    assert params(*given, capsys=capsys) == params(*given, capsys=capsys)
-    assert built == ["naive"] * 2
-
-
-def test_a_learnt_vocabulary_is_counted_again_when_the_data_change(
-    built: list[str], capsys: pytest.CaptureFixture[str], corpus: Path, changed_corpus: Callable[..., Path]
-) -> None:
-    given = ("dataset=jsonl", "order=[en,de,es]", "strategy=naive")
-    [first] = params(*given, f"dataset.root={corpus}", capsys=capsys)
-    assert params(*given, f"dataset.root={corpus}", capsys=capsys) == [first]
+    monkeypatch.setattr(command, "_subwords", counting)
+    arguments = ("dataset=jsonl", "order=[en,de,es]", "strategy=naive")
+    [first] = params(*arguments, f"dataset.root={corpus}", capsys=capsys)
+    assert params(*arguments, f"dataset.root={corpus}", capsys=capsys) == [first]
+    assert len(learned) == 1
 
     def longer(rows: list[dict[str, Any]]) -> None:
         rows[0]["tokens"][0] = "zvqxjk"
 
-    [other] = params(*given, f"dataset.root={changed_corpus({('de', 'train'): longer})}", capsys=capsys)
+    [other] = params(*arguments, f"dataset.root={changed_corpus({('de', 'train'): longer})}", capsys=capsys)
     assert other["total"] > first["total"]
-    assert built == ["naive"] * 2
+    # If the cache cannot be written, the result is the same; after a change of the code it is computed again.
+    shutil.rmtree(tmp_path / "user")
+    (tmp_path / "user").write_text("a file")
+    for _ in range(2):
+        assert params(*arguments, f"dataset.root={corpus}", capsys=capsys) == [first]
+    (tmp_path / "user").unlink()
+    for module, name, value in ((plugins, "hashes", ["other"]), (cache, "source_hash", "other")):
+        monkeypatch.setattr(module, name, lambda value=value: value)
+        assert params(*arguments, f"dataset.root={corpus}", capsys=capsys) == [first]
+    assert len(learned) == 6
 
 
 # --- The manifest.

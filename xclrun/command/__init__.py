@@ -63,16 +63,16 @@ def overview() -> str:
         [
             "usage: xclrun KEY=VALUE … [-m] [-q]   several values: strategy=naive,er -m",
             "commands, xclrun COMMAND [--help]:",
-            *(f"  {name:<9} {what}" for name, what in COMMANDS.items()),
+            *(f"  {name:<9} {description}" for name, description in COMMANDS.items()),
             "",
             "choices, GROUP=CHOICE (all, with descriptions: xclrun list GROUP):",
             *_two_columns([(group, _some([*groups[group]], 61)) for group in in_order(groups)]),
             "",
             "values, KEY=VALUE: seed=1 order=[en,th] strategy.expansion=lang_spec_task",
-            "  xclrun --cfg job strategy=…        every value as it would be run",
-            "  xclrun --config-dir DIR --plugin FILE.py …  YAML files and code of your own",
+            "  xclrun --cfg job strategy=…        print the composed config",
+            "  xclrun --config-dir DIR --plugin FILE.py …  your own YAML files and plug-ins",
             '  eval "$(xclrun -sc install=bash)"  completion in the shell',
-            "  XCLRUN_OUTPUTS=DIR XCLRUN_DEBUG=1  where everything goes; full tracebacks",
+            "  XCLRUN_OUTPUTS=DIR XCLRUN_DEBUG=1  folder of all outputs; full tracebacks",
         ]
     )
 

@@ -11,9 +11,9 @@ def main(arguments: Sequence[str]) -> int:
     """Evaluate averaged weights of runs; return the exit code."""
     parser = outputs_parser(
         "average",
-        "Average the weights at the last evaluation points of each hop of a run and evaluate the result: a choice of "
-        "checkpoint without dev data. The run must have kept the points (evaluate.keep_points); nothing is trained. "
-        "Reports show the predictions as one more selection rule.",
+        "Average the weights at the last evaluation points of each hop of a run and evaluate the result. This selects "
+        "a checkpoint without dev data and without training. The run must have kept the points "
+        "(evaluate.keep_points). Reports show the predictions as an additional selection rule.",
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUN_HELP)
     which = parser.add_mutually_exclusive_group(required=True)
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     for directory in directories:
         check_readable(directory)
         if not directory.finished:
-            parser.error(f"{directory.run_id} is not finished; `xclrun rerun` goes on with it")
+            parser.error(f"{directory.run_id} is not finished; resume it with `xclrun rerun`")
 
     from xclrun.run import thaw
     from xclrun.train.average import average, weights_of
@@ -37,6 +37,6 @@ def main(arguments: Sequence[str]) -> int:
     # Check all runs before evaluating any.
     for run, weights in [(run, weights_of(run, args.last)) for run in runs]:
         files = average(run, args.last, weights, Listener(), StopFlag())
-        what = "all points" if args.last is None else f"the last {args.last} points"
-        print(f"{run.id}: mean of {what}, {len(files)} hop{'s' if len(files) > 1 else ''}: {run.directory.averages}")
+        points = "all points" if args.last is None else f"the last {args.last} points"
+        print(f"{run.id}: mean of {points}, {len(files)} hop{'s' if len(files) > 1 else ''}: {run.directory.averages}")
     return 0

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 Group = tuple[str, "list[Bucket]", "Dataset | None"]
 
 
-def _configs(overrides: Sequence[str], what: str) -> list[Config]:
+def _configs(overrides: Sequence[str], action: str) -> list[Config]:
     """Return the configs of a command's jobs, which share one dataset."""
     from xclrun.compose.jobs import compose_command
     from xclrun.config.checks import check
@@ -67,7 +67,7 @@ def _configs(overrides: Sequence[str], what: str) -> list[Config]:
     for config in configs:
         check(config)
     if any(config.dataset != configs[0].dataset for config in configs):
-        raise UsageError(f"buckets {what}: one dataset at a time; what may have several values are shots and bucket")
+        raise UsageError(f"buckets {action}: one dataset at a time; only shots and bucket may have several values")
     return configs
 
 
@@ -78,7 +78,7 @@ def _drawn(args: argparse.Namespace) -> list[Group]:
 
     configs = _configs(args.overrides, args.what)
     if configs[0].shots is None:
-        raise UsageError(f"buckets {args.what}: shots=K is needed, as in shots=1,2,4 bucket=range(0,40)")
+        raise UsageError(f"buckets {args.what}: needs shots=K, as in shots=1,2,4 bucket=range(0,40)")
     draws = sorted({(config.shots or 0, config.bucket or 0) for config in configs})
     dataset = configs[0].dataset
     whole = read_whole(dataset)
@@ -92,24 +92,24 @@ def _from_files(args: argparse.Namespace) -> list[Group]:
     from xclrun.data.load import read_whole
 
     if not args.folder.is_dir():
-        raise UsageError(f"--from {args.folder}: there is no such folder")
+        raise UsageError(f"--from {args.folder}: folder not found")
     places, whole = list(walk(args.folder)), None
     if not places:
-        raise UsageError(f"--from {args.folder}: no bucket is in it; looked for [TASK/]K-shots/LANGUAGE/b-th")
+        raise UsageError(f"--from {args.folder}: contains no buckets; expected [TASK/]K-shots/LANGUAGE/b-th")
     if args.overrides:
         configs = _configs(args.overrides, args.what)
         whole = read_whole(configs[0].dataset)
-        wanted = {(config.shots, config.bucket) for config in configs}
+        draws = {(config.shots, config.bucket) for config in configs}
         places = [
             (task, language, shots, number, folder)
             for task, language, shots, number, folder in places
             if task in (".", whole.name) and language in whole.languages
-            if any(k in (None, shots) and b in (None, number) for k, b in wanted)
+            if any(k in (None, shots) and b in (None, number) for k, b in draws)
         ]
         if not places:
             raise UsageError(
-                f"--from {args.folder}: no bucket that was asked for, in a folder {whole.name}, of a language of the "
-                f"dataset: {', '.join(whole.languages)}"
+                f"--from {args.folder}: contains none of the requested buckets of dataset {whole.name} "
+                f"({', '.join(whole.languages)})"
             )
     groups: dict[str, list[Bucket]] = {}
     for task, language, shots, number, folder in places:
@@ -122,9 +122,9 @@ def _make(args: argparse.Namespace) -> int:
     from xclrun.data.buckets.layout import write
 
     if args.to is None:
-        raise UsageError("buckets make: --to DIR is needed, where to write")
+        raise UsageError("buckets make: needs --to DIR, the folder to write to")
     if args.folder is not None:
-        raise UsageError("buckets make: --from is for check and show; files are used with dataset.buckets.root=DIR")
+        raise UsageError("buckets make: --from belongs to check and show; use dataset.buckets.root=DIR to read files")
     [(task, buckets, _)] = _drawn(args)
     folder = args.to / task
     new = sum([write(folder, bucket) for bucket in buckets])
@@ -132,8 +132,8 @@ def _make(args: argparse.Namespace) -> int:
         _print_json({"folder": str(folder), "written": new, "unchanged": len(buckets) - new})
         return 0
     print(_sizes(task, buckets).text(80))
-    print(f"{folder}: {new} written, {len(buckets) - new} were there already")
-    print(f"to use them: dataset.buckets.sampler=files dataset.buckets.root={args.to}")
+    print(f"{folder}: {new} written, {len(buckets) - new} unchanged")
+    print(f"Use them with dataset.buckets.sampler=files dataset.buckets.root={args.to}")
     return 0
 
 
@@ -227,7 +227,7 @@ def _contents(task: str, buckets: Sequence[Bucket]) -> Table:
         f"Buckets of {task}",
         ("bucket", "sentences", "words", "classes or tags", "fingerprint"),
         tuple(rows),
-        ("classes or tags: their number, and counts of the rarest and the most frequent one",),
+        ("classes or tags: their number, and the counts of the rarest and of the most frequent",),
     )
 
 

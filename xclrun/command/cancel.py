@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     jobs = [job.id for job in submitted if job.on_cluster]
     state_of = states(jobs)
     if any(state.state == "" for state in state_of.values()):
-        raise RunError("Slurm does not answer; nothing is cancelled")
+        raise RunError("Slurm does not answer; no job was cancelled; try again later")
     live = [job for job in jobs if state_of[job].live]
     cancel(live)
     print(f"{many(len(live), 'job')} of {', '.join(names)} cancelled")

@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
             help="MLflow experiment (default: %(default)s)",
         )
 
-    def add_watch(self, what: str, seconds: float) -> None:
+    def add_watch(self, action: str, seconds: float) -> None:
         """Add ``--watch [SECONDS]``, which `repeated` takes."""
         self.add_argument(
             "--watch",
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
             type=float,
             const=seconds,
             metavar="SECONDS",
-            help=f"{what} every SECONDS (default: {seconds:g}), until nothing runs or waits any more",
+            help=f"{action} every SECONDS (default: {seconds:g}) while runs are running or waiting",
         )
 
     def parse_with_overrides(self, arguments: Sequence[str]) -> argparse.Namespace:
@@ -126,16 +126,16 @@ def existing(outputs: Path) -> Path:
     """Return the outputs folder; a `UsageError` if it does not exist."""
     if not outputs.is_dir():
         raise UsageError(
-            f"--outputs {outputs}: there is no such folder; start a run first, or pass the folder of earlier runs"
+            f"--outputs {outputs}: folder not found; start a run first, or pass the folder of earlier runs"
         )
     return outputs
 
 
-def check_known(kind: str, name: str, known: Iterable[str], where: str) -> None:
+def check_known(kind: str, name: str, available: Iterable[str], where: str) -> None:
     """Raise a `UsageError` with the nearest known name where ``name`` is unknown."""
-    names = list(known)
+    names = list(available)
     if name not in names:
-        hint = did_you_mean(name, names) if names else "there is none"
+        hint = did_you_mean(name, names) if names else "none is available"
         raise UsageError(f"unknown {kind} '{name}' in {where}; {hint}")
 
 
@@ -149,9 +149,7 @@ def chosen_run(outputs: Path, text: str) -> RunDirectory:
         names = (folder.name for folder in runs.glob("*") if _is_run(folder))
         run = RunDirectory(runs / matching(text.rstrip("/"), names, where=f"in {outputs}"))
     if not run.config.is_file():
-        raise RunError(
-            f"{run.run_id} is damaged: {run.config} is missing; the run's command, given again, makes it again"
-        )
+        raise RunError(f"{run.run_id} is damaged: {run.config} is missing; re-run the run's command to restore it")
     return run
 
 
@@ -168,27 +166,27 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("config.yaml", "manifest.json", "DONE"))
 
 
-def check_sweep(outputs: Path, name: str, known: Collection[str]) -> None:
-    """Raise an error if there is no sweep of that name, or its file cannot be read."""
-    if name not in known and (outputs / "sweeps" / f"{name}.json").is_file():
-        raise RunError(f"what was noted of the sweep {name} cannot be read; give the command that started it again")
-    check_known("sweep", name, known, str(outputs))
+def check_sweep(outputs: Path, name: str, available: Collection[str]) -> None:
+    """Raise an error if the sweep is unknown or its file is unreadable."""
+    if name not in available and (outputs / "sweeps" / f"{name}.json").is_file():
+        raise RunError(f"the file of sweep '{name}' is unreadable; re-run the command that started the sweep")
+    check_known("sweep", name, available, str(outputs))
 
 
 def chosen_sweeps(outputs: Path, name: str | None, warn: Unreadable) -> list[dict[str, Any]]:
     """Return the sweep of a name, all sweeps for ``all``, and the most recent one for None."""
     from xclrun.store.records import sweeps
 
-    known = {sweep["name"]: sweep for sweep in sweeps(outputs, warn)}
-    if not known and warn.named:
-        raise RunError("no sweep is readable; re-run the command that started one")
-    if not known:
+    by_name = {sweep["name"]: sweep for sweep in sweeps(outputs, warn)}
+    if not by_name and warn.named:
+        raise RunError("no sweep is readable; re-run the command of a sweep to restore its file")
+    if not by_name:
         raise UsageError(
-            f"--outputs {outputs}: no sweep was started here; start one (xclrun strategy=naive,er -m) or pass another "
-            "folder (--outputs DIR)"
+            f"--outputs {outputs}: contains no sweeps; start one (xclrun strategy=naive,er -m) or pass another folder "
+            "(--outputs DIR)"
         )
     if name == "all":
-        return list(known.values())
+        return list(by_name.values())
     if name is not None:
-        check_sweep(outputs, name, known)
-    return [known[name or list(known)[-1]]]
+        check_sweep(outputs, name, by_name)
+    return [by_name[name or list(by_name)[-1]]]

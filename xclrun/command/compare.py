@@ -23,8 +23,9 @@ def main(arguments: Sequence[str]) -> int:
     """Print the differences between two runs; return the exit code."""
     parser = outputs_parser(
         "compare",
-        "The settings in which two runs differ, their scores side by side, and a paired bootstrap test of their final "
-        "scores over the same test sentences (it says nothing of other seeds: `xclrun report` compares strategies).",
+        "Show the settings in which two runs differ, their scores side by side, and a paired bootstrap test of their "
+        "final scores over the same test sentences. The test does not account for variation between seeds; "
+        "`xclrun report` compares strategies over several seeds.",
     )
     for name in ("A", "B"):
         parser.add_argument(name.lower(), metavar=name, help=RUN_HELP)
@@ -48,7 +49,7 @@ def differences(directories: Sequence[RunDirectory]) -> dict[str, Any]:
         "runs": [run.run_id for run in runs],
         "languages": list(dict.fromkeys(language for run in runs for language in run.languages)),
         "settings": {key: values for key, values in pairs.items() if values[0] != values[1]},
-        "measures": {m: {one.name: [of[m].get(one.name) for of in measures] for one in headlines()} for m in metrics},
+        "measures": {m: {h.name: [values[m].get(h.name) for values in measures] for h in headlines()} for m in metrics},
         "final": {m: {k: [_final(run, m, k) for run in runs] for k in shared} for m in metrics},
         "scoring": {m: [scoring(run, m) for run in runs] for m in metrics},
         "tests": tests(directories, runs, metrics),
@@ -90,11 +91,11 @@ def tests(
     results: dict[str, dict[str, Any] | str] = {}
     for metric in (metric for metric in METRICS if metric.name in metrics):
         try:
-            one, other = (
+            first, second = (
                 {k: cell(predictions.sentences[k], metric, _final_hop(run, k)) for k in languages}
                 for run, predictions in zip(runs, read, strict=True)
             )
-            test = paired_difference(one, other)
+            test = paired_difference(first, second)
         except ValueError as error:
             results[metric.name] = f"not tested: {error}"
         else:
@@ -119,8 +120,8 @@ def render(facts: dict[str, Any]) -> str:
     """Return the differences for a person; scores in percent."""
     from xclrun.core.terminal import table
 
-    one, other = facts["runs"]
-    lines = [f"A  {one}", f"B  {other}", ""]
+    first, second = facts["runs"]
+    lines = [f"A  {first}", f"B  {second}", ""]
     if facts["settings"]:
         rows = [(key, *map(_plain, values)) for key, values in facts["settings"].items()]
         lines.append(table(("setting", "A", "B"), rows, text_columns=3))

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
     jobs = compose_command(args.overrides)
     if len(jobs) > 1:
-        raise UsageError("data audit: one dataset at a time; give one value for each key")
+        raise UsageError("data audit: one dataset at a time; set each key to a single value")
     config = jobs[0].config
     check(config)
     dataset = load_dataset(config.dataset, config.bucket, config.shots)

@@ -42,8 +42,8 @@ def main(arguments: Sequence[str]) -> int:
         singular = re.sub("ies$", "y", args.group).removesuffix("s")
         group = args.group if args.group in groups else singular
         if group not in groups:
-            known = [*groups, "strategy.expansion"]
-            raise UsageError(f"list: unknown group '{args.group}'; {did_you_mean(args.group, known)}")
+            available = [*groups, "strategy.expansion"]
+            raise UsageError(f"list: unknown group '{args.group}'; {did_you_mean(args.group, available)}")
         groups = {group: groups[group]}
     if args.json:
         print(json.dumps(groups, indent=1, ensure_ascii=False))

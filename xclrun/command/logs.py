@@ -16,8 +16,8 @@ def main(arguments: Sequence[str]) -> int:
         "logs", "Show the log of the latest Slurm job of a run, which covers all runs of the job's pack."
     )
     parser.add_argument("run", metavar="RUN", help="run ID, or a unique part of it")
-    parser.add_argument("--path", action="store_true", help="print where the log lies instead")
-    parser.add_argument("--follow", "-f", action="store_true", help="go on as the log grows, until the job has ended")
+    parser.add_argument("--path", action="store_true", help="print the path of the log instead")
+    parser.add_argument("--follow", "-f", action="store_true", help="print new lines until the job has ended")
     args = parser.parse_args(arguments)
     outputs = existing(args.outputs)
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.launch.cluster.slurm import states
 
     jobs = jobs_of_runs(outputs)
-    job = jobs[matching(args.run, jobs, where=f"that was given to a cluster in {outputs}")]
+    job = jobs[matching(args.run, jobs, where=f"submitted to a cluster from {outputs}")]
     if args.path:
         print(job.log)
         return 0
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     if args.follow:
         read = _show(job.log, read)
     if not read:
-        print(f"# nothing yet: {states([job.id])[job.id]}", file=sys.stderr)
+        print(f"# empty so far: {states([job.id])[job.id]}", file=sys.stderr)
     return 0
 
 

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     for run, variants in zip(runs, merges, strict=True):
         check_weights(run)
         if len(variants) > 1 and args.select_on is None:
-            parser.error("--coefficient: several values need --select-on dev, so that no test score is used to choose")
+            parser.error("--coefficient: several values need --select-on dev, as test scores must not select a value")
     for run, variants in zip(runs, merges, strict=True):
         chosen, scores = select(variants) if args.select_on else (variants[0], {})
         for settings, score in scores.items():

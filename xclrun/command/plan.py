@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     jobs, launcher = command_jobs(args.overrides)
     if isinstance(jobs, Space):
         if args.missing:
-            raise UsageError(f"--missing: not of a search ({SWEEPER}), which knows its trials one by one")
+            raise UsageError(f"--missing: not available for a search ({SWEEPER}), whose later trials are unknown")
         from xclrun.launch.search import plan_search, search_forecast
 
         width = args.width if args.budget else None
@@ -49,13 +49,13 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     runs = plan_jobs(job.config for job in jobs)
     if args.missing:
-        commands = [(what, _command(args.overrides, lacking, what)) for what, lacking in missing(runs)]
+        commands = [(measure, _command(args.overrides, lacking, measure)) for measure, lacking in missing(runs)]
         if args.json:
-            print(json.dumps([{"gives": what, "command": command} for what, command in commands], indent=1))
+            print(json.dumps([{"gives": measure, "command": command} for measure, command in commands], indent=1))
         elif not commands:
             print("Nothing is missing.")
         else:
-            print("\n".join(f"{what}:\n  {command}" for what, command in commands))
+            print("\n".join(f"{measure}:\n  {command}" for measure, command in commands))
         return 0
     if isinstance(make_launcher(launcher), Local):
         check_memory([run for run in runs if not run.directory.finished])
@@ -71,9 +71,9 @@ def plan_runs(overrides: Sequence[str]) -> list[Run]:
     return plan_jobs(job.config for job in compose_command(overrides))
 
 
-def _command(overrides: Sequence[str], runs: Sequence[Run], what: str) -> str:
+def _command(overrides: Sequence[str], runs: Sequence[Run], measure: str) -> str:
     """Build the command that produces the missing runs."""
-    if what != "T":
+    if measure != "T":
         return shlex.join(["xclrun", *overrides, "-m"])
     orders = (f"[{','.join(run.stream.languages)}]" for run in runs)
     seeds = (run.config.seed for run in runs)

@@ -20,7 +20,7 @@ from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import check_name, slug
 from xclrun.core.plugins import typed_command
 from xclrun.core.task import BY_NAME
-from xclrun.core.terminal import columns, note
+from xclrun.core.terminal import columns, many, note
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 if TYPE_CHECKING:
@@ -38,25 +38,23 @@ def main(arguments: Sequence[str]) -> int:
     """Write and print a report; return the exit code."""
     args = _options(arguments)
     outputs, unreadable = args.outputs, Unreadable()
-    from xclrun.analysis.filters import parse_filters
-    from xclrun.report import Options, write_report
     from xclrun.report.embed import embed, places
     from xclrun.report.fewshot.read import read_few_shot
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
+    from xclrun.report.section import Options, Sources
     from xclrun.report.style import more_formats
+    from xclrun.report.write import write_report
     from xclrun.store.records import read_gradients, read_predictions, sweeps
 
-    known = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
+    all_sweeps = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
     if args.sweep:
-        check_sweep(outputs, args.sweep, known)
-    filters = parse_filters(args.filter)
+        check_sweep(outputs, args.sweep, all_sweeps)
     with _excluded_from_collection():
-        pool, outside = _read_runs(outputs, args, known, unreadable)
-        mirror = _add_mirrored(pool, outputs, args, unreadable)
-    sweep = None if args.all else known[args.sweep] if args.sweep else _latest(known, pool)
-    searched = _search(sweep)
-    records, choice = _chosen(pool, sweep, filters, bool(args.sweep), args.select_on or searched, bool(outside))
+        pool, other_runs = _read_runs(args, all_sweeps, unreadable)
+        mirror = _add_mirrored(pool, args, unreadable)
+    sweep = None if args.all else all_sweeps[args.sweep] if args.sweep else _latest(all_sweeps, pool)
+    records, choice = _chosen(args, sweep, pool, bool(other_runs))
     if mirror is not None and args.slot_f1 is None:
         _catch_up(mirror, records, pool, unreadable)
     sweep_name = "" if sweep is None else sweep["name"]
@@ -64,31 +62,29 @@ def main(arguments: Sequence[str]) -> int:
     if args.into is not None:
         # Check the page before the long work.
         places(args.into, name)
-    report = write_report(
-        records,
-        outputs / "reports" / name,
-        name,
-        commands=[typed_command(), *([] if sweep is None else [sweep["command"]])],
-        predictions=lambda: _predictions(outputs, records, unreadable),
+    options = Options(
+        unpaired=args.unpaired,
+        interval=args.interval,
+        full=args.full,
+        table=table_of(sweep_name),
+        few_shot_table=sweep_table(sweep_name),
+        baseline=args.baseline,
+        formats=args.formats,
+        choice=choice,
+        primary=args.primary,
+        command=typed_command(),
+    )
+    sources = Sources(
         pool=pool,
-        options=Options(
-            unpaired=args.unpaired,
-            interval=args.interval,
-            full=args.full,
-            table=table_of(sweep_name),
-            few_shot_table=sweep_table(sweep_name),
-            baseline=args.baseline,
-            formats=args.formats,
-            choice=choice,
-            primary=args.primary,
-            command=typed_command(),
-        ),
-        few_shot_data=read_few_shot(outputs, records, _dataset),
-        commands_of_runs=_commands(known.values(), choice),
+        other_runs=other_runs,
+        predictions=lambda: _predictions(outputs, records, unreadable),
         gradients=lambda: read_gradients(outputs, records, unreadable),
-        other_runs=outside,
+        few_shot=read_few_shot(outputs, records, _dataset),
+        commands=_commands(all_sweeps.values(), choice),
         excluded=_left_out(outputs, sweep, records, pool),
     )
+    commands = [typed_command(), *([] if sweep is None else [sweep["command"]])]
+    report = write_report(records, outputs / "reports" / name, name, commands, options, sources)
     if mirror is not None:
         try:
             mirror.send_report(name, report.directory, report.to_json())
@@ -101,59 +97,59 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(report.to_json(), indent=1))
         return unreadable.code
     if sweep is not None and not args.sweep:
-        others = f" of {len(known)}; `xclrun report NAME` is of another, --all of everything"
-        print(f"The last sweep{others if len(known) > 1 else ''}:\n{sweep_name}: {sweep['command']}\n")
+        hint = f" of {len(all_sweeps)}; choose another with `xclrun report NAME`, or all with --all"
+        print(f"The last sweep{hint if len(all_sweeps) > 1 else ''}:\n{sweep_name}: {sweep['command']}\n")
     print(report.render(min(100, columns(sys.stdout))))
     numbers = " and ".join(map(str, report.numbers))
     print(f"\nOpen {report.index}: tables, tests and figures.\nThe numbers are in {numbers}.")
     if more := more_formats(args.formats):
         print(more)
     if filled:
-        print(f"{args.into}: {filled} place{'s' if filled > 1 else ''} filled.")
+        print(f"{args.into}: {many(filled, 'place')} filled.")
     return unreadable.code
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse and check the options; a `UsageError` also where nothing has run yet."""
+    """Parse and check the options; raise a `UsageError` if no run has finished yet."""
     parser = outputs_parser("report", "Tables and figures over the finished runs of a sweep, or over all.")
     parser.add_argument("sweep", nargs="?", help="name of a sweep (default: the most recent sweep)")
-    parser.add_argument("--all", action="store_true", help="report all runs, of whatever sweep")
+    parser.add_argument("--all", action="store_true", help="report the runs of all sweeps")
     parser.add_argument(
         "--filter",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="only runs with this value, or one of several with commas, as in trainer.epochs=5 or strategy=naive,er; "
-        "may be given several times",
+        help="only runs with this value or one of these values, as in trainer.epochs=5 or strategy=naive,er; "
+        "repeatable",
     )
     parser.add_argument(
         "--select-on",
         nargs=2,
         metavar=("dev", "KEYS"),
-        help="choose each strategy's settings of these keys, as in trainer.lr,strategy.weight, by dev scores, and "
-        "report only the test scores of the chosen ones; dev: FP on dev where evaluate.every_… measured it, else "
-        "dev_learnt, right after each language's own hop; by name also dev_fp, dev_f, … (docs/reports.md)",
+        help="for each strategy, select the values of these keys (as in trainer.lr,strategy.weight) by dev scores, "
+        "and report only the test scores of the selected values; dev: FP on dev if evaluate.every_… measured it, "
+        "else dev_learnt, the dev score right after each language's hop; others: dev_fp, dev_f, … (docs/reports.md)",
     )
     parser.add_argument("--name", help="folder under <outputs>/reports (default: the sweep's name, or all)")
     parser.add_argument(
         "--baseline",
         metavar="LABEL",
-        help="strategy that significance marks compare with, as tables name it (default: naive, else the first tested)",
+        help="strategy that the others are tested against, as named in tables (default: naive, else the first tested)",
     )
     parser.add_argument(
         "--primary",
         type=_primary,
         default="F,FP",
         metavar="MEASURES",
-        help="measures on which each strategy is compared with the baseline: significance marks and “What was found” "
-        "are corrected over these comparisons (default: %(default)s)",
+        help="measures on which each strategy is compared with the baseline; p-values are corrected for the number of "
+        "these comparisons (default: %(default)s)",
     )
     parser.add_argument(
         "--into",
         type=Path,
         metavar="PAGE",
-        help="also put tables and figures into a Markdown page, where comments such as "
-        "<!-- report: NAME/tables/FILE.md --> ask for them (docs/reports.md)",
+        help="also insert tables and figures into a Markdown page, at comments such as "
+        "<!-- report: NAME/tables/FILE.md --> (docs/reports.md)",
     )
     parser.add_json("print facts as JSON instead of tables")
     parser.add_argument(
@@ -161,19 +157,19 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         dest="source",
         choices=("mlflow", "runs"),
         default="mlflow",
-        help="where runs are read: MLflow, which also has those of other machines, or only the run directories; "
-        "scores of local runs always come from their checked prediction files (default: %(default)s)",
+        help="source of the runs: MLflow, which also has runs of other machines, or only the run directories; "
+        "scores of local runs always come from their verified prediction files (default: %(default)s)",
     )
     parser.add_argument("--from-runs", dest="source", action="store_const", const="runs", help="as --from runs")
     parser.add_argument(
         "--slot-f1",
         choices=("span_micro", "tag_macro"),
-        help="how span F1 is computed from stored predictions (default: as each run's evaluate.slot_f1)",
+        help="definition of span F1, computed from the stored predictions (default: each run's evaluate.slot_f1)",
     )
     parser.add_argument(
         "--unpaired",
         action="store_true",
-        help="average all runs of each strategy, not only the orders and seeds that all strategies have finished",
+        help="average all runs of each strategy, including orders and seeds that other strategies lack",
     )
     parser.add_argument(
         "--interval",
@@ -195,13 +191,16 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     existing(args.outputs)
     check_uri("--uri", args.uri)
+    from xclrun.analysis.filters import parse_filters
+
+    args.filters = parse_filters(args.filter)
     written = ("mlflow.db", "sweeps/*.json", "runs/*/manifest.json")
     if args.uri is None and not any(any(args.outputs.glob(name)) for name in written):
         raise UsageError(
-            f"no finished runs; make some first, for example: xclrun strategy=naive,er -m ({args.outputs} holds none)"
+            f"no finished runs in {args.outputs}; create some first, for example: xclrun strategy=naive,er -m"
         )
     if args.all and args.sweep:
-        raise UsageError(f"report {args.sweep} --all: give the name of a sweep, or --all")
+        raise UsageError(f"report {args.sweep} --all: choose one of the two")
     if args.name is not None:
         check_name("--name", args.name)
         if not re.fullmatch(r"[\w.-]+", args.name):
@@ -213,9 +212,9 @@ def _primary(text: str) -> tuple[str, ...]:
     """Parse ``--primary``."""
     from xclrun.analysis.measures import headlines
 
-    names, known = [name.strip() for name in text.split(",")], [measure.name for measure in headlines()]
-    if unknown := next((name for name in names if name not in known), None):
-        raise UsageError(f"--primary {text}: unknown measure '{unknown}'; {did_you_mean(unknown, known)}")
+    names, available = [name.strip() for name in text.split(",")], [measure.name for measure in headlines()]
+    if unknown := next((name for name in names if name not in available), None):
+        raise UsageError(f"--primary {text}: unknown measure '{unknown}'; {did_you_mean(unknown, available)}")
     return tuple(dict.fromkeys(names))
 
 
@@ -225,7 +224,7 @@ def _formats(text: str) -> tuple[str, ...]:
 
     names = [name for name in (part.strip().lower() for part in text.split(",")) if name not in ("", "svg")]
     if unknown := next((name for name in names if name not in FURTHER), None):
-        raise UsageError(f"--formats {text}: '{unknown}' is none; {did_you_mean(unknown, ('svg', *FURTHER))}")
+        raise UsageError(f"--formats {text}: unknown format '{unknown}'; {did_you_mean(unknown, ('svg', *FURTHER))}")
     return tuple(dict.fromkeys(names))
 
 
@@ -237,7 +236,7 @@ def _name(args: argparse.Namespace, sweep: str) -> str:
 
 
 def _read_runs(
-    outputs: Path, args: argparse.Namespace, known: Mapping[str, Sweep], warn: Unreadable
+    args: argparse.Namespace, all_sweeps: dict[str, Sweep], warn: Unreadable
 ) -> tuple[list[RunRecord], list[FinishedRun]]:
     """Read the runs that the report needs; return their records, and the index entries of all other finished runs.
 
@@ -246,28 +245,28 @@ def _read_runs(
     from xclrun.store.finished import with_references
     from xclrun.store.records import read_records
 
-    name = args.sweep or next(iter(list(known)[::-1]), None)
+    outputs, name = args.outputs, args.sweep or next(reversed(all_sweeps), None)
     # With another --slot-f1, runs have other settings than their index entries.
     if name is not None and not args.all and args.slot_f1 is None:
-        records = read_records(outputs, warn, only=known[name]["runs"])
+        records = read_records(outputs, warn, only=all_sweeps[name]["runs"])
         if args.sweep or _without_references(records):
             references, outside = with_references(outputs, records, warn)
             return [*records, *references], outside
     return read_records(outputs, warn, args.slot_f1), []
 
 
-def _add_mirrored(records: list[RunRecord], outputs: Path, args: argparse.Namespace, warn: Unreadable) -> Mirror | None:
+def _add_mirrored(records: list[RunRecord], args: argparse.Namespace, warn: Unreadable) -> Mirror | None:
     """Append the runs that only MLflow has; return the mirror, or None if it is not used or cannot be reached."""
     tracking = [record.config.get("tracking", {}) for record in records]
-    asked = any(config.get("enabled", True) and config.get("to", "mlflow") == "mlflow" for config in tracking)
+    wanted_by_runs = any(config.get("enabled", True) and config.get("to", "mlflow") == "mlflow" for config in tracking)
     # A report creates no mirror for runs that were not asked to have one.
-    exists = args.uri is not None or (outputs / "mlflow.db").exists() or asked
+    exists = args.uri is not None or (args.outputs / "mlflow.db").exists() or wanted_by_runs
     if args.source == "runs" or not exists:
         return None
     from xclrun.tracking.mirror import Mirror
 
     try:
-        mirror = Mirror(outputs, TrackingConfig(uri=args.uri, experiment=args.experiment))
+        mirror = Mirror(args.outputs, TrackingConfig(uri=args.uri, experiment=args.experiment))
         elsewhere = mirror.records_elsewhere(warn)
     except RunError as error:
         note(f"{error}; reading the run directories instead")
@@ -277,53 +276,49 @@ def _add_mirrored(records: list[RunRecord], outputs: Path, args: argparse.Namesp
         if args.slot_f1 in (None, way) or not any(BY_NAME[metric].span_f1 for metric in record.scores):
             records.append(record)
         else:
-            warn(f"{record.run_id} is scored by slot_f1={way} in MLflow, and its predictions are not here; left out")
+            warn(f"{record.run_id}: skipped; MLflow has its scores for slot_f1={way} only, without predictions")
     return mirror
 
 
 def _run_ids(sweep: Sweep) -> list[str]:
-    """Return the runs of a sweep; of a search, only those of settings that could be run."""
+    """Return the runs of a sweep; of a search, only the runs of the settings that have a dev score."""
     run_ids: list[str] = sweep.get("search", sweep)["runs"]
     return run_ids
 
 
 def _chosen(
-    pool: Sequence[RunRecord],
-    sweep: Sweep | None,
-    filters: dict[str, set[str]],
-    named: bool,
-    select_on: Sequence[str] | None = None,
-    more: bool = False,
+    args: argparse.Namespace, sweep: Sweep | None, pool: Sequence[RunRecord], more: bool
 ) -> tuple[list[RunRecord], Choice | None]:
     """Return the records to report, including the reference runs for transfer, and the choice of settings on dev.
 
     Args:
         sweep: None: all runs.
-        named: whether the user named the sweep.
-        select_on: objective and keys of the choice.
-        more: whether there are finished runs that were not read.
+        more: whether some finished runs were not read.
     """
     from xclrun.analysis.filters import filtered
     from xclrun.analysis.reference import References
     from xclrun.report.caveats import unfinished
 
-    run_ids = None if sweep is None else set(_run_ids(sweep))
-    records = filtered([record for record in pool if run_ids is None or record.run_id in run_ids], filters)
+    # First: the report of a running search is refused.
+    searched = _search(sweep)
+    select_on = args.select_on or searched
+    run_ids = [record.run_id for record in pool] if sweep is None else _run_ids(sweep)
+    chosen = set(run_ids)
+    records = filtered([record for record in pool if record.run_id in chosen], args.filters)
     finished = any(record.finished for record in records)
     if sweep is not None and not finished:
-        what = f"no finished runs in {'' if named else 'the last sweep, '}{sweep['name']}{unfinished(records)}"
+        where = f"{'' if args.sweep else 'the last sweep, '}{sweep['name']}{unfinished(records)}"
         if more or any(record.finished for record in pool):
             raise UsageError(
-                f"{what}; `xclrun report NAME` is of another (`xclrun status all` names them), --all of everything"
+                f"no finished runs in {where}; report another sweep with `xclrun report NAME` (`xclrun status all` "
+                "lists them), or all runs with --all"
             )
-        raise UsageError(f"{what}; re-run its command to resume: {sweep['command']}")
+        raise UsageError(f"no finished runs in {where}; re-run its command to resume: {sweep['command']}")
     choice = None
     if select_on is not None and finished:
-        begun = {record.run_id for record in pool}
-        absent = [] if sweep is None else [run_id for run_id in _run_ids(sweep) if run_id not in begun]
-        choice = _choice(records, absent, *select_on)
+        choice = _choice(records, sorted(chosen - {record.run_id for record in pool}), *select_on)
         records = choice.runs
-    if sweep is not None or filters or choice:
+    if sweep is not None or args.filters or choice:
         records += References(pool).needed_by(records)
     return records, choice
 
@@ -331,22 +326,21 @@ def _chosen(
 def _left_out(
     outputs: Path, sweep: Sweep | None, records: Sequence[RunRecord], pool: Sequence[RunRecord]
 ) -> dict[str, tuple[str, str]]:
-    """Return run ID → state and reason of the runs of a report that do not count.
+    """Return run ID → state and reason of the runs of a report that cannot be used.
 
     Args:
         sweep: None: all runs.
         records: of the report.
-        pool: all records that were read; those not in ``records`` were not asked for.
+        pool: all records that were read; those not in ``records`` were not selected.
     """
     from xclrun.launch.status import run_status
     from xclrun.store.records import run_directories
 
-    run_ids = {record.run_id for record in records}
-    counted = {record.run_id for record in records if record.finished}
-    counted |= {record.run_id for record in pool if record.run_id not in run_ids}
-    every = [one.run_id for one in run_directories(outputs)] if sweep is None else _run_ids(sweep)
+    reported = {record.run_id for record in records}
+    usable = {record.run_id for record in pool if record.finished or record.run_id not in reported}
+    every = [directory.run_id for directory in run_directories(outputs)] if sweep is None else _run_ids(sweep)
     reasons = {}
-    for run_id in dict.fromkeys(run_id for run_id in every if run_id not in counted):
+    for run_id in dict.fromkeys(run_id for run_id in every if run_id not in usable):
         directory = RunDirectory(outputs / "runs" / run_id)
         status = run_status(directory)
         reasons[run_id] = status.state, status.detail
@@ -369,7 +363,7 @@ def _search(sweep: Sweep | None) -> list[str] | None:
     return [search["objective"], ",".join(search["keys"])]
 
 
-def _choice(records: Sequence[RunRecord], absent: Sequence[str], what: str, keys: str) -> Choice:
+def _choice(records: Sequence[RunRecord], absent: Sequence[str], objective: str, keys: str) -> Choice:
     """Choose settings on dev.
 
     Args:
@@ -379,21 +373,21 @@ def _choice(records: Sequence[RunRecord], absent: Sequence[str], what: str, keys
 
     names = [key for part in keys.split(",") if (key := part.strip())]
     if not names:
-        raise UsageError(f"--select-on {what} '{keys}': needs keys of the config, as in trainer.lr,strategy.weight")
+        raise UsageError(f"--select-on {objective} '{keys}': needs config keys, as in trainer.lr,strategy.weight")
     if absent:
-        count = f"{len(absent)} of the sweep's runs {'has' if len(absent) == 1 else 'have'}"
+        count = f"{len(absent)} of the sweep's runs {'is' if len(absent) == 1 else 'are'}"
         raise UsageError(
-            f"--select-on {what} {keys}: {count} not begun, or cannot be read ({absent[0]}); settings are compared "
-            "when all runs have finished; re-run the sweep's command"
+            f"--select-on {objective} {keys}: {count} missing or unreadable ({absent[0]}), but all runs must have "
+            "finished; re-run the sweep's command to resume"
         )
-    return choose(records, names, what)
+    return choose(records, names, objective)
 
 
-def _commands(known: Iterable[Sweep], choice: Choice | None) -> dict[str, str]:
+def _commands(all_sweeps: Iterable[Sweep], choice: Choice | None) -> dict[str, str]:
     """Return run ID → the command that made it; for chosen settings, a command that makes only these."""
     from xclrun.analysis.reference import command_of_setting
 
-    commands = {run_id: sweep["command"] for sweep in known for run_id in sweep["runs"]}
+    commands = {run_id: sweep["command"] for sweep in all_sweeps for run_id in sweep["runs"]}
     for tuned in () if choice is None else choice.tuned:
         best = tuned.trials[0]
         for run in best.runs:
@@ -432,7 +426,7 @@ def _dataset(directory: RunDirectory) -> Dataset:
 
 @contextmanager
 def _excluded_from_collection() -> Iterator[None]:
-    """Exclude the objects made inside from garbage collection.
+    """Exclude the objects created inside from the collection of reference cycles.
 
     With a thousand runs, collection would otherwise take a fifth of a report's time.
     """
@@ -444,10 +438,10 @@ def _excluded_from_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _latest(known: Mapping[str, Sweep], pool: Sequence[RunRecord]) -> Sweep | None:
+def _latest(all_sweeps: dict[str, Sweep], pool: Sequence[RunRecord]) -> Sweep | None:
     """Return the most recent sweep, if possible one that has more than reference runs; None: no sweep is known."""
     compared = _without_references(pool)
-    latest = list(known.values())[::-1]
+    latest = list(all_sweeps.values())[::-1]
     return next((sweep for sweep in latest if compared & set(sweep["runs"])), next(iter(latest), None))
 
 

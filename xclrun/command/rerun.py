@@ -27,15 +27,15 @@ def main(arguments: Sequence[str]) -> int:
     outputs = directory.path.parents[1]
     if args.fresh is None:
         if directory.finished:
-            print(f"{directory.run_id}: finished (--fresh DIR does it anew)")
+            print(f"{directory.run_id}: finished (--fresh DIR repeats it)")
             return 0
         again = _run(directory, outputs, fresh=False)
         print(f"{again.run_id}: finished")
         return 0
     if args.fresh.resolve() == outputs.resolve():
-        raise UsageError(f"--fresh {args.fresh}: holds the run itself; name another folder")
+        raise UsageError(f"--fresh {args.fresh}: contains the run itself; pass another folder")
     if not directory.finished:
-        raise UsageError(f"{directory.run_id} is not finished, so there is nothing to compare with; rerun it first")
+        raise UsageError(f"{directory.run_id} is not finished; resume it with `xclrun rerun` before repeating it")
     again = _run(directory, args.fresh, fresh=True)
     differing = differing_results(directory, again)
     if not differing:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
-    """Do a run in this process; return its directory in ``outputs``."""
+    """Execute a run in this process; return its directory in ``outputs``."""
     from xclrun.launch.console import Console
     from xclrun.launch.local import Local
     from xclrun.launch.sweep import check_writable
@@ -71,11 +71,11 @@ def _run(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     return run.directory
 
 
-def environment(one: RunDirectory, other: RunDirectory) -> dict[str, tuple[str, str]]:
+def environment(first: RunDirectory, second: RunDirectory) -> dict[str, tuple[str, str]]:
     """Return the differences between the environments of two runs: name → (first, second)."""
     before, after = (
         {**m["environment"], "code": m["code_version"], "host": m["host"]}
-        for m in (one.read_manifest(), other.read_manifest())
+        for m in (first.read_manifest(), second.read_manifest())
     )
     names = (name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return {name: (str(before.get(name)), str(after.get(name))) for name in sorted(names)}

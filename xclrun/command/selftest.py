@@ -16,8 +16,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="xclrun selftest",
         description="Kill a small run of each strategy at random instants, resume it, and compare its predictions with "
-        "those of an undisturbed run. Takes about a minute, on a slow machine up to five. Exit code: 0 if all are "
-        "identical, 1 on any difference, 3 if some strategy could not be killed in time (inconclusive).",
+        "those of an uninterrupted run. Takes about a minute, on a slow machine up to five. Exit code: 0 if all are "
+        "identical, 1 if any differ, 3 if a strategy could not be killed in time (inconclusive).",
     )
     parser.add_argument(
         "strategies",
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
         rows.append((o.strategy, str(o.kills), f"{o.seconds:.1f}", verdict or f"DIFFER: {', '.join(o.differing)}"))
     print(table(("strategy", "kills", "seconds", "predictions"), rows, wrapped=True))
     if untested:
-        print(f"Inconclusive: no time to kill a run of {', '.join(untested)}; give them alone: xclrun selftest …")
+        names = " ".join(untested)
+        print(f"Inconclusive: no time to kill {', '.join(untested)}; test them alone: xclrun selftest {names}")
     if not all(o.equal for o in outcomes):
         return 1
     return INCONCLUSIVE if untested else 0

@@ -43,10 +43,10 @@ def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, fl
     if not directory.manifest.is_file():
         [status] = sweep_status(outputs, [directory.run_id])
         if status.state == "missing":
-            raise RunError(f"{directory.run_id} has not begun; `xclrun rerun {directory.run_id}` does it")
+            raise RunError(f"{directory.run_id} has not started; start it with `xclrun rerun {directory.run_id}`")
+        detail = f" ({status.detail})" if status.detail else ""
         raise RunError(
-            f"{directory.run_id} is {status.state}, and has no manifest, which says what to show; it has "
-            f"{', '.join(_files(directory))}{f' ({status.detail})' if status.detail else ''}"
+            f"{directory.run_id} is {status.state}{detail}, without a manifest; it has {', '.join(_files(directory))}"
         )
     try:
         run = record(directory)

@@ -33,13 +33,15 @@ def main(arguments: Sequence[str]) -> int:
 
     def show() -> bool:
         """Print the sweeps; return whether a run is running or waiting."""
-        found = [(s["name"], s["command"], sweep_status(args.outputs, s["runs"], unreadable)) for s in sweeps]
+        states = [(s["name"], s["command"], sweep_status(args.outputs, s["runs"], unreadable)) for s in sweeps]
         if args.json:
-            facts = [{"sweep": n, "command": command, "runs": [*map(asdict, of)]} for n, command, of in found]
+            facts = [
+                {"sweep": name, "command": command, "runs": [*map(asdict, each)]} for name, command, each in states
+            ]
             print(json.dumps(facts, indent=1))
         else:
-            print(before + "\n".join(render(*sweep) for sweep in found), flush=True)
-        runs[:] = [run for *_, of in found for run in of]
+            print(before + "\n".join(render(*sweep) for sweep in states), flush=True)
+        runs[:] = [run for *_, each in states for run in each]
         return any(run.busy for run in runs)
 
     repeated(show, args.watch)

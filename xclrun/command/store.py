@@ -21,15 +21,15 @@ def main(arguments: Sequence[str]) -> int:
     """List, remove or verify stored artifacts; return the exit code."""
     parser = outputs_parser(
         "store",
-        "Manage the store of trained hops. Run directories, from which reports are made, are never changed.",
+        "Manage the store of trained hops. Run directories, which reports read, are never changed.",
     )
     parser.add_argument(
         "action",
         choices=("ls", "gc", "verify"),
-        help="list; remove what is not needed; verify all checksums",
+        help="list; remove unneeded entries; verify all checksums",
     )
     parser.add_argument(
-        "--weights", action="store_true", help="gc: also trained weights and states that only finished runs use"
+        "--weights", action="store_true", help="gc: also remove weights and states that only finished runs use"
     )
     parser.add_argument("--dry-run", action="store_true", help="gc: print what would be removed")
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of the store (default: <outputs>/store)")

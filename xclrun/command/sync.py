@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     """Send runs; return the exit code."""
     parser = outputs_parser(
         "sync",
-        "Send new and changed runs to MLflow, or to another tracker. Sending twice changes nothing.",
+        "Send new and changed runs to MLflow, or to another tracker. Unchanged runs are not sent again.",
     )
     parser.add_argument(
         "--to", default="mlflow", metavar="TRACKER", help=f"{', '.join(TRACKERS)} (default: %(default)s)"
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--rebuild",
         action="store_true",
-        help="send all runs again; an mlflow.db that is damaged, or of another version of MLflow, is moved aside",
+        help="send all runs again; an mlflow.db that is damaged or from another version of MLflow is renamed first",
     )
     parser.add_watch("send again", 60.0)
     parser.add_tracking()
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     check_tracker("--to", args.to)
     check_uri("--uri", args.uri)
     if args.uri is not None and args.to != "mlflow":
-        raise UsageError(f"--uri {args.uri}: is MLflow's; not of --to {args.to}")
+        raise UsageError(f"--uri {args.uri}: belongs to MLflow; omit it with --to {args.to}")
     from xclrun.tracking.mirror import UnusableDatabase
     from xclrun.tracking.trackers import tracker
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     unreadable = Unreadable()
 
     def send() -> bool:
-        # Checked before sending, so that runs that end meanwhile are sent in the next round.
+        # Before sending: runs that end meanwhile are sent in the next round.
         going = args.watch is not None and _going(outputs, unreadable)
         try:
             mirror = tracker(outputs, tracking)
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     except UnusableDatabase as error:
         if not args.rebuild:
             raise
-        note(f"{error.path} is moved to {error.move_aside()}")
+        note(f"{error.path} is renamed to {error.move_aside()}")
         # In a new process, since MLflow keeps its connections to the old file in this one.
         command = [sys.executable, "-m", "xclrun", *flags(), "sync", *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"--port {args.port}: a number from 1 to 65535")
     outputs = existing(args.outputs)
     if not (outputs / "mlflow.db").is_file():
-        raise UsageError(f"--outputs {outputs}: holds no mlflow.db yet; run something first, or `xclrun sync`")
+        raise UsageError(f"--outputs {outputs}: contains no mlflow.db; create it with `xclrun sync`, or start a run")
     _check_free(args.host, args.port)
     from xclrun.tracking.mirror import saved_views, tracking_uri
 
@@ -66,4 +66,4 @@ def _check_free(host: str, port: int) -> None:
             probe.bind(place)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"--host {host} --port {port}: cannot listen there ({why}); give another one") from None
+        raise UsageError(f"--host {host} --port {port}: cannot listen ({why}); choose another port") from None

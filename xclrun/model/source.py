@@ -118,11 +118,6 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     return _folder_identity(folder)
 
 
-def shape_identity(model: ModelConfig) -> str:
-    """Return a hash of the config.json of a local folder; empty for other sources."""
-    return "" if model.path is None else sha256(locate(model) / "config.json")
-
-
 # The first tokens of a learned vocabulary.
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # (identity of training splits, `pairs`) → their characters.

@@ -1,13 +1,23 @@
-"""Base class of the sections of a report, and the options of a report."""
+"""Base class of the sections of a report, and the options and sources of a report."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from xclrun.analysis.tuning import Choice
 from xclrun.report.part import Block, make_block, parts_of
 from xclrun.report.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from xclrun.analysis.base_scores import Predictions
+    from xclrun.analysis.finished import FinishedRun
+    from xclrun.analysis.record import RunRecord
+    from xclrun.report.fewshot.data import FewShotData
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,29 @@ class Options:
     choice: Choice | None = None
     primary: tuple[str, ...] = ("F", "FP")
     command: str = ""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Data that a report reads in addition to its records. Callables are called when the data are first needed.
+
+    Attributes:
+        pool: all runs in these outputs, for counting tuning trials; None: the records of the report.
+        other_runs: further finished runs, for counting tuning trials.
+        predictions: returns run ID → predictions, for the bootstrap and confusion matrices.
+        gradients: returns ``overlap`` and ``class_gradients`` → run ID → recorded values.
+        few_shot: data of the few-shot runs.
+        commands: run ID → the command line that started it, to suggest commands for missing runs.
+        excluded: run ID → state (``damaged``, ``lost``, …) and reason, of runs that cannot be used.
+    """
+
+    pool: Sequence[RunRecord] | None = None
+    other_runs: Sequence[FinishedRun] = ()
+    predictions: Callable[[], Mapping[str, Predictions]] = dict
+    gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] = dict
+    few_shot: FewShotData | None = None
+    commands: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class Section:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import Comparison, summarise
 from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.bootstrap import SENTENCES
-from xclrun.analysis.finished import FinishedRun, finished_run, tuning_trials
+from xclrun.analysis.finished import finished_run, tuning_trials
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
@@ -17,7 +17,7 @@ from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.caveats import comparison_caveats
 from xclrun.report.conclusions import conclusions
 from xclrun.report.inference import Inference
-from xclrun.report.section import Options, Section
+from xclrun.report.section import Options, Section, Sources
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Table
 
@@ -36,26 +36,12 @@ class ReportData:
 
     Args:
         records: the runs to compare.
-        pool: all runs in these outputs, for counting tuning trials; None: ``records``.
-        predictions: returns run ID → predictions, for the bootstrap and confusion matrices.
-        commands: run ID → the command line that started it, to suggest commands for missing runs.
-        gradients: returns ``overlap`` and ``class_gradients`` → run ID → recorded values.
-        other_runs: further finished runs, for counting tuning trials.
     """
 
     def __init__(
-        self,
-        records: Sequence[RunRecord],
-        options: Options | None = None,
-        pool: Sequence[RunRecord] | None = None,
-        predictions: Callable[[], Mapping[str, Predictions]] | None = None,
-        commands: Mapping[str, str] | None = None,
-        gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
-        other_runs: Sequence[FinishedRun] = (),
+        self, records: Sequence[RunRecord], options: Options | None = None, sources: Sources | None = None
     ) -> None:
-        self.records, self.options, self.commands = records, options or Options(), commands or {}
-        self._pool, self._other_runs = records if pool is None else pool, other_runs
-        self._read_predictions, self._read_gradients = predictions, gradients
+        self.records, self.options, self.sources = records, options or Options(), sources or Sources()
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -67,16 +53,16 @@ class ReportData:
 
     @cached_property
     def predictions(self) -> Mapping[str, Predictions]:
-        return {} if self._read_predictions is None else self._read_predictions()
+        return self.sources.predictions()
 
     @cached_property
     def gradients(self) -> Mapping[str, Mapping[str, pd.DataFrame]]:
-        return {} if self._read_gradients is None else self._read_gradients()
+        return self.sources.gradients()
 
     @cached_property
     def trials(self) -> dict[tuple[str, str, str], int]:
-        finished = (finished_run(run) for run in self._pool if run.status == "finished")
-        return tuning_trials([*finished, *self._other_runs])
+        pool = self.records if self.sources.pool is None else self.sources.pool
+        return tuning_trials([*(finished_run(run) for run in pool if run.finished), *self.sources.other_runs])
 
 
 class StrategySection(Section):
@@ -142,7 +128,7 @@ class StrategySection(Section):
     @property
     def caveats(self) -> list[str]:
         unpaired = [UNPAIRED] if self.options.unpaired else []
-        caveats = comparison_caveats(self.comparison, self.shared.commands, self.options.command)
+        caveats = comparison_caveats(self.comparison, self.shared.sources.commands, self.options.command)
         return [*caveats, *self._bootstrap[1], *self.inference.baseline_notes(), *unpaired, *super().caveats]
 
     @property

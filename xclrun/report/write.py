@@ -13,8 +13,8 @@ import itertools
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -23,7 +23,6 @@ import xclrun
 from xclrun.analysis.aggregate import Comparison, comparisons
 from xclrun.analysis.fewshot.scores import called, few_shot_scores, is_few_shot
 from xclrun.analysis.fewshot.scores import labels as labels_of
-from xclrun.analysis.finished import FinishedRun
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.tuning import Choice
 from xclrun.core.errors import UsageError, did_you_mean
@@ -31,11 +30,11 @@ from xclrun.core.names import code, link, markdown, slug
 from xclrun.report import parts as parts
 from xclrun.report.caveats import report_caveats, unfinished
 from xclrun.report.codelength import codelength_sections
-from xclrun.report.fewshot import FewShotData, few_shot_sections
+from xclrun.report.fewshot import few_shot_sections
 from xclrun.report.latex import latex
 from xclrun.report.page import definitions, page, runs_table, templates
 from xclrun.report.part import Block, Plot
-from xclrun.report.section import Options, Section
+from xclrun.report.section import Options, Section, Sources
 from xclrun.report.strategies import ReportData, StrategySection
 from xclrun.report.style import FURTHER, more_formats
 from xclrun.report.tables import frame_csv
@@ -45,7 +44,6 @@ from xclrun.store.files import atomic_write
 if TYPE_CHECKING:
     import pandas as pd
 
-    from xclrun.analysis.base_scores import Predictions
 
 FEW_SHOT = "few_shot.csv"
 
@@ -126,14 +124,8 @@ def write_report(
     out: Path,
     name: str,
     commands: Sequence[str] = (),
-    predictions: Callable[[], Mapping[str, Predictions]] | None = None,
-    pool: Sequence[RunRecord] | None = None,
     options: Options | None = None,
-    few_shot_data: FewShotData | None = None,
-    commands_of_runs: Mapping[str, str] | None = None,
-    gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
-    other_runs: Sequence[FinishedRun] = (),
-    excluded: Mapping[str, tuple[str, str]] | None = None,
+    sources: Sources | None = None,
 ) -> Report:
     """Write tables and figures of ``records`` to the directory ``out``; they replace those of an earlier report.
 
@@ -141,10 +133,6 @@ def write_report(
         records: runs of any status; only finished runs are evaluated.
         name: title of the report.
         commands: command lines of the report and its runs.
-        predictions: returns run ID → predictions, for the bootstrap and confusion matrices; called while the first
-            figures are being drawn.
-        pool, commands_of_runs, gradients, other_runs: see `xclrun.report.strategies.ReportData`.
-        excluded: run ID → state (``damaged``, ``lost``, …) and reason, of runs that cannot be used.
 
     Raises:
         UsageError: no run has finished, the baseline is unknown, or ``out`` cannot be written.
@@ -152,28 +140,26 @@ def write_report(
     """
     # A finished record of a run replaces unfinished ones.
     unique = list({record.run_id: record for record in sorted(records, key=lambda r: r.status == "finished")}.values())
-    if not any(record.status == "finished" for record in unique):
+    if not any(record.finished for record in unique):
         raise UsageError(
             f"no finished runs{unfinished(unique)}; run an experiment first, for example: xclrun strategy=naive,er -m"
         )
-    options = options or Options()
+    options, sources = options or Options(), sources or Sources()
     # Few-shot runs have no order and no measures of forgetting: they have separate sections.
     in_sequence = [record for record in unique if not is_few_shot(record)]
     compared = comparisons(in_sequence)
     _check_baseline(options.baseline, compared, unique)
-    data = ReportData(
-        in_sequence, options, records if pool is None else pool, predictions, commands_of_runs, gradients, other_runs
-    )
+    data = ReportData(in_sequence, options, sources if sources.pool is not None else replace(sources, pool=records))
     sections: list[Section] = [StrategySection(comparison, data) for comparison in compared]
     with PlotWorkers(out / "figures", options.formats) as workers:
         workers.begin(_plots(block for section in sections for block in section.make(runs_alone=True)))
-        sections += [*few_shot_sections(unique, few_shot_data, options), *codelength_sections(unique)]
+        sections += [*few_shot_sections(unique, sources.few_shot, options), *codelength_sections(unique)]
         every = _plots(block for section in sections for block in section.blocks)
         saved = workers.finish(every)
     figures = [path for plot in every for path in saved[plot.name]]
     drawings = {name: paths[0].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    few_shot, excluded = few_shot_scores(unique), excluded or {}
+    few_shot, excluded = few_shot_scores(unique), sources.excluded
     caveats = report_caveats(unique, excluded)
     report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice, excluded)
     _write_tables(sections, out / "tables")

@@ -7,6 +7,7 @@ in these, this module removes only temporary files of averages that a crash left
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import time
@@ -48,7 +49,10 @@ class Entry:
 
 
 def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    if path.is_file():
+        return path.stat().st_size
+    # Several times as fast as `Path.rglob` for thousands of small folders.
+    return sum(os.stat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
 
 
 def _old(path: Path) -> bool:

@@ -274,8 +274,8 @@ class Strategy(Generic[Settings]):
     def described(self) -> dict[str, Any]:
         """Return name, version and all settings, except later additions at the value that preserves old behaviour."""
         settings = {key: v.value if isinstance(v, Enum) else v for key, v in asdict(self.settings).items()}
-        kept = {key: value for key, value in settings.items() if LATER.get(f"strategy.{key}", self) != value}
-        return {**kept, "version": self.version}
+        stored = {key: value for key, value in settings.items() if LATER.get(f"strategy.{key}", self) != value}
+        return {**stored, "version": self.version}
 
     # Called by the training loop.
 

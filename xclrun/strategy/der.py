@@ -112,11 +112,11 @@ class Reservoir:
         import torch
 
         names = sorted({name for example in self.examples for name in example.outputs})
-        kept = [[e.language, e.index, {name: len(t) for name, t in e.outputs.items()}] for e in self.examples]
+        examples = [[e.language, e.index, {name: len(t) for name, t in e.outputs.items()}] for e in self.examples]
         tensors = {
             name: torch.cat([e.outputs[name] for e in self.examples if name in e.outputs]).cpu() for name in names
         }
-        return State({"seen": self.seen, "kept": kept}, tensors)
+        return State({"seen": self.seen, "kept": examples}, tensors)
 
     def load(self, state: State) -> None:
         """Restore the state that `state` returned."""

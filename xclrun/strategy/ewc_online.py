@@ -60,6 +60,6 @@ class EWCOnline(FisherPenalty[EWCOnlineSettings]):
     def end_hop(self, context: Context) -> None:
         before, self.precision = self.precision, self.fisher(context)
         for name, tensor in before.items():
-            held = self.settings.gamma * tensor.to(context.device)
-            self.precision[name] = held + self.precision[name] if name in self.precision else held
+            decayed = self.settings.gamma * tensor.to(context.device)
+            self.precision[name] = decayed + self.precision[name] if name in self.precision else decayed
         self._terms, self.anchor = None, {}

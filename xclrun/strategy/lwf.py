@@ -135,7 +135,7 @@ class LwF(Expandable[LwFSettings]):
         targets = to_device(rows, context.device)
         for language, recorded in self.teacher.items():
             output = self.output_of(language, batch, context) if language else main
-            wanted = {name: targets[f"{language}/{name}"] for name in recorded}
-            soft = cross_entropy(output, wanted, batch, self.settings.temperature, spans)
+            expected = {name: targets[f"{language}/{name}"] for name in recorded}
+            soft = cross_entropy(output, expected, batch, self.settings.temperature, spans)
             loss = loss + self.settings.weight * soft
         return loss

@@ -139,8 +139,8 @@ class Replay(Strategy[Settings]):
         return {"examples": sum(map(len, indices)), "bytes": sum(array.nbytes for array in indices)}
 
     def state_dict(self) -> State:
-        kept, fresh = ([[k, indices.tolist()] for k, indices in part.items()] for part in (self.earlier, self.fresh))
-        return State({"kept": kept, "fresh": fresh, "examples": self.examples})
+        earlier, fresh = ([[k, indices.tolist()] for k, indices in part.items()] for part in (self.earlier, self.fresh))
+        return State({"kept": earlier, "fresh": fresh, "examples": self.examples})
 
     def load_state_dict(self, state: State) -> None:
         self.earlier, self.fresh = (

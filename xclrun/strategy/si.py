@@ -115,9 +115,9 @@ class SI(ImportancePenalty[SISettings]):
         for name, parameter in context.model.named_parameters():
             if name in self.path:
                 start, path = self.start[name].to(context.device), self.path[name].to(context.device)
-                found = path / ((parameter.detach() - start).square() + self.settings.damping)
-                before = self.precision.get(name, found.new_zeros(()))
-                self.precision[name] = before.to(context.device) + found.clamp(min=0)
+                importance = path / ((parameter.detach() - start).square() + self.settings.damping)
+                before = self.precision.get(name, importance.new_zeros(()))
+                self.precision[name] = before.to(context.device) + importance.clamp(min=0)
         self.path, self.start, self.anchor, self._terms, self._before = {}, {}, {}, None, {}
 
     def state_dict(self) -> State:

@@ -37,22 +37,16 @@ DATABASE = "mlflow.db"
 UNUSABLE = os.EX_DATAERR
 
 
-def sent_markers(outputs: Path) -> Path:
-    """Return the folder of the marker files."""
-    return outputs / "tracked" / "sent"
-
-
-def log_of(tracking: TrackingConfig) -> str:
-    """Return the name of the log file with errors, in the outputs folder."""
-    return f"{tracking.to}-sync.log"
+# Folder of the marker files in the outputs folder.
+MARKERS = Path("tracked", "sent")
 
 
 @dataclass
 class BackgroundMirror:
     """Context manager: a process that sends the runs of a sweep.
 
-    Errors are written to a log (`log_of`); the next sweep or ``xclrun sync`` sends the remaining runs. After an
-    exception in the block, the process continues, but the block ends without waiting for it.
+    Errors are written to ``log``; the next sweep or ``xclrun sync`` sends the remaining runs. After an exception in the
+    block, the process continues, but the block ends without waiting for it.
 
     Attributes:
         runs: IDs of the runs to send at the end.
@@ -83,8 +77,7 @@ class BackgroundMirror:
             OSError: its log is not writable, or the system starts no more processes.
         """
         request = {"outputs": str(self.outputs), "tracking": asdict(self.tracking), "runs": list(self.runs)}
-        path = self.outputs / log_of(self.tracking)
-        with path.open("ab") as log:
+        with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "xclrun.tracking.background"],
                 stdin=subprocess.PIPE,
@@ -112,13 +105,16 @@ class BackgroundMirror:
                 os.write(self.process.stdin.fileno(), f"{_LIVE * live}{run_id}\n".encode())
 
     @property
+    def log(self) -> Path:
+        return self.outputs / f"{self.tracking.to}-sync.log"
+
+    @property
     def problem(self) -> str:
-        """Return the reason why some runs were not sent, and the command that sends them."""
-        title, log = TRACKERS[self.tracking.to], self.outputs / log_of(self.tracking)
+        """The reason why some runs were not sent, and the command that sends them."""
         if self.process is not None and self.process.returncode == UNUSABLE:
-            return f"MLflow's database cannot be used (see {log}); `xclrun sync --rebuild` replaces it"
+            return f"MLflow's database cannot be used (see {self.log}); `xclrun sync --rebuild` replaces it"
         command = "`xclrun sync`" if self.tracking.in_mlflow else f"`xclrun sync --to {self.tracking.to}`"
-        return f"{title} is unreachable (see {log}); send the runs later with {command}"
+        return f"{TRACKERS[self.tracking.to]} is unreachable (see {self.log}); send the runs later with {command}"
 
     def close(self, timeout: float = 120.0) -> bool:
         """Wait until all runs are sent; return whether they were."""
@@ -166,14 +162,13 @@ def send() -> None:
 def up_to_date(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> bool:
     """Return whether the marker file has the current state of these runs; the tracker is not queried."""
     try:
-        sent = read_json(_marker(outputs, tracking, runs))
-        return sent is not None and sent == _state(outputs, tracking, runs)
+        return bool(read_json(_marker(outputs, tracking, runs)) == _state(outputs, tracking, runs))
     except (OSError, ValueError):
         return False
 
 
 def _marker(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> Path:
-    return sent_markers(outputs) / f"{digest([tracking.to, tracking.uri, tracking.experiment, sorted(runs)])}.json"
+    return outputs / MARKERS / f"{digest([tracking.to, tracking.uri, tracking.experiment, sorted(runs)])}.json"
 
 
 def _state(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> str | None:

@@ -26,7 +26,7 @@ from xclrun.core.task import METRICS, short_name
 from xclrun.core.terminal import note
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import payload
-from xclrun.tracking.background import DATABASE, sent_markers
+from xclrun.tracking.background import DATABASE, MARKERS
 from xclrun.tracking.payload import FORMAT, NOTE, TAG, VIEW_TAG, VIEW_VERSIONS, allowed, milliseconds, view_address
 from xclrun.tracking.trackers import Tracker, Update
 
@@ -143,7 +143,7 @@ class Mirror(Tracker):
         existing = self.client.get_experiment_by_name(self.tracking.experiment)
         if existing is None:
             # The database is new, so all runs must be sent.
-            shutil.rmtree(sent_markers(self.outputs), ignore_errors=True)
+            shutil.rmtree(self.outputs / MARKERS, ignore_errors=True)
             try:
                 return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
             except MlflowException:

@@ -73,7 +73,7 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
     """
     global _common
     dataset, config = run.dataset, run.config.model
-    sets = digest([[of.task.identified, of.labels, of.tags] for of in dataset.targets])
+    sets = digest([[target.task.identified, target.labels, target.tags] for target in dataset.targets])
     key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
     if _common is None or _common[0] != key:
         tokenizer, whole = load_tokenizer(config, dataset, run.cache, warn), dataset.origin

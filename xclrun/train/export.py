@@ -158,7 +158,7 @@ def _facts(run: Run, hop: Hop, language: str | None, seen: list[str]) -> dict[st
     }
 
 
-def _plain_encoder(run: Run, model: Model, tokenizer: Any, kept: Any) -> Any:
+def _plain_encoder(run: Run, model: Model, tokenizer: Any, token_ids: Any) -> Any:
     """Return the encoder as `transformers` builds it: all subwords, no adapters, and a pooler if the task has one."""
     encoder: Any = model.encoder
     state: dict[str, Tensor] = dict(encoder.state_dict())
@@ -168,13 +168,13 @@ def _plain_encoder(run: Run, model: Model, tokenizer: Any, kept: Any) -> Any:
     if pooler is not None:
         state |= {f"pooler.{name}": tensor for name, tensor in pooler.state_dict().items()}
     settings = {key: value for key, value in encoder.config.to_dict().items() if key != "adapters"}
-    if kept is not None:
+    if token_ids is not None:
         embeddings = encoder.get_input_embeddings().weight
         [name] = [key for key, tensor in encoder.named_parameters() if tensor is embeddings]
         task = run.dataset.targets[0].task
         before: Any = build(run.config.model, tokenizer, 1, 0, run.config.seed, None, task).encoder
         rows = before.get_input_embeddings().weight.detach().clone()
-        rows[kept] = state[name].to(rows.device)
+        rows[token_ids] = state[name].to(rows.device)
         state[name], settings["vocab_size"] = rows, len(rows)
     shape = type(encoder.config).from_dict(settings)
     plain: Any = empty_encoder(shape)

@@ -63,19 +63,21 @@ def _log_likelihood(model: Model, batch: Batch) -> Tensor:
     return model.loss(batch) * batch.size
 
 
-def mean_over(model: Model, sentences: Encoded, device: torch.device, value: Value, of: InPlace) -> dict[str, Tensor]:
+def mean_over(
+    model: Model, sentences: Encoded, device: torch.device, value: Value, transform: InPlace
+) -> dict[str, Tensor]:
     """Return parameter name → mean over sentences of a function of each sentence's gradient, same shape, float32.
 
     Args:
         value: (model, batch) → the sum over its sentences of what the gradient is taken of (scalar).
-        of: changes gradients in place, element by element: to their squares, or absolute values.
+        transform: changes gradients in place, element by element: to their squares, or absolute values.
     """
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     with evaluating(model):
         try:
-            sums = by_batches(model, sentences, device, value, of)
+            sums = by_batches(model, sentences, device, value, transform)
         except Unknown:
-            sums = one_by_one(model, sentences, device, value, of)
+            sums = one_by_one(model, sentences, device, value, transform)
     return {names[parameter]: total / len(sentences) for parameter, total in sums.items()}
 
 
@@ -84,7 +86,7 @@ def one_by_one(
     sentences: Encoded,
     device: torch.device,
     value: Value = _log_likelihood,
-    of: InPlace = Tensor.square_,
+    transform: InPlace = Tensor.square_,
 ) -> Sums:
     """Return the sums by a backward pass per example."""
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -94,7 +96,7 @@ def one_by_one(
         gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
-                _add(sums, parameter, of(gradient.clone()))
+                _add(sums, parameter, transform(gradient.clone()))
     return sums
 
 
@@ -103,7 +105,7 @@ def by_batches(
     sentences: Encoded,
     device: torch.device,
     value: Value = _log_likelihood,
-    of: InPlace = Tensor.square_,
+    transform: InPlace = Tensor.square_,
 ) -> Sums:
     """Return the sums by a backward pass per batch.
 
@@ -121,14 +123,14 @@ def by_batches(
         with calls:
             total = value(model, batch)
         for module, inputs, gradient in calls.gradients(total):
-            for parameter, found in _SUMS[_kind(module)](module, inputs, gradient, of):
+            for parameter, sum_of_batch in _SUMS[_kind(module)](module, inputs, gradient, transform):
                 if parameter.requires_grad:
-                    _add(sums, parameter, found)
+                    _add(sums, parameter, sum_of_batch)
     return sums
 
 
-def _add(sums: Sums, parameter: Tensor, found: Tensor) -> None:
-    sums[parameter] = sums[parameter].add_(found) if parameter in sums else found.clone()
+def _add(sums: Sums, parameter: Tensor, value: Tensor) -> None:
+    sums[parameter] = sums[parameter].add_(value) if parameter in sums else value.clone()
 
 
 def _kind(module: nn.Module) -> type[nn.Module]:
@@ -171,10 +173,10 @@ class _Calls(ExitStack):
         outputs = [output for _, output in self.noted.values()]
         # What is computed past a module's forward pass, no hook has seen.
         unseen = [p for m in self.trained if m not in self.noted for p in m.parameters(recurse=False)]
-        found = torch.autograd.grad(total, outputs + [p for p in unseen if p.requires_grad], allow_unused=True)
-        if any(gradient is not None for gradient in found[len(outputs) :]):
+        all_gradients = torch.autograd.grad(total, outputs + [p for p in unseen if p.requires_grad], allow_unused=True)
+        if any(gradient is not None for gradient in all_gradients[len(outputs) :]):
             raise Unknown
-        for (module, (inputs, _)), gradient in zip(self.noted.items(), found[: len(outputs)], strict=True):
+        for (module, (inputs, _)), gradient in zip(self.noted.items(), all_gradients[: len(outputs)], strict=True):
             if gradient is not None:
                 yield module, tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs), gradient
 
@@ -189,20 +191,20 @@ def _positions(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], -1, x.shape[-1])
 
 
-def _linear(module: nn.Linear, inputs: Sequence[Tensor], gradient: Tensor, of: InPlace) -> Found:
+def _linear(module: nn.Linear, inputs: Sequence[Tensor], gradient: Tensor, transform: InPlace) -> Found:
     x, g = _positions(inputs[0]), _positions(gradient)
-    yield module.weight, of(torch.bmm(g.transpose(1, 2), x)).sum(dim=0)
+    yield module.weight, transform(torch.bmm(g.transpose(1, 2), x)).sum(dim=0)
     if module.bias is not None:
-        yield module.bias, of(g.sum(dim=1)).sum(dim=0)
+        yield module.bias, transform(g.sum(dim=1)).sum(dim=0)
 
 
-def _layer_norm(module: nn.LayerNorm, inputs: Sequence[Tensor], gradient: Tensor, of: InPlace) -> Found:
+def _layer_norm(module: nn.LayerNorm, inputs: Sequence[Tensor], gradient: Tensor, transform: InPlace) -> Found:
     normal = functional.layer_norm(inputs[0], module.normalized_shape, eps=module.eps)
-    yield module.weight, of(_positions(gradient * normal).sum(dim=1)).sum(dim=0)
-    yield module.bias, of(_positions(gradient).sum(dim=1)).sum(dim=0)
+    yield module.weight, transform(_positions(gradient * normal).sum(dim=1)).sum(dim=0)
+    yield module.bias, transform(_positions(gradient).sum(dim=1)).sum(dim=0)
 
 
-def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor, of: InPlace) -> Found:
+def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor, transform: InPlace) -> Found:
     ids, rows = inputs[0], module.num_embeddings
     # The same piece twice in a sentence is one gradient: those of each (sentence, piece) are summed first.
     sentence = torch.arange(len(ids), device=ids.device).unsqueeze(1)
@@ -211,18 +213,18 @@ def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor,
     pieces = pairs % rows
     if module.padding_idx is not None:
         summed[pieces == module.padding_idx] = 0.0
-    yield module.weight, torch.zeros_like(module.weight).index_add_(0, pieces, of(summed))
+    yield module.weight, torch.zeros_like(module.weight).index_add_(0, pieces, transform(summed))
 
 
-def _crf(module: TagCRF, inputs: Sequence[Any], gradient: Tensor, of: InPlace) -> Found:
+def _crf(module: TagCRF, inputs: Sequence[Any], gradient: Tensor, transform: InPlace) -> Found:
     emissions, tags, mask = inputs[:3]
     # Each sentence gets its own CRF.
     parameters = [module.start_transitions, module.transitions, module.end_transitions]
-    own = [p.detach().expand(len(tags), *p.shape).clone().requires_grad_() for p in parameters]
+    copies = [p.detach().expand(len(tags), *p.shape).clone().requires_grad_() for p in parameters]
     with torch.enable_grad():
-        likelihood = crf_log_likelihood(emissions, tags, mask, *own)
-    for parameter, found in zip(parameters, torch.autograd.grad(likelihood, own, gradient), strict=True):
-        yield parameter, of(found).sum(dim=0)
+        likelihood = crf_log_likelihood(emissions, tags, mask, *copies)
+    for parameter, values in zip(parameters, torch.autograd.grad(likelihood, copies, gradient), strict=True):
+        yield parameter, transform(values).sum(dim=0)
 
 
 _SUMS: dict[type[nn.Module], Callable[..., Found]] = {

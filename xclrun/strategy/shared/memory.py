@@ -80,11 +80,11 @@ def _turns(labels: np.ndarray) -> np.ndarray:
 def _nearest_to_mean(unit: np.ndarray, limit: int) -> np.ndarray:
     """Return the first ``limit`` rows of ``unit`` (n, H), unit vectors, in the order in which herding picks them."""
     mean, total = unit.mean(axis=0), np.zeros(unit.shape[1])
-    left, picked = np.ones(len(unit), bool), []
+    available, picked = np.ones(len(unit), bool), []
     for k in range(1, min(limit, len(unit)) + 1):
         # |mean − (total + u) / k|² is smallest where (k · mean − total) · u is largest, since |u| = 1.
-        index = int(np.argmax(np.where(left, unit @ (k * mean - total), -np.inf)))
-        left[index], total = False, total + unit[index]
+        index = int(np.argmax(np.where(available, unit @ (k * mean - total), -np.inf)))
+        available[index], total = False, total + unit[index]
         picked.append(index)
     return np.array(picked, np.int64)
 

@@ -78,8 +78,8 @@ def ties(base: Weights, models: Sequence[Weights], density: float, scale: float)
 
     def merge(name: str) -> Tensor:
         changes = _changes(base, models, name)
-        kept = changes.abs() >= torch.stack(thresholds).view(-1, *[1] * (changes.dim() - 1))
-        trimmed = changes * kept
+        large = changes.abs() >= torch.stack(thresholds).view(-1, *[1] * (changes.dim() - 1))
+        trimmed = changes * large
         agrees = trimmed.sign() == trimmed.sum(dim=0).sign()
         count = (agrees & (trimmed != 0)).sum(dim=0).clamp(min=1)
         return base[name].double() + scale * (trimmed * agrees).sum(dim=0) / count

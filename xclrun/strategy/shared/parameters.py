@@ -95,12 +95,6 @@ class Count:
         """Bytes of all parameters, in fp32."""
         return BYTES * self.total
 
-    @classmethod
-    def from_json(cls, counts: Mapping[str, Any]) -> Count:
-        """Rebuild a count from `to_json`."""
-        parts = (Part(**{**part, "trained": tuple(part["trained"])}) for part in counts["parts"])
-        return cls(tuple(parts), counts["languages"], len(counts["trained_by_hop"]))
-
     def to_json(self) -> dict[str, Any]:
         """Return the counts for ``--json`` and the manifest."""
         counts = {"total": self.total, "trained": self.trained, "learnt": self.learned, "stored_bytes": self.stored}
