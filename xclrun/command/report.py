@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.report.write import write_report
     from xclrun.store.records import read_gradients, read_predictions, sweeps
 
-    all_sweeps = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
+    all_sweeps: dict[str, Sweep] = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
     if args.sweep:
         check_sweep(outputs, args.sweep, all_sweeps)
     with _excluded_from_collection():
@@ -441,7 +441,7 @@ def _excluded_from_collection() -> Iterator[None]:
 def _latest(all_sweeps: dict[str, Sweep], pool: Sequence[RunRecord]) -> Sweep | None:
     """Return the most recent sweep, if possible one that has more than reference runs; None: no sweep is known."""
     compared = _without_references(pool)
-    latest = list(all_sweeps.values())[::-1]
+    latest = list(reversed(all_sweeps.values()))
     return next((sweep for sweep in latest if compared & set(sweep["runs"])), next(iter(latest), None))
 
 
