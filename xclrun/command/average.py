@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.command.common import RUN_HELP, check_readable, chosen_run, outputs_parser
+from xclrun.command.common import RUN_HELP, finished_runs, outputs_parser
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,18 +22,12 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(list(arguments))
     if args.last is not None and args.last < 1:
         parser.error(f"--last {args.last}: a whole number of at least 1")
-    directories = [chosen_run(args.outputs, name) for name in args.runs]
-    for directory in directories:
-        check_readable(directory)
-        if not directory.finished:
-            parser.error(f"{directory.run_id} is not finished; resume it with `xclrun rerun`")
+    runs = finished_runs(args.outputs, args.runs)
 
-    from xclrun.run import thaw
     from xclrun.train.average import average, weights_of
     from xclrun.train.progress import Listener
     from xclrun.train.stop import StopFlag
 
-    runs = [thaw(directory, directory.path.parents[1]) for directory in directories]
     # Check all runs before evaluating any.
     for run, weights in [(run, weights_of(run, args.last)) for run in runs]:
         files = average(run, args.last, weights, Listener(), StopFlag())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xclrun.config.files import default_outputs
 from xclrun.config.schema import TrackingConfig
@@ -13,6 +13,9 @@ from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import matching
 from xclrun.core.terminal import note
 from xclrun.store.rundir import RunDirectory, UnreadableRun
+
+if TYPE_CHECKING:
+    from xclrun.run import Run
 
 RUN_HELP = "run ID, a unique part of it, or the run directory"
 
@@ -140,7 +143,12 @@ def check_known(kind: str, name: str, available: Iterable[str], where: str) -> N
 
 
 def chosen_run(outputs: Path, text: str) -> RunDirectory:
-    """Return the run with this ID, unique part of an ID, or path."""
+    """Return the run with this ID, unique part of an ID, or path.
+
+    Raises:
+        UsageError: there is no such run.
+        RunError: its config is missing, another version of xclrun made it, or the folder holds another run.
+    """
     if (path := Path(text).expanduser()).is_dir() and _is_run(path):
         run = RunDirectory(path.resolve())
     else:
@@ -150,15 +158,21 @@ def chosen_run(outputs: Path, text: str) -> RunDirectory:
         run = RunDirectory(runs / matching(text.rstrip("/"), names, where=f"in {outputs}"))
     if not run.config.is_file():
         raise RunError(f"{run.run_id} is damaged: {run.config} is missing; re-run the run's command to restore it")
+    try:
+        run.damaged()
+    except UnreadableRun as error:
+        raise RunError(str(error)) from error
     return run
 
 
-def check_readable(directory: RunDirectory) -> None:
-    """Raise a `RunError` where another version of xclrun made the run, or the folder holds another run."""
-    try:
-        directory.damaged()
-    except UnreadableRun as error:
-        raise RunError(str(error)) from error
+def finished_runs(outputs: Path, names: Iterable[str]) -> list[Run]:
+    """Return the planned runs of these names (see `chosen_run`); a `UsageError` if one is not finished."""
+    from xclrun.run import thaw
+
+    directories = [chosen_run(outputs, name) for name in names]
+    if unfinished := next((directory for directory in directories if not directory.finished), None):
+        raise UsageError(f"{unfinished.run_id} is not finished; resume it with `xclrun rerun`")
+    return [thaw(directory, directory.path.parents[1]) for directory in directories]
 
 
 def _is_run(folder: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.command.common import RUN_HELP, check_readable, chosen_run, outputs_parser
+from xclrun.command.common import RUN_HELP, finished_runs, outputs_parser
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,17 +31,11 @@ def main(arguments: Sequence[str]) -> int:
         help="choose among the values by the mean dev score of all learned languages after the last hop",
     )
     args = parser.parse_args(list(arguments))
-    directories = [chosen_run(args.outputs, name) for name in args.runs]
-    for directory in directories:
-        check_readable(directory)
-        if not directory.finished:
-            parser.error(f"{directory.run_id} is not finished; resume it with `xclrun rerun`")
+    runs = finished_runs(args.outputs, args.runs)
 
     from xclrun.core.terminal import note
-    from xclrun.run import thaw
     from xclrun.train.merge import candidates, check_weights, evaluate, select
 
-    runs = [thaw(directory, directory.path.parents[1]) for directory in directories]
     # Check all runs before evaluating any.
     merges = [candidates(run, args.method, args.coefficient) for run in runs]
     for run, variants in zip(runs, merges, strict=True):

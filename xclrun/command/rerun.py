@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import check_readable, chosen_run, outputs_parser
+from xclrun.command.common import chosen_run, outputs_parser
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.terminal import fitted, note
 from xclrun.store.rundir import RunDirectory, differing_results
@@ -20,17 +20,15 @@ def main(arguments: Sequence[str]) -> int:
         "byte for byte; exit code 1 if they differ.",
     )
     parser.add_run()
-    parser.add_argument("--fresh", type=Path, metavar="DIR", help="another outputs folder, in which to repeat the run")
+    parser.add_argument("--fresh", type=Path, metavar="DIR", help="repeat the run in this outputs folder and compare")
     args = parser.parse_args(arguments)
     directory = chosen_run(args.outputs, args.run)
-    check_readable(directory)
     outputs = directory.path.parents[1]
     if args.fresh is None:
         if directory.finished:
             print(f"{directory.run_id}: finished (--fresh DIR repeats it)")
-            return 0
-        again = _run(directory, outputs, fresh=False)
-        print(f"{again.run_id}: finished")
+        else:
+            print(f"{_run(directory, outputs, fresh=False).run_id}: finished")
         return 0
     if args.fresh.resolve() == outputs.resolve():
         raise UsageError(f"--fresh {args.fresh}: contains the run itself; pass another folder")

@@ -1,7 +1,7 @@
 """Elastic weight consolidation (EWC): a penalty per earlier hop on changes of weights with high Fisher information.
 
 Kirkpatrick et al. 2017, "Overcoming catastrophic forgetting in neural networks", section 2.1, for more than two tasks.
-From hop 2 on the loss of hop i has one penalty per earlier hop, around the weights θ*_j with which that hop ended:
+From hop 2 on, the loss of hop i has one penalty per earlier hop j, around the weights θ*_j at the end of that hop:
 
     Σ_{j<i} λ/2 · Σ_θ F_j[θ] · (θ − θ*_j)²
 

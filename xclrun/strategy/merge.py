@@ -123,7 +123,7 @@ class Merge(Expandable[MergeSettings]):
 
     name = "merge"
     settings_type = MergeSettings
-    # `expansion` is no strategy of language-specific parameters.
+    # `expansion` is the merged strategy here, not language-specific parameters.
     expandable = False
 
     def __init__(self, settings: MergeSettings) -> None:
@@ -151,7 +151,7 @@ class Merge(Expandable[MergeSettings]):
         hops = expansion.stream(("a", "b")).hops
         specific = any(expansion.serving_signature(hop) or expansion.keeps_encoder(hop) for hop in hops)
         if specific or expansion.adapters is not None:
-            return "languages do not share all weights, so that there is no merge"
+            return "languages do not share all weights, so they cannot be merged"
         return "it has one hop; a merge needs several" if len(hops) < 3 else None
 
     def merges_in_training(self, hop: Hop) -> bool:

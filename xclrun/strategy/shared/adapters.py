@@ -159,7 +159,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
             )
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        # The model has more parameters from hop 0 on, so that no hop is shared with strategies without adapters.
+        # The model has more parameters from hop 0 on, so it shares no hop with strategies without adapters.
         return self.described()
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
@@ -243,7 +243,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
 
 
 def _share_prefixes(encoder: Any) -> None:
-    """Register the prefixes, to which every layer refers, under one name, so that they are saved once."""
+    """Register the prefixes, which every layer uses, under a single name; they are then saved once."""
     pool = getattr(encoder, "prefix_tuning", None)
     for module in encoder.modules():
         if pool is not None and module._modules.get("pool") is pool:

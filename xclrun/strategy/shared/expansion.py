@@ -10,7 +10,7 @@ none. The two strategies act on different parameters:
 
 Cost: strategies that pass memory batches through the model have the parameters of all earlier languages on the device,
 4 bytes per parameter and language: with mBERT 0.7 GB a language for ``lang_spec_trans``, 0.9 MB for
-``lang_spec_task``. They are read from the store once per hop. Penalties need none of them.
+``lang_spec_task``. They are read from the store once per hop. Penalties do not need them.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 CCL, section 3.2 ("model expansion"). The model contains the parameters of one language at a time. A hop starts with its
 language's parameters as they were at hop 0 (or reinitialised), and with the shared parameters of the previous hop. In
-evaluation a learned language is served by its parameters after its hop, another language by those with which its hop
-would start. The store contains a language's parameters once: in the weights of its hop.
+evaluation a learned language is served by its parameters after its hop, another language by the initial parameters of
+its hop. The store contains a language's parameters once: in the weights of its hop.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LanguageParts(Strategy[Settings]):
         return self.initial
 
     def initial_parts(self, language: str) -> Mapping[str, Tensor]:
-        """Return the parameters with which a language's hop starts."""
+        """Return the initial parameters of a language's hop."""
         return self.unseen_parts(language)
 
     def begin_hop(self, context: Context) -> None:
