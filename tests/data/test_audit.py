@@ -74,7 +74,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     assert main(["data", "audit", "dataset.languages=[en,de]"]) == 0
     message = capsys.readouterr().out
-    for part in ("mini: 2 languages, 18 labels", "Sentences that splits share", "none", "pieces per word", "640"):
+    for part in ("mini: 2 languages, 18 labels", "Sentences that splits share", "none", "subwords per word", "640"):
         assert part in message
     assert main(["data", "audit", "dataset.languages=[en]", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

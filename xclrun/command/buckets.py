@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         "       xclrun buckets check|show KEY=VALUE … shots=… bucket=… [--json]\n"
         "       xclrun buckets check|show [KEY=VALUE …] --from DIR [--json]",
     )
-    parser.add_argument("what", choices=["make", "check", "show"], help="what to do")
+    parser.add_argument("action", choices=["make", "check", "show"], help="the action")
     parser.add_overrides(", such as dataset=mtop")
     parser.add_argument("--to", type=Path, metavar="DIR", help="make: where to write")
     parser.add_argument("--from", type=Path, metavar="DIR", dest="folder", help="files in the published layout")
@@ -48,10 +48,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sentences", action="store_true", help="show: every sentence too")
     parser.add_json()
     args = parser.parse_with_overrides(arguments)
-    if args.what == "make":
+    if args.action == "make":
         return _make(args)
     groups = _from_files(args) if args.folder is not None else _drawn(args)
-    return (_check if args.what == "check" else _show)(args, groups)
+    return (_check if args.action == "check" else _show)(args, groups)
 
 
 # Task, its buckets, and the dataset to check them against, if any.
@@ -76,9 +76,9 @@ def _drawn(args: argparse.Namespace) -> list[Group]:
     from xclrun.data.buckets.draw import bucket_of
     from xclrun.data.load import read_whole
 
-    configs = _configs(args.overrides, args.what)
+    configs = _configs(args.overrides, args.action)
     if configs[0].shots is None:
-        raise UsageError(f"buckets {args.what}: needs shots=K, as in shots=1,2,4 bucket=range(0,40)")
+        raise UsageError(f"buckets {args.action}: needs shots=K, as in shots=1,2,4 bucket=range(0,40)")
     draws = sorted({(config.shots or 0, config.bucket or 0) for config in configs})
     dataset = configs[0].dataset
     whole = read_whole(dataset)
@@ -97,7 +97,7 @@ def _from_files(args: argparse.Namespace) -> list[Group]:
     if not places:
         raise UsageError(f"--from {args.folder}: contains no buckets; expected [TASK/]K-shots/LANGUAGE/b-th")
     if args.overrides:
-        configs = _configs(args.overrides, args.what)
+        configs = _configs(args.overrides, args.action)
         whole = read_whole(configs[0].dataset)
         draws = {(config.shots, config.bucket) for config in configs}
         places = [
@@ -238,19 +238,15 @@ def _sizes(task: str, buckets: Sequence[Bucket], broken: Sequence[Violation] | N
     groups: dict[tuple[str, int], list[Bucket]] = {}
     for bucket in buckets:
         groups.setdefault((bucket.language, bucket.shots), []).append(bucket)
-    rows: list[tuple[str, ...]] = []
-    failed = {_key(violation) for violation in broken or ()}
+    rows = []
+    # Each bucket counts once.
+    failed = Counter((language, shots) for language, shots, _ in {*map(_key, broken or ())})
     for (language, shots), group in groups.items():
         sizes = [len(b.examples) for b in group]
         words = statistics.mean(sum(len(e.tokens) for e in b.examples) for b in group)
         row = [language, str(shots), str(len(group)), f"{min(sizes)}–{max(sizes)}", f"{statistics.mean(sizes):.1f}"]
-        row += [f"{words:.0f}", str(sum((language, shots, b.number) in failed for b in group))]
-        rows.append(tuple(row))
-    header: tuple[str, ...] = ("language", "K", "buckets", "sentences", "mean", "words", "broken")
-    notes: tuple[str, ...] = (
-        "sentences, mean: of a bucket; words: mean of a bucket",
-        "broken: buckets that lack a property",
-    )
-    if broken is None:
-        header, notes, rows = header[:-1], notes[:-1], [row[:-1] for row in rows]
-    return Table(f"Buckets of {task}", header, tuple(rows), notes)
+        rows.append((*row, f"{words:.0f}", *([] if broken is None else [str(failed[language, shots])])))
+    header = ("language", "K", "buckets", "sentences", "mean", "words", *([] if broken is None else ["broken"]))
+    notes = ("sentences: range over buckets; mean and words: means over buckets",)
+    broken_note = "broken: buckets with a violation"
+    return Table(f"Buckets of {task}", header, tuple(rows), notes if broken is None else (*notes, broken_note))

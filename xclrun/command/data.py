@@ -23,10 +23,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="xclrun data",
         description="Audit the dataset of `xclrun OVERRIDES`: sizes, label coverage per language and split, sentences "
-        "that splits share (also as translations, by id), subwords and truncation under the model's tokenizer.",
+        "shared by splits (also as translations, by ID), and subwords and truncation with the model's tokenizer.",
         usage="xclrun data audit KEY=VALUE … [--json]",
     )
-    parser.add_argument("what", choices=["audit"], help="what to do")
+    parser.add_argument("action", choices=["audit"], help="the action")
     parser.add_overrides(", such as dataset=mtop")
     parser.add_json()
     args = parser.parse_with_overrides(arguments)
@@ -83,8 +83,8 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
                 for r in facts["coverage"]
                 for windows in [windows_of.get((r["language"], r["split"]), 0)]
             ),
-            ("words of texts: of each question's text",
-             f"windows: rows of the model, of at most {max_length} pieces; training counts them"),
+            ("words of texts: words in the texts of all questions",
+             f"windows: model inputs of at most {max_length} subwords; training counts windows, not questions"),
             left=2,
         )  # fmt: skip
     else:
@@ -96,26 +96,27 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
             (f"{r['one']} / {r['other']}", r["language"], r["kind"], str(r["sentences"]), str(r["of"]))
             for r in facts["overlaps"]
         ) or (("none", "", "", "", ""),),
-        ("same sentence: words alike but for case",
-         *(["same text: questions about a text that the first split asks about"] if facts["questions"] else []),
-         "translation: the same id in the first split of another language (where ids name a meaning)"),
+        ("same sentence: equal words, ignoring case",
+         *(["same text: questions about a text that also has questions in the first split"] if facts["questions"]
+           else []),
+         "translation: the same ID in the first split of another language (meaningful for parallel corpora only)"),
         left=3,
     )  # fmt: skip
     # Texts of questions are split into windows, so only questions are truncated.
-    cut = "cut questions" if facts["questions"] else f"cut at {max_length}"
+    cut = "cut questions" if facts["questions"] else f"truncated at {max_length}"
     lost = ("split_answers", "long_answers") if any(r["split_answers"] or r["long_answers"] for r in subwords) else ()
     words = Table(
-        f"Word pieces with {facts['model']}",
-        ("language", "split", "pieces per word", "unknown words %", "longest", cut,
+        f"Subwords with {facts['model']}",
+        ("language", "split", "subwords per word", "unknown words %", "longest", cut,
          *(name.replace("_", " ") for name in lost)),
         tuple(
             (r["language"], r["split"], f"{r['fertility']:.2f}", percent(r["unknown"]), str(r["longest"]),
              str(r["truncated"]), *(str(r[name]) for name in lost))
             for r in subwords
         ),
-        (*(["cut questions: rows whose question is longer than model.windows.question, and loses its end"]
+        (*(["cut questions: windows whose question is truncated to model.windows.question subwords"]
            if facts["questions"] else []),
-         *(["split answers: gold answers that no window has whole",
+         *(["split answers: gold answers that no window contains completely",
             "long answers: gold answers longer than model.windows.answer, which are never predicted"] if lost else [])),
         left=2,
     )  # fmt: skip
@@ -128,14 +129,14 @@ def _labelled(facts: dict[str, Any]) -> Table:
 
     return Table(
         "Sizes and labels",
-        ("language", "split", "sentences", "words", "labels", "tags", "rarest", "unseen", "not own"),
+        ("language", "split", "sentences", "words", "labels", "tags", "rarest", "unseen", "others only"),
         tuple(
             (r["language"], r["split"], f"{r['sentences']:,}", f"{r['words']:,}", f"{r['labels']} of {r['of_labels']}",
              f"{r['tags']} of {r['of_tags']}", str(r["rarest"]), str(r["unseen"]), str(r["not_in_own_train"]))
             for r in facts["coverage"]
         ),
-        ("rarest: sentences of the rarest label that occurs",
-         "unseen: sentences with a label or tag that no training split has: always scored as wrong",
-         "not own: sentences with one that only other languages' training splits have"),
+        ("rarest: sentences with the rarest label of the split",
+         "unseen: sentences with a label or tag that no training split contains; they are scored as wrong",
+         "others only: sentences with a label or tag that only training splits of other languages contain"),
         left=2,
     )  # fmt: skip
