@@ -23,7 +23,7 @@ import pytest
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.version import PACKAGE, code_version
-from xclrun.launch import local
+from xclrun.launch import local, workers
 from xclrun.launch.cluster import job as cluster_job
 from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.code import copy_code
@@ -556,8 +556,8 @@ def test_gpus_that_a_sweep_leaves_idle_are_reported_with_the_key_that_uses_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
-    for name in ("work", "work_in_processes", "conclude"):
-        monkeypatch.setattr(local, name, lambda *given: None)
+    for module, name in ((workers, "work"), (workers, "work_in_processes"), (local, "conclude")):
+        monkeypatch.setattr(module, name, lambda *given: None)
     settings = ("runtime.device=auto", f"runtime.devices={devices}", *PARTS)
     planned = tuple(make_run(*settings, f"seed={seed}") for seed in range(runs))
     Local(n=n).do(Sweep("x", "xclrun", planned), planned)

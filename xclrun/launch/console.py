@@ -146,8 +146,9 @@ class Console(Listener):
             self.slow.enter_context(if_slow("  loading data and model, evaluating before fine-tuning …"))
 
     def skipped(self, run: Run) -> None:
+        """Report a run that another process has finished in the meantime."""
         if not self.buffered:
-            line(f"{self._number(run)} {run.label}   {run.id}: already finished, skipped")
+            line(f"{self._number(run)} {run.label}   {run.id}: finished by another process")
 
     def deferred(self, run: Run, owner: str) -> None:
         """Report that a run is postponed while another process works on it or on one of its stages."""

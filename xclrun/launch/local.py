@@ -12,10 +12,7 @@ from xclrun.config.checks import TRACKERS
 from xclrun.config.schema import Device
 from xclrun.core.errors import UsageError
 from xclrun.core.terminal import line, note
-from xclrun.launch.console import Console
 from xclrun.launch.sweep import Launcher, Sweep, conclude
-from xclrun.launch.time_left import TimeLeft
-from xclrun.launch.workers import work, work_in_processes
 from xclrun.run import Run
 from xclrun.run.memory import check_memory
 from xclrun.tracking.background import BackgroundMirror
@@ -59,26 +56,35 @@ class Local(Launcher):
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         started, ids = time.monotonic(), [run.id for run in sweep.runs]
-        console = Console(ids, time_left=TimeLeft(unfinished), blind=sweep.blind)
         with BackgroundMirror(sweep.outputs, sweep.tracking, ids) as mirror:
-            gpus, devices = self.gpus_of(unfinished), devices_of(unfinished)
-            places = self.places(len(unfinished), gpus, devices)
-            if self.n == 1 and (n := min(len(gpus) // devices, len(unfinished))) > 1:
-                used = "one" if devices == 1 else str(devices)
-                advice = f"set hydra.launcher.n={n} to use {n * devices}"
-                note(f"{len(gpus)} GPUs are visible, but hydra.launcher.n=1 uses only {used}; {advice}")
-            if len(places) > 1 or (places and self.gpus):
-                work_in_processes(unfinished, console, mirror, places)
-            else:
-                todo = {run.id for run in unfinished}
-                for run in sweep.runs:
-                    if run.id not in todo:
-                        console.skipped(run)
-                work(unfinished, console, mirror)
+            todo = {run.id for run in unfinished}
+            for number, run in enumerate(sweep.runs, start=1):
+                if run.id not in todo:
+                    line(f"[{number}/{len(ids)}] {run.label}   {run.id}: already finished, skipped")
+            if unfinished:
+                self._execute(sweep, unfinished, mirror)
         if not (sent := mirror.close(timeout=1.0)):
             line(f"sending to {TRACKERS[sweep.tracking.to]} …")
             sent = mirror.close()
         conclude(sweep, unfinished, time.monotonic() - started, "" if sent else mirror.problem)
+
+    def _execute(self, sweep: Sweep, unfinished: Sequence[Run], mirror: BackgroundMirror) -> None:
+        """Execute runs in this process, or in worker processes."""
+        from xclrun.launch import workers
+        from xclrun.launch.console import Console
+        from xclrun.launch.time_left import TimeLeft
+
+        console = Console([run.id for run in sweep.runs], time_left=TimeLeft(unfinished), blind=sweep.blind)
+        gpus, devices = self.gpus_of(unfinished), devices_of(unfinished)
+        places = self.places(len(unfinished), gpus, devices)
+        if self.n == 1 and (n := min(len(gpus) // devices, len(unfinished))) > 1:
+            used = "one" if devices == 1 else str(devices)
+            advice = f"set hydra.launcher.n={n} to use {n * devices}"
+            note(f"{len(gpus)} GPUs are visible, but hydra.launcher.n=1 uses only {used}; {advice}")
+        if len(places) > 1 or self.gpus:
+            workers.work_in_processes(unfinished, console, mirror, places)
+        else:
+            workers.work(unfinished, console, mirror)
 
     def gpus_of(self, runs: Sequence[Run]) -> list[str]:
         """Return the GPUs for workers; empty if no run uses a GPU."""

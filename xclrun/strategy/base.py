@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     import torch
 
     from xclrun.data.batches import Batch, Encoded
-    from xclrun.model import Model
     from xclrun.model.families import Family
-    from xclrun.model.network import Prediction
+    from xclrun.model.network import Model, Prediction
     from xclrun.model.shape import Dimensions
 
 

@@ -18,7 +18,7 @@ from xclrun.strategy.base import Context, Library, bounded
 from xclrun.strategy.shared.heads_only import HeadsOnly, reinitialise
 
 if TYPE_CHECKING:
-    from xclrun.model import Model
+    from xclrun.model.network import Model
 
 
 @dataclass

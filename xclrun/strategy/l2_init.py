@@ -22,7 +22,7 @@ from xclrun.strategy.base import Library
 from xclrun.strategy.shared.penalty import PullSettings, QuadraticPenalty
 
 if TYPE_CHECKING:
-    from xclrun.model import Model
+    from xclrun.model.network import Model
 
 
 class L2Init(QuadraticPenalty[PullSettings]):

@@ -43,7 +43,7 @@ class LangSpecTask(LanguageParts[HeadsSettings]):
     parts = HEADS
 
     def unseen_parts(self, language: str) -> Mapping[str, Tensor]:
-        from xclrun.model import redrawn_heads
+        from xclrun.model.network import redrawn_heads
 
         if self.hop_of.get(language) == 1:
             return self.initial

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
     from xclrun.core.task import Task
     from xclrun.data.batches import Batch, Encoded
-    from xclrun.model import Model
-    from xclrun.model.network import Prediction
+    from xclrun.model.network import Model, Prediction
 
 
 class Key(Enum):

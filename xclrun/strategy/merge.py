@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     from xclrun.core.task import Task
     from xclrun.data.batches import Batch
-    from xclrun.model import Model
     from xclrun.model.families import Family
+    from xclrun.model.network import Model
 
 
 class Method(Enum):

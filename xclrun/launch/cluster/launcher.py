@@ -134,7 +134,9 @@ class Slurm(Launcher):
     def waves(self, runs: Sequence[Run]) -> list[list[Pack]]:
         """Return the waves of jobs: shared stages, if any, then the runs."""
         ahead = shared_first(runs) if self.share_first else []
-        packs = pack(runs, self.pack, self.pack_minutes, Costs(runs[0].store).of_run)
+        # Costs reads the whole store.
+        estimate = None if self.pack_minutes is None else Costs(runs[0].store).of_run
+        packs = pack(runs, self.pack, self.pack_minutes, estimate)
         return [wave for wave in (ahead, packs) if wave]
 
     def _start(self, sweep: Sweep) -> list[str]:

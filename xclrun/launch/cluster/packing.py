@@ -10,18 +10,20 @@ from xclrun.launch.cluster.files import Pack
 from xclrun.run import Run
 
 
-def pack(runs: Sequence[Run], count: int, minutes: float | None, estimate: Callable[[Run], float | None]) -> list[Pack]:
+def pack(
+    runs: Sequence[Run], count: int, minutes: float | None, estimate: Callable[[Run], float | None] | None
+) -> list[Pack]:
     """Pack runs into jobs, in order.
 
     Args:
         count: runs per job if ``minutes`` is None or the duration of a run is unknown.
         minutes: duration of a job; a longer run gets a separate job.
-        estimate: returns the estimated seconds of a run.
+        estimate: returns the estimated seconds of a run, or None; needed with ``minutes``.
     """
     packs: list[list[str]] = []
     filled = 0.0
     for run in runs:
-        seconds = estimate(run) if minutes is not None else None
+        seconds = None if estimate is None else estimate(run)
         if minutes is None or seconds is None:
             size, limit = 1.0, float(count)
         else:

@@ -46,8 +46,8 @@ from xclrun.strategy.shared.language_parts import LanguageParts
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.model import Model
     from xclrun.model.families import Family
+    from xclrun.model.network import Model
     from xclrun.model.shape import Dimensions
 
 # Name of the adapter in the model, which has the values of the current language.

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from xclrun.data.batches import Batch
-    from xclrun.model import Model
     from xclrun.model.families import Family
-    from xclrun.model.network import Output
+    from xclrun.model.network import Model, Output
     from xclrun.model.shape import Dimensions
 
 

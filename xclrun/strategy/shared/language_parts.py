@@ -18,7 +18,7 @@ from xclrun.strategy.base import Context, Library, Settings, Strategy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.model import Model
+    from xclrun.model.network import Model
 
 Result = TypeVar("Result")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from xclrun.data.batches import Encoded
-    from xclrun.model import Model
+    from xclrun.model.network import Model
 
 
 @dataclass
