@@ -24,7 +24,6 @@ from xclrun.core.terminal import columns, many, note
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 if TYPE_CHECKING:
-    from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.finished import FinishedRun
     from xclrun.analysis.record import RunRecord
     from xclrun.analysis.tuning import Choice
@@ -38,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     """Write and print a report; return the exit code."""
     args = _options(arguments)
     outputs, unreadable = args.outputs, Unreadable()
+    from xclrun.analysis.fewshot.scores import is_few_shot
     from xclrun.report.embed import embed, places
     from xclrun.report.fewshot.read import read_few_shot
     from xclrun.report.published import table_of
@@ -77,7 +77,9 @@ def main(arguments: Sequence[str]) -> int:
     sources = Sources(
         pool=pool,
         other_runs=other_runs,
-        predictions=lambda: _predictions(outputs, records, unreadable),
+        predictions=lambda: read_predictions(
+            outputs, [r for r in records if r.finished and not is_few_shot(r)], unreadable
+        ),
         gradients=lambda: read_gradients(outputs, records, unreadable),
         few_shot=read_few_shot(outputs, records, _dataset),
         commands=_commands(all_sweeps.values(), choice),
@@ -407,14 +409,6 @@ def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRe
             note(f"MLflow was behind: {runs} sent to {mirror.uri}")
     except RunError as error:
         note(f"{error}; the numbers are those of the run directories")
-
-
-def _predictions(outputs: Path, records: Sequence[RunRecord], warn: Unreadable) -> dict[str, Predictions]:
-    """Return run ID → predictions of the finished runs, without few-shot runs (see `read_few_shot`)."""
-    from xclrun.analysis.fewshot.scores import is_few_shot
-    from xclrun.store.records import read_predictions
-
-    return read_predictions(outputs, [r for r in records if r.finished and not is_few_shot(r)], warn)
 
 
 def _dataset(directory: RunDirectory) -> Dataset:
