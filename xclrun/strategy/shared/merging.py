@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from xclrun.data.batches import Encoded
-    from xclrun.model import Model
+    from xclrun.model.network import Model
 
 Weights = Mapping[str, "Tensor"]
 
