@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from xclrun.core.task import Task
     from xclrun.data.batches import Batch
-    from xclrun.model.network import Model
-    from xclrun.model.network import Output
+    from xclrun.model.network import Model, Output
 
 # Logit of an excluded class: its probability is exactly 0 in fp32.
 LOWEST = -1e9
