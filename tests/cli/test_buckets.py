@@ -82,7 +82,7 @@ def test_show(xclrun: Callable[..., Told]) -> None:
     [
         (("make", "dataset=mini", "shots=1"), "needs --to DIR"),
         (("make", "dataset=mini", "shots=1", "--to", "x", "--from", "y"), "--from belongs to check and show"),
-        (("check", "dataset=mini"), "shots=K is needed"),
+        (("check", "dataset=mini"), "needs shots=K"),
         (("check", "dataset=mini,mtop", "shots=1"), "one dataset at a time"),
         (("check", "--from", "nowhere"), "folder not found"),
         (("check", "--from", "."), "contains no buckets"),

@@ -160,7 +160,7 @@ def test_a_report_on_settings_chosen_on_dev_has_their_runs_and_the_references_of
 
     taken: list[tuple[str, list[str]]] = []
 
-    def write_report(records: list[RunRecord], folder: Path, name: str, **_: object) -> SimpleNamespace:
+    def write_report(records: list[RunRecord], folder: Path, name: str, *_: object) -> SimpleNamespace:
         taken.append((name, sorted(r.run_id for r in records)))
         return SimpleNamespace(render=lambda *_: "", index=folder, numbers=[folder])
 
@@ -196,7 +196,7 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
         (here / "outputs" / "sweeps" / f"{name}.json").write_text(json.dumps(facts))
     taken: list[tuple[str, list[str]]] = []
 
-    def write_report(records: list[RunRecord], folder: Path, name: str, **_: object) -> SimpleNamespace:
+    def write_report(records: list[RunRecord], folder: Path, name: str, *_: object) -> SimpleNamespace:
         taken.append((name, sorted(r.run_id.removeprefix("naive-en-de-") for r in records)))
         return SimpleNamespace(render=lambda *_: "", index=folder, numbers=[folder])
 

@@ -322,7 +322,7 @@ def test_a_format_that_no_figure_has(refused: Callable[..., str], here: Path) ->
     told = refused("report", "--outputs", str(here), "--primary", "F,PF")
     assert told == "--primary F,PF: unknown measure 'PF'; did you mean 'F'? Known: F, FP, T, T0"
     told = refused("report", "--outputs", str(here), "--formats", "png,pfd")
-    assert told == "--formats png,pfd: 'pfd' is none; did you mean 'pdf'? Known: pdf, png, svg"
+    assert told == "--formats png,pfd: unknown format 'pfd'; did you mean 'pdf'? Known: pdf, png, svg"
 
 
 @pytest.mark.full
