@@ -1,4 +1,8 @@
-"""Memory of a training with language-specific parameters / of naive fine-tuning.
+"""Memory of training: estimates for models and settings, and measured peaks.
+
+``python -m benchmarks.memory`` prints the estimated peaks on a GPU (`xclrun.run.memory`) as a Markdown table, in GB.
+``python -m benchmarks memory`` measures two ratios: a training with language-specific parameters / naive fine-tuning,
+and measured / estimated peaks.
 
 On a GPU: torch's maximum allocated memory. On a CPU: the increase of the maximum resident size of a separate process
 after the model is created. ``ru_maxrss`` cannot be used: on Linux a process inherits it from its parent.
@@ -10,7 +14,7 @@ import contextlib
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,3 +174,72 @@ def over_naive(strategy: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Return the ratio of a strategy's peak to naive's, and both in bytes."""
     ours, naive = peak(strategy, overrides), peak("naive", overrides)
     return {"ratio": ours / naive, "ours_bytes": ours, "naive_bytes": naive}
+
+
+# Column of the table → overrides. The decoders have the sizes of Llama 3.2 1B and Llama 3.1 8B.
+DECODER = (
+    "model=mbert", "model.hub=null", "model.family=llama", "model.vocab_size=128256", "model.attention_heads=32",
+    "model.settings={num_key_value_heads: 8}",
+)  # fmt: skip
+MODELS = {
+    "mBERT": ("model=mbert",),
+    "XLM-R large": ("model=xlmr_large",),
+    "XLM-R XL": (
+        "model=xlmr_large", "model.hub=null", "model.family=xlm-roberta-xl", "model.vocab_size=250880",
+        "model.hidden_size=2560", "model.hidden_layers=36", "model.attention_heads=32", "model.intermediate_size=10240",
+    ),
+    "decoder, 1B": (*DECODER, "model.hidden_size=2048", "model.hidden_layers=16", "model.intermediate_size=8192"),
+    "decoder, 8B": (*DECODER, "model.hidden_size=4096", "model.hidden_layers=32", "model.intermediate_size=14336"),
+}  # fmt: skip
+LORA = ("strategy=lang_spec_lora_f", "trainer.precision=bf16")
+FROZEN, RECOMPUTED = "model.frozen_precision=bf16", "trainer.gradient_checkpointing=true"
+# Row of the table → overrides.
+SETTINGS = {
+    "`naive`, fp32, Adam": (),
+    "`trainer.gradient_checkpointing=true`": (RECOMPUTED,),
+    "`trainer.batch_size=2 trainer.gradient_accumulation=8`": (
+        "trainer.batch_size=2", "trainer.gradient_accumulation=8",
+    ),
+    "`trainer.precision=bf16`": ("trainer.precision=bf16",),
+    "`trainer.optimizer=adam_8bit`": ("trainer.optimizer=adam_8bit",),
+    "bf16, 8 bits, checkpointing": ("trainer.precision=bf16", "trainer.optimizer=adam_8bit", RECOMPUTED),
+    "`ewc_online`": ("strategy=ewc_online",),
+    "`si`": ("strategy=si",),
+    "`lang_spec_lora_f`, bf16": LORA,
+    "`lang_spec_lora_f`, bf16, `model.frozen_precision=bf16`": (*LORA, FROZEN),
+    "the same, checkpointing": (*LORA, FROZEN, RECOMPUTED),
+}  # fmt: skip
+# A batch of the table: sentences and subwords of each.
+SENTENCES, LENGTH = 16, 128
+
+
+def estimates() -> Iterator[tuple[str, list[float]]]:
+    """Yield each setting's estimated peaks of the second hop on a GPU, in GB, for all models."""
+    from xclrun.compose.jobs import compose_command
+    from xclrun.core.stream import sequence
+    from xclrun.core.task import INTENT_SLOTS
+    from xclrun.model.shape import HeadSizes
+    from xclrun.run.memory import peak
+    from xclrun.strategy import make
+
+    hop, heads = sequence(("en", "de")).hops[2], [HeadSizes(INTENT_SLOTS, 100, 80)]
+    for name, settings in SETTINGS.items():
+        values = []
+        for model in MODELS.values():
+            [job] = compose_command([*model, *settings, f"model.max_length={LENGTH}", "evaluate.batch_size=16"])
+            config, strategy = job.config, make(job.config.strategy)
+            where = {"sentences": SENTENCES, "length": LENGTH, "cuda": True}
+            values.append(peak(config, config.trainer, strategy, hop, heads, **where).total / 1e9)
+        yield name, values
+
+
+def main() -> None:
+    """Print the table."""
+    print("| setting |", *(f"{name} |" for name in MODELS))
+    print("|---|" + "---:|" * len(MODELS))
+    for name, values in estimates():
+        print(f"| {name} |", *(f"{value:.1f} |" for value in values))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.memory import measurable, over_estimate
 from tests.strategy.real import context_of, graph
 from xclrun.core.errors import UsageError
 from xclrun.launch.forecast import forecast
@@ -60,6 +61,10 @@ def test_settings_change_the_parts_that_they_are_for(make_run: Make) -> None:
     cpu = estimate(make_run("evaluate.batch_size=1"), cuda=False)
     assert cpu.activations - base.activations == 40 * (3 * 2 * WIDTH + 16 * 2 * 10)
     assert cpu.best == base.weights
+    # Half precision: norms still read 2 H values in fp32, and autocast copies the matrices of the layer.
+    half = estimate(make_run("evaluate.batch_size=1", "trainer.precision=bf16"))
+    matrices = 4 * WIDTH * WIDTH + 2 * WIDTH * INNER
+    assert base.activations - half.activations == 40 * 2 * (192 - 2 * WIDTH) - 2 * matrices
     budget = estimate(make_run("evaluate.batch_tokens=30"))
     assert budget.evaluation == 30 * 4 * (2 * WIDTH + 2 * INNER)
 
@@ -162,6 +167,29 @@ def test_a_plan_prints_the_estimate(make_run: Make) -> None:
     [line] = [line for line in found.render().splitlines() if line.startswith("peak memory per device: ")]
     assert "(ewc_online)" in line
     assert found.to_json()["memory"]["naive"]["most"]["total"] == found.memory["naive"][1].total
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("overrides", "length"),
+    [
+        ((), 96),
+        (("trainer.gradient_checkpointing=true",), 96),
+        (("trainer.gradient_accumulation=2",), 48),
+        (("strategy=si",), 32),
+        (("strategy=lang_spec_lora_f",), 64),
+    ],
+    ids=str,
+)
+def test_measured_peaks_are_near_the_estimate(overrides: tuple[str, ...], length: int) -> None:
+    """Twelve layers of width 192, in a separate process."""
+    if not measurable():
+        pytest.skip("peak memory cannot be measured on this system")
+    if "lang_spec_lora_f" in str(overrides):
+        pytest.importorskip("adapters", reason="needs xclrun[adapters]")
+    narrow = ("model.hidden_size=192", "model.intermediate_size=768", "model.vocab_size=3000", "order=[en,de]")
+    given = ("dataset=mini", "model=mbert", "model.hub=null", *narrow, "runtime.device=cpu", "trainer.batch_size=8")
+    assert over_estimate([*given, *overrides], length)["ratio"] == pytest.approx(1, abs=0.2)
 
 
 def test_libraries_of_the_estimate_are_light(run_python: Callable[..., Any]) -> None:

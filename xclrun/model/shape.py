@@ -50,9 +50,10 @@ class Dimensions:
     @classmethod
     def of(cls, config: ModelConfig) -> Dimensions:
         """Return the dimensions of the encoder of a model config."""
-        settings = dict(settings_of(config))
-        if config.path is None:
-            settings = {**described(config, config.vocab_size or 0, 0), **settings}
+        if config.path is not None:
+            settings = settings_of(config)
+        else:
+            settings = {"model_type": config.family, **described(config, config.vocab_size or 0, 0), **config.settings}
         kind = settings["model_type"]
 
         def size(*names: str, default: int) -> int:

@@ -12,7 +12,7 @@ activation function), 8 H + 4 I with a gated feed-forward network, and 5 H + I i
 2 H bytes. On a CPU, dropout masks are in fp32, and attention with dropout is not fused: it stores 16 bytes for each
 pair of positions and head.
 
-tests/train/test_memory.py and `python -m benchmarks memory` compare the estimate with measured peaks.
+tests/test_memory.py and `python -m benchmarks memory` compare the estimate with measured peaks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Memory:
     Attributes:
         strategy: tensors that the strategy keeps, such as Fisher information or weights of earlier languages.
         best: copy of the best weights, on a CPU; on a GPU, it is moved to the CPU if necessary.
-        activations: of the forward pass of a micro-batch.
+        activations: of the forward pass of a micro-batch, with the weights that autocast copies.
         evaluation: activations of an evaluation batch.
         adds: whether gradients of several micro-batches are added.
     """
@@ -116,6 +116,9 @@ def peak(
     # Hops on a frozen encoder read cached features.
     pieces = 0 if strategy.keeps_encoder(hop) else part * length
     by_layer = _by_layer(trains, encoder)
+    # Autocast copies the weights of linear maps, and the backward pass needs the copies.
+    copied = 1 if trainer.gradient_checkpointing else len(by_layer)
+    cast = 2 * encoder.layer * copied if half and pieces and by_layer and frozen == FP32 else 0
     evaluated = config.evaluate.batch_size * length
     if config.evaluate.batch_tokens is not None:
         evaluated = min(evaluated, max(config.evaluate.batch_tokens, length))
@@ -125,7 +128,7 @@ def peak(
         optimizer=MOMENTS[trainer.optimizer.eight_bit] * trained,
         strategy=FP32 * kept,
         best=FP32 * trained if trainer.selection is Selection.best and not cuda else 0,
-        activations=pieces * _stored(encoder, config, trainer, by_layer, length, cuda),
+        activations=pieces * _stored(encoder, config, trainer, by_layer, length, cuda) + cast,
         # Without a backward pass, only the current layer's values exist: queries, keys and values, or inner states.
         evaluation=evaluated * (2 if half else FP32) * max(5 * encoder.width, 2 * encoder.width + 2 * encoder.inner),
         adds=trainer.gradient_accumulation > 1,
