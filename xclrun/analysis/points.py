@@ -257,7 +257,7 @@ def final_by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
 
 
 def exact(record: RunRecord, hop: int) -> bool:
-    """Whether scores of another checkpoint of a hop are those of a complete run: no later hop continues from it."""
+    """Whether no later hop continues from this hop, so that another checkpoint has the scores of a complete run."""
     return hop == record.hops or record.stream == "independent"
 
 
