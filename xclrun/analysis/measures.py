@@ -49,7 +49,7 @@ class Scores:
 
     @property
     def final(self) -> np.ndarray:
-        """The final score on each language, shape (..., N): after its own hop if each is trained separately."""
+        """The final score on each language, shape (..., N); if languages are trained separately, that after its own hop."""
         return metrics.learnt_scores(self.R) if self.record.stream == "independent" else self.R[..., -1, :]
 
 
@@ -525,7 +525,7 @@ def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int
     if record.stream != "sequence":
         return Absent(f"needs the final scores of {', '.join(languages[np.isnan(scores.final) & columns])}")
     if column is not None and measure.left_out(n, column):
-        # The end of the order without a value does not depend on N.
+        # Whether the first or the last language has no value does not depend on N.
         where = "after" if measure.left_out(3, 2) else "before"
         return Absent(f"needs a hop {where} {languages[column]}", by_definition=True)
     needed = measure.needs(n) & columns
