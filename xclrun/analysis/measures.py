@@ -49,7 +49,7 @@ class Scores:
 
     @property
     def final(self) -> np.ndarray:
-        """The final score on each language, shape (..., N); if languages are trained separately, that after its own hop."""
+        """The final scores, shape (..., N); if languages are trained separately, those after each language's hop."""
         return metrics.learnt_scores(self.R) if self.record.stream == "independent" else self.R[..., -1, :]
 
 
