@@ -110,7 +110,8 @@ class Composer:
             except AssertionError:
                 # Raised by Hydra for a key below a null value.
                 keys = {text: text.partition("=")[0] for text in overrides}
-                config = hydra.compose("config", [text for text, key in keys.items() if "." not in key])
+                chosen = [text for text, key in keys.items() if "." not in key]
+                config = hydra.compose("config", [*self.hydra_overrides, *chosen])
                 for text, key in keys.items():
                     parent = key.rpartition(".")[0]
                     if parent and OmegaConf.select(config, parent) is None:
