@@ -192,8 +192,22 @@ def test_what_takes_long_is_said_before_it_ends(
 
 def test_a_table_widens_before_it_cuts_a_number() -> None:
     rows = [("0", "before fine-tuning", *["96.50"] * 9), ("1", "en", *["11.25"] * 9)]
-    display = table(("hop", "learnt", *["de"] * 9), rows, left=2)
+    display = table(("hop", "learnt", *["de"] * 9), rows, text_columns=2)
     assert (display.count("96.50"), display.count("11.25")) == (9, 9)
+
+
+def test_columns_of_a_table_are_aligned_and_its_last_one_wraps() -> None:
+    rows = [("日本\nen", "1", "one two"), ("de", "1000", "three")]
+    assert table(("key", "runs", "files"), rows).splitlines() == [
+        "key    runs     files",
+        "─────────────────────",
+        "日本      1   one two",
+        "en",
+        "de     1000     three",
+    ]
+    # 80 columns: 6 for the key and the gap, and 15 words of 4 letters.
+    lines = table(("key", "files"), [("a", " ".join(["word"] * 20))], wrapped=True).splitlines()
+    assert lines[2:] == [f"a     {' '.join(['word'] * 15)}", f"      {' '.join(['word'] * 5)}"]
 
 
 def test_a_note_is_printed_with_option_q_too(

@@ -231,6 +231,6 @@ def test_another_f1_is_named_and_two_kinds_are_not_subtracted() -> None:
 
 def test_tables_are_wider_than_the_terminal_rather_than_cut() -> None:
     row = ("0", "before any fine-tuning at all", "before", "4.00", "10.00", "100.00", "96.50", "10.55", "11.01")
-    told = table(("hop", "language", "", "en", "de", "fr", "hi", "es", "th"), [row], left=3).splitlines()
+    told = table(("hop", "language", "", "en", "de", "fr", "hi", "es", "th"), [row], text_columns=3).splitlines()
     assert len(told[-1]) > 80
     assert " ".join(told[-1].split()) == " ".join(row)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import TextIO
 
 # Whether commands print only their results, notes and errors: option -q.
@@ -135,35 +135,29 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: in
         text_columns: number of columns that are aligned on the left; the others are aligned on the right.
         wrapped: whether the last column is text that wraps. Other cells are never cut: people copy IDs from tables.
     """
-    from rich import box
     from rich.cells import cell_len
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.table import Table
-    from rich.text import Text
 
-    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for i, name in enumerate(header):
-        text = wrapped and i == len(header) - 1
-        # Without a minimum width, rich cuts cells of several words.
-        least = None if text else max(cell_len(line) for row in (header, *rows) for line in row[i].split("\n"))
-        grid.add_column(
-            Text(name),
-            justify="left" if i < text_columns or text else "right",
-            no_wrap=not text,
-            overflow="fold",
-            min_width=least,
-        )
-    for row in rows:
-        grid.add_row(*map(Text, row))
-    console = Console(file=io.StringIO(), width=10_000, color_system=None, legacy_windows=False)
+    cells = [[cell.split("\n") for cell in row] for row in (header, *rows)]
+    widths = [max(cell_len(text) for row in cells for text in row[i]) for i in range(len(header))]
+    gaps, available = len(header) - 1, room() - sum(widths[:-1])
+    last = max(cell_len(word) for row in cells for text in row[-1] for word in text.split() or [""])
+    gap = 3 if (last if wrapped else widths[-1]) + 3 * gaps <= available else 2
+    if wrapped:
+        widths[-1] = min(widths[-1], max(last, available - gap * gaps))
+        for row in cells:
+            row[-1] = [part for text in row[-1] for part in _wrapped(text, widths[-1])]
+    lines = []
+    for row in cells:
+        for texts in zip_longest(*row, fillvalue=""):
+            parts = []
+            for i, (text, width) in enumerate(zip(texts, widths, strict=True)):
+                blank = " " * (width - cell_len(text))
+                parts.append(text + blank if i < text_columns or (wrapped and i == gaps) else blank + text)
+            lines.append((" " * gap).join(parts).rstrip())
+        if row is cells[0]:
+            lines.append("─" * (sum(widths) + gap * gaps))
+    return "\n".join(lines)
 
-    def least_width() -> int:
-        return Measurement.get(console, console.options, grid).minimum
 
-    if least_width() > room():
-        grid.padding = (0, 1, 0, 0)
-    console.width = max(room(), least_width())
-    with console.capture() as printed:
-        console.print(grid)
-    return "\n".join(text.rstrip() for text in printed.get().splitlines())
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
