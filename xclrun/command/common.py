@@ -146,7 +146,7 @@ def chosen_run(outputs: Path, text: str) -> RunDirectory:
     """Return the run with this ID, unique part of an ID, or path.
 
     Raises:
-        UsageError: there is no such run.
+        UsageError: no run or several runs match.
         RunError: its config is missing, another version of xclrun made it, or the folder holds another run.
     """
     if (path := Path(text).expanduser()).is_dir() and _is_run(path):

@@ -216,18 +216,18 @@ def _sizes(config: Config, numbers: Mapping[str, int]) -> Sizes:
     from xclrun.model.shape import HeadSizes
 
     languages = _languages(config, numbers.get("task.languages"))
-    task, *others = tasks_of_dataset(plain(config.dataset))
-    keys = [] if others else [key for key in _keys(task) if key is not None]
+    task, *further = tasks_of_dataset(plain(config.dataset))
+    keys = [] if further else [key for key in _keys(task) if key is not None]
     if unused := next((key for key in numbers if key not in (*keys, "task.languages")), None):
         reason = f"dataset.task={task.name} takes {' and '.join(keys)}"
-        raise UsageError(f"{unused}: {'several tasks take their numbers from the data' if others else reason}")
+        raise UsageError(f"{unused}: {'several tasks take their numbers from the data' if further else reason}")
 
     def head(task: Task, labels: int, tags: int) -> HeadSizes:
         label, tag = _keys(task)
         classes = labels if label is None else numbers.get(label, labels)
         return HeadSizes(task, classes, 0 if tag is None else numbers.get(tag, tags))
 
-    if languages is not None and not others and {*keys} <= numbers.keys():
+    if languages is not None and not further and {*keys} <= numbers.keys():
         return Sizes((head(task, 0, 0),), languages)
     try:
         dataset = load_dataset(config.dataset, config.bucket, config.shots)

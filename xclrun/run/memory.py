@@ -109,7 +109,7 @@ def peak(
     trains = {name: bool(trainable) and strategy.trains(name, hop) for name, (_, trainable) in sizes.items()}
     trained = sum(number for name, (number, _) in sizes.items() if trains[name])
     specific = sum(number for name, (number, _) in sizes.items() if strategy.language_specific(name))
-    kept = strategy.copies(hop) * trained + len(strategy.hops_read_in_training(hop)) * specific
+    stored = strategy.copies(hop) * trained + len(strategy.hops_read_in_training(hop)) * specific
     half = trainer.precision in HALF
     frozen = 2 if config.model.frozen_precision is FrozenPrecision.bf16 else FP32
     part = trainer.part(sentences)
@@ -126,7 +126,7 @@ def peak(
         weights=sum(number * (FP32 if trained else frozen) for number, trained in sizes.values()),
         gradients=FP32 * trained,
         optimizer=MOMENTS[trainer.optimizer.eight_bit] * trained,
-        strategy=FP32 * kept,
+        strategy=FP32 * stored,
         best=FP32 * trained if trainer.selection is Selection.best and not cuda else 0,
         activations=pieces * _stored(encoder, config, trainer, by_layer, length, cuda) + cast,
         # Without a backward pass, only the current layer's values exist: queries, keys and values, or inner states.
@@ -226,16 +226,16 @@ def _words(dataset: Dataset, key: str) -> int:
 
 def of_runs(runs: Iterable[Run]) -> dict[str, tuple[Memory, Memory]]:
     """Return strategy → the estimates of its run with the largest peak."""
-    found: dict[str, tuple[Memory, Memory]] = {}
+    largest: dict[str, tuple[Memory, Memory]] = {}
     distinct = {
         repr([run.config.model, run.config.trainers, run.config.strategy, run.dataset.name]): run for run in runs
     }
     for run in distinct.values():
         cuda = run.config.runtime.device is not Device.cpu and gpu_memory() is not None
         memory, name = of_run(run, cuda=cuda), run.strategy_name
-        if name not in found or memory[1].total > found[name][1].total:
-            found[name] = memory
-    return found
+        if name not in largest or memory[1].total > largest[name][1].total:
+            largest[name] = memory
+    return largest
 
 
 @cache
@@ -263,7 +263,7 @@ def check_memory(runs: Sequence[Run], available: Callable[[], int | None] = gpu_
     """Refuse runs that cannot fit in the memory of the visible GPU.
 
     Raises:
-        UsageError: the lower estimate of a run is larger; the message names a setting with which it fits.
+        UsageError: the lower estimate of a run is larger; the message names a setting that makes it fit.
     """
     for run in runs:
         if run.config.runtime.device is Device.cpu or (size := available()) is None:

@@ -1,4 +1,4 @@
-"""Memory aware synapses (MAS): a penalty on changes of weights to which the outputs are sensitive.
+"""Memory aware synapses (MAS): a penalty on changes of weights that affect the outputs strongly.
 
 Aljundi et al. 2018, "Memory aware synapses: learning what (not) to forget", equations 2 to 4. From hop 2 on the loss
 has the penalty

@@ -298,8 +298,8 @@ class Merge(Expandable[MergeSettings]):
     def state_dict(self) -> State:
         state, (total, weighted) = self.expansion.state_dict(), self._groups
         groups = {total: self.total, weighted: self.weighted}
-        own = {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
-        return State(state.facts, state.tensors | own)
+        added = {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+        return State(state.facts, state.tensors | added)
 
     def load_state_dict(self, state: State) -> None:
         self.total, self.weighted = self._sums(state)

@@ -104,7 +104,7 @@ class Ranks:
         yield
 
     def abandon(self) -> None:
-        """Disconnect from the other ranks after a failed operation, so that they notice it."""
+        """Disconnect from the other ranks after a failed operation; they notice that the connection is closed."""
 
     def close(self) -> None:
         """End the other ranks."""

@@ -115,7 +115,7 @@ def row_reader(
         language_names: name in file names → language key; other names are keys themselves.
         may_lack: optional splits; empty if a language lacks them.
         files: replaces the layout for data in one language (the first of ``languages``): split → possible names of its
-            file, of which the first existing one is used. Other splits are empty.
+            file; the first existing file is used. Other splits are empty.
         unit: name of a row in errors if it is not a line.
         config: see `Reader`.
     """
