@@ -53,6 +53,8 @@ def test_settings_change_the_parts_that_they_are_for(make_run: Make) -> None:
     assert base.total == base.weights + base.optimizer + base.activations
     added = estimate(make_run("evaluate.batch_size=1", "trainer.gradient_accumulation=2"))
     assert added.total == base.total + base.gradients
+    two = ("trainer.gradient_accumulation=2", "runtime.devices=2")
+    assert estimate(make_run("evaluate.batch_size=1", *two)).total == base.total
     # Four layers: with checkpointing their inputs, and the values of one and their gradients.
     four = ("model.hidden_layers=4", "model.dropout=0")
     plain, recomputed = (estimate(make_run(*four, *more)) for more in ((), ("trainer.gradient_checkpointing=true",)))

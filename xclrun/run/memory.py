@@ -3,7 +3,7 @@
 With W the bytes of the weights, G of the gradients, O of the optimizer's states, S of the strategy's tensors, A of the
 activations of one forward pass and E of those of an evaluation batch, the peak is
 
-    W + O + S + max(A, G, G + E),  or  W + O + S + max(G + A, G + E)  if several micro-batches add their gradients.
+    W + O + S + max(A, G, G + E), or W + O + S + max(G + A, G + E) if a device adds gradients of several micro-batches.
 
 With one micro-batch, the gradients of a layer replace its activations during the backward pass. Activations are counted
 per layer and subword, in states of H (hidden) and I (inner) values. A transformer layer stores 8 H + 2 I values for its
@@ -59,7 +59,7 @@ class Memory:
         best: copy of the best weights, on a CPU; on a GPU, it is moved to the CPU if necessary.
         activations: of the forward pass of a micro-batch, with the weights that autocast copies.
         evaluation: activations of an evaluation batch.
-        adds: whether gradients of several micro-batches are added.
+        adds: whether a device adds the gradients of several micro-batches.
     """
 
     weights: int
@@ -131,7 +131,8 @@ def peak(
         activations=pieces * _stored(encoder, config, trainer, by_layer, length, cuda) + cast,
         # Without a backward pass, only the current layer's values exist: queries, keys and values, or inner states.
         evaluation=evaluated * (2 if half else FP32) * max(5 * encoder.width, 2 * encoder.width + 2 * encoder.inner),
-        adds=trainer.gradient_accumulation > 1,
+        # Ranks sum the gradients in place.
+        adds=trainer.gradient_accumulation > config.runtime.devices,
     )
 
 
