@@ -136,7 +136,8 @@ class Group(Ranks):
     ) -> None:
         self.rank, self.size, self.store, self.minutes = rank, size, store, minutes
         self.on_machine, self.launched, self.processes, self.process = on_machine, launched, processes, os.getpid()
-        self.closed = self.connected = False
+        self.closed = False
+        self.operations: Any = None
         # Number of this connection: `reconnect` makes the next one.
         self.connection = 0
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -153,14 +154,13 @@ class Group(Ranks):
         with self._explained():
             dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.size, timeout=limit)
             self.operations = dist.new_group(backend="gloo", timeout=IDLE)
-        self.connected, self.failed = True, False
+        self.failed = False
 
     def _disconnect(self) -> None:
-        if self.connected:
-            self.connected = False
+        # A group that is still referenced keeps its threads, which can abort the interpreter's exit.
+        self.operations = None
+        if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
-                # A group that is still referenced keeps its threads, which can abort the interpreter's exit.
-                del self.operations
                 dist.destroy_process_group()
 
     def reconnect(self) -> None:
