@@ -212,7 +212,8 @@ def test_an_average_that_was_killed_inside_writes_is_made_when_it_is_given_again
 
 def _ranks_of(process: int) -> list[int]:
     """Return the other ranks that a process has started."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    listed = Path(f"/proc/{process}/task/{process}/children")
+    children = listed.read_text().split() if listed.exists() else []
     commands = {int(child): Path(f"/proc/{child}/cmdline") for child in children}
     return [child for child, path in commands.items() if path.exists() and "spawn_main" in path.read_text()]
 
@@ -239,8 +240,11 @@ def test_any_rank_is_killed_at_random_instants(
     expected, outputs = undisturbed(sweep), tmp_path / "0"
     while kills < wanted:
         started, process = time.time(), start(*sweep, f"paths.outputs={outputs}")
-        [other] = wait_for(lambda p=process: _ranks_of(p.pid), 200)
-        rank, number = generator.choice([("first", process.pid), ("second", other)])
+        # A run whose hops are all stored needs no second rank.
+        wait_for(lambda p=process: p.poll() is not None or _ranks_of(p.pid), 200)
+        rank, number = generator.choice(
+            [("first", process.pid), *(("second", other) for other in _ranks_of(process.pid))]
+        )
         if generator.random() < 0.8:
             wait_for(partial(_trains_or_ended, process, outputs, started), 200)
         began = time.monotonic()
@@ -254,6 +258,7 @@ def test_any_rank_is_killed_at_random_instants(
             seconds = time.monotonic() - began
             assert predictions(outputs) == expected
             assert whole(outputs, killed=True)
+            print(f"after {kills} kills: finished with equal predictions")
             outputs = tmp_path / str(kills)
             continue
         kills += 1
