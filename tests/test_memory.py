@@ -115,6 +115,25 @@ def test_adapters_add_about_what_the_library_adds(adapter: str, make_run: Make) 
 
 
 @pytest.mark.parametrize(
+    "name", ["lang_spec_lora_t", "seq_lora", "inc_lora", "o_lora", "lang_spec_prompt", "l2p", "coda_prompt"]
+)
+def test_strategies_that_add_parameters_estimate_them(name: str, make_run: Make) -> None:
+    """Also which of them a hop trains."""
+    wide = ("model.hidden_size=64", "model.intermediate_size=96", "model.hidden_layers=2")
+    run = make_run(f"strategy={name}", *wide)
+    strategy, model = run.strategy(), graph(run).bench.model
+    real, encoder = sizes(model), Dimensions.of(run.config.model)
+    vocabulary = model.encoder.get_input_embeddings().num_embeddings
+    estimated = strategy.prepared(estimated_sizes(run.config.model, heads_of(run), vocabulary), encoder)
+
+    def trained(numbers: Any) -> int:
+        return sum(n for key, (n, trains) in numbers.items() if trains and strategy.trains(key, run.stream.hops[2]))
+
+    assert sum(n for n, _ in estimated.values()) == pytest.approx(sum(n for n, _ in real.values()), rel=0.05)
+    assert trained(estimated) == pytest.approx(trained(real), rel=0.05)
+
+
+@pytest.mark.parametrize(
     ("values", "tolerance"),
     [
         (("model.family=llama", "model.settings={num_key_value_heads: 1}"), 0.01),

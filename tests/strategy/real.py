@@ -30,6 +30,7 @@ SPECIFIC: dict[str, Callable[[str], bool]] = {
     "lang_spec_ada_f": lambda name: "adapters." in name,
     "lang_spec_lora_t": lambda name: ".loras." in name,
     "lang_spec_lora_f": lambda name: ".loras." in name,
+    "lang_spec_prompt": lambda name: name.startswith("prompts."),
 }
 
 

@@ -21,7 +21,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, digest, stages
 from xclrun.core.stream import Hop
 from xclrun.run import Run
-from xclrun.strategy import STRATEGIES, Strategy, make, register, strategy_class
+from xclrun.strategy import STRATEGIES, Strategy, adds_parameters, make, register, strategy_class
 from xclrun.strategy.base import HOOK_SIGNATURES
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.naive import Naive
@@ -46,11 +46,10 @@ EFFECT = {
     "derpp": ("strategy.memory=5",),
     "gdumb": ("strategy.memory=5",),
 }
-EVERY = (*STRATEGIES, "er+lang_spec_trans", "kd_logit+lang_spec_ada_t")
-# Those whose first hop is not naive's: it replays, gathers, pulls, chooses, mixes or trains adapters.
-OWN_FIRST = {"replay", "agem_replay", "mbpa", "der", "derpp", "si", "l2_init", "gdumb", "multilingual"} | {
-    name for name in EVERY if "_ada_" in name or "_lora_" in name
-}
+EVERY = (*STRATEGIES, "er+lang_spec_trans", "er+inc_lora", "kd_logit+lang_spec_ada_t")
+# Those whose first hop is not naive's: it replays, gathers, pulls, chooses or mixes. So it is of those that add
+# parameters to the model.
+OWN_FIRST = {"replay", "agem_replay", "mbpa", "der", "derpp", "si", "l2_init", "gdumb", "multilingual"}
 
 
 def given(strategy: str) -> tuple[str, ...]:
@@ -107,7 +106,8 @@ def test_a_run_after_naive_trains_what_is_new_and_equals_a_run_alone(
     assert stored(run.store).items() >= stored(alone.store).items()
     known = {*naive.store.all_keys()}
     assert trained.hops == [s.hop.index for s in run.stages if s.hop.index and s.train not in known]
-    assert (run.stages[1].train in known) == (strategy not in OWN_FIRST)
+    own_first = strategy in OWN_FIRST or adds_parameters(run.strategy())
+    assert (run.stages[1].train in known) == (not own_first)
     # No later hop of a sequence is naive's; of reference models each is some naive run's first hop.
     assert not any(stage.train in known for stage in run.stages[2:])
 
@@ -248,6 +248,21 @@ CLS = r"\[CLS\] depends on frozen"
         ("strategy=kd_rep strategy.expansion=lang_spec_trans", rf"strategy=kd_rep strategy\.expansion=\w+: .*{CLS}"),
         ("strategy=kd_rep strategy.expansion=lang_spec_ada_f", rf"strategy=kd_rep strategy\.expansion=\w+: .*{CLS}"),
         ("strategy=lang_spec_ft strategy.expansion=lang_spec_task", r"strategy=lang_spec_ft .*; only adapters"),
+        ("strategy=kd_rep strategy.expansion=lang_spec_prompt", rf"strategy=kd_rep strategy\.expansion=\w+: .*{CLS}"),
+        ("strategy=l2p strategy.selected=11", r"strategy\.selected=11: must be at most strategy\.pool=10$"),
+        ("strategy=coda_prompt strategy.pool=2", r"strategy\.pool=2: must be at least 3, one component for each hop$"),
+        ("strategy=l2p trainer.packing=true", r"strategy=l2p trainer\.packing=true: prompts do not support packing"),
+        (
+            "strategy=l2p evaluate.attention=true",
+            r"evaluate\.attention=true strategy=l2p: not supported for texts with",
+        ),
+        (
+            "strategy=l2p model.family=distilbert",
+            r"strategy=l2p model\.max_length=64: the encoder has 64 positions, of which prompts take 25; .*=39 or l",
+        ),
+        ("strategy=o_lora dataset.blocks=3", r"strategy=o_lora dataset\.blocks=3: added or language-specific param"),
+        ("strategy=seq_lora strategy.lora_targets=[w]", r"strategy\.lora_targets=\['w'\]: must be distinct values of"),
+        ("strategy=inc_lora model.family=gpt2 model.label_on=last", r"strategy=inc_lora: GPT-2 has one matrix for que"),
     ],
 )
 def test_what_cannot_work_is_refused_when_a_run_is_planned(overrides: str, told: str, make_run: Make) -> None:
@@ -349,6 +364,8 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
         "skip",
         # Of what a step asks of the device, not of what it computes: tests/train/test_graphs.
         "capturable",
+        # What plans ask of a model that `prepare` changes.
+        "prompt_tokens",
     }
     assert public - {"settings_type"} == set(HOOK_SIGNATURES) | signatures | told | {"language_specific"}
 
@@ -381,6 +398,11 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
         ("model_average", "weight", 1.1, "above 0 and at most 1"),
         ("freeze_bottom", "layers", -1, "at least 0"),
         ("cos_pooler", "alpha", 0.0, "above 0"),
+        *((name, key, 0, "at least 1") for name in ("l2p", "coda_prompt") for key in ("pool", "length")),
+        *((name, "penalty", -1, "at least 0") for name in ("l2p", "coda_prompt", "o_lora")),
+        *(("seq_lora", key, 0, "at least 1") for key in ("lora_rank", "lora_alpha")),
+        ("l2p", "selected", 0, "at least 1"),
+        ("lang_spec_prompt", "length", 0, "at least 1"),
         ("replay", "replay_write", 1.5, "at least 0 and at most 1"),
         ("replay", "replay_write", -0.1, "at least 0 and at most 1"),
         ("replay", "replay_interval", 0, "at least 1"),
@@ -414,15 +436,15 @@ def test_every_strategy_has_a_yaml_and_traits_that_its_settings_bear_out() -> No
         settings = {f.name for f in dataclasses.fields(cls.settings_type)}
         assert (cls.name, cls.expandable <= ("expansion" in settings)) == (name, True)
         assert cls.has_adapters == ("pretrained" in settings), "how analysis, which imports no strategy, knows adapters"
-        assert cls.adds_language_parts >= cls.has_adapters, "adapters are parts"
+        assert cls.expands >= cls.adds_language_parts >= cls.has_adapters, "adapters are parts, and parts expand"
 
 
 def test_the_parts_that_are_offered_beneath_a_strategy_can_be_laid_there(compose: Callable[..., Composed]) -> None:
     for name in expansion_choices():
         strategy: Any = make(compose("strategy=er", f"strategy.expansion={name}").config.strategy)
-        assert strategy.expansion.adds_language_parts, name
-    assert "lang_spec_task" in expansion_choices()
-    assert not {"naive", "lang_spec_ft", "er"} & set(expansion_choices())
+        assert strategy.expansion.expands, name
+    assert {"lang_spec_task", "lang_spec_prompt", "seq_lora", "inc_lora"} <= {*expansion_choices()}
+    assert not {"naive", "lang_spec_ft", "er", "o_lora", "l2p"} & {*expansion_choices()}
 
 
 def test_a_strategy_from_outside_is_registered_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,7 +206,7 @@ def test_the_skeleton_is_the_model_without_numbers(layers: int, make_run: Make) 
 
 
 def test_what_is_counted_without_a_model_is_what_strategies_leave_as_it_was(compose: Callable[..., Composed]) -> None:
-    """A strategy that says of a model's parameters that it leaves them does so; adapters do not say it."""
+    """A strategy that says of a model's parameters that it leaves them does so; adapters and prompts do not say it."""
     own = [name for name, cls in STRATEGIES.items() if cls.prepare not in (Strategy.prepare, Expandable.prepare)]
     given = {name: [f"strategy={name}"] for name in own}
     for beneath in ("lang_spec_task", "lang_spec_lora_f"):
@@ -222,7 +222,8 @@ def test_what_is_counted_without_a_model_is_what_strategies_leave_as_it_was(comp
             assert sizes(model) == before, name
         else:
             built.add(name)
-    assert built == {name for name in own if STRATEGIES[name].has_adapters} | {"er, lang_spec_lora_f"}
+    added = {"seq_lora", "inc_lora", "o_lora", "lang_spec_prompt", "l2p", "coda_prompt"}
+    assert built == {name for name in own if STRATEGIES[name].has_adapters} | added | {"er, lang_spec_lora_f"}
     assert {"lang_spec_enc", "mbpa", "l2_init", "cos_pooler", "lang_spec_lora_f"} <= set(own)
 
     class Mine(Strategy[StrategyConfig]):

@@ -106,6 +106,7 @@ SETTINGS = {
     "lang_spec_ada_t": (),
     "lang_spec_lora_t": (),
     "lang_spec_trans": (),
+    "o_lora": (),
     "multilingual": ("evaluate.every_examples=20",),
 }
 

@@ -52,7 +52,7 @@ def register() -> None:
     for name in provided("strategy"):
         cls = strategy_class(name)
         store.store(group="schema/strategy", name=name, node=cls.settings_type)
-        if cls.adds_language_parts:
+        if cls.expands:
             node: dict[str, Any] = {"defaults": [f"/strategy/{name}@_here_"]}
             store.store(group="strategy/expansion", name=name, node=node, provider="plug-in")
     for name in without_yaml("strategy"):

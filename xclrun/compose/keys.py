@@ -17,9 +17,9 @@ _ENTRY = re.compile(r"\+*dataset\.(parts|statements\.kinds)\.([^.]+)\.([^.]+)")
 
 
 def expansion_choices() -> dict[str, str]:
-    """Return the choices of ``strategy.expansion``, strategies with language-specific parameters → description."""
+    """Return the choices of ``strategy.expansion``, strategies that only add parameters → description."""
     descriptions = choices()["strategy"]
-    return {name: descriptions.get(name, "") for name in names_with("adds_language_parts")}
+    return {name: descriptions.get(name, "") for name in names_with("expands")}
 
 
 def known_keys(strategy: str | None = None) -> list[str]:

@@ -32,6 +32,7 @@ from xclrun.model.encoder import empty_encoder, fresh_encoder, keep_rows, pretra
 from xclrun.model.families import family
 from xclrun.model.folder import BERTS
 from xclrun.model.heads import ClassHead, Pooler, SpanHead, WordHead, tag_head
+from xclrun.model.prompts import Prompts
 from xclrun.model.shape import HeadSizes
 from xclrun.model.source import check_layers, locate, subject_of
 
@@ -164,6 +165,7 @@ class Model(Heads):
         packs: pack sentences in training mode (`xclrun.data.packing`); batches are always padded in eval mode.
         last: the last subword represents a sentence, not the first.
         typed: the encoder reads token types.
+        prompts: prepends prompts to texts (`xclrun.model.prompts`); None: texts have none.
         tasks: name (`Task.head`) → heads, if there are several tasks; empty otherwise.
     """
 
@@ -180,6 +182,7 @@ class Model(Heads):
     ) -> None:
         nn.Module.__init__(self)
         self.vocabulary, self.still, self.packs = vocabulary, False, False
+        self.prompts: Prompts | None = None
         self.last, self.typed = last, _reads_types(encoder)
         hidden: int = encoder.config.hidden_size  # type: ignore[union-attr,assignment]
         self.encoder = encoder
@@ -225,33 +228,58 @@ class Model(Heads):
             return Features(batch.cls, batch.word_states)
         if self.packs and self.training:
             return self._encode_packed(batch)
-        hidden = self._states(batch)
-        at, cls = batch.word_pieces, hidden[:, 0]
-        if self.last:
-            end = batch.attention_mask.sum(dim=1, keepdim=True) - 1
-            cls = hidden.gather(1, end.unsqueeze(2).expand(-1, -1, hidden.shape[2])).squeeze(1)
+        hidden, at = self._states(batch, self._prompts(batch)), batch.word_pieces
+        cls = self._cls(batch, hidden)
+        if self.last and batch.gold is not None:
             # A window's first word represents [CLS] (`xclrun.data.batches.Windows`).
-            at = at if batch.gold is None else torch.cat([end, at[:, 1:]], dim=1)
+            at = torch.cat([_end(batch), at[:, 1:]], dim=1)
         if not self.heads_of(batch.task).reads_words:
             return Features(cls, None)
         return Features(cls, hidden.gather(1, at.unsqueeze(2).expand(-1, -1, hidden.shape[2])))
 
-    def _states(self, batch: Batch) -> Tensor:
-        """Return the encoder's last states, (B, L, H).
+    def _cls(self, batch: Batch, hidden: Tensor) -> Tensor:
+        """Return the states that represent sentences, (B, H), of all states (B, L, H)."""
+        if not self.last:
+            return hidden[:, 0]
+        return hidden.gather(1, _end(batch).unsqueeze(2).expand(-1, -1, hidden.shape[2])).squeeze(1)
+
+    def _prompts(self, batch: Batch) -> Tensor | None:
+        """Return the prompts of the texts of a batch, (B, P, E), or None."""
+        if self.prompts is None:
+            return None
+        if not self.prompts.reads_queries:
+            return self.prompts(batch.size)
+        with torch.no_grad():
+            queries = self._cls(batch, self._states(batch)).float()
+        return self.prompts(queries)
+
+    def _states(self, batch: Batch, prompts: Tensor | None = None) -> Tensor:
+        """Return the encoder's last states of the subwords, (B, L, H).
 
         BERT's forward pass waits for the device to check for padding, and applies an unused pooler. This method
-        therefore calls BERT's parts directly, with the same mask.
+        therefore calls BERT's parts directly, with the same mask. There, prompts follow the embedding layer and have no
+        positions; elsewhere they precede the embeddings of subwords.
         """
         encoder: Any = self.encoder
         types = {"token_type_ids": batch.token_type_ids} if self.typed else {}
+        mask, length = batch.attention_mask, 0
+        if prompts is not None:
+            length = prompts.shape[1]
+            mask = functional.pad(mask, (length, 0), value=1)
         if batch.lengths is None or not takes_masks(encoder):
-            output = encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask, **types)
+            inputs = {"input_ids": batch.input_ids}
+            if prompts is not None:
+                words = encoder.get_input_embeddings()(batch.input_ids)
+                inputs = {"inputs_embeds": torch.cat([prompts.to(words.dtype), words], dim=1)}
+                types = {name: functional.pad(ids, (length, 0)) for name, ids in types.items()}
+            output = encoder(**inputs, attention_mask=mask, **types)
         else:
             embedded = encoder.embeddings(input_ids=batch.input_ids, **types)
-            mask = None if batch.whole else _additive(batch.attention_mask, embedded)
-            output = encoder.encoder(embedded, attention_mask=mask)
+            if prompts is not None:
+                embedded = torch.cat([prompts.to(embedded.dtype), embedded], dim=1)
+            output = encoder.encoder(embedded, attention_mask=None if batch.whole else _additive(mask, embedded))
         states: Tensor = output.last_hidden_state
-        return states
+        return states[:, length:] if length else states
 
     def _encode_packed(self, batch: Batch) -> Features:
         """Return the features of packed sentences, equal to those of padded batches up to rounding and dropout."""
@@ -294,6 +322,11 @@ class Model(Heads):
     def predict(self, batch: Batch) -> Prediction:
         """Return the predictions of the heads of a batch's task (`Heads.prediction_of`)."""
         return self.heads_of(batch.task).prediction_of(batch, self(batch))
+
+
+def _end(batch: Batch) -> Tensor:
+    """Return the position of the last subword of each text, (B, 1)."""
+    return batch.attention_mask.sum(dim=1, keepdim=True) - 1
 
 
 def takes_masks(encoder: Any) -> bool:

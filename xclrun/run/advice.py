@@ -13,7 +13,7 @@ from xclrun.data.example import Dataset
 from xclrun.data.load import size_limits
 from xclrun.data.orders import notes as order_notes
 from xclrun.data.parts import stating
-from xclrun.strategy import Length, Strategy, supports_capture
+from xclrun.strategy import Length, Strategy, adds_parameters, supports_capture
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.expansion import Expandable
 
@@ -34,7 +34,9 @@ def notes_of(run: Run) -> Iterator[str]:
             )
     strategy = run.strategy()
     keys = [key for key, trainer in config.trainers.items() if trainer.cuda_graphs]
-    if keys and not (supports_capture(strategy) and strategy.adapters is None):
+    # What adds parameters other than prompts changes the encoder's modules.
+    recorded = supports_capture(strategy) and (strategy.prompt_tokens() or not adds_parameters(strategy))
+    if keys and not recorded:
         yield (
             f"{keys[0]}.cuda_graphs=true only changes the padding, because the steps of strategy={run.strategy_name} "
             "cannot be recorded"

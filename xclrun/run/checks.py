@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xclrun.config.schema import Config, FrozenPrecision, LabelOn, Precision, SlotF1
@@ -11,7 +11,8 @@ from xclrun.core.stream import Mixture, Stream, keys_of, sequence
 from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.example import Dataset
 from xclrun.data.windows import check_windows
-from xclrun.model.families import number
+from xclrun.model.families import number, positions
+from xclrun.model.folder import BERTS
 from xclrun.model.shape import Dimensions
 from xclrun.model.source import check_masks, check_settings, depth, family_of, settings_of
 from xclrun.strategy import Strategy, divisible
@@ -46,6 +47,8 @@ def check_packing(config: Config, strategy: Strategy[Any]) -> None:
             check_masks(config.model, f"{name}.packing")
             if isinstance(strategy.adapters, AdapterSettings) and strategy.adapters.adapter is Adapter.prefix:
                 raise UsageError(f"strategy.adapter=prefix {name}.packing=true: prefixes do not support packing")
+            if strategy.prompt_tokens():
+                raise UsageError(f"strategy={config.strategy.name} {name}.packing=true: prompts do not support packing")
 
 
 def check_graphs(config: Config) -> None:
@@ -121,6 +124,7 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
     check_settings(config.model)
     settings = settings_of(config.model)
     strategy.check_encoder(kind, number(settings, "width"), depth(config.model))
+    _check_prompts(config, settings, strategy.prompt_tokens())
     absolute = settings.get("position_embedding_type", "absolute") == "absolute"
     if config.evaluate.attention and not (kind.attends and absolute):
         raise UsageError(
@@ -137,6 +141,19 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
                 f"model.label_on={config.model.label_on.value}: {kind.title} has causal attention, so only a word's "
                 "last subword attends to the whole word; use model.label_on=last"
             )
+
+
+def _check_prompts(config: Config, settings: Mapping[str, Any], tokens: int) -> None:
+    """Check that an encoder has positions for prompts; in BERT's families they take none."""
+    model, name = config.model, f"strategy={config.strategy.name}"
+    if tokens and config.evaluate.attention:
+        raise UsageError(f"evaluate.attention=true {name}: not supported for texts with prompts")
+    rows = positions({"max_position_embeddings": model.positions or model.max_length, **settings})
+    if settings["model_type"] not in BERTS and rows is not None and model.max_length + tokens > rows:
+        raise UsageError(
+            f"{name} model.max_length={model.max_length}: the encoder has {rows} positions, of which prompts take "
+            f"{tokens}; set model.max_length={rows - tokens} or less"
+        )
 
 
 def check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:

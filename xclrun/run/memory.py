@@ -104,7 +104,7 @@ def peak(
         vocabulary: rows of a trimmed or learned vocabulary; None: those of the config.
         cuda: whether the device is a GPU.
     """
-    encoder = Dimensions.of(config.model)
+    encoder, length = Dimensions.of(config.model), length + strategy.prompt_tokens()
     sizes = strategy.prepared(estimated_sizes(config.model, heads, vocabulary), encoder)
     trains = {name: bool(trainable) and strategy.trains(name, hop) for name, (_, trainable) in sizes.items()}
     trained = sum(number for name, (number, _) in sizes.items() if trains[name])

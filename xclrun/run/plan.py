@@ -171,8 +171,10 @@ class Run:
         return None if settings is None else plan_run(replace(self.config, strategy=settings, strategy_label=None))
 
     def strategy(self) -> Strategy[Any]:
-        """Return a fresh strategy object."""
-        return make(self.config.strategy)
+        """Return a fresh strategy object, which knows the number of hops."""
+        strategy = make(self.config.strategy)
+        strategy.stream(self.config.order.languages or ())
+        return strategy
 
 
 _datasets: dict[str, tuple[Dataset, DataIdentity, str]] = {}
@@ -358,8 +360,8 @@ def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> 
     check_mixtures(config, strategy, order)
     if config.dataset.blocks is not None:
         settings = f"strategy={config.strategy.name} dataset.blocks={config.dataset.blocks}"
-        if strategy.adds_language_parts or getattr(config.strategy, "expansion", None) is not None:
-            raise UsageError(f"{settings}: language-specific parameters do not support blocks of one language")
+        if strategy.expands or strategy.parts_per_hop or getattr(config.strategy, "expansion", None) is not None:
+            raise UsageError(f"{settings}: added or language-specific parameters do not support blocks of one language")
         try:
             return in_blocks(order, config.dataset.blocks, strategy.stream)
         except ValueError as error:

@@ -16,7 +16,16 @@ from typing import Any, TypeVar, get_args
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import place, provides
-from xclrun.strategy.base import Context, Length, State, Strategy, check_signatures, divisible, supports_capture
+from xclrun.strategy.base import (
+    Context,
+    Length,
+    State,
+    Strategy,
+    adds_parameters,
+    check_signatures,
+    divisible,
+    supports_capture,
+)
 
 __all__ = [
     "STRATEGIES",
@@ -24,6 +33,7 @@ __all__ = [
     "Length",
     "State",
     "Strategy",
+    "adds_parameters",
     "divisible",
     "make",
     "names_with",

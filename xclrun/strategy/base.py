@@ -29,7 +29,7 @@ from xclrun.config.schema import bounded as bounded
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import LATER, derive
 from xclrun.core.plugins import place
-from xclrun.core.stream import Hop, Stream, sequence
+from xclrun.core.stream import BEFORE, Hop, Stream, sequence
 from xclrun.core.task import Task
 
 if TYPE_CHECKING:
@@ -144,7 +144,9 @@ class Strategy(Generic[Settings]):
         settings_type: dataclass of the strategy's settings: the schema of its YAML.
         version: to be raised when a change of code changes results; run IDs and stage keys change with it.
         expandable: whether it can be combined with language-specific parameters (``strategy.expansion``).
-        adds_language_parts: whether it gives each language its own parameters, so that it can be an expansion.
+        expands: whether it only adds parameters, so that it can be an expansion.
+        adds_language_parts: whether it gives each language its own parameters, and therefore can be an expansion.
+        parts_per_hop: whether each hop has its own parameters, whose number depends on the order.
         has_adapters: whether these parameters are language adapters; the settings then have ``pretrained``.
         mixes_languages: whether a batch may contain sentences of several languages.
         updates_in_training: whether the state changes during the training of a hop (a reservoir). The state is then
@@ -155,7 +157,9 @@ class Strategy(Generic[Settings]):
     settings_type: ClassVar[type[StrategyConfig]] = StrategyConfig
     version: ClassVar[int] = 1
     expandable: ClassVar[bool] = False
+    expands: ClassVar[bool] = False
     adds_language_parts: ClassVar[bool] = False
+    parts_per_hop: ClassVar[bool] = False
     has_adapters: ClassVar[bool] = False
     mixes_languages: ClassVar[bool] = False
     updates_in_training: ClassVar[bool] = False
@@ -185,7 +189,7 @@ class Strategy(Generic[Settings]):
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         """Return everything that can change the *evaluation* after ``hop``, in addition to the trained weights.
 
-        Must not be empty if `for_language` changes the model or `predict` is overridden.
+        Must not be empty if `for_language` changes the model, `predict` is overridden, or `prepare` adds parameters.
         """
         return {}
 
@@ -234,6 +238,10 @@ class Strategy(Generic[Settings]):
         Args:
             family: None, as are width (H) and number of layers, if the encoder's files are not available.
         """
+
+    def prompt_tokens(self) -> int:
+        """Return the number of prompt tokens that the model has in front of each text."""
+        return 0
 
     def keeps_encoder(self, hop: Hop) -> bool:
         """Return whether the training of ``hop`` leaves the encoder unchanged and in eval mode.
@@ -381,6 +389,11 @@ def check_signatures(cls: type[Strategy[Any]], instance: Strategy[Any] | None = 
                 f"{name}: overrides {hook} but inherits {signature}, and would share results of another strategy; "
                 f"define {signature} in the same class, for example {signature} = Strategy.signature"
             )
+
+
+def adds_parameters(strategy: Strategy[Any]) -> bool:
+    """Return whether the model before fine-tuning has parameters that `Strategy.prepare` added."""
+    return bool(strategy.serving_signature(BEFORE))
 
 
 def divisible(strategy: Strategy[Any]) -> bool:

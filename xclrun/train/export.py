@@ -27,6 +27,7 @@ from xclrun.run import Run
 from xclrun.store.files import atomic_directory, write_json
 from xclrun.store.tensors import save_tensors
 from xclrun.strategy.shared.adapters import NAME
+from xclrun.strategy.shared.low_rank import merged
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
@@ -38,6 +39,7 @@ HEADS = {
     "classifier": "linear layer on the pooler's output: logits of labels",
     "tagger.linear": "linear layer on the last hidden states of words: scores of tags",
     "span.linear": "linear layer on the last hidden states of [CLS] and the text's subwords: scores of start and end",
+    "prompts": "prompts before the texts and what selects them (xclrun.model.prompts); the encoder alone has none",
     "tagger.crf": "linear-chain CRF over these scores: start, end and transition scores, from row to column",
 }
 
@@ -159,9 +161,12 @@ def _facts(run: Run, hop: Hop, language: str | None, seen: list[str]) -> dict[st
 
 
 def _plain_encoder(run: Run, model: Model, tokenizer: Any, token_ids: Any) -> Any:
-    """Return the encoder as `transformers` builds it: all subwords, no adapters, and a pooler if the task has one."""
+    """Return the encoder as `transformers` builds it: all subwords, no adapters, and a pooler if the task has one.
+
+    Low-rank updates that languages share are added to its weights.
+    """
     encoder: Any = model.encoder
-    state: dict[str, Tensor] = dict(encoder.state_dict())
+    state: dict[str, Tensor] = {**encoder.state_dict(), **merged(encoder)}
     # With several poolers, use that of the first task.
     heads = model.tasks.values() if model.tasks else [model]
     pooler = next((h.pooler for h in heads if isinstance(h, Heads) and h.pooler is not None), None)

@@ -5,7 +5,10 @@
 - `penalty`: quadratic penalties (ewc, mas, si, l2).
 - `expansion`: base class of the strategies that can be combined with language-specific parameters.
 - `language_parts`: language-specific parameters; base class of lang_spec_*.
+- `added`: bases of the strategies that add parameters.
 - `adapters`: language adapters.
+- `low_rank`: low-rank updates that languages share (seq_lora, inc_lora, o_lora).
+- `prompts`: pools of prompts in a frozen encoder (l2p, coda_prompt).
 - `heads_only`: few-shot adaptation of heads on a frozen encoder; base class of fc and its variants.
 - `fisher`: diagonal Fisher information (ewc).
 - `inference`: forward passes over many sentences in eval mode.

@@ -38,9 +38,10 @@ from typing import TYPE_CHECKING, Any
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, require
 from xclrun.core.identity import digest
-from xclrun.core.stream import Hop, Stream
+from xclrun.core.stream import Stream
 from xclrun.model.adapter_files import adapter_identity, quiet, read_adapter
 from xclrun.strategy.base import Length, Library, bounded
+from xclrun.strategy.shared.added import AddsParameters
 from xclrun.strategy.shared.language_parts import LanguageParts
 
 if TYPE_CHECKING:
@@ -88,18 +89,23 @@ class LoraAdapterSettings(AdapterSettings):
     adapter: Adapter = Adapter.lora
 
 
-class LanguageAdapters(LanguageParts[AdapterSettings]):
+@dataclass
+class LowRankSettings(StrategyConfig):
+    lora_rank: int = bounded(8, at_least=1)
+    lora_alpha: int = bounded(32, at_least=1)
+    lora_targets: list[str] = field(default_factory=lambda: ["q", "v"])
+
+
+class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSettings]):
     """Adapters per language, in a tuned or ``frozen`` encoder."""
 
     has_adapters = True
     settings_type = AdapterSettings
-    frozen: bool
+    signature = AddsParameters.signature
 
     def __init__(self, settings: AdapterSettings) -> None:
-        self.kind, targets = Adapter(settings.adapter), settings.lora_targets
-        if not targets or len(set(targets)) < len(targets) or not {*targets} <= {*TARGETS}:
-            raise UsageError(f"strategy.lora_targets={targets}: must be distinct values of {', '.join(TARGETS)}")
-        require("adapters", f"strategy={settings.name} needs the library adapters", "adapters")
+        self.kind = Adapter(settings.adapter)
+        check_library(settings)
         super().__init__(settings)
         self.sources: dict[str, str] = settings.pretrained or {}
         if not isinstance(self.sources, dict) or not all(isinstance(name, str) for name in self.sources.values()):
@@ -139,10 +145,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         kind = self.kind
-        if family is not None and not family.adapted:
-            raise UsageError(
-                f"strategy={self.settings.name}: the library adapters does not support {family.title}'s family"
-            )
+        check_family(self.settings, family)
         if family is not None and kind is Adapter.prefix and not family.attends:
             raise UsageError(
                 f"strategy.adapter=prefix: tested only with BERT's and RoBERTa's families, not with {family.title}; "
@@ -158,50 +161,29 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
                 f"needs a multiple of {PRODUCTS}"
             )
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        # The model has more parameters from hop 0 on, so it shares no hop with strategies without adapters.
-        return self.described()
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described()
-
     def config(self) -> Any:
         """Return the library's config of an adapter."""
         import adapters as library
 
-        settings, targets = self.settings, self.settings.lora_targets
         if self.kind is Adapter.lora:
-            return library.LoRAConfig(
-                r=settings.lora_rank,
-                alpha=settings.lora_alpha,
-                attn_matrices=[name for name in targets if len(name) == 1],
-                selfattn_lora=any(len(name) == 1 for name in targets),
-                intermediate_lora="intermediate" in targets,
-                output_lora="output" in targets,
-            )
+            return lora_config(self.settings)
         if self.kind is Adapter.ia3:
             return library.IA3Config()
         if self.kind is Adapter.prefix:
-            return library.PrefixTuningConfig(prefix_length=settings.prefix_length)
+            return library.PrefixTuningConfig(prefix_length=self.settings.prefix_length)
         if self.kind is Adapter.compacter:
             return library.CompacterConfig(reduction_factor=self.reduction, phm_dim=PRODUCTS)
         names = {Adapter.madx: "SeqBnInvConfig", Adapter.pfeiffer: "SeqBnConfig", Adapter.houlsby: "DoubleSeqBnConfig"}
         return getattr(library, names[self.kind])(reduction_factor=self.reduction)
 
-    def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
-        body = {
-            name: [number, int(trained and not (self.frozen and name.startswith("encoder.")))]
-            for name, (number, trained) in sizes.items()
-        }
-        return {**body, f"encoder.{NAME}.weight": [self._added(encoder), 1]}
+    def added(self, encoder: Dimensions) -> Mapping[str, int]:
+        return {f"encoder.{NAME}.weight": self._added(encoder)}
 
     def _added(self, encoder: Dimensions) -> int:
         """Return the number of parameters of one language's adapters, without biases."""
         width, inner, layers = encoder.width, encoder.inner, encoder.layers
         if self.kind is Adapter.lora:
-            sides = {"q": width + encoder.queries, "k": width + encoder.keys, "v": width + encoder.keys}
-            ranks = self.settings.lora_rank * layers
-            return ranks * sum(sides.get(target, width + inner) for target in self.settings.lora_targets)
+            return lora_size(self.settings, encoder)
         if self.kind is Adapter.ia3:
             return layers * (2 * encoder.keys + inner)
         if self.kind is Adapter.prefix:
@@ -215,19 +197,8 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
         return layers * bottleneck * (2 if self.kind is Adapter.houlsby else 1) + invertible
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
-        import adapters
-
         encoder: Any = model.encoder
-        try:
-            adapters.init(encoder)
-        except ValueError as error:
-            raise UsageError(f"strategy={self.settings.name}: adapters do not fit this encoder ({error})") from error
-        if hasattr(encoder, "prompt_tuning"):
-            # Unused, and refers to the embeddings a second time.
-            encoder.prompt_tuning.base_model_embeddings = None
-        with quiet("adapters.model_mixin"):
-            encoder.add_adapter(NAME, config=self.config())
-            encoder.set_active_adapters(NAME)
+        add_adapters(encoder, self.settings, {NAME: self.config()}, NAME)
         _share_prefixes(encoder)
         for name, parameter in model.encoder.named_parameters():
             parameter.requires_grad_(not self.frozen or self.language_specific(name))
@@ -240,6 +211,65 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
 
     def initial_parts(self, language: str) -> Mapping[str, Tensor]:
         return self.pretrained.get(language, self.initial)
+
+
+def check_library(settings: AdapterSettings | LowRankSettings) -> None:
+    """Check the LoRA targets, and that the library ``adapters`` is installed."""
+    targets = settings.lora_targets
+    if not targets or len(set(targets)) < len(targets) or not {*targets} <= {*TARGETS}:
+        raise UsageError(f"strategy.lora_targets={targets}: must be distinct values of {', '.join(TARGETS)}")
+    require("adapters", f"strategy={settings.name} needs the library adapters", "adapters")
+
+
+def check_family(settings: StrategyConfig, family: Family | None) -> None:
+    """Check that the library supports a family of encoders."""
+    if family is not None and not family.adapted:
+        raise UsageError(f"strategy={settings.name}: the library adapters does not support {family.title}'s family")
+
+
+def lora_config(settings: AdapterSettings | LowRankSettings) -> Any:
+    """Return the library's config of a LoRA."""
+    import adapters
+
+    targets = settings.lora_targets
+    return adapters.LoRAConfig(
+        r=settings.lora_rank,
+        alpha=settings.lora_alpha,
+        attn_matrices=[name for name in targets if len(name) == 1],
+        selfattn_lora=any(len(name) == 1 for name in targets),
+        intermediate_lora="intermediate" in targets,
+        output_lora="output" in targets,
+    )
+
+
+def lora_size(settings: AdapterSettings | LowRankSettings, encoder: Dimensions) -> int:
+    """Return the number of parameters of a LoRA."""
+    width = encoder.width
+    sides = {"q": width + encoder.queries, "k": width + encoder.keys, "v": width + encoder.keys}
+    ranks = settings.lora_rank * encoder.layers
+    return ranks * sum(sides.get(target, width + encoder.inner) for target in settings.lora_targets)
+
+
+def add_adapters(encoder: Any, settings: StrategyConfig, configs: Mapping[str, Any], active: Any) -> None:
+    """Add adapters to an encoder.
+
+    Args:
+        configs: name → the library's config.
+        active: the active adapter or composition.
+    """
+    import adapters
+
+    try:
+        adapters.init(encoder)
+    except ValueError as error:
+        raise UsageError(f"strategy={settings.name}: adapters do not fit this encoder ({error})") from error
+    if hasattr(encoder, "prompt_tuning"):
+        # Unused, and refers to the embeddings a second time.
+        encoder.prompt_tuning.base_model_embeddings = None
+    with quiet("adapters.model_mixin"):
+        for name, config in configs.items():
+            encoder.add_adapter(name, config=config)
+        encoder.set_active_adapters(active)
 
 
 def _share_prefixes(encoder: Any) -> None:

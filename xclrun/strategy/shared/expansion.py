@@ -1,4 +1,4 @@
-"""Combination of a strategy with language-specific parameters: replay, distillation, penalties and projections.
+"""Combination of a strategy with added parameters: replay, distillation, penalties and projections.
 
 ``strategy.expansion`` names the strategy that adds the parameters (``lang_spec_task``, ``lang_spec_enc``, …); null:
 none. The two strategies act on different parameters:
@@ -11,6 +11,9 @@ none. The two strategies act on different parameters:
 Cost: strategies that pass memory batches through the model have the parameters of all earlier languages on the device,
 4 bytes per parameter and language: with mBERT 0.7 GB a language for ``lang_spec_trans``, 0.9 MB for
 ``lang_spec_task``. They are read from the store once per hop. Penalties do not need them.
+
+An expansion may also add parameters that all languages share: ``seq_lora``, ``inc_lora``. The other strategy then acts
+on them and on the heads.
 """
 
 from __future__ import annotations
@@ -68,9 +71,9 @@ class Expandable(Strategy[Settings]):
 
     def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
         """Return why the strategy cannot be combined with an expansion; None if it can."""
-        if expansion.adds_language_parts:
+        if expansion.expands:
             return None
-        return f"adds no language-specific parameters; choose {', '.join(names_with('adds_language_parts'))}"
+        return f"does not only add parameters; choose {', '.join(names_with('expands'))}"
 
     def active(self) -> bool:
         """Return whether the settings have any effect."""
@@ -80,7 +83,7 @@ class Expandable(Strategy[Settings]):
         return self.described() if hop.depth >= self.acts_from and self.active() else self.expansion.signature(hop)
 
     def hops_read_in_training(self, hop: Hop) -> Sequence[int]:
-        revisits = self.revisits and self.settings.expansion is not None and self.active()
+        revisits = self.revisits and isinstance(self.expansion, LanguageParts) and self.active()
         return range(1, hop.index) if revisits else ()
 
     def with_language(self, language: str, context: Context, function: Callable[[Model], Result]) -> Result:
@@ -129,6 +132,15 @@ class Expandable(Strategy[Settings]):
 
     def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
         return self.expansion.prepared(sizes, encoder)
+
+    def stream(self, order: Sequence[str]) -> Stream:
+        return self.expansion.stream(order)
+
+    def prompt_tokens(self) -> int:
+        return self.expansion.prompt_tokens()
+
+    def trains(self, parameter: str, hop: Hop) -> bool:
+        return self.expansion.trains(parameter, hop)
 
     def language_specific(self, parameter: str) -> bool:
         return self.expansion.language_specific(parameter)

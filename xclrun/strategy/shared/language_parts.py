@@ -35,6 +35,7 @@ class LanguageParts(Strategy[Settings]):
         encodes_alone: whether no trained parameter of the encoder is shared.
     """
 
+    expands = True
     adds_language_parts = True
     parts: tuple[str, ...] = ()
     encodes_alone: ClassVar[bool] = False

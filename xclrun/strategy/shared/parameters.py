@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.core.stream import Stream
 from xclrun.model.structure import EMBEDDING, LAYER
-from xclrun.strategy.base import Strategy
+from xclrun.strategy.base import Strategy, adds_parameters
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,6 +27,7 @@ BYTES = 4
 
 # Pattern of a parameter's name → part of the model; the first match counts.
 PLACES = {
+    r"^prompts\.": ("prompts", "body"),
     r"adapter|\.loras\.|prefix_tuning\.|shared_parameters\.": ("adapters", "body"),
     rf"^{EMBEDDING.pattern}": ("embeddings", "body"),
     rf"^{LAYER.pattern}": ("layer", "body"),
@@ -110,11 +111,11 @@ def sizes(model: nn.Module) -> dict[str, list[int]]:
 def keeps_parameters(strategy: Strategy[Any]) -> bool:
     """Return whether `Strategy.prepare` is known to add and freeze no parameters.
 
-    Among the packaged strategies only adapters do either; the `prepare` of a plug-in is unknown.
+    Packaged strategies freeze some only if they add others; the `prepare` of a plug-in is unknown.
     """
     both = (strategy, getattr(strategy, "expansion", strategy))
     packaged = all(type(part).prepare.__module__.startswith("xclrun.strategy.") for part in both)
-    return packaged and strategy.adapters is None
+    return packaged and not adds_parameters(strategy)
 
 
 def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:

@@ -1,0 +1,70 @@
+"""CODA-Prompt: each text gets a weighted sum of prompt components; each hop adds components and freezes earlier ones.
+
+Smith et al. 2023, "CODA-Prompt: continual decomposed attention-based prompting for rehearsal-free continual learning",
+section 4. With the query q of a text (the frozen encoder's [CLS]) and components P_m with keys K_m and attention A_m,
+
+    prompt = Σ_m cos(q ⊙ A_m, K_m) P_m
+    loss = L + λ Σ_{B ∈ P, K, A} mean((B Bᵀ − I)²)
+
+over the components of the hops so far; those of the current hop are trained.
+
+Settings: ``pool``, components of all hops together, in equal shares (the paper: 100); ``length``, tokens of the prompt
+(8); ``penalty`` λ (0.1; the authors' newer code uses 0 with orthogonal initial values, as here). The mean of squares is
+that of the authors' code. Deviations: one prompt at the input; in the paper prefixes in the first five layers. Newer
+components are orthogonal to the initial values of earlier ones, not to the trained values. More:
+`xclrun.strategy.shared.prompts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import Hop, Stream
+from xclrun.strategy.base import Context, bounded
+from xclrun.strategy.shared.added import PartsPerHop
+from xclrun.strategy.shared.prompts import PoolSettings, PromptPools
+
+if TYPE_CHECKING:
+    from xclrun.model.prompts import PromptComponents, Prompts
+    from xclrun.model.shape import Dimensions
+
+
+@dataclass
+class CodaSettings(PoolSettings):
+    pool: int = bounded(100, at_least=1)
+    length: int = bounded(8, at_least=1)
+    penalty: float = bounded(0.1, at_least=0)
+
+
+class CodaPrompt(PartsPerHop[CodaSettings], PromptPools[CodaSettings]):
+    name = "coda_prompt"
+    settings_type = CodaSettings
+    signature = PromptPools.signature
+
+    def stream(self, order: Sequence[str]) -> Stream:
+        stream, pool = super().stream(order), self.settings.pool
+        if pool < self.hops:
+            raise UsageError(f"strategy.pool={pool}: must be at least {self.hops}, one component for each hop")
+        return stream
+
+    def prompt_tokens(self) -> int:
+        return self.settings.length
+
+    def trains(self, parameter: str, hop: Hop) -> bool:
+        # For example prompts.keys.0, the keys of hop 1.
+        return not parameter.startswith("prompts.") or int(parameter.rpartition(".")[2]) == hop.index - 1
+
+    def added(self, encoder: Dimensions) -> Mapping[str, int]:
+        share = self.settings.pool * (self.settings.length + 2) * encoder.width // max(self.hops, 1)
+        return {f"prompts.{hop}": share for hop in range(self.hops)}
+
+    def pool(self, embeddings: Any, hidden: int, hops: int) -> Prompts:
+        from xclrun.model.prompts import PromptComponents
+
+        return PromptComponents(embeddings, hidden, self.settings.pool, self.settings.length, hops)
+
+    def begin_hop(self, context: Context) -> None:
+        cast("PromptComponents", context.model.prompts).begin(context.hop.index)

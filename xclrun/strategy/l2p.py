@@ -1,0 +1,56 @@
+"""Learning to prompt (L2P): each text selects prompts from a pool that all languages share.
+
+Wang et al. 2022, "Learning to prompt for continual learning", section 4. With the query q of a text (the frozen
+encoder's [CLS]) and the keys k_m of the pool, the text gets the prompts of the N nearest keys, and the loss is
+
+    L + λ Σ_{selected m} (1 − cos(q, k_m))
+
+Settings, with the paper's values: ``pool`` (10 prompts), ``length`` (5 tokens each), ``selected`` N (5), ``penalty`` λ
+(0.5). Deviations: [CLS] represents a sentence, in the paper the mean of the prompts' states; prompts start from
+embeddings of subwords; no penalty on keys that earlier hops selected often, which the paper calls optional. More:
+`xclrun.strategy.shared.prompts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from xclrun.core.errors import UsageError
+from xclrun.strategy.base import bounded
+from xclrun.strategy.shared.prompts import PoolSettings, PromptPools
+
+if TYPE_CHECKING:
+    from xclrun.model.prompts import Prompts
+    from xclrun.model.shape import Dimensions
+
+
+@dataclass
+class L2PSettings(PoolSettings):
+    pool: int = bounded(10, at_least=1)
+    length: int = bounded(5, at_least=1)
+    penalty: float = bounded(0.5, at_least=0)
+    selected: int = bounded(5, at_least=1)
+
+
+class L2P(PromptPools[L2PSettings]):
+    name = "l2p"
+    settings_type = L2PSettings
+
+    def __init__(self, settings: L2PSettings) -> None:
+        if settings.selected > settings.pool:
+            raise UsageError(f"strategy.selected={settings.selected}: must be at most strategy.pool={settings.pool}")
+        super().__init__(settings)
+
+    def prompt_tokens(self) -> int:
+        return self.settings.selected * self.settings.length
+
+    def added(self, encoder: Dimensions) -> Mapping[str, int]:
+        return {"prompts": self.settings.pool * (self.settings.length + 1) * encoder.width}
+
+    def pool(self, embeddings: Any, hidden: int, hops: int) -> Prompts:
+        from xclrun.model.prompts import PromptPool
+
+        s = self.settings
+        return PromptPool(embeddings, hidden, s.pool, s.length, s.selected)

@@ -1,0 +1,52 @@
+"""Prompt tuning per language: each language has its own prompt in front of its texts; encoder frozen, heads shared.
+
+Lester et al. 2021, "The power of scale for parameter-efficient prompt tuning"; per language as in CCL, section 3.2. A
+prompt starts from embeddings of randomly drawn subwords, equal for all languages; this prompt serves languages that
+are not learned yet. Prefix tuning per language is ``lang_spec_ada_f`` with ``adapter=prefix``.
+
+Settings: ``length``, tokens of a prompt; the paper: gains are small beyond 20. Implementation and cost:
+`xclrun.strategy.shared.prompts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.stream import Stream
+from xclrun.strategy.base import Library, bounded
+from xclrun.strategy.shared.added import AddsParameters
+from xclrun.strategy.shared.language_parts import LanguageParts
+from xclrun.strategy.shared.prompts import add_prompts
+
+if TYPE_CHECKING:
+    from xclrun.model.network import Model
+    from xclrun.model.shape import Dimensions
+
+
+@dataclass
+class PromptSettings(StrategyConfig):
+    length: int = bounded(20, at_least=1)
+
+
+class LangSpecPrompt(AddsParameters[PromptSettings], LanguageParts[PromptSettings]):
+    name = "lang_spec_prompt"
+    settings_type = PromptSettings
+    parts = ("prompts.",)
+    encodes_alone = True
+    signature = AddsParameters.signature
+
+    def prompt_tokens(self) -> int:
+        return self.settings.length
+
+    def added(self, encoder: Dimensions) -> Mapping[str, int]:
+        return {"prompts.prompt": self.settings.length * encoder.width}
+
+    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+        from xclrun.model.prompts import SinglePrompt
+
+        encoder: Any = model.encoder
+        add_prompts(model, SinglePrompt(encoder.get_input_embeddings(), self.settings.length))
+        super().prepare(model, stream, library)

@@ -1,0 +1,73 @@
+"""O-LoRA: each hop adds a low-rank update whose rows are orthogonal to those of the earlier hops.
+
+Wang et al. 2023, "Orthogonal subspace learning for language model continual learning", section 3. In hop t the update
+B_t A_t is trained with the loss
+
+    L + λ Σ_{i<t} Σ_jk |A_i A_tᵀ|_jk
+
+summed over all matrices with an update; A_i of the earlier hops is frozen. A has the shape (rank, d), so rows span the
+subspaces. The absolute value is that of the authors' code; the paper squares the entries.
+
+Settings: ``penalty`` λ (the authors' code: 0.5), and those of ``inc_lora``, which trains the same hop 1. Deviations:
+heads are trained too, since encoders need them; no dropout before A. More: `xclrun.strategy.shared.low_rank`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from xclrun.core.stream import Hop
+from xclrun.strategy.base import Context, bounded
+from xclrun.strategy.inc_lora import IncLora
+from xclrun.strategy.shared.adapters import LowRankSettings
+from xclrun.strategy.shared.low_rank import LowRankPerHop, product
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xclrun.data.batches import Batch
+
+
+@dataclass
+class OLoraSettings(LowRankSettings):
+    penalty: float = bounded(0.5, at_least=0)
+
+
+class OLora(LowRankPerHop[OLoraSettings]):
+    name = "o_lora"
+    settings_type = OLoraSettings
+    # The loss is not that of the model.
+    expands = False
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        return self.described() if hop.depth > 1 and self.settings.penalty > 0 else self._without_penalty()
+
+    def serving_signature(self, hop: Hop) -> dict[str, Any]:
+        return self._without_penalty()
+
+    def _without_penalty(self) -> dict[str, Any]:
+        settings = {key: value for key, value in self.described().items() if key != "penalty"}
+        return settings | {"name": IncLora.name}
+
+    def loss(self, batch: Batch, context: Context) -> Tensor:
+        loss, hop = super().loss(batch, context), context.hop.index
+        if hop == 1:
+            return loss
+        return loss + self.settings.penalty * overlap(dict(context.model.named_parameters()), hop)
+
+    def skip(self, batch: Batch, context: Context) -> None:
+        """Do nothing: parts are not counted."""
+
+
+def overlap(parameters: Mapping[str, Tensor], hop: int) -> Tensor:
+    """Return Σ |A_i A_tᵀ| over all matrices with updates, i < t = ``hop``, and entries (scalar)."""
+    import torch
+
+    sums, end = [], f".{product(hop)}.lora_A"
+    for place, rows in ((name.removesuffix(end), rows) for name, rows in parameters.items() if name.endswith(end)):
+        earlier = torch.cat([parameters[f"{place}.{product(i)}.lora_A"] for i in range(1, hop)])
+        with torch.autocast(rows.device.type, enabled=False):
+            sums.append((earlier @ rows.T).abs().sum())
+    return torch.stack(sums).sum()

@@ -1,0 +1,123 @@
+r"""Low-rank updates of a frozen encoder that all languages share (Hu et al. 2022, "LoRA").
+
+A weight matrix becomes W + (α/rank) Σ B A, through the library ``adapters``: the sum has one product for all hops, or
+one for each hop. W is frozen; A and B are trained, and with them the heads. B is zero at first, so that products of
+later hops change nothing.
+
+| strategy | products | loss |
+|---|---|---|
+| ``seq_lora`` | one, which every hop trains further | L |
+| ``inc_lora`` | one for each hop, which only that hop trains | L |
+| ``o_lora`` | as ``inc_lora`` | L + λ Σ \|A_i A_tᵀ\| |
+
+Settings: ``lora_rank``, ``lora_alpha``, and ``lora_targets`` among q, k, v, intermediate, output; the default values
+are those of O-LoRA's code (Wang et al. 2023), without its dropout before A.
+
+Cost: one product for each hop of the stream in each target matrix, in training and evaluation, while ``seq_lora`` has
+one. `merged` adds them to W for an export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import Hop, Stream
+from xclrun.model.families import FAMILIES
+from xclrun.strategy.base import Context, Library
+from xclrun.strategy.shared.adapters import (
+    NAME,
+    LowRankSettings,
+    add_adapters,
+    check_family,
+    check_library,
+    lora_config,
+    lora_size,
+)
+from xclrun.strategy.shared.added import AddsParameters, PartsPerHop
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xclrun.model.families import Family
+    from xclrun.model.network import Model
+    from xclrun.model.shape import Dimensions
+
+Settings = TypeVar("Settings", bound=LowRankSettings)
+
+# Families whose queries, keys and values come from one matrix, for which the library cannot add several products.
+FUSED = (FAMILIES["gpt2"], FAMILIES["deberta"])
+
+
+class LowRank(AddsParameters[Settings]):
+    """Base of these strategies, with one product for all hops."""
+
+    expands = True
+    signature = AddsParameters.signature
+
+    def __init__(self, settings: Settings) -> None:
+        check_library(settings)
+        super().__init__(settings)
+
+    def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
+        check_family(self.settings, family)
+
+    def products(self, hops: int) -> list[str]:
+        """Return the names of the products in a stream of ``hops``."""
+        return ["shared"]
+
+    def added(self, encoder: Dimensions) -> Mapping[str, int]:
+        return {f"encoder.loras.{name}.weight": lora_size(self.settings, encoder) for name in self.products(self.hops)}
+
+    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+        from adapters.composition import Average
+
+        names = self.products(len(stream.hops) - 1)
+        for parameter in model.encoder.parameters():
+            parameter.requires_grad_(False)
+        # The mean of n products, each times n.
+        mean = Average(*names, weights=[float(len(names))] * len(names), normalize_weights=False)
+        configs = {name: lora_config(self.settings) for name in names}
+        add_adapters(model.encoder, self.settings, configs, mean if len(names) > 1 else names[0])
+
+
+class LowRankPerHop(PartsPerHop[Settings], LowRank[Settings]):
+    """Base of the strategies with one product for each hop."""
+
+    signature = LowRank.signature
+
+    def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
+        super().check_encoder(family, width, layers)
+        if family in FUSED:
+            raise UsageError(
+                f"strategy={self.settings.name}: {family.title} has one matrix for queries, keys and values; the "
+                "library adapters adds only one update to it; use seq_lora"
+            )
+
+    def products(self, hops: int) -> list[str]:
+        return [product(hop) for hop in range(1, hops + 1)]
+
+    def trains(self, parameter: str, hop: Hop) -> bool:
+        return ".loras." not in parameter or f".loras.{product(hop.index)}." in parameter
+
+    def begin_hop(self, context: Context) -> None:
+        for name, parameter in context.model.named_parameters():
+            if ".loras." in name:
+                parameter.requires_grad_(self.trains(name, context.hop))
+
+
+def product(hop: int) -> str:
+    """Return the name of a hop's product."""
+    return f"hop{hop}"
+
+
+def merged(encoder: Any) -> Mapping[str, Tensor]:
+    """Return name → weight matrix with its low-rank updates added, for the matrices that languages share."""
+    weights: dict[str, Tensor] = {}
+    for place, module in encoder.named_modules():
+        for name, lora in getattr(module, "loras", {}).items():
+            if name != NAME:
+                weight = weights.get(f"{place}.weight", module.weight.detach())
+                weights[f"{place}.weight"] = lora.com(weight, module.maybe_t(lora.delta_w.detach()))
+    return weights
