@@ -51,14 +51,14 @@ def test_damaged_lost_and_missing_runs_are_named(
     assert (states[er.run_id], states[lost.run_id]) == ("damaged", "lost")
     for text in (told.out, (folder / "index.html").read_text(), (folder / "summary.md").read_text()):
         text = " ".join(text.replace("\\", "").split())
-        assert f"1 damaged: {er.run_id} (predictions/hop-1.parquet is missing or damaged" in text
-        assert f"1 lost: {lost.run_id} (" in text
+        assert f"(1 damaged): {er.run_id} (predictions/hop-1.parquet is missing or damaged" in text
+        assert f"(1 lost): {lost.run_id} (" in text
         assert "has not run" not in text
     if not which:
         [missing] = states.keys() - {path.name for path in (outputs / "runs").iterdir()}
         assert "-er-" in missing
         assert states[missing] == "missing"
-        assert f"1 missing: {missing}" in (folder / "summary.md").read_text().replace("\\", "")
+        assert f"(1 missing): {missing}" in (folder / "summary.md").read_text().replace("\\", "")
 
 
 @pytest.mark.usefixtures("undrawn")

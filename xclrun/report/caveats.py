@@ -145,7 +145,7 @@ NAMED = 10
 
 
 def report_caveats(records: Sequence[RunRecord], excluded: Mapping[str, tuple[str, str]] | None = None) -> list[str]:
-    """List excluded runs (``excluded``: see `write_report`) and differing code versions."""
+    """List excluded runs (``excluded``: see `Sources`) and differing code versions."""
     finished = [record for record in records if record.status == "finished"]
     states = {r.run_id: (r.status, "") for r in records if r.status != "finished"} | dict(excluded or {})
     caveats = []

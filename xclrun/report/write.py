@@ -58,7 +58,7 @@ class Report:
         records: all runs, each once; only finished runs are used.
         caveats: notes on the whole report.
         figures: paths, in the order of the report.
-        excluded: see `write_report`.
+        excluded: see `Sources`.
     """
 
     name: str
