@@ -28,11 +28,11 @@ def frozen_matrices(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: tensor
         for name, tensor in tensors.items()
-        if name.startswith("encoder.") and tensor.dim() > 1 and "language" not in name.split(".")
+        if name.startswith("encoder.") and tensor.dim() > 1 and not {"language", "loras"} & {*name.split(".")}
     }
 
 
-@pytest.mark.parametrize("strategy", ["lang_spec_lora_f", "lang_spec_ada_f"])
+@pytest.mark.parametrize("strategy", ["lang_spec_lora_f", "lang_spec_ada_f", "seq_lora"])
 def test_frozen_matrices_keep_their_bytes_and_compute_as_rounded_ones_do(
     strategy: str, make_run: Make, tmp_path: Path
 ) -> None:
