@@ -84,6 +84,7 @@ def test_a_run_over_many_languages_fits_a_terminal(number: int) -> None:
         "run_id": "made", "state": "finished", "detail": "", "seconds": 3.0, "host": "here", "dataset": "massive",
         "languages": languages, "model": "tiny", "strategy": "naive", "settings": {}, "order": "-".join(languages),
         "seed": 1, "shots": None, "bucket": None, "code": "1", "folder": "runs/made", "log": None, "sweeps": {},
+        "merged_from": None,
         "hops": [{"hop": hop, "name": languages[hop - 1], "shared": False} for hop in range(number + 1)],
         "scores": {"intent_accuracy": R}, "scoring": {"intent_accuracy": ""}, "measures": {"intent_accuracy": {}},
     }  # fmt: skip
