@@ -239,35 +239,17 @@ def test_torchrun(make_run: Make, do: Make, corpus: Path, tmp_path: Path) -> Non
     equal(make_run(*PARTS, "order=[en,de]", outputs="outputs"), alone)
 
 
-FAILING = """
-import os, runpy, sys
-
-from xclrun.train.loop import HopTraining
-
-update, calls = HopTraining._update, []
-
-def failing(self, *batch):
-    calls.append(batch)
-    if os.environ["RANK"] == "1" and len(calls) == 3:
-        raise OSError("no memory")
-    update(self, *batch)
-
-HopTraining._update = failing
-runpy.run_module("xclrun", run_name="__main__")
-"""
-
-
 @pytest.mark.full
 def test_the_next_run_of_torchrun_continues_after_a_failed_one(
     make_run: Make, do: Make, corpus: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "failing.py").write_text(FAILING)
-    code, output = torchrun(tmp_path / "outputs", corpus, str(tmp_path / "failing.py"), "seed=1,2", "-m")
+    code, output = torchrun(tmp_path / "outputs", corpus, "-m", "xclrun", "trainer.lr=1e30,1e-3", "-m")
     assert code == 1
-    first, second = (make_run(*PARTS, "order=[en,de]", f"seed={seed}", outputs="outputs") for seed in (1, 2))
-    assert "rank 1: OSError: no memory" in str(first.directory.error)
+    settings = (*PARTS, "order=[en,de]")
+    first, second = (make_run(*settings, f"trainer.lr={lr}", outputs="outputs") for lr in ("1e30", "1e-3"))
+    assert "the loss is nan" in str(first.directory.error)
     assert f"failed: {first.id}; re-run" in output
-    equal(second, do(make_run(*PARTS, "order=[en,de]", "seed=2", outputs="alone")))
+    equal(second, do(make_run(*settings, "trainer.lr=1e-3", outputs="alone")))
 
 
 def test_parts_of_a_rank() -> None:

@@ -330,6 +330,9 @@ class Group(Ranks):
             if not self.failed:
                 with contextlib.suppress(RuntimeError):
                     self.store.set(f"error/{self.connection}", f"rank {self.rank}: {one_line(error)}")
+            if not isinstance(error, RunError):
+                # Only this rank failed, and the others wait for it: they notice the end of its process at once.
+                os._exit(1)
             return False
 
     def _continues(self) -> bool:
