@@ -97,7 +97,7 @@ REFUSED = [
     ((f"{OF}dev_pf", LR), "hydra.sweeper.objective=dev_pf: unknown objective; did you mean 'dev_f'? "),
     ((f"{OF}dev_f", "evaluate.every_share=null", LR), "needs dev scores after each hop; set evaluate.every_share=1"),
     ((f"{OF}dev_f", "evaluate.point_splits=test", LR), "evaluate.point_splits=test: evaluation on dev is needed"),
-    ((f"{OF}dev_fp", *EPOCHS, LR), "no evaluation point at the end of each epoch"),
+    ((f"{OF}dev_fp", *EPOCHS, LR), "needs an evaluation point at the end of each epoch"),
     (("strategy=model_average", LR), "strategy=model_average: dev scores were computed before averaging the weights"),
     (
         ("strategy=multilingual", f"{OF}dev_f", LR),

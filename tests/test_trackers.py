@@ -330,4 +330,4 @@ def test_sync_brings_another_tracker_up_to_date(
         assert xclrun(*command) == (0, f"{count} sent to {place}\n")
     assert not (outputs / "mlflow.db").exists()
     code, output = xclrun(*command, "--uri", "http://x")
-    assert (code, output) == (2, "xclrun: --uri http://x: belongs to MLflow; omit it with --to tensorboard\n")
+    assert (code, output) == (2, "xclrun: --uri http://x: applies only to MLflow; omit it with --to tensorboard\n")

@@ -243,7 +243,7 @@ class Study:
         """
         from matplotlib import rc_context
 
-        # As in reports, "$" in names is not math.
+        # As in reports, "$" in a name does not start math text.
         with rc_context({"axes.titley": 1.0, "text.parse_math": False}):
             figure = self._plots[matching(name, self._plots, "figure")].draw()
         if figure is None:

@@ -141,7 +141,7 @@ def test_a_run_without_a_manifest_is_told_by_what_there_is(
     mine = directory.lease.try_acquire()
     assert mine is not None
     with directory.lease.held(mine):
-        assert xclrun("show", er).last.startswith(f"{er} is running, without a manifest; ")
+        assert xclrun("show", er).last.startswith(f"{er} is running, but has no manifest, only ")
     for command in (("show",), ("rerun",), ("compare", er)):
         assert refused(*command, "").startswith("the name of a run is empty; give its id, ")
 
@@ -204,7 +204,7 @@ def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
         assert f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test sentences)" in lines
     assert "B − A, final, mean over languages: " in told.out
     # A small p of two runs is no statement about two strategies.
-    assert told.out.count("of these two runs alone") == 1
+    assert told.out.count("p-values are uncorrected and concern only these two runs") == 1
     facts["tests"]["slot_f1"]["languages"] = ["en"]
     assert "B − A, final, mean over en (not in both: de): " in compare.render(facts)
     facts["tests"]["slot_f1"]["drawn"] = "texts"

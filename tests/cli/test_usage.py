@@ -303,7 +303,7 @@ def test_a_sweep_of_one_s_own_says_where_its_keys_belong(refused: Callable[..., 
 def test_a_port_that_nothing_can_listen_at(refused: Callable[..., str], here: Path) -> None:
     (here / "mlflow.db").touch()
     at = ("ui", "--outputs", str(here), "--port")
-    assert refused(*at, "99999999") == "--port 99999999: a number from 1 to 65535"
+    assert refused(*at, "99999999") == "--port 99999999: must be a number from 1 to 65535"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -88,7 +88,7 @@ def test_a_lock_that_another_process_holds_is_waited_for_with_a_limit(
         began = time.monotonic()
         code, output = xclrun("sync", "--outputs", str(tmp_path))
         assert code == 1
-        assert f"another process holds {tmp_path / 'mlflow.lock'} for more than 0.3 s" in output
+        assert f"another process has locked {tmp_path / 'mlflow.lock'} for more than 0.3 s" in output
         code, output = xclrun("report", "--outputs", str(tmp_path))
         assert code == 0
         assert "reading the run directories instead" in output

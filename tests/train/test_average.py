@@ -111,7 +111,7 @@ def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: C
     assert output.startswith(f"{run.id}: mean of the last 2 points, 2 hops: ")
     assert len(list(run.directory.averages.iterdir())) == 2
     for arguments, wrong in (
-        (("--last", "0"), "--last 0: a whole number of at least 1"),
+        (("--last", "0"), "--last 0: must be a whole number of at least 1"),
         ((), "one of the arguments --last --all is required"),
     ):
         code, output = xclrun("average", run.id, *arguments, "--outputs", str(run.outputs))

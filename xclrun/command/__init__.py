@@ -33,10 +33,10 @@ COMMANDS = {
     "selftest": "kill small runs on this machine, resume them, compare",
 }
 
-# Commands with KEY=VALUE arguments, as `xclrun` itself.
+# Commands with KEY=VALUE arguments, like `xclrun` itself.
 TAKE_OVERRIDES = ("plan", "data", "buckets", "params")
 
-# Commands with names of runs or sweeps → the folder of the outputs with these names, for shell completion.
+# Commands that take the name of a run or sweep → the subfolder of outputs whose entries shell completion offers.
 NAME = dict.fromkeys(("show", "rerun", "compare", "average", "merge", "export", "logs"), "runs")
 NAME |= dict.fromkeys(("report", "status", "cancel"), "sweeps")
 
@@ -71,7 +71,7 @@ def overview() -> str:
             "values, KEY=VALUE: seed=1 order=[en,th] strategy.expansion=lang_spec_task",
             "  xclrun --cfg job strategy=…        print the composed config",
             "  xclrun --config-dir DIR --plugin FILE.py …  your own YAML files and plug-ins",
-            '  eval "$(xclrun -sc install=bash)"  completion in the shell',
+            '  eval "$(xclrun -sc install=bash)"  shell completion',
             "  XCLRUN_OUTPUTS=DIR XCLRUN_DEBUG=1  folder of all outputs; full tracebacks",
         ]
     )
@@ -92,7 +92,7 @@ def _two_columns(groups: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _some(names: Sequence[str], width: int) -> str:
-    """Return as many names as fit, and the number of the others."""
+    """Return as many names as fit, and the number of remaining names."""
     text, count = " ".join(names), len(names)
     while len(text) > width:
         count -= 1

@@ -12,7 +12,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = outputs_parser(
         "average",
         "Average the weights at the last evaluation points of each hop of a run and evaluate the result. This selects "
-        "a checkpoint without dev data and without training. The run must have kept the points "
+        "a checkpoint without dev data and without training. The run must have stored weights "
         "(evaluate.keep_points). Reports show the predictions as an additional selection rule.",
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUN_HELP)
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     which.add_argument("--all", action="store_true", help="average all points")
     args = parser.parse_args(list(arguments))
     if args.last is not None and args.last < 1:
-        parser.error(f"--last {args.last}: a whole number of at least 1")
+        parser.error(f"--last {args.last}: must be a whole number of at least 1")
     runs = finished_runs(args.outputs, args.runs)
 
     from xclrun.train.average import average, weights_of

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make, check or show buckets; return the exit code: 1 where a check fails."""
+    """Make, check or show buckets; return the exit code: 1 if a check fails."""
     parser = Parser(
         prog="xclrun buckets",
         description="Few-shot training sets as dataset.buckets describes them, for every language of the dataset. "
@@ -43,9 +43,9 @@ def main(arguments: Sequence[str]) -> int:
         "--counts",
         choices=[c.value for c in BucketCounts],
         default="words",
-        help="what K of Minimum-Including counts, for files that do not say (default: %(default)s)",
+        help="units that K counts in Minimum-Including files, if unspecified (default: %(default)s)",
     )
-    parser.add_argument("--sentences", action="store_true", help="show: every sentence too")
+    parser.add_argument("--sentences", action="store_true", help="show: also print every sentence")
     parser.add_json()
     args = parser.parse_with_overrides(arguments)
     if args.action == "make":
@@ -87,7 +87,7 @@ def _drawn(args: argparse.Namespace) -> list[Group]:
 
 
 def _from_files(args: argparse.Namespace) -> list[Group]:
-    """Read the buckets in a folder, by task; with overrides, only those of their dataset, shots and buckets."""
+    """Read the buckets in a folder, by task; overrides select a dataset, shots and buckets."""
     from xclrun.data.buckets.layout import load, walk
     from xclrun.data.load import read_whole
 
@@ -124,7 +124,7 @@ def _make(args: argparse.Namespace) -> int:
     if args.to is None:
         raise UsageError("buckets make: needs --to DIR, the folder to write to")
     if args.folder is not None:
-        raise UsageError("buckets make: --from belongs to check and show; use dataset.buckets.root=DIR to read files")
+        raise UsageError("buckets make: --from needs check or show; use dataset.buckets.root=DIR to read files")
     [(task, buckets, _)] = _drawn(args)
     folder = args.to / task
     new = sum([write(folder, bucket) for bucket in buckets])

@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         raise UsageError(f"{self.prog.removeprefix('xclrun ')}: {message}; see `{self.prog} --help`")
 
-    def add_json(self, help_text: str = "print facts as JSON") -> None:
+    def add_json(self, help_text: str = "print JSON") -> None:
         """Add ``--json``."""
         self.add_argument("--json", action="store_true", help=help_text)
 
@@ -47,8 +47,8 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--outputs", metavar="DIR", help="short for paths.outputs=DIR")
 
     def add_config_dir(self) -> None:
-        """Add the folder of the user's YAML files."""
-        self.add_argument("--config-dir", type=Path, metavar="DIR", help="your own YAML files too, as for xclrun")
+        """Add ``--config-dir``, the folder of the user's YAML files."""
+        self.add_argument("--config-dir", type=Path, metavar="DIR", help="folder of your YAML files, as for xclrun")
 
     def add_tracking(self) -> None:
         """Add the options that locate MLflow."""
@@ -135,7 +135,7 @@ def existing(outputs: Path) -> Path:
 
 
 def check_known(kind: str, name: str, available: Iterable[str], where: str) -> None:
-    """Raise a `UsageError` with the nearest known name where ``name`` is unknown."""
+    """Raise a `UsageError` with the nearest known name if ``name`` is unknown."""
     names = list(available)
     if name not in names:
         hint = did_you_mean(name, names) if names else "none is available"
@@ -153,7 +153,7 @@ def chosen_run(outputs: Path, text: str) -> RunDirectory:
         run = RunDirectory(path.resolve())
     else:
         runs = existing(outputs) / "runs"
-        # Shells complete the name of a folder with a slash.
+        # Shell completion appends a slash to a folder.
         names = (folder.name for folder in runs.glob("*") if _is_run(folder))
         run = RunDirectory(runs / matching(text.rstrip("/"), names, where=f"in {outputs}"))
     if not run.config.is_file():
@@ -176,7 +176,7 @@ def finished_runs(outputs: Path, names: Iterable[str]) -> list[Run]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a folder holds a run that is planned, begun or finished."""
+    """Whether a folder holds a run that is planned, started or finished."""
     return any((folder / name).is_file() for name in ("config.yaml", "manifest.json", "DONE"))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.record import RunRecord
 
-# Keys that change no result.
+# Keys that do not affect results.
 NOT_SETTINGS = ("paths.", "strategy_label")
 
 
@@ -57,7 +57,7 @@ def differences(directories: Sequence[RunDirectory]) -> dict[str, Any]:
 
 
 def _final_hop(run: RunRecord, language: str) -> int:
-    """Return the hop of the final score on a language: its own hop where each language is trained separately."""
+    """Return the hop of the final score: the last hop, or the language's hop if languages are trained separately."""
     return run.languages.index(language) + 1 if run.stream == "independent" else run.hops
 
 
@@ -117,7 +117,7 @@ def _examples(read: Predictions, language: str) -> list[tuple[str, str]]:
 
 
 def render(facts: dict[str, Any]) -> str:
-    """Return the differences for a person; scores in percent."""
+    """Format the differences for the terminal, with scores in percent."""
     from xclrun.core.terminal import table
 
     first, second = facts["runs"]
@@ -137,7 +137,7 @@ def render(facts: dict[str, Any]) -> str:
         test = facts["tests"][metric]
         lines.append(test if isinstance(test, str) else _sentence(test, facts["languages"]))
     if any(not isinstance(test, str) for test in facts["tests"].values()):
-        lines += ["", "p-values: of these two runs alone, without correction; xclrun report tests over orders"]
+        lines += ["", "p-values are uncorrected and concern only these two runs; `xclrun report` tests over orders"]
     return "\n".join(lines)
 
 

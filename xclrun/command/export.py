@@ -17,11 +17,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_run()
     parser.add_argument("folder", metavar="DIR", type=Path, help="a folder that is new or empty")
-    parser.add_argument("--hop", type=int, metavar="N", help="which hop, 0: before fine-tuning (default: the last)")
+    parser.add_argument("--hop", type=int, metavar="N", help="hop to export; 0: before fine-tuning (default: the last)")
     parser.add_argument(
         "--language",
         metavar="KEY",
-        help="whose language-specific parameters, if any (default: those of the hop's language)",
+        help="language whose language-specific parameters are exported, if any (default: the hop's language)",
     )
     args = parser.parse_args(list(arguments))
     directory = chosen_run(args.outputs, args.run)
@@ -30,6 +30,6 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.train.export import export
 
     facts = export(thaw(directory, directory.path.parents[1]), args.hop, args.language, args.folder.expanduser())
-    served = f", with the parts of {facts['language']}" if facts["language"] else ""
+    served = f", with the language-specific parameters of {facts['language']}" if facts["language"] else ""
     print(f"hop {facts['hop']} of {facts['run']}{served}: {args.folder}")
     return 0

@@ -20,7 +20,10 @@ def main(arguments: Sequence[str]) -> int:
         description="List the available GROUP=CHOICE options, with descriptions: of one group, or of all.",
     )
     parser.add_argument(
-        "group", nargs="?", metavar="GROUP", help="a group, such as strategy; sweep: which table or figure each yields"
+        "group",
+        nargs="?",
+        metavar="GROUP",
+        help="a group, such as strategy; for sweep, also the published tables and figures",
     )
     parser.add_json("print group → choice → description as JSON")
     parser.add_config_dir()
@@ -30,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         from xclrun.compose.overrides import load_config_dir
 
         load_config_dir(args.config_dir)
-        # Plug-ins of the folder may have registered choices.
+        # Plug-ins in the config folder may have registered choices.
         groups = choices()
         for group, names in choices_in(args.config_dir).items():
             groups[group] = groups.get(group, {}) | names
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
             lines = {name: f"{'  ' * (name != sweep)}{name}" for sweep in sweeps for name in (sweep, *yielded(sweep))}
         width = max(map(len, lines.values()))
         for name, line in lines.items():
-            # Wrapped on a terminal only, for other programs.
+            # Wrap only on a terminal, so programs read one line per choice.
             print(fitted(f"  {line:<{width}}  {groups[group][name]}", sys.stdout, " " * (width + 4)))
     return 0
 

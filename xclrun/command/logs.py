@@ -12,9 +12,7 @@ from xclrun.command.common import existing, outputs_parser
 
 def main(arguments: Sequence[str]) -> int:
     """Print the log of a run's job; return the exit code."""
-    parser = outputs_parser(
-        "logs", "Show the log of the latest Slurm job of a run, which covers all runs of the job's pack."
-    )
+    parser = outputs_parser("logs", "Show the log of the latest Slurm job of a run, which covers all runs in that job.")
     parser.add_argument("run", metavar="RUN", help="run ID, or a unique part of it")
     parser.add_argument("--path", action="store_true", help="print the path of the log instead")
     parser.add_argument("--follow", "-f", action="store_true", help="print new lines until the job has ended")

@@ -33,8 +33,8 @@ class Sizes:
     Attributes:
         heads: numbers of labels and tags of each task.
         languages: the languages of the stream.
-        vocabulary: subwords of a vocabulary learned from the data; None for other encoders, and without the data.
-        trimmed: subwords of a trimmed vocabulary; None if it is not trimmed, and without the data.
+        vocabulary: size of a vocabulary learned from the data; None for other encoders, and without the data.
+        trimmed: size of a trimmed vocabulary; None if it is not trimmed, and without the data.
     """
 
     heads: tuple[HeadSizes, ...]
@@ -220,7 +220,7 @@ def _sizes(config: Config, numbers: Mapping[str, int]) -> Sizes:
     keys = [] if further else [key for key in _keys(task) if key is not None]
     if unused := next((key for key in numbers if key not in (*keys, "task.languages")), None):
         reason = f"dataset.task={task.name} takes {' and '.join(keys)}"
-        raise UsageError(f"{unused}: {'several tasks take their numbers from the data' if further else reason}")
+        raise UsageError(f"{unused}: {'with several tasks, the numbers come from the data' if further else reason}")
 
     def head(task: Task, labels: int, tags: int) -> HeadSizes:
         label, tag = _keys(task)

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             mirror.send_report(name, report.directory, report.to_json())
         except RunError as error:
-            note(f"{error}; the report itself is not in MLflow")
+            note(f"{error}; the report was not sent to MLflow")
     filled = 0
     if args.into is not None:
         filled = embed(args.into, report, lambda runs: read_predictions(outputs, runs, unreadable))
@@ -153,7 +153,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         help="also insert tables and figures into a Markdown page, at comments such as "
         "<!-- report: NAME/tables/FILE.md --> (docs/reports.md)",
     )
-    parser.add_json("print facts as JSON instead of tables")
+    parser.add_json("print JSON instead of tables")
     parser.add_argument(
         "--from",
         dest="source",
@@ -180,7 +180,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "standard error of the bootstrap mean)",
     )
     parser.add_argument(
-        "--full", action="store_true", help="bootstrap resamples as large as the test set, instead of 600 at most"
+        "--full", action="store_true", help="resample as many sentences as the test set has (default: at most 600)"
     )
     parser.add_argument(
         "--formats",
@@ -248,7 +248,7 @@ def _read_runs(
     from xclrun.store.records import read_records
 
     outputs, name = args.outputs, args.sweep or next(reversed(all_sweeps), None)
-    # With another --slot-f1, runs have other settings than their index entries.
+    # With another --slot-f1, the settings of runs differ from those in their index entries.
     if name is not None and not args.all and args.slot_f1 is None:
         records = read_records(outputs, warn, only=all_sweeps[name]["runs"])
         if args.sweep or _without_references(records):
@@ -261,7 +261,7 @@ def _add_mirrored(records: list[RunRecord], args: argparse.Namespace, warn: Unre
     """Append the runs that only MLflow has; return the mirror, or None if it is not used or cannot be reached."""
     tracking = [record.config.get("tracking", {}) for record in records]
     wanted_by_runs = any(config.get("enabled", True) and config.get("to", "mlflow") == "mlflow" for config in tracking)
-    # A report creates no mirror for runs that were not asked to have one.
+    # Create no mirror if tracking was disabled for all runs.
     exists = args.uri is not None or (args.outputs / "mlflow.db").exists() or wanted_by_runs
     if args.source == "runs" or not exists:
         return None
@@ -408,11 +408,11 @@ def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRe
             runs = "1 run was" if sent == 1 else f"{sent} runs were"
             note(f"MLflow was behind: {runs} sent to {mirror.uri}")
     except RunError as error:
-        note(f"{error}; the numbers are those of the run directories")
+        note(f"{error}; the report uses the run directories")
 
 
 def _dataset(directory: RunDirectory) -> Dataset:
-    # Imported for few-shot runs only: planning imports much.
+    # Imported for few-shot runs only, because the import is slow.
     from xclrun.run import thaw
 
     return thaw(directory).dataset
@@ -420,7 +420,7 @@ def _dataset(directory: RunDirectory) -> Dataset:
 
 @contextmanager
 def _excluded_from_collection() -> Iterator[None]:
-    """Exclude the objects created inside from the collection of reference cycles.
+    """Exclude objects created in this block from garbage collection.
 
     With a thousand runs, collection would otherwise take a fifth of a report's time.
     """
@@ -433,7 +433,7 @@ def _excluded_from_collection() -> Iterator[None]:
 
 
 def _latest(all_sweeps: dict[str, Sweep], pool: Sequence[RunRecord]) -> Sweep | None:
-    """Return the most recent sweep, if possible one that has more than reference runs; None: no sweep is known."""
+    """Return the most recent sweep, preferring sweeps with runs other than references; None if there is no sweep."""
     compared = _without_references(pool)
     latest = list(reversed(all_sweeps.values()))
     return next((sweep for sweep in latest if compared & set(sweep["runs"])), next(iter(latest), None))

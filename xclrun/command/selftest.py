@@ -15,7 +15,7 @@ def main(arguments: Sequence[str]) -> int:
     """Test strategies; return 1 on any difference, else `INCONCLUSIVE` if one was never killed, else 0."""
     parser = Parser(
         prog="xclrun selftest",
-        description="Kill a small run of each strategy at random instants, resume it, and compare its predictions with "
+        description="Kill a small run of each strategy at random times, resume it, and compare its predictions with "
         "those of an uninterrupted run. Takes about a minute, on a slow machine up to five. Exit code: 0 if all are "
         "identical, 1 if any differ, 3 if a strategy could not be killed in time (inconclusive).",
     )
@@ -23,15 +23,15 @@ def main(arguments: Sequence[str]) -> int:
         "strategies",
         nargs="*",
         metavar="STRATEGY",
-        help="er, er+lang_spec_task, … (default: one of each kind of state)",
+        help="er, er+lang_spec_task, … (default: one strategy for each kind of saved state)",
     )
     parser.add_argument(
         "--kills", type=int, default=3, help="kills per strategy, as far as time allows (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the instants (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the kill times (default: %(default)s)")
     args = parser.parse_args(list(arguments))
     if args.kills < 1:
-        raise UsageError(f"--kills {args.kills}: a whole number of at least 1")
+        raise UsageError(f"--kills {args.kills}: must be a whole number of at least 1")
 
     from xclrun.core.terminal import table
     from xclrun.launch import selftest as test

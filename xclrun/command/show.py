@@ -22,7 +22,9 @@ WIDTH = 80
 
 def main(arguments: Sequence[str]) -> int:
     """Print a run; return the exit code."""
-    parser = outputs_parser("show", "Show a run: settings, score matrix, command, files, and the hops that it shares.")
+    parser = outputs_parser(
+        "show", "Show a run: settings, score matrix, command, files, and hops shared with other runs."
+    )
     parser.add_run()
     parser.add_json()
     args = parser.parse_args(arguments)
@@ -46,7 +48,7 @@ def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, fl
             raise RunError(f"{directory.run_id} has not started; start it with `xclrun rerun {directory.run_id}`")
         detail = f" ({status.detail})" if status.detail else ""
         raise RunError(
-            f"{directory.run_id} is {status.state}{detail}, without a manifest; it has {', '.join(_files(directory))}"
+            f"{directory.run_id} is {status.state}{detail}, but has no manifest, only {', '.join(_files(directory))}"
         )
     try:
         run = record(directory)
@@ -117,7 +119,7 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
 
 
 def render(facts: dict[str, Any]) -> str:
-    """Return the facts of a run for a person; scores in percent."""
+    """Format the facts of a run for the terminal, with scores in percent."""
     from xclrun.analysis.measures import MEASURES
 
     lines = _head(facts)
@@ -151,8 +153,8 @@ def _head(facts: dict[str, Any]) -> list[str]:
     lines = [facts["run_id"]]
     for name, value in entries.items():
         line = f"  {name:<9} {value}"
-        # Only lists of languages are wrapped: paths and commands are copied. Keys may contain hyphens, which also
-        # join the languages of an order.
+        # Wrap only lists of languages, because users copy paths and commands. A line may break at the hyphens that
+        # join the languages of an order, but not inside a key.
         if name in ("dataset", "order"):
             lines += textwrap.wrap(line, WIDTH, subsequent_indent=" " * 12, break_on_hyphens=name == "order")
         else:
@@ -161,7 +163,7 @@ def _head(facts: dict[str, Any]) -> list[str]:
 
 
 def _matrix(facts: dict[str, Any], metric: str) -> str:
-    """Return a score matrix, in parts that fit the terminal; with many languages, a block for each score."""
+    """Format a score matrix to fit the terminal: as side-by-side parts, or with many languages as a block per hop."""
     from xclrun.core.task import BY_NAME
     from xclrun.core.terminal import table
     from xclrun.report.terminal import MOST, MatrixRows

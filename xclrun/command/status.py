@@ -20,10 +20,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_sweep()
     parser.add_json()
-    parser.add_watch("print it again", 5.0)
+    parser.add_watch("refresh", 5.0)
     args = parser.parse_args(arguments)
     if args.watch is not None and (args.json or args.watch <= 0):
-        raise UsageError("--watch: a number of seconds above 0, and without --json")
+        raise UsageError("--watch: must be a number of seconds above 0, and cannot be combined with --json")
     unreadable = Unreadable()
     sweeps = chosen_sweeps(args.outputs, args.sweep, unreadable)
     from xclrun.launch.status import BAD, RunStatus, render, sweep_status

@@ -86,9 +86,9 @@ def _verify(store: StageStore, outputs: Path, as_json: bool) -> int:
 
     lines = list(damaged(store, outputs))
     if (converted := e5.converted()).is_dir() and (wrong := e5.damaged(converted)) is not None:
-        lines.append(f"{wrong}: missing or changed since it was written; the next run that needs it converts it again")
+        lines.append(f"{wrong}: missing or changed; the next run with this encoder converts it again")
     if as_json:
         print(json.dumps(lines, indent=1, ensure_ascii=False))
     else:
-        print("\n".join(lines) if lines else "Everything matches its checksums.")
+        print("\n".join(lines) if lines else "All checksums match.")
     return int(bool(lines))

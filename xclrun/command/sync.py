@@ -36,12 +36,12 @@ def main(arguments: Sequence[str]) -> int:
     check_tracker("--to", args.to)
     check_uri("--uri", args.uri)
     if args.uri is not None and args.to != "mlflow":
-        raise UsageError(f"--uri {args.uri}: belongs to MLflow; omit it with --to {args.to}")
+        raise UsageError(f"--uri {args.uri}: applies only to MLflow; omit it with --to {args.to}")
     from xclrun.tracking.mirror import UnusableDatabase
     from xclrun.tracking.trackers import tracker
 
     if args.watch is not None and args.watch <= 0:
-        raise UsageError("--watch: a number of seconds above 0")
+        raise UsageError("--watch: must be a number of seconds above 0")
     tracking = TrackingConfig(to=args.to, uri=args.uri, experiment=args.experiment)
     unreadable = Unreadable()
 

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     args = parser.parse_args(arguments)
     if not 1 <= args.port <= 65535:
-        raise UsageError(f"--port {args.port}: a number from 1 to 65535")
+        raise UsageError(f"--port {args.port}: must be a number from 1 to 65535")
     outputs = existing(args.outputs)
     if not (outputs / "mlflow.db").is_file():
         raise UsageError(f"--outputs {outputs}: contains no mlflow.db; create it with `xclrun sync`, or start a run")
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _answers(host: str, port: int) -> bool:
-    """Whether a server answers requests there."""
+    """Whether a server answers requests at the address."""
     connection = http.client.HTTPConnection(host, port, timeout=5)
     try:
         connection.request("GET", "/health")

@@ -94,7 +94,7 @@ class Console(Listener):
         self.slow = contextlib.ExitStack()
 
     def say(self, text: str, last: bool = False, important: bool = False) -> None:
-        """Print a line now, or if ``buffered`` with the ``last`` line of its run; ``important``: also with -q."""
+        """Print a line, if ``buffered`` with the ``last`` line of the run; print ``important`` lines with -q too."""
         if not self.buffered:
             line(text, important)
             self.last_line = time.monotonic()
@@ -200,7 +200,7 @@ class Console(Listener):
             self.bar.update(self.task, description=text, completed=p.step, total=p.steps, rate=rate)
 
     def _left(self) -> str:
-        """Return the end of a line with the time left for the run and, if it has other runs, for the sweep."""
+        """Return the end of a line: the time left for the run and, if there are several runs, for the sweep."""
         if self.time_left is None or self.run is None or (run_seconds := self.time_left.seconds(self.run.id)) is None:
             return ""
         seconds = self.time_left.seconds() if len(self.runs) > 1 else None

@@ -64,9 +64,9 @@ class Costs:
     """Costs of stored trainings, the basis of estimates. Times of different devices are never combined.
 
     Attributes:
-        rates: (model, strategy, device) → seconds per training sentence, per training without ``mixture_steps``.
-        paces: (model, strategy, device) → seconds per step, per training.
-        sizes: (model, strategy) → bytes of the weights, per training.
+        rates: (model, strategy, device) → seconds per sentence of each stored training without ``mixture_steps``.
+        paces: (model, strategy, device) → seconds per step of each stored training.
+        sizes: (model, strategy) → size in bytes of the weights of each stored training.
     """
 
     def __init__(self, store: StageStore) -> None:
@@ -93,7 +93,7 @@ class Costs:
                 self.rates.setdefault(on_device, []).append(rate)
 
     def device(self, run: Run, model: str) -> str | None:
-        """Return the device for estimates: the one with most trainings that ``runtime.device`` allows."""
+        """Return the device for estimates: among the allowed devices, the one with the most stored trainings."""
         allowed, trained = run.config.runtime.device, Counter[str]()
         for (name, _, device), paces in self.paces.items():
             if name == model and (allowed is Device.auto or (device == CPU) is (allowed is Device.cpu)):
@@ -101,7 +101,7 @@ class Costs:
         return max(trained, key=lambda device: (trained[device], device != CPU, device), default=None)
 
     def devices(self, trainings: Iterable[Training]) -> tuple[str, ...]:
-        """Return the devices of the estimates of trainings."""
+        """Return the devices whose stored trainings the estimates use."""
         devices = {self.device(run, run.cost(run.stages[index].hop)["model"]) for run, index in trainings}
         return tuple(sorted(device for device in devices if device is not None))
 
@@ -260,7 +260,7 @@ def forecast_table(lines: Iterable[Line], first: str = "strategy") -> str:
 def forecast(runs: Sequence[Run]) -> Forecast:
     """Estimate the cost of runs.
 
-    A training is needed if an evaluation that depends on it is not in the store and its run is unfinished.
+    A training is needed if an unfinished run needs it for an evaluation that is not in the store.
     """
     by_strategy: dict[str, list[Run]] = {}
     for run in runs:
@@ -352,7 +352,7 @@ def scaled(cost: Cost, n: int, **changes: Any) -> Cost:
 
 
 def makespan(seconds: Sequence[float], width: int) -> float:
-    """Return the end of the last job if ``width`` jobs run in parallel and start in order."""
+    """Return the time at which the last job ends if ``width`` jobs run in parallel and start in order."""
     free = [0.0] * width
     for job in seconds:
         heapq.heapreplace(free, free[0] + job)

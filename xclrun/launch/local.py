@@ -43,14 +43,14 @@ class Local(Launcher):
     def check_runs(self, runs: Sequence[Run]) -> None:
         # Without initialising CUDA in this process, so workers can be assigned GPUs.
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-        # Only checked if it can fail, since the check imports torch.
+        # Skip the check if it cannot fail, since it imports torch.
         for config in (run.config for run in runs):
             if config.runtime.device is Device.cuda or any(t.needs_gpu for t in config.trainers.values()):
                 from xclrun.train.precision import choose_device
 
                 choose_device(config)
         if 0 < (gpus := len(self.gpus_of(runs))) < (devices := devices_of(runs)):
-            raise UsageError(f"runtime.devices={devices}: number of GPUs is {gpus}; use at most {gpus}")
+            raise UsageError(f"runtime.devices={devices}: exceeds the number of GPUs; use at most {gpus}")
 
         check_memory(runs)
 
@@ -99,7 +99,7 @@ class Local(Launcher):
         return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
     def places(self, runs: int, gpus: Sequence[str], devices: int = 1) -> list[str | None]:
-        """Assign GPUs to workers in turn, ``devices`` to each (``0,1``); None without GPUs."""
+        """Return the GPUs of each worker (``0,1``), ``devices`` per worker; None for a worker without a GPU."""
         count = min(self.n, runs)
         groups = [",".join(gpus[i : i + devices]) for i in range(0, len(gpus) - devices + 1, devices)]
         return [*(groups * self.per_gpu)[:count]] if gpus else [None] * count

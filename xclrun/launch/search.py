@@ -188,7 +188,7 @@ def _points_lacking(runs: Iterable[Run]) -> str | None:
         if evaluate.point_splits is not PointSplits.dev_test:
             return f"evaluate.point_splits={evaluate.point_splits.value}: evaluation on dev is needed; use dev_test"
         for hop in run.stream.hops[1:]:
-            # Each hop ends with a point; if an earlier epoch can be selected, each epoch must.
+            # Each hop ends with a point; if an earlier epoch can be selected, each epoch must end with a point too.
             sentences, trainer = run.sentences(hop), run.trainer(hop)
             every = evaluate.every(sentences)
             if every is None or run.epochs(hop) == 1 or trainer.selection.value != "best":
@@ -197,8 +197,8 @@ def _points_lacking(runs: Iterable[Run]) -> str | None:
             last = sentences % size or size
             if any(k * sentences // every == (k * sentences - last) // every for k in range(1, run.epochs(hop))):
                 return (
-                    f"hop {hop.index} has no evaluation point at the end of each epoch, as needed by "
-                    "trainer.selection=best; set evaluate.every_share=1"
+                    f"trainer.selection=best: needs an evaluation point at the end of each epoch of hop {hop.index}; "
+                    "set evaluate.every_share=1"
                 )
     return None
 
@@ -258,7 +258,7 @@ def search(space: Space, launcher: Launcher) -> None:
 
 
 class _Searching:
-    """A running search, of the holder of its lease."""
+    """A running search; this process holds its lease."""
 
     def __init__(self, search: Search, launcher: Launcher) -> None:
         self.search, self.launcher, self.trials = search, launcher, search.trials()
@@ -288,9 +288,9 @@ class _Searching:
             line(text)
 
     def _resume(self) -> None:
-        """Score the earlier settings, after retrying those with unfinished runs.
+        """Score the earlier settings; first retry settings with unfinished runs.
 
-        The journal still has these as failed, so the next settings are the same with and without an interruption.
+        Retried settings remain failed in the journal, so an interruption does not change the next settings.
         """
         before = self.trials.tried
         self.runs = {setting.number: runs for setting, runs in zip(before, self.search.runs(before), strict=True)}
@@ -399,7 +399,7 @@ class _Searching:
             note("some runs were not sent to the tracker; send them later with `xclrun sync`")
         line(f"Best on dev: {tuned.trials[0].name}")
         options = f"{sweep.outputs_option}{sweep.tracking_options}"
-        line(f"Next: `xclrun report {s.name}{options}` shows its test scores (and no others)")
+        line(f"Next: `xclrun report {s.name}{options}` shows the test scores of this setting only")
 
 
 def _text(values: Mapping[str, str]) -> str:

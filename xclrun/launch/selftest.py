@@ -37,12 +37,12 @@ JOB = (
     "tracking=none",
 )
 
-# Settings of strategies for so short a run.
+# Strategy settings that suit a run this short.
 SHORT = {"replay_write": 0.3, "replay_interval": 12, "replay_number": 20, "rate": 0.5}
 SHORT |= {"neighbours": 2, "adapt_steps": 1}
 
-# One strategy per kind of state between hops: none, a memory, a written memory, stored outputs, several penalties, one
-# penalty, outputs of teachers, path integrals, a merge.
+# One strategy per kind of state between hops: none, a memory, a memory with random
+# writes, stored outputs, a penalty per hop, one penalty, teacher outputs, path integrals, a merge.
 KINDS = ("naive", "er", "replay", "der", "ewc", "ewc_online", "kd_logit", "si", "merge")
 
 

@@ -167,7 +167,7 @@ def _on_cluster(s: RunStatus, job: Job, slurm: JobState, directory: RunDirectory
         owner = directory.lease.owner()
         if owner is None or owner.facts.get("job") != job.id or slurm.live or slurm.state in ("", "UNKNOWN"):
             return s
-        # The heartbeat has not expired, but the job was killed, for example for memory or with its node.
+        # The heartbeat has not expired, but the job was killed (out of memory or node failure, for example).
         return replace(s, state="lost", detail=str(slurm))
     if s.state == "failed" and directory.failed_since(job.submitted):
         return s

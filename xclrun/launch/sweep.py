@@ -79,7 +79,7 @@ class Sweep:
     def write(self) -> None:
         """Write the sweep's file for status and reports, with the time of the first start.
 
-        A name refers only to the runs of the last command that used it; print a note if earlier runs lose their name.
+        If an earlier command used this name for other runs, print a note: the name no longer refers to them.
         """
         path = self.outputs / "sweeps" / f"{self.name}.json"
         facts = self.facts

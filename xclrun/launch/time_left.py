@@ -36,12 +36,12 @@ class TimeLeft:
             for stage in stages:
                 self.work.setdefault(stage.train, run.epochs(stage.hop) * run.sentences(stage.hop))
         self.began: float | None = None
-        # Training key → current share of the training that is done, and share at the first report.
+        # Training key → completed fraction of the training: current, and at the first report.
         self.share: dict[str, float] = {}
         self.before: dict[str, float] = {}
 
     def progressed(self, key: str, share: float, before: float = 0.0) -> None:
-        """Report the share of a training that is done; ``before``: the share at the first report."""
+        """Report the completed fraction of a training; ``before`` is the fraction at the first report."""
         self.start()
         self.before.setdefault(key, before)
         self.share[key] = share
@@ -71,6 +71,6 @@ class TimeLeft:
         """Return the estimated seconds left for a run, or for all runs; None before the first progress."""
         keys: Iterable[str] = self.work if run is None else self.trainings.get(run, ())
         remaining = sum(self.work[key] * (1 - self.share.get(key, 0.0)) for key in keys)
-        # The share of a restarted training may be smaller than before.
+        # The completed fraction of a restarted training may be smaller than before.
         done = sum(self.work[k] * max(0.0, share - self.before[k]) for k, share in self.share.items() if k in self.work)
         return None if self.began is None or not done else (time.monotonic() - self.began) * remaining / done

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 SAMPLERS = ("tpe", "random")
-# After this number of repeated settings in a row, an untried setting is enumerated.
+# After this number of consecutive repeated settings, switch to an exhaustive sampler.
 REPEATED = 20
 
 
@@ -84,7 +84,7 @@ class Trials:
         Args:
             most: number of settings of the whole search.
         """
-        # Complete the batch of an uninterrupted search, so that the same settings are sampled.
+        # After an interruption, complete the same batch, so the same settings are sampled.
         tried = len(self.tried)
         count = max(0, min(together - tried % together, most - tried))
         while len(batch := [setting for setting in self._all() if setting.open]) < count and self._draw():
@@ -177,6 +177,6 @@ def _opened(journal: Path) -> Any:
             file.seek(0)
             content = file.read()
             if not content.startswith(b'{"op_code":'[: len(content)]):
-                raise ValueError("not a journal of Optuna")
+                raise ValueError("not an Optuna journal")
             file.truncate(content.rfind(b"\n") + 1)
         return JournalStorage(JournalFileBackend(str(journal)))

@@ -152,7 +152,7 @@ def _execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool
 
 
 def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
-    """Train the hops that several runs share, before these runs; failures are reported by the runs."""
+    """Train hops that several runs share; a failure is reported later by the runs that need the hop."""
     from xclrun.train.execute import make_stages
     from xclrun.train.stop import stop_on_signals
 
@@ -176,7 +176,7 @@ def _debug() -> None:
 def work_in_processes(
     runs: Sequence[Run], console: Console, mirror: BackgroundMirror, places: Sequence[str | None]
 ) -> None:
-    """Execute runs in worker processes, one per place: its GPU (as in CUDA_VISIBLE_DEVICES), or None."""
+    """Execute runs in one worker process per place: the GPUs of the worker (CUDA_VISIBLE_DEVICES), or None."""
     load(console)
     if len(places) > 1:
         share(runs)
@@ -267,7 +267,7 @@ def _wait_for(
             if abandoned is not None:
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
                 line(f"  a worker {how} during {abandoned.id}; re-run the same command to resume the run")
-                # Other workers of this command skip the run, which may kill them too.
+                # Other workers of this command skip the run, because it may kill them too.
                 abandoned.directory.event("failed", error=f"its worker {how}")
             if (abandoned is not None or code == BROKEN) and (new := start(place)) is not None:
                 children[new] = place

@@ -34,7 +34,7 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
             check_windows(config.model.max_length, config.model.windows)
             if config.evaluate.attention:
                 raise UsageError(
-                    f"evaluate.attention=true dataset.task={task.name}: not supported for texts in windows"
+                    f"evaluate.attention=true dataset.task={task.name}: not supported for texts split into windows"
                 )
     if several is not None and config.evaluate.slot_f1 is not SlotF1.span_micro:
         raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; it supports one task only")
@@ -95,14 +95,14 @@ def check_frozen(config: Config, strategy: Strategy[Any]) -> None:
 
 
 def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
-    """Check that several ranks can train the run: as many as ``runtime.devices``, or as a launcher starts."""
+    """Check that several ranks (``runtime.devices``, or the processes of a launcher) can train the run."""
     if ranks == 1:
         return
     name = f"runtime.devices={config.runtime.devices}"
     if config.runtime.devices == 1:
         name = f"{ranks} processes of a launcher,"
     elif config.runtime.devices != ranks:
-        raise UsageError(f"{name}: the launcher starts {ranks} processes; omit it")
+        raise UsageError(f"{name}: the launcher starts {ranks} processes; omit runtime.devices")
     if not divisible(strategy):
         raise UsageError(
             f"{name} strategy={config.strategy.name}: does not support several devices, because its class defines loss "
@@ -111,8 +111,8 @@ def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
     for key, trainer in config.trainers.items():
         if trainer.gradient_accumulation < ranks:
             raise UsageError(
-                f"{name} {key}.gradient_accumulation={trainer.gradient_accumulation}: a batch needs a part for each "
-                f"device; use {key}.gradient_accumulation={ranks} (and a smaller {key}.batch_size: sentences per part)"
+                f"{name} {key}.gradient_accumulation={trainer.gradient_accumulation}: each device needs a micro-batch; "
+                f"use {key}.gradient_accumulation={ranks} and a smaller {key}.batch_size (sentences per micro-batch)"
             )
         if trainer.cuda_graphs:
             raise UsageError(f"{name} {key}.cuda_graphs=true: recorded steps support one device; choose one of the two")

@@ -1,4 +1,4 @@
-"""Frozen configs: saved in the run directory, so that another process can do or repeat the run."""
+"""Frozen configs: saved in the run directory, so that another process can execute or repeat the run."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ activations of one forward pass and E of those of an evaluation batch, the peak 
 
 With one micro-batch, the gradients of a layer replace its activations during the backward pass. Activations are counted
 per layer and subword, in states of H (hidden) and I (inner) values. A transformer layer stores 8 H + 2 I values for its
-backward pass (inputs of the linear maps, queries, keys and values, inputs of both norms, input and output of the
+backward pass (inputs of the linear layers, queries, keys and values, inputs of both norms, input and output of the
 activation function), 8 H + 4 I with a gated feed-forward network, and 5 H + I if its weights are frozen. Dropout adds
 2 H bytes. On a CPU, dropout masks are in fp32, and attention with dropout is not fused: it stores 16 bytes for each
 pair of positions and head.
@@ -40,10 +40,10 @@ from xclrun.strategy import Strategy
 if TYPE_CHECKING:
     from xclrun.run.plan import Run
 
-# Bytes of a number in fp32, and of both moment estimates of a parameter, by whether they have 8 bits.
+# Bytes of an fp32 number; bytes of a parameter's two moment estimates, by whether they are 8-bit.
 FP32 = 4
 MOMENTS: Mapping[bool, int] = {False: 8, True: 2}
-# Parameters of the encoder whose gradients need those of all its states; the pooler reads the last ones.
+# Encoder parameters that need a backward pass through the layers; the pooler reads only the last states.
 BODY = re.compile(r"encoder\.(?!pooler\.)")
 # Special tokens of a sentence.
 SPECIAL = 2
@@ -55,7 +55,7 @@ class Memory:
     """Peak memory of a hop on one device, in bytes.
 
     Attributes:
-        strategy: tensors that the strategy keeps, such as Fisher information or weights of earlier languages.
+        strategy: tensors that the strategy stores, such as Fisher information or weights of earlier languages.
         best: copy of the best weights, on a CPU; on a GPU, it is moved to the CPU if necessary.
         activations: of the forward pass of a micro-batch, with the weights that autocast copies.
         evaluation: activations of an evaluation batch.
@@ -116,7 +116,7 @@ def peak(
     # Hops on a frozen encoder read cached features.
     pieces = 0 if strategy.keeps_encoder(hop) else part * length
     by_layer = _by_layer(trains, encoder)
-    # Autocast copies the weights of linear maps, and the backward pass needs the copies.
+    # Autocast copies the weights of linear layers, and the backward pass needs the copies.
     copied = 1 if trainer.gradient_checkpointing else len(by_layer)
     cast = 2 * encoder.layer * copied if half and pieces and by_layer and frozen == FP32 else 0
     evaluated = config.evaluate.batch_size * length
@@ -155,7 +155,7 @@ def _stored(
 
     def of_layer(trained: bool) -> int:
         matrices = width + encoder.queries + (4 if encoder.gated else 2) * inner if trained else inner
-        # Under autocast, norms read fp32 and linear maps half of it.
+        # Under autocast, norms read fp32 and linear layers 16-bit inputs.
         stored = 2 * width * FP32 + (states - 2 * width + matrices) * (2 if half else FP32)
         if config.model.dropout:
             stored += 2 * width if cuda else 2 * width * FP32 + 16 * encoder.heads * length
@@ -176,10 +176,11 @@ def heads_of(run: Run) -> list[HeadSizes]:
 
 
 def of_run(run: Run, *, cuda: bool, config: Config | None = None) -> tuple[Memory, Memory]:
-    """Return a lower and an upper estimate of a run's hop with the largest peak.
+    """Return a lower and an upper estimate for the hop with the largest peak.
 
-    Subwords are unknown before encoding. The lower estimate counts one per word and no trimmed embeddings, the upper
-    one ``model.max_length`` subwords and all embeddings.
+    The number of subwords is unknown before encoding. The lower estimate assumes one subword per word, and a single
+    embedding if the vocabulary is trimmed or learned. The upper estimate assumes ``model.max_length`` subwords and all
+    embeddings.
 
     Args:
         config: a changed config of the run.
@@ -216,7 +217,7 @@ _longest: dict[str, int] = {}
 
 
 def _words(dataset: Dataset, key: str) -> int:
-    """Return the number of words of the longest training sentence; windows of texts have any number."""
+    """Return the number of words of the longest training sentence; unlimited for texts split into windows."""
     if dataset.task_of(key).answers:
         return sys.maxsize
     fingerprint = dataset.fingerprints[key, "train"]
@@ -241,7 +242,7 @@ def of_runs(runs: Iterable[Run]) -> dict[str, tuple[Memory, Memory]]:
 
 @cache
 def gpu_memory() -> int | None:
-    """Return the bytes of the largest visible GPU, without initializing CUDA; None without one, or if unknown."""
+    """Return the memory of the largest visible GPU in bytes, without initializing CUDA; None if no GPU is found."""
     if not any(Path("/dev").glob("nvidia[0-9]*")):
         return None
     query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
@@ -253,7 +254,7 @@ def gpu_memory() -> int | None:
 
 
 def largest(rows: str, visible: str | None) -> int | None:
-    """Return the bytes of the largest visible GPU from nvidia-smi's rows of index, UUID and MiB."""
+    """Return the memory of the largest visible GPU in bytes, from nvidia-smi's rows of index, UUID and MiB."""
     names = None if visible is None else {name.strip() for name in visible.split(",")}
     gpus = [[cell.strip() for cell in row.split(",")] for row in rows.splitlines()]
     sizes = [int(size) for index, uuid, size in gpus if size.isdigit() and (names is None or names & {index, uuid})]
@@ -283,7 +284,7 @@ def check_memory(runs: Sequence[Run], available: Callable[[], int | None] = gpu_
 
 
 def _smaller(trainer: TrainerConfig, factor: int) -> dict[str, Any]:
-    """Return smaller micro-batches; the sentences of an update do not change."""
+    """Return settings with smaller micro-batches and the same number of sentences per update."""
     accumulation = trainer.gradient_accumulation * factor
     if trainer.batch_size is None:
         return {"gradient_accumulation": accumulation}

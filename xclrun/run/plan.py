@@ -212,7 +212,7 @@ def _arranged(order: OrderConfig, dataset: Dataset, fingerprint: str) -> list[st
 
 def _identity(dataset: Dataset) -> DataIdentity:
     spans = any(metric.span_f1 for metric in dataset.metrics.all)
-    # Dev scores can select a training's weights, and the reader determines how English answers are scored.
+    # The reader determines how English answers are scored, and dev scores can select the weights of a training.
     mlqa = any(t.task.answers and rule_of(k, dataset.reader) == "en" for t in dataset.targets for k in t.keys)
     sets = [[*target.sets, *(["MLQA's English"] if mlqa else [])] for target in dataset.targets]
     if dataset.task is None:
@@ -365,7 +365,7 @@ def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> 
         try:
             return in_blocks(order, config.dataset.blocks, strategy.stream)
         except ValueError as error:
-            raise UsageError(f"{settings}: {error}; growing, naive and inc_joint do") from None
+            raise UsageError(f"{settings}: {error}; use growing, naive or inc_joint") from None
     stream = strategy.stream(order)
     if config.protocol is None:
         return stream

@@ -1,7 +1,7 @@
 """A background process that sends the runs of a sweep to a tracker while training continues.
 
-Training neither waits for a tracking server nor fails with it. When all runs are sent, a marker file stores their
-state, so a finished sweep does not start the process again.
+Training does not wait for the tracking server and continues if the server fails. When all runs are sent, a marker file
+stores a hash of their state, so re-running a finished sweep does not start the process again.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ MARKERS = Path("tracked", "sent")
 class BackgroundMirror:
     """Context manager: a process that sends the runs of a sweep.
 
-    Errors are written to ``log``; the next sweep or ``xclrun sync`` sends the remaining runs. After an exception in the
-    block, the process continues, but the block ends without waiting for it.
+    Errors are written to ``log``; the next sweep or ``xclrun sync`` sends the remaining runs. If the block raises
+    an exception, the process continues, but the block ends without waiting for it.
 
     Attributes:
         runs: IDs of the runs to send at the end.
@@ -83,7 +83,7 @@ class BackgroundMirror:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # not interrupted by Ctrl-C; it ends with its input
+                start_new_session=True,  # not interrupted by Ctrl-C; it ends when its input is closed
             )
         assert process.stdin is not None
         # Not as an argument: the IDs of a large sweep exceed its maximum length.
@@ -147,7 +147,7 @@ def send() -> None:
                 mirror.send_one(text.removeprefix(_LIVE).strip())
             ended = time.monotonic()
             pause_until = ended + (ended - began) / LIVE_SHARE
-    # Computed before sending, because a run that ends later changes it.
+    # Compute the state before sending, because a run that ends later changes the state.
     state = _state(outputs, tracking, runs)
     unread: list[str] = []
     mirror.send_all(only=runs, warn=unread.append)

@@ -130,7 +130,9 @@ class Mirror(Tracker):
                     break
                 except BlockingIOError as error:
                     if time.monotonic() - began > LOCKED:
-                        raise TimeoutError(f"another process holds {file.name} for more than {LOCKED:g} s") from error
+                        raise TimeoutError(
+                            f"another process has locked {file.name} for more than {LOCKED:g} s"
+                        ) from error
                     time.sleep(0.05)
             yield
 
@@ -206,7 +208,7 @@ class Mirror(Tracker):
                     runs = [run for run_id in run_ids if (run := self._find("run_id", run_id))]
                 else:
                     runs = self._search()
-        # Only the version: sending values again does not change them.
+        # Only the version is needed: MLflow ignores values that are sent again.
         return {tags[f"{TAG}.run_id"]: {"version": tags.get(f"{TAG}.version")} for tags in (r.data.tags for r in runs)}
 
     def mark_sent(self, update: Update) -> None:
@@ -341,6 +343,6 @@ def saved_views(outputs: Path, server: str) -> list[str]:
         with _quiet():
             experiments = MlflowClient(tracking_uri(outputs, None)).search_experiments()
     except Exception:
-        # The server reports errors in the file.
+        # The server reports a damaged file.
         return []
     return [view_address(server, experiment.experiment_id) for experiment in experiments if VIEW_TAG in experiment.tags]

@@ -69,7 +69,7 @@ def measures(run: RunRecord, references: References) -> dict[str, float]:
 def with_live_epochs(run: RunRecord, directory: RunDirectory) -> RunRecord:
     """Add the epochs of the current hop, which the manifest lists only after the hop.
 
-    Trackers count epochs, so they are added only if no earlier one is missing.
+    Trackers store the number of epochs sent, so epochs are added only if all earlier epochs of the hop are available.
     """
     try:
         progress = read_json(directory.progress)
@@ -97,7 +97,7 @@ def view(metrics: Sequence[str]) -> str:
         "modelVersionFilter": "All Runs",
         "selectedColumns": facts + measured,
     }
-    # Constant times, so equal views are equal texts.
+    # Constant time stamps, so equal views have equal text.
     return json.dumps({"name": "xclrun: headline measures", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
 
 

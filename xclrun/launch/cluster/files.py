@@ -19,7 +19,7 @@ from typing import Any
 from xclrun.core.terminal import note
 from xclrun.store.files import append_event, read_events, read_json, write_json
 
-# Prefix of the IDs of jobs that run in place.
+# Prefix of the IDs of jobs that run in this process, without Slurm.
 DEBUG = "debug"
 
 
@@ -87,7 +87,7 @@ class Job:
 
     @property
     def on_cluster(self) -> bool:
-        """Whether it is a job of Slurm."""
+        """Whether it is a Slurm job."""
         return not self.id.startswith(DEBUG)
 
 

@@ -119,7 +119,7 @@ class PackJob:
 
 
 def _join_tasks() -> None:
-    """Connect the tasks of a job with several (``hydra.launcher.tasks_per_node``); only the first one returns."""
+    """Connect the tasks of a job (``hydra.launcher.tasks_per_node``); only the first task returns."""
     if int(os.environ.get("SLURM_NTASKS", "1")) > 1:
         from submitit.helpers import TorchDistributedEnvironment
 

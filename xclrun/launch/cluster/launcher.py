@@ -90,7 +90,7 @@ class Slurm(Launcher):
 
     @property
     def tasks(self) -> int:
-        """The number of processes that train a run of a job together; 1 in place."""
+        """The number of processes that train a run together; 1 if jobs run in this process."""
         return self.nodes * self.tasks_per_node if self.cluster == "slurm" else 1
 
     def check_runs(self, runs: Sequence[Run]) -> None:
@@ -169,7 +169,7 @@ class Slurm(Launcher):
             after = arrays
 
     def _do_here(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
-        """Execute the jobs in place, one after another, for debugging."""
+        """Execute the jobs in this process, one after another, for debugging."""
         start = [*self._start(sweep), "-u", "-m", PackJob.__module__]
         # This process may run in a Slurm job.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
