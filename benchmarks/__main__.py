@@ -5,7 +5,7 @@
 - a step with a trimmed vocabulary / with the full one (`benchmarks.trimming`);
 - adapting heads in 40 buckets on stored features / with the frozen encoder each time (`benchmarks.features`);
 - MbPA's copies of the model, adapted many at a time / one after another (`benchmarks.adapting`);
-- memory of language-specific parts / of naive fine-tuning, and measured / estimated peaks (`benchmarks.memory`);
+- memory of language-specific parameters / of naive fine-tuning, and measured / estimated peaks (`benchmarks.memory`);
 - a training step of two ranks with a thread each / of one rank (`benchmarks.ranks`);
 - a training step on packed / padded batches, and evaluation in batches of similar lengths / in the order of the data
   (`benchmarks.packing`);

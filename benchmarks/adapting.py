@@ -1,4 +1,4 @@
-"""MbPA's adapted predictions for a batch / for one test example after another, on a copy of the whole model.
+"""MbPA's adapted predictions: a batch of test examples at a time / one example at a time, on a copy of the model.
 
 Both sides take L steps of gradient descent on K neighbours of each example, then predict it. The choice of neighbours
 does not affect times, so keys are random.

@@ -1,8 +1,8 @@
 """``python -m benchmarks.bootstrap``: the bootstrap of a full study against re-scoring every resample.
 
-A study of 10 strategies × 6 orders × 36 cells × 2 metrics (and hop 0), 600 resamples of 600 sentences, tests of MTOP's
-sizes. Ours: all of it. Re-scoring: accuracy and F1 over tags of one resample of one cell with scikit-learn, as research
-scripts do, times their number.
+The study has 10 strategies × 6 orders × 36 cells × 2 metrics (and hop 0), test sets of MTOP's sizes, and 600 resamples
+of 600 sentences. xclrun's bootstrap is timed completely. For re-scoring, scikit-learn computes accuracy and tag F1 of
+one resample of one cell, as research scripts do; the time is multiplied by the number of resamples and cells.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RUNS, HOPS, TOKENS, TAGS, INTENTS = 60, 6, 7, 152, 114
 
 
 def ours(rng: np.random.Generator) -> float:
-    """Return the seconds that all scores, and forgetting and final performance of all runs, take."""
+    """Return the seconds to resample all scores and compute forgetting and final performance of all runs."""
     cells = RUNS * (HOPS + 1)
     counts = [{k: Counts.of_accuracy(rng.integers(0, 2, (n, cells), dtype=np.int8)) for k, n in SIZES.items()}]
     spans = {k: [rng.integers(0, 3, (n, cells), dtype=np.int8) for _ in range(3)] for k, n in SIZES.items()}
@@ -38,7 +38,7 @@ def ours(rng: np.random.Generator) -> float:
 
 
 def rescoring(rng: np.random.Generator, repetitions: int = 30) -> float:
-    """Return the seconds that scoring both metrics of one resample of one cell takes."""
+    """Return the seconds to score both metrics of one resample of one cell."""
     from sklearn.metrics import accuracy_score, f1_score
 
     intents = rng.integers(0, INTENTS, (2, SIZES["en"]))
@@ -54,7 +54,7 @@ def rescoring(rng: np.random.Generator, repetitions: int = 30) -> float:
 
 
 def main() -> None:
-    """Print both, and their ratio."""
+    """Print both times and their ratio."""
     rng = np.random.default_rng(0)
     mine = min(ours(rng) for _ in range(2))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

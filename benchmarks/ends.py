@@ -1,7 +1,7 @@
 """File operations at the end of a hop / its training: checkpoints, stages, predictions and files of the run.
 
-Measured on a short hop, where they matter most. Evaluation and work of the strategy (memory, Fisher information) are
-excluded. A separate process sends runs to MLflow during the next hop.
+Measured on a short hop, where file operations matter most. Evaluation and work of the strategy (memory, Fisher
+information) are excluded. A separate process sends runs to MLflow during the next hop.
 """
 
 from __future__ import annotations

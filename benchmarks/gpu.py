@@ -74,7 +74,7 @@ ADAM_BYTES = 28
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """Settings of the measurements.
 
     Attributes:
         device: ``cuda``, or ``cpu`` for a rehearsal.
@@ -82,8 +82,8 @@ class Plan:
         sizes: name → overrides of a model's shape.
         batches: sentences in a batch.
         steps: main steps that are timed.
-        width, bytes: see `WIDTH`, `BYTES`.
-        ways: name → overrides of how numbers are computed.
+        width, bytes: size of the matrices and of the copy (`WIDTH`, `BYTES`).
+        ways: name → overrides of the precision and the kernels.
         workers: numbers of processes.
     """
 
@@ -111,7 +111,7 @@ class Plan:
 
 
 def rates(plan: Plan) -> Found:
-    """Return multiplications and additions a second of each precision, and bytes a second of a copy."""
+    """Return FLOP/s of matrix products in each precision, and bytes/s of a copy."""
     result = {}
     for name, kind in (("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16)):
         a, b = (torch.randn(plan.width, plan.width, device=plan.device, dtype=kind) for _ in range(2))
@@ -137,7 +137,7 @@ def _seconds(work: Callable[[], Any], plan: Plan, repetitions: int = 10) -> floa
 
 
 def step(plan: Plan, strategy: str, overrides: Sequence[str], way: str, outputs: Path, measured: Found) -> Found:
-    """Return a strategy's step over the bare fp32 loop's, and over the floor.
+    """Return the ratios of a strategy's step time to a plain fp32 loop's and to the lower bound.
 
     Raises:
         RunError: the rates for the lower bound were not measured.
@@ -159,7 +159,7 @@ def step(plan: Plan, strategy: str, overrides: Sequence[str], way: str, outputs:
 
 
 def agreement(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
-    """Return the largest difference of outputs from the CPU's, in fp32, and how large they are."""
+    """Return the largest difference between GPU and CPU outputs in fp32, and the largest output."""
     _, bench = a_hop("naive", [*plan.common, *overrides], outputs)
     model, sentences = bench.model.eval(), bench.encodings.splits[bench.run.stream.languages[0], "test"]
     batch = sentences.batch(length_sorted_batches(sentences.lengths, 16)[0])
@@ -184,7 +184,7 @@ class _Few(Listener):
 
 
 def recorded(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
-    """Return the largest difference of weights after recorded steps from those after others, and from before both.
+    """Return the largest difference between weights after recorded and other steps, and the largest change in training.
 
     A rehearsal records on a tape (`benchmarks.tape`).
     """
@@ -211,7 +211,7 @@ def _weights(model: torch.nn.Module) -> torch.Tensor:
 
 
 def workers(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
-    """Return the seconds that runs take in several processes on one GPU, start and evaluation included."""
+    """Return the seconds for runs in several processes on one GPU, including start and evaluation."""
     settings = [*plan.common, *overrides, "order=[en,de]", "trainer.epochs=1", "tracking=none"]
     seeds = ",".join(map(str, range(1, 1 + (RUNS if plan.device == "cuda" else 2))))
     result = {}
@@ -231,7 +231,7 @@ def workers(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
 
 
 class _StopAt(Listener):
-    """Asks for a stop after a number of main steps."""
+    """Stops the run after a number of main steps."""
 
     def __init__(self, step: int) -> None:
         self.flag, self.left = StopFlag(), step
@@ -243,9 +243,9 @@ class _StopAt(Listener):
 
 
 def long_sentences(folder: Path) -> list[str]:
-    """Write a dataset whose sentences are `JOINED` ones of mini each; return the overrides that choose it.
+    """Write a dataset of sentences that join `JOINED` sentences of mini; return the overrides that select it.
 
-    Attention and the CRF then choose kernels as for real sentences, and rows of embeddings get many gradients each.
+    With long sentences, attention and the CRF use the kernels of real data, and embedding rows sum many gradients.
     """
     chosen = ["dataset=mini", "order=[en,de]", "dataset.max_train=256", "dataset.max_eval=64", "tracking=none"]
     [run] = plan_runs([*chosen, f"paths.outputs={folder / 'none'}"])
@@ -264,7 +264,7 @@ def long_sentences(folder: Path) -> list[str]:
 
 
 def repeated(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
-    """Return whether predictions are the same bytes when a run is done again, and when it was stopped in between."""
+    """Return whether predictions are identical if a run is repeated, and if it is stopped and resumed."""
     small = ["experiment=smoke", "dataset.replay.every_k=2", f"runtime.device={plan.device}", *overrides]
 
     def predictions(name: str, stop_at: int | None = None) -> str:
@@ -286,7 +286,7 @@ def repeated(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
 
 
 def _breaks() -> bool:
-    """Fail an assertion on the device; return whether `context_broken` says so."""
+    """Fail an assertion on the device; return whether `context_broken` detects it."""
     table = torch.zeros(4, device="cuda")
     try:
         table[torch.tensor([9], device="cuda")].sum().item()
@@ -296,7 +296,7 @@ def _breaks() -> bool:
 
 
 def _runs_out() -> bool:
-    """Ask for more memory than there is; return whether the process can continue after it."""
+    """Allocate more memory than the GPU has; return whether the process can continue."""
     try:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
     except torch.cuda.OutOfMemoryError:
@@ -305,7 +305,7 @@ def _runs_out() -> bool:
 
 
 def broken(plan: Plan) -> Found:
-    """Return whether each of two failures is noticed, in its own process: the first leaves none of use."""
+    """Return whether two failures are detected, each in a new process, since the first makes the GPU unusable."""
     if plan.device == "cpu":
         return {"rehearsed": True}
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
@@ -313,14 +313,14 @@ def broken(plan: Plan) -> Found:
 
 
 def in_steps() -> list[str]:
-    """Return the strategies that do something in a step, and plain fine-tuning."""
+    """Return plain fine-tuning and the strategies that act in a training step."""
     hooks = ("replay", "loss", "edit_gradients")
     result = [n for n, cls in STRATEGIES.items() if any(getattr(cls, h) is not getattr(Strategy, h) for h in hooks)]
     return ["naive", *result]
 
 
 def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Found]]]:
-    """Yield the name of each measurement, and what makes it of the rates: the quick and risky ones first."""
+    """Yield name and function of each measurement, quick and risky ones first; functions take the hardware's rates."""
     shape = next(iter(plan.sizes.values()))
     yield "broken", lambda _: broken(plan)
     cases = {s: lambda s=s: [f"strategy={s}"] for s in ("er", "ewc_online")}  # type: ignore[misc]
@@ -380,7 +380,7 @@ def _machine(plan: Plan) -> Found:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure everything, or what has a word in its name; return the exit code."""
+    """Run all measurements, or those whose names contain a word; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("only", nargs="*", help="words in the names of benchmarks; default: all")
     parser.add_argument("--cpu", action="store_true", help="rehearse on tiny shapes, without a GPU")

@@ -30,12 +30,12 @@ STATUS = Path("/proc/self/status")
 
 
 def measurable() -> bool:
-    """Whether this system tells what a process has in memory: Linux does."""
+    """Whether the system reports the memory of a process, as Linux does."""
     return STATUS.is_file()
 
 
 def peak(strategy: str, overrides: Sequence[str]) -> int:
-    """Return the bytes that a few steps of a strategy's second hop take, measured in their own process."""
+    """Return the peak memory in bytes of a few steps of a strategy's second hop, measured in a separate process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_measure, (strategy, list(overrides)))
 
@@ -74,14 +74,14 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
 
 
 def _resident(name: str) -> int:
-    """Return ``VmRSS``, the bytes of this process that are in memory, or ``VmHWM``, the most that ever were."""
+    """Return the current (``VmRSS``) or maximum (``VmHWM``) resident size of this process in bytes."""
     lines = STATUS.read_text(encoding="ascii").splitlines()
     [line] = [line for line in lines if line.startswith(f"{name}:")]
     return int(line.split()[1]) * 1024
 
 
 def _forget_peak() -> int:
-    """Let the peak start again, where the system lets us; return the bytes in memory now."""
+    """Reset the maximum resident size if the system allows it; return the current size in bytes."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return _resident("VmRSS")
@@ -90,7 +90,7 @@ def _forget_peak() -> int:
 def over_estimate(overrides: Sequence[str], length: int) -> dict[str, Any]:
     """Return the ratio of the measured to the estimated peak of the first hop's training, and both in bytes.
 
-    The hop's sentences have random subwords, and ``length`` of them, as the estimate counts them.
+    The hop's sentences have ``length`` random subwords each, as assumed by the estimate.
     """
     # Freed memory is returned to the system at once, and fragments of the heap do not count.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"

@@ -54,7 +54,7 @@ MOVING = ("to", "cuda")
 
 
 class _Readings(TorchFunctionMode):
-    """Counts the methods of `READING` and `MOVING` while it is entered."""
+    """Context manager that counts calls of the methods in `READING` and `MOVING`."""
 
     def __init__(self, counting: Operators) -> None:
         super().__init__()
@@ -70,12 +70,12 @@ class _Readings(TorchFunctionMode):
 
 
 class Operators(TorchDispatchMode):
-    """Counts operators while it is entered.
+    """Context manager that counts operators.
 
     Attributes:
-        launched: operator → how often it ran; without views.
-        waited: the same of those that wait.
-        moved: methods of `MOVING`; which of them would copy, and so wait, cannot be seen without a second device.
+        launched: operator → number of calls, without views.
+        waited: operator → number of calls that wait for the device.
+        moved: method of `MOVING` → number of calls; on one device it is unknown which of them would copy and wait.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Operators(TorchDispatchMode):
 
 
 def _names_device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the arguments of ``Tensor.to`` name a device, not only a type of number."""
+    """Whether the arguments of ``Tensor.to`` include a device, not only a dtype."""
     return kwargs.get("device") is not None or any(
         isinstance(x, str | torch.device | torch.Tensor) or (isinstance(x, int) and not isinstance(x, bool))
         for x in args[:1]
@@ -122,7 +122,7 @@ def _has_mask(args: Sequence[Any]) -> bool:
 
 
 class _Steps(Listener):
-    """Notes what each main step counted, with all that the strategy adds to it."""
+    """Records the operators of each main step, including the strategy's."""
 
     def __init__(self, counting: Operators, steps: int) -> None:
         self.counting, self.steps = counting, steps
@@ -144,11 +144,11 @@ class _Steps(Listener):
 
 
 def of_steps(strategy: str, overrides: Sequence[str], outputs: Path, looks: int = 1000) -> dict[str, Any]:
-    """Return operators of a ``plain`` step and of one at which a memory is ``due``, and what the steps ``waited`` for.
+    """Return the operators of a ``plain`` step and of a step with replay (``due``), and the operators that ``waited``.
 
     Args:
         overrides: dataset and model.
-        looks: updates between two looks at the loss; by default none happens.
+        looks: number of updates between two checks of the loss; the default exceeds the number of steps.
     """
     loop, _ = a_hop(strategy, overrides, outputs)
     loop.look_every = looks
@@ -168,10 +168,10 @@ def of_steps(strategy: str, overrides: Sequence[str], outputs: Path, looks: int 
 def operators_over_before(
     strategy: str, outputs: Path, model: Sequence[str] = (), before: Mapping[str, tuple[int, int]] = BEFORE
 ) -> dict[str, Any]:
-    """Return the greater one of the ratios of operators to those ``before``: of plain steps, and with memory due.
+    """Return the larger ratio of operators to those ``before``, over plain steps and steps with replay.
 
     Args:
-        model: overrides of the model that `before` was measured on.
+        model: overrides of the model for which ``before`` was counted.
     """
     result, (plain, due) = of_steps(strategy, [*SMALL, *model], outputs), before[strategy]
     ratios = {"plain": result["plain"] / plain, "due": result["due"] / due}

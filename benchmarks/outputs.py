@@ -2,7 +2,7 @@
 
 10 strategies × 6 orders × any number of seeds as one sweep, with reference runs and some interrupted runs; 7 hops ×
 6 languages × 300 test sentences each, as in a subset of MTOP. Each strategy and order has `DRAWS` different prediction
-files, which further runs share as hard links, so 10⁵ runs take minutes and gigabytes instead of hours and hundreds.
+files, which other runs share as hard links, so 10⁵ runs take minutes and gigabytes instead of hours and hundreds.
 
 Alternatively, the runs of ``sweep=massive``: streams over 51 languages, with predictions of all their test sentences.
 """
@@ -51,7 +51,7 @@ FORGETS = {"naive": 0.06, "er": 0.02, "inc_joint": 0.0, "lang_spec_trans": 0.01}
 
 
 class Study:
-    """Predictions that look like those of a model, without one."""
+    """Simulated predictions with the distribution of a model's."""
 
     def __init__(self, run: Run, sentences: int = SENTENCES) -> None:
         self.labels, self.tags = run.dataset.labels, run.dataset.tags
@@ -74,7 +74,7 @@ class Study:
         self.languages, self.base = languages, predictions.table(columns)
 
     def hop(self, run: Run, index: int, rng: np.random.Generator) -> tuple[pa.Table, dict[str, dict[str, float]]]:
-        """Return the rows after a hop, and their scores."""
+        """Return the prediction rows after a hop, and their scores."""
         values: dict[str, list[np.ndarray]] = {name: [] for name in ("predicted", "tp", "fp", "fn")}
         scores = {}
         for language in self.languages:
@@ -100,7 +100,7 @@ class Study:
 
 
 class Maker:
-    """Writes the directories of runs that differ from a planned one in their seed, as training does but unflushed."""
+    """Writes directories of runs that differ from a planned run only in their seed; files are not flushed to disk."""
 
     def __init__(self, run: Run, study: Study) -> None:
         self.run, self.study = run, study
@@ -113,13 +113,13 @@ class Maker:
         self.counted: dict[int, pa.Table] = {}
 
     def directory(self, seed: int) -> RunDirectory:
-        """Return where the run with a seed lies."""
+        """Return the directory of the run with a seed."""
         name, _, seeded = self.run.id.rpartition("-")
         stem = name.removesuffix(f"-s{self.run.config.seed}")
         return RunDirectory(self.run.directory.path.with_name(f"{stem}-s{seed}-{digest([seeded, seed])[:12]}"))
 
     def write(self, seed: int, finished: bool) -> RunDirectory:
-        """Write one run, if it is not there yet."""
+        """Write one run unless it exists."""
         directory = self.directory(seed)
         if directory.manifest.is_file():
             return directory
@@ -155,7 +155,7 @@ class Maker:
         return directory
 
     def _counts(self, seed: int, directory: RunDirectory) -> dict[str, Any]:
-        """Write the counts of a run, whose draw is counted the first time; return what DONE says of them."""
+        """Write the counts of a run, computed once per draw; return their entry for DONE."""
         draw = seed % DRAWS
         if draw not in self.counted:
             write_counts(directory)
@@ -169,7 +169,7 @@ class Maker:
         return {"bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
 
     def _draw(self, draw: int, directory: RunDirectory) -> tuple[list[Any], dict[str, tuple[Path, int, str]]]:
-        """Return the stages and prediction files of a draw, which are written into ``directory`` the first time."""
+        """Return the stages and prediction files of a draw; the first call writes the files into ``directory``."""
         if draw in self.made:
             return self.made[draw]
         rng = np.random.default_rng(list(f"{self.run.id} {draw}".encode()))
@@ -192,7 +192,7 @@ class Maker:
 
 
 def makers(outputs: Path) -> Iterator[Maker]:
-    """Yield what writes the runs of each strategy in each order; everything about them is planned by xclrun itself."""
+    """Yield a `Maker` for each strategy and order, with runs planned by xclrun."""
     common, orders = ["dataset=mini", "seed=1", f"paths.outputs={outputs}"], ",".join(f"order{k + 1}" for k in range(6))
     runs = plan_runs([f"strategy={','.join(STRATEGIES)}", f"order={orders}", *common])
     study = Study(runs[0])
@@ -201,7 +201,7 @@ def makers(outputs: Path) -> Iterator[Maker]:
 
 
 def simulate(outputs: Path, runs: int) -> int:
-    """Write at least so many runs, their sweep, and one of those of seed 1 alone; return how many runs there are."""
+    """Write at least ``runs`` runs, a sweep of all runs, and a sweep of seed 1; return the number of runs."""
     every = list(makers(outputs))
     seeds = -(-runs // len(every))
     directories = []
@@ -218,7 +218,7 @@ def simulate(outputs: Path, runs: int) -> int:
 
 
 def simulate_massive(outputs: Path) -> int:
-    """Write the runs of ``sweep=massive`` and their sweep; return how many they are."""
+    """Write the runs of ``sweep=massive`` and their sweep; return the number of runs."""
     data = outputs / "data"
     data.mkdir(exist_ok=True)
     # Planning needs only a sentence of each split; the runs contain everything else.
@@ -237,7 +237,7 @@ def simulate_massive(outputs: Path) -> int:
 
 
 def write_sweep(outputs: Path, directories: Sequence[RunDirectory], name: str = "made", arguments: float = 1.0) -> None:
-    """Write the file of a sweep that has these runs, and whose command was given at a time (seconds of the epoch)."""
+    """Write the file of a sweep of these runs; ``arguments`` is its start time (seconds since the epoch)."""
     facts = {"name": name, "command": "xclrun sweep=made -m", "started": "2026-01-01T00:00:00+0000", "given": arguments,
              "runs": [directory.run_id for directory in directories]}  # fmt: skip
     (outputs / "sweeps").mkdir(exist_ok=True)
@@ -245,7 +245,7 @@ def write_sweep(outputs: Path, directories: Sequence[RunDirectory], name: str = 
 
 
 def fill_store(outputs: Path) -> int:
-    """Write the stages that the runs name into the store, each with an empty file; return how many there are."""
+    """Write all stages of the runs into the store, each with an empty file; return the number of stages."""
     store, empty, n = StageStore(outputs / "store"), hashlib.sha256(b"").hexdigest(), 0
     for path in (outputs / "runs").glob("*/manifest.json"):
         for k, key in enumerate(RunDirectory(path.parent).store_keys()):

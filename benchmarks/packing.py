@@ -38,7 +38,7 @@ def now() -> float:
 
 
 def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> dict[str, Any]:
-    """Return the ratio of all steps' seconds, a median batch's, and the shares of positions with a piece."""
+    """Return the ratios of total times and of the median batch, and the fraction of positions with a subword."""
     bench, sentences, batches = _made(overrides, steps, outputs)
     batches = [indices for indices in batches if len(indices) == len(batches[0])]
     sides = [_step(copy.deepcopy(bench.model), bench, sentences, packs) for packs in (True, False)]
@@ -56,9 +56,9 @@ def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> d
 
 
 def sorted_over_mixed(overrides: Sequence[str], outputs: Path, rounds: int = 3) -> dict[str, Any]:
-    """Return the ratio of an evaluation in batches of similar lengths to one in padded batches as sentences come.
+    """Return the ratio of evaluation times in batches of similar lengths to batches in random order, all padded.
 
-    ``packed_over_sorted`` is the further ratio if the batches of similar lengths are packed too.
+    ``packed_over_sorted`` is the ratio of packed to padded batches of similar lengths.
     """
     bench, _, _ = _made(overrides, 1, outputs)
     sentences = bench.encodings.splits[bench.run.stream.languages[0], "test"]
@@ -99,7 +99,7 @@ def _made(overrides: Sequence[str], steps: int, outputs: Path) -> tuple[Workbenc
 
 
 def _step(model: Model, bench: Workbench, sentences: Encoded, packs: bool) -> Callable[[np.ndarray], float]:
-    """Return what takes a training step on a batch and returns its CPU seconds."""
+    """Return a function that runs a training step on a batch and returns its seconds."""
     model.train()
     model.packs = packs
     optimizer = make_optimizer(model.parameters(), bench.run.config.trainer)

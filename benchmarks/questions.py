@@ -24,7 +24,7 @@ from xclrun.data.load import load_dataset
 
 
 def places(example: Example) -> list[tuple[int, int]]:
-    """Return the first character of each word in the text, and the one after its last.
+    """Return the start and end position of each word in the text; the end is exclusive.
 
     Raises:
         ValueError: a word is not in the text.
@@ -38,7 +38,7 @@ def places(example: Example) -> list[tuple[int, int]]:
 
 
 def asked(example: Example) -> Iterator[tuple[str, str, int]]:
-    """Yield (question, answer, its first character) of a sentence's slots."""
+    """Yield (question, answer, start position of the answer) for the slots of a sentence."""
     slots = spans(example.tags or ())
     often = Counter(name for name, _, _ in slots)
     for name, first, last in slots:
@@ -49,7 +49,7 @@ def asked(example: Example) -> Iterator[tuple[str, str, int]]:
 
 
 def squad(examples: Sequence[Example]) -> dict[str, Any]:
-    """Return the questions about some sentences in SQuAD's layout."""
+    """Return the questions about these sentences in SQuAD's format."""
     paragraphs = []
     for example in examples:
         questions = [

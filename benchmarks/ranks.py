@@ -1,8 +1,8 @@
 """A training step of two ranks with one thread each / of one rank with one thread, on the same micro-batches.
 
-Rounds of one rank and of two take turns in one process, with the same workbench settings; while one rank trains, the
-other one waits without using its core. CPU seconds are those of rank 0's process: they count its share of the
-communication, but no waiting for the other rank, and hardly depend on what else the machine does.
+Rounds with one and two ranks alternate in one process, with the same settings; in a round with one rank, the other
+rank waits without using its core. CPU seconds are those of rank 0's process. They include its communication, exclude
+waiting for the other rank, and hardly depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROUNDS = 4
 
 
 class _Steps(Listener):
-    """Notes wall-clock and CPU seconds at every step."""
+    """Records wall-clock and CPU seconds at every step."""
 
     def __init__(self) -> None:
         self.at: list[tuple[float, float]] = []
@@ -49,11 +49,11 @@ class _Steps(Listener):
 
 
 def two_over_one(overrides: Sequence[str], outputs: Path, batch: int = 16) -> dict[str, Any]:
-    """Return the `summary` of wall-clock seconds of steps, and the one of CPU seconds as ``cpu``.
+    """Return the `summary` of the wall-clock seconds of steps; ``cpu`` has the summary of CPU seconds.
 
     Args:
         overrides: dataset and model.
-        batch: sentences of a micro-batch, of which a batch has one for each rank.
+        batch: sentences per micro-batch; each rank has one micro-batch per step.
     """
     settings = [
         *overrides,

@@ -43,11 +43,11 @@ Cells = Mapping[tuple[str, str, str], str]
 
 @dataclass(frozen=True)
 class Difference:
-    """A cell that is another one than the page's.
+    """A cell that differs from the page.
 
     Attributes:
-        metric, hop, language: which.
-        was, now: the page's counts and those of the run done again; empty: not tested.
+        metric, hop, language: position of the cell.
+        was, now: counts on the page and of the repeated run; empty if the language was not tested.
     """
 
     metric: str
@@ -58,14 +58,14 @@ class Difference:
 
     @property
     def points(self) -> float:
-        """By how much the scores differ, in points; all of 100 where one side has none."""
+        """Absolute difference of the scores in points; 100 if one score is missing."""
         if not (self.was and self.now):
             return 100.0
         return abs(100 * float(score(self.was) - score(self.now)))
 
 
 def score(cell: str) -> Fraction:
-    """Return the score that counts represent, ``right/all``; 0 of 0 is 0, as scores have it."""
+    """Return the score of a cell ``correct/total``; 0/0 is 0."""
     parts = cell.partition("/")
     return Fraction(0) if parts[2] == "0" else Fraction(parts[0]) / Fraction(parts[2] or 1)
 
@@ -74,7 +74,7 @@ def page_matrices(page: Path) -> pd.DataFrame:
     """Return the matrices next to a page, all cells as text.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the page has no matrices.
     """
     import pandas as pd
 
@@ -85,17 +85,17 @@ def page_matrices(page: Path) -> pd.DataFrame:
 
 
 def commands(page: Path, data: Path) -> list[list[str]]:
-    """Return the words of the commands of a page that train, after ``xclrun``, with the folder of the data in them."""
+    """Return the arguments of the page's training commands, with the data folder filled in."""
     result = (shlex.split(line, comments=True)[1:] for line in COMMAND.findall(page.read_text(encoding="utf-8")))
     training = (words for words in result if "-m" in words and "=" in words[0])
     return [[word.replace(f"={DATA}", f"={data}") for word in words] for words in training]
 
 
 def planned(page: Path, data: Path, run_id: str, outputs: Path) -> Run:
-    """Return the run of that id which the page's commands make, planned in ``outputs``.
+    """Return the run with this ID, planned in ``outputs`` from the page's commands.
 
     Raises:
-        UsageError: none does, by today's code.
+        UsageError: with the current code, no command creates this run.
     """
     for words in commands(page, data):
         options = [*words, "tracking=none", f"paths.outputs={outputs}"]
@@ -106,7 +106,7 @@ def planned(page: Path, data: Path, run_id: str, outputs: Path) -> Run:
 
 
 def differences(page: Cells, anew: Cells) -> list[Difference]:
-    """Return the cells that are not the same, in the page's order."""
+    """Return the cells that differ, in the order of the page."""
     return [
         Difference(*key, page.get(key, ""), anew.get(key, ""))
         for key in {**page, **anew}
@@ -115,7 +115,7 @@ def differences(page: Cells, anew: Cells) -> list[Difference]:
 
 
 def cells(matrices: pd.DataFrame, run_id: str) -> dict[tuple[str, str, str], str]:
-    """Return the cells of one run; languages that it does not have are left out."""
+    """Return the cells of one run, without languages that it did not test."""
     selected: list[dict[Any, str]] = matrices[matrices["run_id"] == run_id].astype(str).to_dict("records")
     whole = {(row["metric"], row["hop"], str(name)): row[name] for row in selected for name in row if name not in KEYS}
     tested = {language for (_, _, language), cell in whole.items() if cell}
@@ -123,7 +123,7 @@ def cells(matrices: pd.DataFrame, run_id: str) -> dict[tuple[str, str, str], str
 
 
 def anew(run: Run, outputs: Path) -> pd.DataFrame:
-    """Do a run; return its matrices."""
+    """Execute a run; return its matrices."""
     from xclrun.train.execute import execute
     from xclrun.train.progress import Listener
     from xclrun.train.stop import StopFlag
@@ -134,7 +134,7 @@ def anew(run: Run, outputs: Path) -> pd.DataFrame:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Reproduce one run of a page; return the exit code: 1 where a count differs."""
+    """Reproduce one run of a page; return the exit code: 1 if a count differs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduce", description=__doc__)
     parser.add_argument("page", type=Path, help="docs/results/NAME.md")
     parser.add_argument("data", type=Path, help=f"the folder that the page calls {DATA}")
@@ -150,11 +150,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, stored: Path | None = None) -> int:
-    """Do a run of a page again and say whether its counts are the page's; return the exit code.
+    """Repeat a run of a page and print whether its counts match; return the exit code.
 
     Raises:
         UsageError: unknown run, or ``stored`` is not empty.
-        XclrunError: it failed.
+        XclrunError: the run failed.
     """
     matrices = page_matrices(page)
     ids = sorted(set(matrices["run_id"]))

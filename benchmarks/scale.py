@@ -48,7 +48,7 @@ class Taken:
     Attributes:
         code: its exit code.
         cpu, wall: seconds.
-        memory: maximum of one of its processes, in GB.
+        memory: largest peak memory of its processes, in GB.
     """
 
     code: int
@@ -69,7 +69,7 @@ print(code, sum(u.ru_utime + u.ru_stime for u in both), max(u.ru_maxrss for u in
 
 
 def command(arguments: Sequence[str], folder: Path | None = None, user: Path | None = None) -> Taken:
-    """Run xclrun in its own process, in ``folder``; ``user``: the user's cache, another than the own one."""
+    """Run xclrun in a separate process, in ``folder``; ``user`` replaces the user's cache folder."""
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", _RUN, *arguments], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -84,7 +84,7 @@ def command(arguments: Sequence[str], folder: Path | None = None, user: Path | N
 
 
 def _share(name: str, runs: int, taken: Taken) -> str:
-    """Return what a report took as shares of its bars, if there is one for so many runs."""
+    """Return the cost of a report as fractions of its limits, if this number of runs has limits."""
     bar = next((bar for most, bar in BARS.items() if runs <= most), None)
     if not name.endswith("report") or name.startswith("one sweep") or bar is None:
         return ""
@@ -92,7 +92,7 @@ def _share(name: str, runs: int, taken: Taken) -> str:
 
 
 def main() -> None:
-    """Make the folders, and print what the commands take."""
+    """Create the folders, and print the costs of the commands."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("runs", type=int, nargs="*", default=[1000], help="runs of each folder (default: 1000)")
     parser.add_argument("--keep", type=Path, help="folder of the folders (default: a temporary one)")
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def _measure(name: str, outputs: Path, runs: int | None) -> None:
-    """Print what a command takes on a folder; ``runs``: how many there are, where a bar depends on them."""
+    """Print the cost of a command on a folder; ``runs`` is the number of runs, if a limit depends on it."""
     before = calibration()
     usage = command([*COMMANDS[name], "--outputs", str(outputs)])
     ratio = usage.cpu / ((before + calibration()) / 2)

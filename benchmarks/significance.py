@@ -42,7 +42,8 @@ def studies(
 ) -> np.ndarray:
     """Draw means of orders, shape (n, measures, strategies, orders). The first strategy is the baseline.
 
-    The strategy after the baseline differs from it by ``effect``; of more than two, the last is ``another``.
+    The second strategy differs from the baseline by ``effect``. ``spread`` scales the noise of the strategy ``noisy``:
+    the baseline or the last strategy.
     """
     common = np.sqrt(CORRELATION) * rng.standard_normal((n, 1, strategies, orders))
     own = np.sqrt(1 - CORRELATION) * rng.standard_normal((n, MEASURES, strategies, orders))
@@ -70,7 +71,7 @@ def primary_p(values: np.ndarray) -> np.ndarray:
 
 
 def tukey_found(values: np.ndarray) -> np.ndarray:
-    """Whether Tukey's HSD with orders as blocks finds a difference from the baseline, (n, measures, strategies − 1)."""
+    """Whether Tukey's HSD with orders as blocks finds a difference, shape (n, measures, strategies − 1)."""
     k, n = values.shape[-2:]
     means = values.mean(axis=-1)
     residuals = values - means[..., np.newaxis] - values.mean(axis=-2, keepdims=True)
@@ -81,7 +82,7 @@ def tukey_found(values: np.ndarray) -> np.ndarray:
 
 
 def family_table(count: int) -> Iterator[str]:
-    """Yield the lines of the table of family-wise errors: shares of studies with any false mark, by test."""
+    """Yield the lines of the table of family-wise errors: share of studies with a false positive, by test."""
     yield "| strategies | orders | primary comparisons | Tukey, one measure |"
     yield "|--:|--:|---|---|"
     for strategies, orders in itertools.product(STRATEGIES, ORDERS):
@@ -96,7 +97,7 @@ def family_table(count: int) -> Iterator[str]:
 
 
 def power_table(count: int) -> Iterator[str]:
-    """Yield the lines of the table of power: shares of studies that find the one true difference from the baseline."""
+    """Yield the lines of the table of power: share of studies that find the only true difference."""
     yield "| strategies | orders | primary comparisons | Tukey, one measure |"
     yield "|--:|--:|---|---|"
     for strategies, orders in itertools.product(STRATEGIES[1:], ORDERS):
@@ -115,7 +116,7 @@ def shared_coverage(
 ) -> dict[str, float]:
     """Return interval → share of studies in which it covers the true mean of a measure such as T.
 
-    Orders of a seed share noise of ``shared`` standard deviations of what a run does not share.
+    Runs of a seed share noise with ``shared`` times the standard deviation of their independent noise.
     """
     from scipy.stats import t as t_distribution
 
@@ -147,7 +148,7 @@ def shared_table(count: int) -> Iterator[str]:
 
 
 def _spreads() -> Iterator[tuple[int, str]]:
-    """Yield the spreads and who has them: all, the baseline alone, or another strategy alone."""
+    """Yield each spread and the strategies that have it: all, only the baseline, or only another strategy."""
     yield 1, NOISY[0]
     yield from itertools.product(SPREADS[1:], NOISY)
 

@@ -66,7 +66,7 @@ class Setting:
     """Design and true scores of simulated studies.
 
     Attributes:
-        languages, orders: numbers of them.
+        languages, orders: number of languages and of orders.
         level: true score right after a language is learned.
         forgetting: key of `FORGETTING`.
     """
@@ -128,7 +128,7 @@ class World:
 
 
 def right(scores: np.ndarray, sentences: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw whether each cell is right on each sentence, shape (sentences, cells): hard ones are hard for all cells."""
+    """Draw which sentences each cell gets right, shape (sentences, cells). Cells share the difficulty of sentences."""
     from scipy.special import ndtri
 
     hard = np.sqrt(COMMON) * rng.standard_normal((sentences, 1), dtype=np.float32)
@@ -145,16 +145,16 @@ def coverage(
     resamples: int = 600,
     seed: int = 0,
 ) -> dict[str, dict[str, float]]:
-    """Simulate studies that draw their test sentences again, and count which intervals contain the true value.
+    """Simulate studies with random test sentences, and return how often intervals contain the true value.
 
     Args:
-        setting: of the studies.
+        setting: design of the studies.
         sentences: size of each test set.
         size: sentences of each resample; None: ``sentences``.
         studies: number of studies.
-        kinds: of intervals.
-        resamples: B.
-        seed: of true scores, test sentences and resamples.
+        kinds: kinds of intervals.
+        resamples: number of bootstrap resamples B.
+        seed: random seed of true scores, test sentences and resamples.
 
     Returns:
         Measure → shares of studies: by kind of interval, those whose interval contains the true value;
@@ -224,7 +224,7 @@ def null(
     """Draw final scores of strategies that do not differ over all orders: ``seeds`` runs of each order.
 
     Args:
-        interaction: standard deviation of strategy × order, in those of the residual.
+        interaction: standard deviation of strategy × order, in units of the residual's.
     """
     of = np.repeat(np.arange(len(seeds)), seeds)
     common = rng.normal(0.8, OF_ORDER, len(seeds))[of] + rng.normal(0, OF_SEED, len(of))
@@ -260,7 +260,7 @@ def rejected(data: Replicates) -> dict[str, bool]:
 
 
 def bootstrap_rejected(data: Replicates, sentences: int, drawn: np.ndarray, rng: np.random.Generator) -> bool:
-    """Whether the paired bootstrap over ``sentences`` test sentences, by ``drawn``, finds any difference at 5 %."""
+    """Whether the paired bootstrap with the resamples ``drawn`` finds any difference at 5 %."""
     own = Counts.of_accuracy(right(data.values.ravel(), sentences, rng)).resampled(drawn)
     means = own.reshape(len(own), *data.values.shape).mean(axis=2).T
     return bool((holm([paired_p_value(a - b) for a, b in itertools.combinations(means, 2)]) < ALPHA).any())
@@ -269,7 +269,7 @@ def bootstrap_rejected(data: Replicates, sentences: int, drawn: np.ndarray, rng:
 def rejection(
     seeds: Sequence[int], interaction: float, studies: int, seed: int = 0, strategies: int = STRATEGIES
 ) -> dict[str, float]:
-    """Return test → share of studies without any difference in which it finds one at 5 %.
+    """Return test → false positive rate at 5 % in studies without any difference.
 
     The paired bootstrap, over 3,000 sentences, is tried on every tenth of the studies.
     """
@@ -314,7 +314,7 @@ def simulated(studies: int) -> Simulated:
 
 
 def worst(found: Simulated, measure: str, kind: str) -> tuple[float, float, str]:
-    """Return the lowest coverage of a kind of interval, how often it excludes the value, and the setting of the former.
+    """Return the lowest coverage of a kind of interval, its exclusion rate, and the setting of the lowest coverage.
 
     Ignores the settings without forgetting.
     """

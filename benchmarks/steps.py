@@ -36,11 +36,11 @@ K = 100
 
 
 class Enough(Exception):
-    """All pairs are there."""
+    """All pairs have been measured."""
 
 
 class _Pairs(Listener):
-    """Takes a bare step after each of the loop's, and notes how long both took."""
+    """Takes a plain step after each step of the loop, and records the seconds of both."""
 
     def __init__(self, bench: Workbench, steps: int, replayed: Callable[[], Sequence[Batch]]) -> None:
         self.replayed = replayed
@@ -88,13 +88,12 @@ class _Pairs(Listener):
 def training_step(
     strategy: str, overrides: Sequence[str], steps: int, outputs: Path, two_passes: bool = False
 ) -> dict[str, Any]:
-    """Return the ratios of a strategy's step: ``plain`` ones, those that are ``due``, and both ``at_k_100``.
+    """Return the ratios of ``plain`` steps, of steps with replay (``due``), and of both combined (``at_k_100``).
 
     Args:
         overrides: dataset and model.
         steps: pairs to take, a multiple of `EVERY_K`.
-        two_passes: a bare step too makes a batch of the sentences of the memory that the strategy has just drawn, and
-            has a pass over it; of those that are A-GEM.
+        two_passes: plain steps also train on the memory batch that the strategy has just drawn, as A-GEM does.
     """
     loop, bench = a_hop(strategy, overrides, outputs)
     context, drawn = loop.context, getattr(loop.strategy, "memory_batches", None)
@@ -113,7 +112,7 @@ def training_step(
 
 
 def a_hop(strategy: str, overrides: Sequence[str], outputs: Path) -> tuple[HopTraining, Workbench]:
-    """Return the training of a hop with three languages before it, ready to run, and the workbench that it is of."""
+    """Return the training of a hop after three languages, ready to run, and its workbench."""
     # Languages of equal size, whose shares of the memory hold more than a batch.
     arguments = [f"strategy={strategy}", "dataset.replay.memory=300", f"dataset.replay.every_k={EVERY_K}", *overrides]
     [run] = plan_runs([*arguments, "trainer.selection=last", "tracking=none", f"paths.outputs={outputs}"])

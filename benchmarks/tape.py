@@ -18,7 +18,7 @@ from benchmarks.operators import Operators, is_view
 
 
 class _Writing(Operators):
-    """Notes the operators that compute or write while it is entered, with what they were given and what they gave."""
+    """Context manager that records operators other than views, with their arguments and results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,19 +36,19 @@ class Tape:
     """A `xclrun.train.graphs.Recorder` that emulates a GPU's.
 
     Attributes:
-        rehearsed, recorded, repeated: how often each was done.
+        rehearsed, recorded, repeated: number of calls of each kind.
     """
 
     def __init__(self) -> None:
         self.rehearsed = self.recorded = self.repeated = 0
 
     def rehearse(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Do the work."""
+        """Run the work."""
         self.rehearsed += 1
         return work()
 
     def record(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
-        """Return what repeats the work, and the tensors in which it leaves its results.
+        """Return a function that repeats the work, and the tensors to which it writes the results.
 
         Raises:
             RuntimeError: the work would wait for a GPU.

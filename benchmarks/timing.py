@@ -12,16 +12,16 @@ REPETITIONS = 7
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Return how long ``work`` takes."""
+    """Return the wall-clock seconds that ``work`` takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def calibration() -> float:
-    """Return the CPU seconds of work that never changes: objects, text and arithmetic, as most of a command's is.
+    """Return the CPU seconds of a fixed workload of objects, text and arithmetic, similar to that of commands.
 
-    What else runs makes it slower as it does a command: seconds over these compare machines and loads, about.
+    Load slows both alike, so the ratio of a command's seconds to these is roughly comparable across machines and loads.
     """
     began = time.process_time()
     for _ in range(20):
@@ -32,14 +32,14 @@ def calibration() -> float:
 
 
 def summary(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Return the median, least and greatest ratio of (ours, bare) seconds, and both medians."""
+    """Return the median, minimum and maximum ratio of (ours, bare) seconds, and both median times."""
     ratios = [ours / bare for ours, bare in pairs]
     medians = {"ours_s": statistics.median(a for a, _ in pairs), "bare_s": statistics.median(b for _, b in pairs)}
     return {"ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios), **medians}
 
 
 def ratio(ours: Callable[[], Any], bare: Callable[[], Any]) -> dict[str, float]:
-    """Return the `summary` of two things timed in turn, after one round that does not count."""
+    """Time two functions alternately after a warm-up round; return the `summary`."""
     ours()
     bare()
     return summary([(seconds(ours), seconds(bare)) for _ in range(REPETITIONS)])

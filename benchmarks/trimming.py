@@ -22,7 +22,7 @@ WHOLE = 119_547
 
 
 class _Sized:
-    """Stands for a tokenizer with as many pieces as mBERT's."""
+    """Replaces a tokenizer, with the vocabulary size of mBERT."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.pad_token_id = tokenizer.pad_token_id
@@ -32,7 +32,7 @@ class _Sized:
 
 
 def trimmed_over_whole(overrides: Sequence[str], outputs: Path) -> dict[str, Any]:
-    """Return the ratio of step times on one batch of the data, and how many pieces are kept.
+    """Return the ratio of step times on one batch of the data, and the size of the trimmed vocabulary.
 
     Args:
         overrides: a dataset, and an encoder of mBERT's shape that is trained from scratch.

@@ -26,7 +26,7 @@ Wait = tuple[str, float, Callable[[], dict[str, Any]]]
 
 
 def waits(folder: Path) -> Iterator[Wait]:
-    """Yield all waits; ``folder`` is empty at first."""
+    """Yield name, limit and measurement of each wait; ``folder`` must be empty."""
     created = folder / "made"
 
     def of(
@@ -49,7 +49,7 @@ def waits(folder: Path) -> Iterator[Wait]:
 
 
 def demo_runs(outputs: Path) -> None:
-    """Write runs such as those of the demo."""
+    """Write simulated runs of the demo."""
     runs = plan_runs([*DEMO, "dataset=mini", f"paths.outputs={outputs}"])
     study = Study(runs[0])
     write_sweep(outputs, [Maker(run, study).write(run.config.seed, finished=True) for run in runs])
@@ -58,7 +58,7 @@ def demo_runs(outputs: Path) -> None:
 def _taken(
     arguments: tuple[str, ...], folder: Path, ready: Callable[[], object] | None, code: int, times: int
 ) -> dict[str, Any]:
-    """Return the median of the CPU seconds; what the first run of a command keeps for later ones is there before."""
+    """Return the median CPU seconds, without the first run of the command, which fills caches."""
     folder.mkdir(parents=True, exist_ok=True)
     if ready is not None:
         ready()

@@ -1,8 +1,8 @@
 """Size of the code behind a command: files and functions of xclrun that it enters.
 
-A reader who wants to follow one command has to read these. Four walks, each its own process with a user's
-defaults: a run to its first optimiser step, a job to ``sbatch``, a report of two runs, and a command whose runs have
-all finished::
+These are the files that a reader must know to follow the command. There are four walks, each in a separate process with
+default settings: a run to its first optimiser step, a job to ``sbatch``, a report of two runs, and a command whose runs
+have all finished::
 
     python -m benchmarks.walks
 """
@@ -44,7 +44,7 @@ def sbatch(frame: FrameType) -> bool:
 
 
 def never(frame: FrameType) -> bool:
-    """Whether the walk ends before the command does: no."""
+    """Return False: the walk ends with the command."""
     return False
 
 
@@ -57,7 +57,7 @@ WALKS: dict[str, tuple[tuple[str, ...], Frame]] = {
 
 
 def walk(arguments: tuple[str, ...], ends: Frame) -> tuple[int, int]:
-    """Run a command in this process; return the files and the functions of xclrun that it entered before its end."""
+    """Run a command in this process; return the numbers of files and functions of xclrun that it enters."""
     from xclrun.cli import main
 
     entered: set[CodeType] = set()
@@ -82,7 +82,7 @@ def walk(arguments: tuple[str, ...], ends: Frame) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Print a row for each walk; with a name, walk it in this folder."""
+    """Print a row for each walk; with a name as argument, run only this walk in the current folder."""
     if len(sys.argv) > 1:
         print(*walk(*WALKS[sys.argv[1]]))
         return
