@@ -364,7 +364,7 @@ def test_debug_does_what_jobs_would(xclrun: Callable[..., tuple[int, str]], tmp_
     assert bad["detail"] in Path(bad["log"]).read_text()
     assert bad["detail"] in xclrun("logs", "--outputs", str(tmp_path), bad["run_id"])[1]
     assert xclrun("logs", "--path", "--outputs", str(tmp_path), bad["run_id"][:-3])[1] == bad["log"] + "\n"
-    assert xclrun("logs", "--outputs", str(tmp_path), "mini")[1].startswith("xclrun: mini: 2 runs are called so")
+    assert xclrun("logs", "--outputs", str(tmp_path), "mini")[1].startswith("xclrun: 'mini' matches 2 runs: ")
     assert xclrun("cancel", "--outputs", str(tmp_path))[1].startswith("0 jobs of sweep-")
 
 

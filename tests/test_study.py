@@ -255,7 +255,7 @@ def test_figures_are_those_of_the_report(study: Study) -> None:
     assert {"matrices_jsonl_tiny_en-de-es_intent", "confusions_jsonl_tiny"} <= set(names)
     figure = study.figure("matrices_jsonl_tiny_en-de-es_int")
     assert [axes.get_title().split()[0] for axes in figure.axes[:3]] == ["naive", "er", "lang_spec_ft"]
-    for wrong, output in (("matrices", "figures are called so: matrices_jsonl"), ("matrixes", "'matrixes'")):
+    for wrong, output in (("matrices", "figures: matrices_jsonl"), ("matrixes", "'matrixes'")):
         with pytest.raises(UsageError, match=output):
             study.figure(wrong)
 
@@ -275,7 +275,7 @@ def test_runs_of_an_empty_choice_and_wrong_names_are_one_line(study: Study, outp
     for ask, output in (
         (lambda: xclrun.load(outputs / "no"), "directory not found"),
         (lambda: study.matrix("xyz"), "unknown run 'xyz'"),
-        (lambda: study.matrix("jsonl-naive"), "2 runs are called so: jsonl-naive"),
+        (lambda: study.matrix("jsonl-naive"), "matches 2 runs: jsonl-naive"),
         (lambda: study.matrix("jsonl-er", "slot"), "did you mean 'slot_f1'"),
         (lambda: study.runs(strategy="ere"), "unknown strategy 'ere'; did you mean 'er'"),
         (lambda: study.where(stratgy="er"), "stratgy=er: unknown key; did you mean 'strategy'"),

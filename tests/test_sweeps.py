@@ -352,7 +352,7 @@ def test_what_a_table_needs_is_made_of_sweeps_and_values() -> None:
 
 @pytest.mark.parametrize("params", ["hello", 3, ["a", "b"], [[{"strategy": "naive"}]]])
 def test_what_is_no_grid_is_refused(params: Any) -> None:
-    with pytest.raises(UsageError, match=r"^hydra\.sweeper\.params: is a grid or a list of them"):
+    with pytest.raises(UsageError, match=r"^hydra\.sweeper\.params: must be a grid, for example "):
         grids(params)
 
 

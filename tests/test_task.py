@@ -112,7 +112,10 @@ def test_what_a_plug_in_counts_is_left_out_without_it() -> None:
     assert metrics_of(config, manifest).all == (ENTITY_F1,)
     _, manifest = named("chunks", Task("chunks", None, EXACT))
     [unknown] = metrics_of(config, manifest).all
-    with pytest.raises(ValueError, match=r"^the metric exact_sentences is counted by a plug-in that is not loaded$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^the metric exact_sentences is computed by a plug-in that is not loaded; use --plugin FILE\.py$",
+    ):
         Sentences(np.array(["a"]), np.array([0]), np.array([[0]])).scores(unknown)
 
 

@@ -303,7 +303,10 @@ def test_weights_and_biases_keeps_one_run_open_while_it_trains(
             ("tracking.to=wandbb",),
             "tracking.to=wandbb: unknown; did you mean 'wandb'? Known: mlflow, tensorboard, w",
         ),
-        (("tracking=wandb", "tracking.uri=http://x"), "tracking.uri=http://x: is MLflow's; of tracking=wandb it is "),
+        (
+            ("tracking=wandb", "tracking.uri=http://x"),
+            "tracking.uri=http://x: is only for MLflow; with tracking=wandb, use ",
+        ),
     ],
 )
 def test_mistakes_are_told_at_plan_time(

@@ -1,6 +1,6 @@
-"""The command line: a subcommand, or a run with overrides for Hydra.
+"""Command line: a subcommand, or a run with Hydra overrides.
 
-Functions import heavy modules, so help responds quickly.
+Heavy modules are imported inside functions, so ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xclrun.core.plugins import load_files, load_installed, one_line, raised_in
 from xclrun.core.terminal import set_quiet
 
 QUIET = ("-q", "--quiet")
-# Options of a run for shell completion.
+# Options of `xclrun KEY=VALUE …`, for shell completion.
 OPTIONS = ("--cfg", "--config-dir", "--help", "--info", "--multirun", "--package", "--plugin", "--quiet", "--resolve")
 
 
@@ -106,7 +106,7 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
     from xclrun.launch.sweep import launch, make_launcher
 
     before = sys.argv
-    # For `typed_command`, which the sweep's file records.
+    # `typed_command` reads sys.argv; the file of the sweep records its result.
     sys.argv = ["xclrun", "--multirun", *(a for a in arguments if a not in ("-m", "--multirun"))]
     try:
         jobs, settings = command_jobs(overrides)
@@ -122,7 +122,7 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    """Parse the flags, a subset of Hydra's, and overrides of a run; an unknown flag raises a `UsageError`."""
+    """Parse overrides and flags, a subset of Hydra's. Raise a `UsageError` for an unknown flag."""
     parser = argparse.ArgumentParser("xclrun", add_help=False)
     for names in (("--help", "-h"), ("--hydra-help",), ("--resolve",), ("--run", "-r"), ("--multirun", "-m")):
         parser.add_argument(*names, action="store_true")
@@ -161,7 +161,7 @@ def _hydra_main(arguments: list[str]) -> None:
 
 
 def _completion(arguments: list[str]) -> int:
-    """Print Hydra's script that sets up completion, or the completions of the line in ``COMP_LINE``."""
+    """Print Hydra's setup script for completion, or the completions of the line in ``COMP_LINE``."""
     from xclrun import command as commands
 
     possible = [
@@ -220,7 +220,7 @@ def _shortened(message: str, limit: int = 4000) -> str:
 
 
 def _as_usage_error(error: BaseException) -> BaseException:
-    """Turn an error of Hydra, OmegaConf or YAML about a command into one line."""
+    """Convert an error of Hydra, OmegaConf or YAML to a `UsageError` of one line."""
     if isinstance(error, XclrunError):
         return error
     from hydra.errors import HydraException
@@ -229,7 +229,7 @@ def _as_usage_error(error: BaseException) -> BaseException:
 
     from xclrun.compose.explain import explain, explain_yaml
 
-    # OmegaConf adds the key to any error.
+    # OmegaConf sets `full_key` on every error.
     if isinstance(error, HydraException | OmegaConfBaseException) or getattr(error, "full_key", None):
         return UsageError(explain(error))
     return UsageError(explain_yaml(error)) if isinstance(error, YAMLError) else error

@@ -99,7 +99,7 @@ def test_a_run_over_many_languages_fits_a_terminal(number: int) -> None:
 def test_a_run_that_is_not_there_or_not_the_only_one(command: str, outputs: Path, refused: Callable[..., str]) -> None:
     er, naive = run_ids(outputs)
     other = (er,) if command == "compare" else ()
-    assert refused(command, "mini-", *other) == f"mini-: 2 runs are called so: {er}, {naive}"
+    assert refused(command, "mini-", *other) == f"'mini-' matches 2 runs: {er}, {naive}"
     assert refused(command, naive.replace("naive", "naiev"), *other).endswith(f"; did you mean '{naive}'?")
     assert refused(command, "mini-naiev", *other) == (f"unknown run 'mini-naiev' in outputs; did you mean '{naive}'?")
     assert f"Known: {er}, {naive}" in refused(command, "x", *other)

@@ -101,7 +101,7 @@ TOGETHER = [
 GRAMMAR = [
     ("trainer.lr=1=2", "'trainer.lr=1=2' cannot be read (mismatched input '=' "),
     ("trainer.lr", "'trainer.lr' cannot be read (missing EQUAL at '<EOF>'); values are set as key=value"),
-    ("a b=1", "'a b=1' cannot be read (a blank or sign that needs quotes)"),
+    ("a b=1", "'a b=1' cannot be read (a space or special character needs quotes)"),
     ("seed=range(1,0)", "seed=range(1,0): has no values"),
     ("seed=range(0,100000000)", "seed=range(0,100000000): more than 100,000 jobs"),
     ("=3", "'=3' has no key"),
@@ -274,8 +274,8 @@ def test_a_file_of_one_s_own_that_cannot_be_read(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "sweep=mine: its YAML has no hydra.sweeper.params; they are a grid or a list of them, each as in {"),
-        ("[]", "sweep=mine: its YAML has no hydra.sweeper.params; they are a grid or a list of them, each as in {"),
+        ("", "sweep=mine: its YAML must set hydra.sweeper.params to a grid, for example {"),
+        ("[]", "sweep=mine: its YAML must set hydra.sweeper.params to a grid, for example {"),
         ("{seed: [1, 2]}", "hydra.sweeper.params: seed: must be text; write several values as '1,2' and a list as "),
         ("[{strategy: {name: er}}]", "hydra.sweeper.params: strategy: must be text; write several values as "),
         ("{seed: }", "seed: cannot be null"),

@@ -35,7 +35,7 @@ def test_an_order_of_a_mixture_and_a_key() -> None:
     # Those that learn each alone, or all in one, learn what they would without it.
     assert independent(order) == independent(["b", "a", "c"])
     assert joint(order) == joint(["b", "a", "c"])
-    # A language that is called so is itself.
+    # The name of a language is not a mixture.
     assert sequence(resolve_order(["b+a", "c"], None, {"b+a": 1, "c": 3})).kind == "sequence"
 
 
@@ -44,7 +44,9 @@ def test_blocks_after_a_mixture() -> None:
     assert created.languages == ("b", "a", "c")
     assert [hop.name for hop in created.hops] == ["before fine-tuning", "a+b", "c#1", "c#2"]
     assert [hop.codes for hop in created.hops] == ["", "c#1", "c#2", "c#3"]
-    with pytest.raises(ValueError, match=r"^blocks are of one key, and the last in order is the mixture b\+a$"):
+    with pytest.raises(
+        ValueError, match=r"^only a single key can be split into blocks; the last element of order is the mixture b\+a$"
+    ):
         in_blocks(["c", Mixture(("b", "a"))], 3, sequence)
 
 

@@ -93,7 +93,7 @@ def outputs_parser(name: str, description: str) -> Parser:
         type=Path,
         default=Path(default_outputs()),
         metavar="DIR",
-        help="folder that xclrun wrote (default: XCLRUN_OUTPUTS, else outputs)",
+        help="directory with runs and reports (default: XCLRUN_OUTPUTS, else outputs)",
     )
     return parser
 

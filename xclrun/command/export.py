@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
         "heads and language-specific parameters as safetensors; and export.json, which describes the files.",
     )
     parser.add_run()
-    parser.add_argument("folder", metavar="DIR", type=Path, help="a folder that is new or empty")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
     parser.add_argument("--hop", type=int, metavar="N", help="hop to export; 0: before fine-tuning (default: the last)")
     parser.add_argument(
         "--language",

@@ -113,7 +113,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse and check the options; raise a `UsageError` if no run has finished yet."""
-    parser = outputs_parser("report", "Tables and figures over the finished runs of a sweep, or over all.")
+    parser = outputs_parser(
+        "report", "Write tables and figures for the finished runs of a sweep, or for all finished runs."
+    )
     parser.add_argument("sweep", nargs="?", help="name of a sweep (default: the most recent sweep)")
     parser.add_argument("--all", action="store_true", help="report the runs of all sweeps")
     parser.add_argument(
@@ -128,15 +130,15 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "--select-on",
         nargs=2,
         metavar=("dev", "KEYS"),
-        help="for each strategy, select the values of these keys (as in trainer.lr,strategy.weight) by dev scores, "
-        "and report only the test scores of the selected values; dev: FP on dev if evaluate.every_… measured it, "
-        "else dev_learnt, the dev score right after each language's hop; others: dev_fp, dev_f, … (docs/reports.md)",
+        help="select the values of KEYS, as in trainer.lr,strategy.weight, by dev scores, and report for each strategy "
+        "only the test scores of its best values; dev: final performance on dev (dev_fp) if evaluate.every_… was set, "
+        "otherwise dev_learnt, the dev score right after each language's hop; more: docs/reports.md",
     )
     parser.add_argument("--name", help="folder under <outputs>/reports (default: the sweep's name, or all)")
     parser.add_argument(
         "--baseline",
         metavar="LABEL",
-        help="strategy that the others are tested against, as named in tables (default: naive, else the first tested)",
+        help="strategy that all others are compared with, as named in tables (default: naive, otherwise the first)",
     )
     parser.add_argument(
         "--primary",
@@ -159,10 +161,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         dest="source",
         choices=("mlflow", "runs"),
         default="mlflow",
-        help="source of the runs: MLflow, which also has runs of other machines, or only the run directories; "
+        help="source of the runs: MLflow, which may also have runs of other machines, or only the run directories; "
         "scores of local runs always come from their verified prediction files (default: %(default)s)",
     )
-    parser.add_argument("--from-runs", dest="source", action="store_const", const="runs", help="as --from runs")
+    parser.add_argument("--from-runs", dest="source", action="store_const", const="runs", help="same as --from runs")
     parser.add_argument(
         "--slot-f1",
         choices=("span_micro", "tag_macro"),

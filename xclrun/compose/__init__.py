@@ -1,1 +1,1 @@
-"""From the command line to typed configs: overrides, sweeps, Hydra, and messages for mistakes."""
+"""Compose typed configs from the command line: overrides, sweeps, Hydra, and error messages."""

@@ -1,4 +1,4 @@
-"""Shell completion without Hydra's, which composes a config at every TAB and takes seconds."""
+"""Shell completion. It replaces Hydra's, which takes seconds because it composes a config at every TAB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xclrun.config.files import choices, choices_in, default_outputs
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Return the completions of the last word; keys up to their next dot, as shells complete folders.
+    """Return the completions of the last word. Dotted keys are completed one part at a time, like paths.
 
     Args:
         words: the words after the program's name; the last one is unfinished or empty.

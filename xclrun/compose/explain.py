@@ -1,4 +1,4 @@
-"""Messages for errors of Hydra, OmegaConf and YAML about a command: one line with the key and the valid values."""
+"""Convert errors of Hydra, OmegaConf and YAML to one-line messages with the key and the valid values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xclrun.core.errors import did_you_mean
 
 # Type of a key → its values.
 _VALUES = {int: "a whole number", float: "a number", bool: "true or false"}
-# Group → further possible values.
+# Group → end of the message: other valid values.
 _CUSTOM = "; or your own, with --plugin FILE.py or --config-dir DIR"
 _ALSO = {"order": "; or a list of languages, as in order=[en,de]", "strategy": _CUSTOM, "dataset": _CUSTOM}
 
@@ -36,13 +36,13 @@ def explain(error: BaseException) -> str:
         if unknown := re.match(r"Could not override '([^']+)'", str(cause)):
             key = unknown[1].replace("/", ".")
             return f"unknown key '{key}'; {nearest(key)}"
-    # OmegaConf adds the key to any error; it is empty if a name in a map is null.
+    # OmegaConf sets `full_key` on every error, to an empty text if a key of a map is null.
     for cause in chain:
         key = getattr(cause, "full_key", None)
         if key or (key == "" and str(error).startswith("Error merging override ")):
             return _wrong_value(key or str(error).split()[3].partition("=")[0].lstrip("+"), cause)
     first, *rest = (str(error).strip() or type(error).__name__).splitlines()
-    # The first line may only announce the second.
+    # If the first line ends with a colon, the problem is in the second.
     return f"{first} {rest[0].strip()}" if first.endswith(":") and rest else first
 
 
@@ -60,8 +60,8 @@ def _grammar(error: OverrideParseException) -> str:
     reason = next((line for line in str(error).splitlines() if not line.startswith("Error parsing")), "")
     if reason.startswith("LexerNoViableAltException"):
         # The rest of the message quotes the whole override.
-        reason = "a blank or sign that needs quotes"
-    advice = """values are set as key=value, or "key='a value'" if they contain blanks or signs"""
+        reason = "a space or special character needs quotes"
+    advice = """values are set as key=value, or "key='a value'" if they contain spaces or special characters"""
     return f"'{error.override}' cannot be read ({reason.partition(' expecting {')[0]}); {advice}"
 
 

@@ -1,8 +1,8 @@
-"""From overrides to typed configs, with Hydra's result for each job, but for thousands of jobs in seconds.
+"""Compose typed configs from overrides: the same configs as Hydra's, but thousands of jobs in seconds.
 
-Hydra needs about 0.1 s per job, mostly to read and merge the choices of groups. Here, each combination of choices is
-composed once, and each order once for all combinations; other values are set in a copy. Values of `FREE` keys, which no
-other value refers to, are set on the typed config.
+Hydra takes about 0.1 s per job, mostly to read and merge the choices of groups. This module composes each combination
+of choices once, and each order once for all combinations. Other values are set in a copy. Values of `FREE` keys are
+set directly on the typed config, unless another value refers to them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from xclrun.core.plugins import hashes, provided, without_yaml
 from xclrun.data.readers import READERS
 from xclrun.strategy import STRATEGIES, strategy_class
 
-# Keys that other values rarely refer to, and that sweeps vary most.
+# Keys that sweeps vary most often, and that other values rarely refer to.
 FREE = ("seed", "language", "shots", "bucket")
-# Choices of packaged files → config, as composed in this process.
+# Cache of this process: choices of packaged files → composed config.
 _COMPOSED: dict[tuple[str, ...], DictConfig] = {}
 
 
 def register() -> None:
-    """Add schemas, sweeps, and strategies and readers of plug-ins to Hydra's store.
+    """Add the schemas, the sweeps, and the strategies and readers of plug-ins to Hydra's config store.
 
     A YAML file in a config folder replaces the choice of a plug-in.
     """
@@ -97,7 +97,7 @@ class Composer:
 
     def __init__(self, hydra_overrides: Sequence[str]) -> None:
         self.hydra_overrides = tuple(hydra_overrides)
-        # The files of a config folder may change.
+        # Share the cache only without a config folder, whose files may change.
         self.config_dir = any(text.startswith("hydra.searchpath") for text in hydra_overrides)
         self._composed = {} if self.config_dir or hashes() else _COMPOSED
 
@@ -137,7 +137,7 @@ class Composer:
             for override in values:
                 OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
         except (OmegaConfBaseException, ConfigCompositionException, AssertionError):
-            # For Hydra's own message about the command.
+            # Compose with Hydra alone, to raise its own error.
             return copy.deepcopy(self.chosen(tuple(str(override.input_line) for override in overrides)))
         return config
 
@@ -163,7 +163,7 @@ class Composed:
 
 
 def compose_command(arguments: Sequence[str]) -> list[Composed]:
-    """Compose all jobs of a command; refuse a search, whose jobs depend on results."""
+    """Compose all jobs of a command. Raise a `UsageError` for a search, whose jobs depend on results."""
     jobs, _ = command_jobs(arguments)
     if isinstance(jobs, Space):
         raise UsageError(f"{SWEEPER}: only `xclrun` and `xclrun plan` accept a search; give the values to use")
@@ -180,7 +180,7 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, dict
     hydra_overrides = [str(o.input_line) for o in overrides if o.is_hydra_override()]
     task = [o for o in overrides if not o.is_hydra_override()]
     groups = {group for group in choices() if "/" not in group}
-    # Without values: the default choice of a swept group may lack their keys.
+    # Omit values of single keys: the default choice of a swept group may not have these keys.
     chosen = [str(o.input_line) for o in task if o.key_or_group in groups and not o.is_sweep_override()]
     with composing(hydra_overrides) as composer:
         main = composer.chosen(tuple(text for text in chosen if not text.startswith("order=")))
@@ -192,7 +192,7 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, dict
         sweeper: Any = OmegaConf.to_container(main.hydra.sweeper)
         params = sweeper["params"] or ()
         if not params and (sweep := next((text for text in chosen if text.startswith("sweep=")), None)):
-            raise UsageError(f"{sweep}: its YAML has no hydra.sweeper.params; they are {GRIDS}")
+            raise UsageError(f"{sweep}: its YAML must set hydra.sweeper.params to {GRIDS}")
         texts = [str(o.input_line) for o in task]
         if main.hydra.runtime.choices["hydra/sweeper"] == SEARCHES:
             return space(texts, params, hydra_overrides, sweeper), launcher

@@ -1,4 +1,4 @@
-"""Config keys, and the nearest one to an unknown key."""
+"""Known config keys, and suggestions for unknown keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENTRY = re.compile(r"\+*dataset\.(parts|statements\.kinds)\.([^.]+)\.([^.]+)")
 
 
 def expansion_choices() -> dict[str, str]:
-    """Return the choices of ``strategy.expansion``, strategies that only add parameters → description."""
+    """Return choice → description for ``strategy.expansion``: the strategies that only add parameters."""
     descriptions = choices()["strategy"]
     return {name: descriptions.get(name, "") for name in names_with("expands")}
 
@@ -42,7 +42,7 @@ def known_keys(strategy: str | None = None) -> list[str]:
 
 
 def nearest(key: str) -> str:
-    """Return the end of an error line about an unknown key: the nearest key, and the keys of its group."""
+    """Return the end of an error message about an unknown key: the nearest key and the keys of its group."""
     keys = known_keys()
     if entry := _ENTRY.fullmatch(key):
         group, name, setting = entry.groups()
@@ -71,7 +71,7 @@ def nearest(key: str) -> str:
 
 
 def has_setting(strategy: str, setting: str) -> bool:
-    """Whether a strategy has a setting; True for choices with another name than their strategy."""
+    """Whether a strategy has a setting. True for a YAML choice that is not named after its strategy."""
     if strategy not in STRATEGIES:
         return True
     return setting in {f.name for f in dataclasses.fields(STRATEGIES[strategy].settings_type)}

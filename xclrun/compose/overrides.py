@@ -1,4 +1,4 @@
-"""Overrides of the command line: checks, and rewriting of those that Hydra would misread."""
+"""Check command-line overrides, and rewrite overrides that Hydra would misread."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import flat
 from xclrun.core.plugins import load_folder
 
-# An order with arguments, random(1), which Hydra would parse as a function call; not a function of Hydra itself.
+# An order with arguments, as in random(1), which Hydra would parse as a function call. Excludes Hydra's own functions.
 _CALL = re.compile(r"(?<![\w'\"])(?!(?:choice|range|interval|glob|sort|shuffle)\()([A-Za-z_]\w*)\(([^()]*)\)")
-# Maps with free names.
+# Maps whose keys the user chooses.
 _MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|hub_columns|statements\.kinds)|model\.settings")
 
 # Nodes of Hydra's config that a user may set.
 USED = ("launcher", "sweeper")
 # Nodes that Hydra fills in.
 _FILLED = ("overrides", "runtime", "searchpath")
-# Other nodes → advice.
+# Node that xclrun does not use → advice.
 _OUTPUTS = "set paths.outputs; each run has a folder named by its ID"
 _LOGS = "xclrun writes no log files; XCLRUN_DEBUG=1 shows the traceback of an error"
 INSTEAD = {
@@ -59,8 +59,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 def rewritten(overrides: Sequence[str]) -> list[str]:
     """Rewrite overrides that Hydra would misread; overrides of a sweep are rewritten for each job.
 
-    - ``order=[en,de]`` becomes ``order=list order.languages=[en,de]``, as does ``order.languages`` alone, so the list
-      does not have the name of another order.
+    - ``order=[en,de]`` becomes ``order=list order.languages=[en,de]``. ``order.languages`` alone also gets
+      ``order=list``; otherwise, the list would have the name of the default order.
     - ``order=random(1)`` becomes ``order=random order.seed=1``; see `_order_call`.
     - ``strategy.expansion=NAME`` becomes the choice of a group.
     - ``dataset.parts={…}`` and other maps in `_MAPS` get the prefix for new entries; ``model.settings.KEY=VALUE`` gets
@@ -117,7 +117,7 @@ def _swept(text: str) -> bool:
 
 
 def checked(arguments: Sequence[str]) -> list[str]:
-    """Return a command's overrides for Hydra; refuse those that would be ignored or misread."""
+    """Return a command's overrides for Hydra. Raise a `UsageError` if one would be ignored or misread."""
     overrides = rewritten(arguments)
     groups = {**choices(), "strategy/expansion": expansion_choices()}
     parsed = parse(overrides)
@@ -152,7 +152,7 @@ def _check_used_key(key: str, text: str) -> None:
 
 
 def check_hydra_node(node: Mapping[str, Any], default: Mapping[str, Any]) -> None:
-    """Refuse keys of Hydra's config that YAML files in --config-dir set and xclrun does not use.
+    """Raise a `UsageError` if YAML files in --config-dir set keys of Hydra's config that xclrun does not use.
 
     Args:
         node, default: Hydra's config with and without the files, as nested dicts.
@@ -188,7 +188,7 @@ def load_config_dir(folder: Path) -> str:
         if danger is not None:
             raise UsageError(f"--config-dir: {path}:{danger[0]}: cannot be read as YAML ({danger[1]})")
     place = f"file://{folder.resolve()}"
-    # Quotes only if Hydra's grammar needs them, because commands are printed to be typed again.
+    # Quote only if Hydra's grammar requires it, so printed commands are easy to read and copy.
     plain = re.fullmatch(r"[\w:/.+-]+", place, re.ASCII)
     text = f"hydra.searchpath=[{place}]" if plain else f"hydra.searchpath=['{place}']"
     _config_dirs.add(text)

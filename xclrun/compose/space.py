@@ -1,8 +1,8 @@
-"""The search space of a command.
+"""Search space of a hyperparameter search.
 
-A trial averages over all values of ``order``, ``seed`` and ``bucket``. All other keys with several values are searched:
-lists and ranges by value, ``interval(low, high)`` continuously. ``tag(log, interval(…))`` draws on a log scale,
-``int(interval(…))`` draws whole numbers.
+Each trial averages over all values of ``order``, ``seed`` and ``bucket``. All other keys with several values are
+searched. A list or range is a set of discrete values, ``interval(low, high)`` is continuous, ``tag(log, interval(…))``
+has a log scale, and ``int(interval(…))`` contains whole numbers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from xclrun.compose.sweep import Grid, as_overrides, grids
 from xclrun.config.files import choices
 from xclrun.core.errors import UsageError, did_you_mean
 
-# Choice of the group ``hydra/sweeper`` that searches.
+# Choice of ``hydra/sweeper`` for a search.
 NAME = "optuna"
 SWEEPER = f"hydra/sweeper={NAME}"
-# Keys that a setting is averaged over.
+# Keys that a trial averages over.
 AVERAGED = ("order", "seed", "bucket")
 # Significant digits of values from an interval: enough to distinguish settings, and short in tables and commands.
 DIGITS = 3
@@ -39,7 +39,7 @@ class Values:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The values to check before the search: all."""
+        """The values to check before the search: all of them."""
         return self.texts
 
     @property
@@ -110,7 +110,7 @@ class Space:
 
     @property
     def probes(self) -> list[dict[str, str]]:
-        """Settings that together contain each value to check before the search."""
+        """Settings to check before the search; each value to check is in at least one of them."""
         further = [(key, text) for key, values in self.searched.items() for text in values.ends[1:]]
         return [self.probe, *(self.probe | {key: text} for key, text in further)]
 

@@ -1,7 +1,8 @@
-"""From grids to jobs: all combinations of values with commas or ranges.
+"""Expand parameter grids to jobs.
 
-A grid maps keys to values. ``hydra.sweeper.params`` of a sweep's YAML is one grid or a list of grids; the sweep has the
-jobs of all grids, without repetition. Overrides of the command replace values of every grid.
+A grid maps keys to values, which may be comma-separated lists or ranges. ``hydra.sweeper.params`` of a sweep's YAML is
+one grid or a list of grids. The jobs of a sweep are all combinations of values of each grid, without duplicates.
+Command-line overrides replace values of every grid.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Grid = Mapping[str, Any]
 
 # Maximum number of jobs of one sweep.
 MOST = 100_000
-GRIDS = "a grid or a list of them, each as in {strategy: 'naive,er', seed: 1}"
+GRIDS = "a grid, for example {strategy: 'naive,er', seed: 1}, or a list of grids"
 
 
 def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
@@ -33,7 +34,7 @@ def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
         or not isinstance(all_grids, Sequence)
         or not all(isinstance(g, Mapping) for g in all_grids)
     ):
-        raise UsageError(f"hydra.sweeper.params: is {GRIDS}")
+        raise UsageError(f"hydra.sweeper.params: must be {GRIDS}")
     for key, value in (pair for grid in all_grids for pair in grid.items()):
         if isinstance(value, Mapping | list):
             raise UsageError(
@@ -89,7 +90,7 @@ def expand(overrides: Sequence[str], params: Grid | Sequence[Grid] = ()) -> list
         texts: dict[str, list[str]] = {}
         for override in parse([*checked(as_overrides(_without(grid, keys))), *_fitting(typed, grid, all_grids)]):
             texts[override.get_key_element()] = _values(override)
-            # Counted before the product is computed, which could exhaust the memory.
+            # Count before computing the product, which could exhaust the memory.
             if len(expanded) + prod(map(len, texts.values())) > MOST:
                 raise UsageError(f"{override.input_line}: more than {MOST:,} jobs; split them into several sweeps")
         expanded += map(list, product(*texts.values()))
@@ -112,7 +113,7 @@ def _without_idle_steps(jobs: Sequence[list[str]]) -> list[list[str]]:
 
 
 def _fitting(typed: Sequence[tuple[str, str]], grid: Grid, all_grids: Sequence[Grid]) -> list[str]:
-    """Return the texts of overrides (key, text), except for settings that only strategies of other grids have."""
+    """Filter overrides (key, text) for a grid: remove settings that only strategies of other grids have."""
     chosen = {key: text.partition("=")[2] for key, text in typed}.get("strategy")
 
     def has(other: Grid, setting: str) -> bool:

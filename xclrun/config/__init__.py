@@ -1,1 +1,1 @@
-"""The typed config: its schema, which values are possible, where the YAML files lie."""
+"""Typed config: schema, validation, and locations of the YAML files."""

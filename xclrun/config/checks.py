@@ -1,4 +1,4 @@
-"""Checks of a config: bounds of single values, and values that do not fit together."""
+"""Validation of a config: limits of single values, and combinations of values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xclrun.core.task import makes_statements
 
 # Bound of a field (`xclrun.config.schema.bounded`) → comparison of a value with the bound.
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
-# Parameters of an encoder that is trained from scratch; with its gradients and Adam's two moments, 160 GB.
+# Maximum parameters of an encoder that is trained from scratch; with gradients and Adam's two moments, 160 GB.
 MOST_PARAMETERS = 10_000_000_000
 
 # Key → whether it has an effect on a run, and what it needs.
@@ -28,7 +28,7 @@ def _is_argument(key: str) -> Callable[[Config], bool]:
     return lambda c: c.order.by is not None and key in WAYS[c.order.by]
 
 
-# Keys that are null by default: refused in any config that they have no effect on.
+# Keys that are null by default. Setting one is an error if it has no effect on the config.
 NEEDS: Needs = {
     "source": (lambda c: c.protocol is not None, "experiment=fewshot"),
     "language": (lambda c: c.protocol is not None, "experiment=fewshot"),
@@ -42,7 +42,7 @@ NEEDS: Needs = {
         for key in ("seed", "start", "measure", "features")
     },
 }
-# Keys, or parents of keys, that YAML files set: refused on the command line if they have no effect on any of its jobs.
+# Keys, or parents of keys, that YAML files set. Setting one on the command line is an error if no job uses it.
 TYPED_NEEDS: Needs = {
     "dataset.buckets": (lambda c: c.shots is not None, "shots=K; without it, all training data is used"),
     "dataset.statements": (
@@ -64,7 +64,7 @@ TYPED_NEEDS: Needs = {
 
 
 def check_effects(overrides: Iterable[tuple[str, str]], configs: Sequence[Config]) -> None:
-    """Refuse an override (key, text) without an effect on any of a command's configs."""
+    """Raise a `UsageError` for an override (key, text) that affects none of the configs."""
     for key, text in overrides:
         for parent, (has_effect, needed) in TYPED_NEEDS.items():
             if f"{key}.".startswith(f"{parent}.") and not any(map(has_effect, configs)):
@@ -137,7 +137,7 @@ def _check_dataset(cfg: Config) -> None:
     excluded = {
         "shots": cfg.shots is not None,
         "experiment=fewshot": cfg.protocol is not None,
-        # Copies of an example would be in several blocks.
+        # Repeated examples would be in several blocks.
         "dataset.repeat_to": cfg.dataset.repeat_to is not None,
     }
     for name, is_set in excluded.items():
@@ -145,7 +145,7 @@ def _check_dataset(cfg: Config) -> None:
         _require(cfg.dataset.blocks is None or not is_set, "dataset.blocks", cfg.dataset.blocks, message)
     if cfg.shots is not None and cfg.bucket is not None:
         number = cfg.dataset.buckets.number
-        existing = f"there are dataset.buckets.number={number} for each language and K, from 0"
+        existing = f"must be below dataset.buckets.number={number}; buckets are numbered from 0"
         _require(cfg.bucket < number, "bucket", cfg.bucket, existing)
 
 
@@ -207,7 +207,12 @@ def _check_tracking(t: TrackingConfig) -> None:
     check_uri("tracking.uri", t.uri)
     servers = {"wandb": "WANDB_BASE_URL in the environment", "tensorboard": "<outputs>/tensorboard"}
     where = servers.get(t.to, "")
-    _require(t.uri is None or t.to == "mlflow", "tracking.uri", t.uri, f"is MLflow's; of tracking={t.to} it is {where}")
+    _require(
+        t.uri is None or t.to == "mlflow",
+        "tracking.uri",
+        t.uri,
+        f"is only for MLflow; with tracking={t.to}, use {where}",
+    )
     if t.enabled:
         require(t.to, f"tracking={t.to}", t.to)
 

@@ -1,4 +1,4 @@
-"""YAML files of the configs: locations, choices, and sweeps of published tables and figures."""
+"""YAML config files: locations, choices, and the sweeps of published tables and figures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import yaml
 from xclrun.core.plugins import provided
 from xclrun.core.version import PACKAGE
 
-# Maximum values of a YAML file in --config-dir after its aliases are expanded; Hydra then needs some seconds.
+# Maximum number of values of a YAML file in --config-dir, with aliases expanded. Hydra loads this many in seconds.
 MOST_VALUES = 20_000
 # libyaml recurses: the process crashes at ten thousand levels.
 MOST_LEVELS = 100
-# Characters of an unquoted value: Python cannot read a number of more than 4,300 digits.
+# Maximum characters of an unquoted value. Python cannot parse numbers of more than 4,300 digits.
 LONGEST_PLAIN = 4_000
-# File in the folder of sweeps that is not a sweep.
+# File in the sweeps folder that lists published tables and figures; it is not a sweep.
 PUBLISHED = "published.yaml"
 PAPERS = ("ccl", "fs", "ll", "gli", "ed")
 # Names of entries for a table or a figure of a paper: `ccl_fig4`, `fs_table2_marc`.
@@ -47,8 +47,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
 def yaml_danger(text: str) -> tuple[int, str] | None:
     """Return the line and the reason if loading a YAML text could exhaust the memory or crash the process.
 
-    Return None if the text is safe, or is not YAML, which its reader reports. This function neither expands aliases nor
-    recurses.
+    Return None if the text is safe. Return None also for invalid YAML, which is reported when the file is loaded. This
+    function neither expands aliases nor recurses.
     """
     # Open collections: line, anchor, and number of values so far.
     opened: list[tuple[int, str | None, int]] = []
@@ -89,9 +89,9 @@ class Published:
     Attributes:
         shows: description in one line: paper, number and caption.
         sweep: sweep with its runs, or several separated by commas.
-        figure: beginning of the file name of the report's figure that shows it; "": none.
-        set: values that replace those of the sweep.
-        without: key → values that are removed from the sweep.
+        figure: prefix of the file name of the corresponding figure in a report; empty if there is none.
+        set: key → value that replaces the sweep's.
+        without: key → values to remove from the sweep, separated by commas.
     """
 
     shows: str
@@ -103,14 +103,14 @@ class Published:
 
 @cache
 def published() -> dict[str, Published]:
-    """Return name of a published table or figure, which is also the name of a sweep → its entry."""
+    """Return name → entry of the published tables and figures. Each name is also the name of a sweep."""
     entries = load_yaml(packaged("sweeps") / PUBLISHED)
     return {name: Published(**({"shows": _caption(name, entry)} | entry)) for name, entry in entries.items()}
 
 
 @cache
 def captions() -> dict[tuple[str, str, str], str]:
-    """Return (paper, ``figure`` or ``table``, number) → caption; ``10-12`` in the file means three numbers."""
+    """Return (paper, ``figure`` or ``table``, number) → caption; the file may contain a range such as ``10-12``."""
     caption_of = {}
     # By path, because importing `xclrun.report` would slow down every command.
     with (PACKAGE / "report" / "published" / "captions.csv").open(encoding="utf-8", newline="") as file:
@@ -145,7 +145,7 @@ def sweep_files() -> dict[str, Path]:
 
 
 def choices() -> dict[str, dict[str, str]]:
-    """Return group → choice → description: the first sentence of the comment in its YAML.
+    """Return group → choice → description, which is the first sentence of the YAML file's comments.
 
     The group ``sweep`` contains sweeps with a file, then published tables and figures. Datasets and strategies of
     plug-ins are choices without a file.

@@ -1,7 +1,7 @@
 """Typed schema of the config.
 
-Every key has a field here, with the limits of its value; Hydra refuses all other keys. The YAML files in ``conf/``
-explain the keys. A strategy's file has its settings, a subclass of `StrategyConfig`.
+Every key has a field here, with the limits of its value; Hydra rejects all other keys. The YAML files in ``conf/``
+document the keys. The module of each strategy defines the strategy's settings as a subclass of `StrategyConfig`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import II, MISSING
 
 SIZES = ("descending", "ascending")
-# Method that computes an order → its arguments, keys of ``order``.
+# Method that computes an order → the keys of ``order`` that it uses.
 WAYS = {
     "random": ("seed",),
     "family": ("features",),
@@ -37,10 +37,10 @@ def bounded(
     hint: str = "",
     **bounds: float,
 ) -> Any:
-    """Declare a config field whose value `xclrun.config.checks.check` checks; None is within all limits.
+    """Declare a config field with limits, which `xclrun.config.checks.check` checks. None is always valid.
 
     Args:
-        name: whether the text is part of a path or an ID (`xclrun.core.names.check_name`).
+        name: whether to check the text with `xclrun.core.names.check_name`, because paths or IDs contain it.
         among: valid texts.
         pattern: regular expression that the whole text must match; needs a ``hint``.
         hint: end of the error message.
@@ -51,7 +51,7 @@ def bounded(
 
 
 def count(default: int | None = None, at_least: int = 1, at_most: int = 2**31 - 1) -> Any:
-    """Declare a config field for a number of things."""
+    """Declare a config field for a whole number."""
     return bounded(default, at_least=at_least, at_most=at_most)
 
 
@@ -214,7 +214,7 @@ class StatementsConfig:
 
 @dataclass
 class PartConfig:
-    """A part of a composite dataset (see `xclrun.data.parts`); null: the value of the dataset."""
+    """A part of a composite dataset (see `xclrun.data.parts`); None: the dataset's value."""
 
     reader: str | None = None
     task: str | None = None
@@ -243,7 +243,7 @@ class DatasetConfig:
     root: str | None = None
     hub: str | None = None
     hub_config: str | None = None
-    # Not null, because Hydra cannot add entries to null.
+    # Empty by default, because Hydra cannot add entries to null.
     hub_columns: dict[str, str] | None = field(default_factory=dict)
     # For dataset.reader=conll; counted from 1, or from the last, -1.
     word_column: int = 1
@@ -280,7 +280,7 @@ class OrderConfig:
 
 @dataclass
 class StrategyConfig:
-    """Settings of every strategy; a subclass in the strategy's file has its other settings."""
+    """Settings of all strategies; subclasses in the strategies' modules add further settings."""
 
     name: str = bounded(name=True)
 
@@ -361,15 +361,15 @@ class TrainerConfig:
         return self.selection is Selection.best or (self.patience or 0) > 0
 
     def part(self, sentences: int) -> int:
-        """Return the number of sentences in a micro-batch of a hop with ``sentences``."""
+        """Return the micro-batch size for a hop of ``sentences`` training sentences."""
         return self.batch_size or ceil(sentences / self.gradient_accumulation)
 
     def batch(self, sentences: int) -> int:
-        """Return the number of sentences in a batch of a hop with ``sentences``."""
+        """Return the batch size for a hop of ``sentences`` training sentences."""
         return self.part(sentences) * self.gradient_accumulation
 
     def steps_of_mixture(self, sentences: int) -> int:
-        """Return the steps of a hop that learns a mixture of ``sentences``; by default those of ``epochs`` passes."""
+        """Return the steps of a hop on a mixture of ``sentences`` training sentences; by default, ``epochs`` epochs."""
         return self.mixture_steps or self.epochs * ceil(sentences / self.batch(sentences))
 
 
@@ -405,13 +405,13 @@ class EvaluateConfig:
         return self.every_examples is not None or self.every_share is not None
 
     def every(self, sentences: int) -> int | None:
-        """Return the interval between points of a hop with ``sentences``, in sentences; None: no points."""
+        """Return the sentences between evaluation points in a hop of ``sentences``; None without points."""
         if self.every_share is not None:
             return max(1, round(self.every_share * sentences))
         return self.every_examples
 
     def kept(self, points: int) -> int:
-        """Return how many of a hop's last points keep their weights, out of ``points`` so far."""
+        """Return how many of a hop's ``points`` evaluation points so far have stored weights: the last ones."""
         if self.keep_points is None:
             return 0
         return points if self.keep_points == ALL_POINTS else min(points, int(self.keep_points))
@@ -432,13 +432,13 @@ class TrackingConfig:
 
     @property
     def by_jobs(self) -> bool:
-        """Whether jobs of a cluster send runs; they do not write to a SQLite file on a shared file system."""
+        """Whether cluster jobs send runs to the tracker. They never write to SQLite on a shared file system."""
         return self.enabled and (self.to != "mlflow" or self.uri is not None)
 
 
 @dataclass
 class PathsConfig:
-    outputs: str = bounded("outputs", pattern=r".+", hint="is empty; name a folder (XCLRUN_OUTPUTS too)")
+    outputs: str = bounded("outputs", pattern=r".+", hint="is empty; set a folder, here or in XCLRUN_OUTPUTS")
     store: str | None = None
 
 

@@ -1,1 +1,1 @@
-"""Names, errors, identities and tasks that all other packages use; no files of a run, no torch, no Hydra."""
+"""Names, errors, IDs, streams and tasks for all other packages. Imports neither torch nor Hydra."""

@@ -13,8 +13,8 @@ import re
 import sys
 from collections.abc import Iterable
 
-# Passwords in addresses, as in http://user:password@host; up to the last @ of a word, because a password may contain
-# / or @. file:///a@b has no user.
+# User and password of a URL, as in http://user:password@host. The match ends at the last @ of a word, because a
+# password may contain / or @. It excludes file:///a@b, which has no user.
 _USER = re.compile(r"(https?://|[A-Za-z][\w+.-]*://[^/\s'\":@]*:)(?!/)[^\s'\"]*@", re.IGNORECASE)
 _PARAMETER = re.compile(r"([?&;#][\w.-]*(?:pass|pwd|token|secret|key|sig|auth|cred)[\w.-]*=)[^&;\s'\"]+", re.IGNORECASE)
 
@@ -36,7 +36,7 @@ class RunError(XclrunError):
 
 
 def did_you_mean(name: str, names: Iterable[str], limit: int = 40) -> str:
-    """Return the end of an error line: the known name that is nearest to an unknown one, if any, and the known names.
+    """Return the end of an error message about an unknown name: a similar known name, if any, and all known names.
 
     >>> did_you_mean("mtpo", ["mini", "mtop"])
     "did you mean 'mtop'? Known: mini, mtop"
@@ -48,12 +48,13 @@ def did_you_mean(name: str, names: Iterable[str], limit: int = 40) -> str:
 
 
 def require(package: str, user: str, extra: str) -> None:
-    """Raise a `UsageError` unless a package of an extra is installed; do not import it.
+    """Raise a `UsageError` if an optional package is not installed, without importing it.
 
     Args:
-        user: what needs the package, for the message.
+        user: the setting or command that needs the package, for the message.
+        extra: the extra of xclrun that installs the package.
     """
-    # An imported module may have lost its spec.
+    # Check `sys.modules` first: `find_spec` raises ValueError for an imported module without a spec.
     if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
         raise UsageError(f"{user}: pip install 'xclrun[{extra}]'")
 

@@ -4,8 +4,8 @@ IDs and keys are SHA-256 hashes of exactly the settings and data that can change
 
 - The **run ID** names one composed job: resolved config, content of the data, identity of the encoder, version of the
   algorithms.
-- The **stage keys** name the training, the strategy's state and the evaluation of each hop. A key contains its
-  parent's key: two runs share a key, and the work, if and only if they agree on everything up to that hop.
+- The **stage keys** name the training, the strategy's state and the evaluation of each hop. A key includes the key of
+  the parent hop. Two runs therefore share a trained hop if and only if all settings up to that hop are equal.
 
 All random numbers are seeded by `derive`, a function of (seed, purpose, position) that does not depend on earlier
 computations. A resumed or shared hop therefore draws the same numbers as an uninterrupted one.
@@ -24,13 +24,13 @@ from typing import Any, Protocol
 from xclrun.core.stream import Hop, Stream
 from xclrun.core.task import has_answers, makes_statements
 
-# Version of what is computed. Raise it when a change of code can change any result: all ids and keys change with it.
+# Version of the algorithms, part of all IDs and keys. Increase it when a code change can change a result.
 ALGORITHMS = 1
 
-# Config keys outside a run's identity: they cannot change a result, or other parts of the identity represent them:
-# - paths: by fingerprints of the files in dataset.root, dataset.parts, model.path and pretrained adapters;
-# - the computation of an order: by its languages;
-# - default replay budgets and learning rates: by the settings of the strategy or trainer that uses them.
+# Config keys that are not part of a run's identity. Most cannot change a result. The identity represents the others by:
+# - fingerprints of the files, for paths (dataset.root, dataset.parts, model.path, pretrained adapters);
+# - the list of languages, for the keys that compute an order;
+# - the settings of the strategy or trainer that uses them, for default replay budgets and learning rates.
 NOT_IDENTITY = frozenset(
     {
         "dataset.root",
@@ -68,7 +68,7 @@ NOT_IDENTITY = frozenset(
     }
 )
 
-# A key added after a release → the value with the earlier behavior. With this value, the key is not part of a run's
+# Key added after a release → the value that gives the earlier behavior. A key with this value is not part of a run's
 # identity, so existing IDs do not change.
 LATER: dict[str, Any] = {
     "evaluate.batch_tokens": None,
@@ -118,7 +118,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in node.items():
             path = f"{prefix}{key}"
             if path in PLUGINS:
-                # The hash without the location.
+                # Keep only the hash: the location cannot change a result.
                 selected[key] = [plugin.split()[0] for plugin in value]
             elif path not in excluded and not (path in LATER and value == LATER[path]):
                 selected[key] = select(value, f"{path}.") if isinstance(value, Mapping) else value
@@ -127,12 +127,12 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return select(config, "")
 
 
-# Default of ``evaluate.slot_f1``, in keys that do not depend on it.
+# Default of ``evaluate.slot_f1``. Keys that do not depend on the setting contain this value.
 SPAN_MICRO = "span_micro"
 
 
 class Signed(Protocol):
-    """The methods of a strategy that decide stage keys (see `xclrun.strategy.base.Strategy`)."""
+    """Methods of a strategy that stage keys depend on (see `xclrun.strategy.base.Strategy`)."""
 
     def signature(self, hop: Hop) -> dict[str, Any]: ...
 
@@ -149,12 +149,12 @@ class Signed(Protocol):
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """The parts of a dataset in IDs and keys.
+    """Hashes and properties of a dataset that IDs and keys contain.
 
     Attributes:
         fingerprints: (language, split) → content hash.
         labels: hash of the label sets.
-        spans: whether a metric of the dataset is F1 of spans.
+        spans: whether the dataset is scored by span F1.
     """
 
     fingerprints: Mapping[tuple[str, str], str]
@@ -169,7 +169,7 @@ class DataIdentity:
 
 @dataclass(frozen=True)
 class Stage:
-    """The stored results of one hop of a run, by their keys.
+    """Keys of the stored results of one hop.
 
     Attributes:
         hop: the hop.
@@ -203,7 +203,8 @@ def stages(
 
     Args:
         config: resolved config as a nested dict.
-        encoder: identity of the encoder before fine-tuning: its weights, or the data of its vocabulary.
+        encoder: identity of the encoder before fine-tuning: a hash of its weights or, for an encoder that is trained
+            from scratch, of the data that its vocabulary is built from.
     """
     settings = identity(config)
     model = {key: value for key, value in settings["model"].items() if key not in ("name", "lr")}
@@ -215,8 +216,8 @@ def stages(
         "seed": settings["seed"],
         **{key: value for key, value in flat(settings) if key in PLUGINS and value},
     }
-    # Measurements of attention and gradients do not change training or predictions. A training stage stores those of
-    # gradients, so they are in its key.
+    # Attention and gradient statistics do not change predictions. Gradient statistics are stored with the training, so
+    # its key contains their settings.
     gradients = ("gradient_overlap", "class_gradients")
     measured = ("attention", *gradients)
     evaluate = {k: v for k, v in settings["evaluate"].items() if k not in measured} | {"slot_f1": SPAN_MICRO}
@@ -266,7 +267,7 @@ def stages(
 
 
 def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], strategy: Signed) -> dict[str, Any]:
-    """Return the keys of weights that an evaluation reads from hops which are not ancestors."""
+    """Return the keys of weights that the evaluation of a hop reads from hops other than its ancestors."""
     ancestors, index = {hop.index}, hop.index
     while index > 0:
         index = stream.hops[index].parent
@@ -276,7 +277,7 @@ def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], strateg
 
 
 def hands_on(hop: Hop, stream: Stream) -> bool:
-    """Whether a hop receives an optimizer state from its parent, or passes one on, with ``optimizer_state=kept``."""
+    """Whether a hop, with ``optimizer_state=kept``, loads an optimizer state from its parent or stores one."""
     return hop.parent > 0 or any(other.parent == hop.index for other in stream.hops)
 
 
@@ -287,13 +288,13 @@ def _trainer_of(settings: Mapping[str, Any], hop: Hop) -> Mapping[str, Any]:
 
 
 def _selecting_f1(settings: Mapping[str, Any], hop: Hop, data: DataIdentity) -> str:
-    """Return the F1 of spans that a hop's training depends on.
+    """Return the value of ``evaluate.slot_f1`` in the key of a hop's training.
 
-    ``evaluate.slot_f1`` changes a training only if dev scores select its weights or its end. Reports compute all other
-    scores from predictions.
+    The setting affects training only if dev scores select the best epoch or trigger early stopping. Reports compute
+    all other scores from predictions.
     """
     trainer = _trainer_of(settings, hop)
-    # As `xclrun.config.schema.TrainerConfig.uses_dev`, for plain values.
+    # Equals `xclrun.config.schema.TrainerConfig.uses_dev`; `settings` are plain values.
     uses_dev = trainer["selection"] == "best" or (trainer.get("patience") or 0) > 0
     return str(settings["evaluate"]["slot_f1"]) if uses_dev and data.spans else SPAN_MICRO
 
@@ -301,16 +302,16 @@ def _selecting_f1(settings: Mapping[str, Any], hop: Hop, data: DataIdentity) -> 
 def _trainer(settings: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
     """Return the trainer settings that can change a hop's result."""
     trainer = _trainer_of(settings, hop)
-    # Without parent and successor, a hop with ``optimizer_state=kept`` trains as with ``fresh``, and stores no state:
-    # `zero_shot` shares the first hop of `naive` with ``fresh``. With ``kept``, `naive` stores the state for its second
-    # hop, and so has another key.
+    # If a hop neither loads nor stores an optimizer state, ``kept`` and ``fresh`` are equivalent and share a key. The
+    # single hop of `zero_shot` therefore has the same key as the first hop of `naive` with ``fresh``. With ``kept``,
+    # the first hop of `naive` also stores a state, so its key differs.
     fresh = trainer["optimizer_state"] == "fresh" or not hands_on(hop, stream)
     unused = {"optimizer_state": fresh, "mixture_steps": not hop.mixed}
     return {key: value for key, value in trainer.items() if not unused.get(key)}
 
 
 def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
-    """Return the last hop, up to ``hop``, that trained the encoder; an earlier hop if ``hop`` keeps it frozen."""
+    """Return the hop whose encoder ``hop`` uses: ``hop`` itself, or an ancestor if ``hop`` freezes the encoder."""
     while strategy.keeps_encoder(hop):
         hop = stream.hops[hop.parent]
     return hop
@@ -319,7 +320,7 @@ def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
 def _points(
     settings: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed
 ) -> dict[str, Any]:
-    """Return the part of a training's key for the predictions at its evaluation points; empty without points."""
+    """Return the entries of a training's key that depend on evaluation points; empty without points."""
     evaluate = settings["evaluate"]
     if evaluate.get("every_examples") is None and evaluate.get("every_share") is None:
         return {}
@@ -331,7 +332,7 @@ def _points(
 def strategy_name(config: Mapping[str, Any]) -> str:
     """Return the display name of a resolved config's strategy: ``er``, or ``er+lang_spec_task``.
 
-    A YAML file in ``--config-dir`` replaces the strategy's name by its own (``strategy_label``).
+    For a strategy defined by a YAML file in ``--config-dir``, this is the name of the file (``strategy_label``).
     """
     settings = config["strategy"]
     expansion, name = settings.get("expansion"), str(config.get("strategy_label") or settings["name"])
@@ -339,9 +340,9 @@ def strategy_name(config: Mapping[str, Any]) -> str:
 
 
 def adapters_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the settings of a strategy's language adapters, or of its expansion's; None without adapters.
+    """Return the adapter settings of a strategy or of its expansion; None without adapters.
 
-    Exactly the strategies with `Strategy.has_adapters` have the key ``pretrained``.
+    Only strategies with `Strategy.has_adapters` have the key ``pretrained``.
     """
     parts = settings.get("expansion") or settings
     return parts if "pretrained" in parts else None

@@ -1,9 +1,9 @@
 """Languages of dataset keys: code, name, script, family and word order.
 
-Releases name one language by many codes: ``de``, ``de-DE``, ``deu``, ``deu_Latn``, ``de_gsd``. All are read as BCP 47
-tags (RFC 5646): language, script and region, separated by hyphens or underscores, in any case; other parts, such as a
-treebank, are ignored. Files, IDs and tables use the release's keys; languages serve to describe a key, to find a key by
-any code of its language, and to order a stream.
+Datasets use different codes for the same language: ``de``, ``de-DE``, ``deu``, ``deu_Latn``, ``de_gsd``. All are read
+as case-insensitive BCP 47 tags (RFC 5646): language, script and region, separated by hyphens or underscores. Other
+parts, such as a treebank, are ignored. Files, IDs and tables use the dataset's keys. The language of a key serves to
+describe the key, to find it by any code of the language, and to order a stream.
 
 ``languages.csv`` has a row for each language of the readers' releases, except for the long tail of Taxi1500:
 
@@ -11,7 +11,7 @@ any code of its language, and to order a stream.
   macrolanguage (``arb`` for ``ar``), and older codes.
 - ``script``: script of most of its text, ISO 15924. ``family``, ``branch``: language family and branch.
 - ``81A``, ``85A``–``89A``: six features of "The World Atlas of Language Structures Online" (WALS; Dryer & Haspelmath
-  2013, CC BY 4.0), as in FS's Table 9; empty if unknown.
+  2013, CC BY 4.0), the same as in Table 9 of the FS paper; empty if unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from xclrun.core.errors import UsageError
 
-# Between the keys of a mixture (`xclrun.core.stream.Mixture`).
+# Separator of the keys of a mixture (`xclrun.core.stream.Mixture`).
 MIXED = "+"
 TABLE = Path(__file__).with_suffix(".csv")
 # WALS: order of subject, object and verb; adposition; genitive; adjective; demonstrative; numeral.
@@ -39,7 +39,7 @@ SCRIPTS = {
     "Orya": "Odia", "Sinh": "Sinhala", "Taml": "Tamil", "Telu": "Telugu", "Tfng": "Tifinagh", "Thai": "Thai",
     "Tibt": "Tibetan",
 }  # fmt: skip
-# Where Chinese is written in traditional characters.
+# Regions that write Chinese in traditional characters.
 TRADITIONAL = ("TW", "HK", "MO")
 
 
@@ -50,9 +50,9 @@ class Language:
     Attributes:
         code: ISO 639-1, or 639-3 if there is none.
         name: English name.
-        script: ISO 15924: the script of the tag, or else of most of the language's text.
+        script: ISO 15924: the script in the tag; if the tag has none, the language's main script.
         family, branch: for example Indo-European and Germanic.
-        features: WALS feature → value, without unknown ones.
+        features: WALS feature → value; unknown features are absent.
         region: ISO 3166-1 or UN M.49; empty if the tag has none.
         written: whether the tag names the script.
     """
@@ -68,12 +68,12 @@ class Language:
 
     @property
     def script_name(self) -> str:
-        """The script for people; data named `zh` may be in either kind of Han: Parallel UD is in traditional."""
+        """Display name of the script. For a plain `zh`, "Han": the text may be simplified or traditional."""
         either = self.script == "Hans" and not self.written and not self.region
         return SCRIPTS["Hani" if either else self.script]
 
     def includes(self, other: Language | None) -> bool:
-        """Whether another language is the same, and in no other region or script where this one names them."""
+        """Whether the language codes are equal, and the regions and scripts are equal where both are specified."""
         return (
             other is not None
             and other.code == self.code
@@ -116,12 +116,12 @@ def language_of(key: str) -> Language | None:
 
 
 def key_of(name: str, keys: Collection[str], setting: str) -> str:
-    """Return the dataset's key for a name: the name itself, or the only key of its language, script and region.
+    """Find the dataset's key for a name: the name itself, or the only key with its language, script and region.
 
     Args:
         name: a key, a tag such as ``de`` for the key ``de-DE``, or a mixture of them, ``de+fr``.
         keys: the dataset's keys.
-        setting: the setting that has the name, for the message.
+        setting: the setting that contains the name, for the message.
 
     Returns:
         The key; the unchanged name if no key has its language, or the language is unknown.

@@ -1,7 +1,7 @@
-"""Names that users choose: checks, and how file names, links, HTML and Markdown show them.
+"""Validate user-chosen names and escape them for file names, URLs, HTML and Markdown.
 
-Names of datasets, strategies and sweeps appear in folder names, commands and pages. `check_name` refuses harmful names
-before anything runs; `slug`, `link`, `escape` and `markdown` write all others so they stay text.
+Names of datasets, strategies and sweeps appear in folder names, commands and pages. `check_name` rejects unsafe names
+before a run starts; `slug`, `link`, `escape` and `markdown` escape all other names.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from urllib.parse import quote
 
 from xclrun.core.errors import UsageError, did_you_mean
 
-# Bytes of a slug; with prefixes and suffixes below the 255 of file systems.
+# Maximum bytes of a slug. File systems allow 255, and callers add prefixes and suffixes.
 LONGEST = 120
 
 
 def check_name(key: str, name: str) -> None:
-    """Refuse a name that is empty, hidden, looks like an option, leads to another folder, or is not printable.
+    """Raise a `UsageError` for a name that is empty, hidden, not printable, a path, or looks like an option.
 
     Args:
         key: key or option, for the message: ``dataset.name``, ``--name``.
@@ -38,10 +38,11 @@ def check_name(key: str, name: str) -> None:
 
 
 def matching(text: str, names: Iterable[str], kind: str = "run", where: str = "") -> str:
-    """Return the only name that equals a text, or else the only one that starts with it, or else that contains it.
+    """Return the only name that matches a text: an exact match, else by prefix, else by substring.
 
     Args:
-        kind, where: for messages: what the names name, and where they were looked for (``in outputs``).
+        kind: noun for messages, for example ``run``.
+        where: location for messages, for example ``in outputs``.
     """
     candidates, place = sorted(names), f" {where}" if where else ""
     if not text.strip():
@@ -54,7 +55,7 @@ def matching(text: str, names: Iterable[str], kind: str = "run", where: str = ""
             return matched[0]
         if matched:
             more = ", …" if len(matched) > 4 else ""
-            raise UsageError(f"{text}: {len(matched)} {kind}s are called so: {', '.join(matched[:4])}{more}")
+            raise UsageError(f"'{text}' matches {len(matched)} {kind}s: {', '.join(matched[:4])}{more}")
     # Users mostly type the beginning of a run ID.
     starts = {name[: len(text)]: name for name in candidates}
     near = difflib.get_close_matches(text, starts, n=1)
@@ -63,9 +64,9 @@ def matching(text: str, names: Iterable[str], kind: str = "run", where: str = ""
 
 
 def slug(name: str) -> str:
-    """Return a name that every file system takes: never hidden, never an option, of at most `LONGEST` bytes.
+    """Convert a name to a valid file name of at most `LONGEST` bytes, not hidden and not like an option.
 
-    Where a name had to change, a short hash tells it from others that would become the same.
+    If the name changes, append a short hash, so different names have different slugs.
 
     >>> slug("h2l"), slug("a b"), slug("--help")
     ('h2l', 'a_b-c8687a', 'help-0bdbc8')
@@ -78,22 +79,22 @@ def slug(name: str) -> str:
 
 
 def escape(text: object) -> str:
-    """Return text as HTML shows it, inside an element or a quoted attribute."""
+    """Escape text for HTML elements and quoted attributes."""
     return html.escape(str(text), quote=True)
 
 
 def link(*parts: str) -> str:
-    """Return a relative address, each part quoted for a URL: for ``href`` and for links of Markdown."""
+    """Join path parts into a relative URL, with each part quoted, for ``href`` and Markdown links."""
     return "/".join(quote(part, safe="+=@,~") for part in parts)
 
 
 def markdown(text: object) -> str:
-    """Escape text for Markdown: it starts no tag, link, picture or cell; ``p < 0.05`` stays unchanged."""
+    """Escape HTML tags, links, images and table cells in Markdown text; ``p < 0.05`` is unchanged."""
     return re.sub(r"<(?=[\w/!?])", "&lt;", str(text)).replace("](", "]\\(").replace("|", "\\|")
 
 
 def code(text: str) -> str:
-    """Return text as a code span of Markdown, which a backtick in it does not end.
+    """Format text as a Markdown code span; the text may contain backticks.
 
     >>> code("a"), code("a`b")
     ('`a`', '``a`b``')

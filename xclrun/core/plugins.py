@@ -1,9 +1,9 @@
 """Plug-ins: external code that registers strategies, dataset readers, tasks or measures.
 
 A plug-in is a file (``--plugin FILE.py``, or a line of ``plugins.yaml`` in a ``--config-dir``) or an installed package
-with an entry point in one of `GROUPS`. Importing it registers its strategies and so on; `provides` records the
-plug-in that they come from. A run that uses a plug-in has the hash of its source in its ID and stage keys, and its
-location and hash in its frozen config. Another process then loads the same code, or refuses different code.
+with an entry point in one of `GROUPS`. Importing a plug-in registers its strategies, readers, tasks and measures, and
+`provides` records them. The ID and stage keys of a run depend on the source hashes of the plug-ins that it uses. Its
+frozen config contains their locations and hashes, so another process loads the same code or raises an error.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.names import check_name
 from xclrun.core.terminal import note
 
-# Group of entry points → kind of what it registers.
+# Entry-point group → kind of registration.
 GROUPS = {
     "xclrun.strategies": "strategy",
     "xclrun.datasets": "dataset",
     "xclrun.tasks": "task",
     "xclrun.measures": "measure",
 }
-# Modules with the registries of the package: imported first, or their entries would count as a plug-in's.
+# Modules that register xclrun's own entries. Import them before a plug-in; otherwise, the plug-in gets the entries.
 _REGISTRIES = ("xclrun.core.task", "xclrun.analysis.measures", "xclrun.data.readers", "xclrun.strategy")
-# Name prefix of the modules of plug-in files; messages do not show it.
+# Prefix of the module names of plug-in files, omitted from messages.
 MODULE = "xclrun_plugin_"
 # File of a config folder: {plugins: [FILE.py, …]}, relative to the folder.
 LISTED = "plugins.yaml"
@@ -86,7 +86,7 @@ def provided(kind: str) -> dict[str, str]:
 
 
 def place(cls: type) -> str:
-    """Return the name of a class in errors: with its module, unless it comes from a plug-in file."""
+    """Return the name of a class for error messages, with its module unless it comes from a plug-in file."""
     return cls.__qualname__ if cls.__module__.startswith(MODULE) else f"{cls.__module__}.{cls.__qualname__}"
 
 
@@ -96,7 +96,7 @@ def without_yaml(kind: str) -> list[str]:
 
 
 def used(*names: tuple[str, str]) -> list[str]:
-    """Return the plug-ins that provide any of some (kind, name), sorted, as lines of ``sha256sum``: hash, source."""
+    """Return the plug-ins that provide any of the (kind, name) pairs, as sorted ``sha256sum`` lines: hash, source."""
     return sorted(f"{p.sha256}  {p.source}" for p in _loaded.values() if not p.provides.keys().isdisjoint(names))
 
 
@@ -111,7 +111,7 @@ def flags() -> list[str]:
 
 
 def typed_command() -> str:
-    """Return this process's command line, to be typed again."""
+    """Return the command line of this process, quoted for a shell."""
     # `xclrun.cli` adds --multirun to every command.
     arguments = [argument for argument in sys.argv[1:] if argument != "--multirun"]
     several = ["-m"] if len(arguments) < len(sys.argv) - 1 else []
@@ -189,7 +189,7 @@ def load_installed() -> None:
     """Import the plug-ins of installed packages, each once."""
     from importlib.metadata import entry_points
 
-    # A single call: each call reads the metadata of all packages.
+    # Call once: each call reads the metadata of all packages.
     points = entry_points()
     for group, kind in GROUPS.items():
         for point in points.select(group=group):
@@ -237,7 +237,7 @@ def _loading_of(plugin: Plugin, subject: str) -> Iterator[None]:
 
 
 def raised_in(error: BaseException) -> str:
-    """Return the innermost location of an error in a plug-in: file or module, and line; or an empty text."""
+    """Return the innermost plug-in location of an error, as file or module and line; empty if there is none."""
     sources = {plugin.source for plugin in (*_loaded.values(), *_loading)}
     for frame, number in reversed([*traceback.walk_tb(error.__traceback__)]):
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
@@ -257,11 +257,11 @@ def one_line(error: BaseException) -> str:
 
 
 def require(plugins: Iterable[str], user: str) -> None:
-    """Load the plug-ins that a run was planned with; print a note for each file.
+    """Load the plug-ins of a planned run, and print a note for each file.
 
     Args:
         plugins: lines of `used`.
-        user: what needs the plug-ins, for error lines.
+        user: the run or command that needs the plug-ins, for error messages.
     """
     for plugin in plugins:
         sha256, _, source = plugin.partition("  ")

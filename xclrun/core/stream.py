@@ -18,12 +18,12 @@ class Hop:
         train: languages whose training data is used; empty for hop 0.
         select: languages whose dev data selects the best epoch.
         parent: index of the hop whose model this one starts from.
-        depth: number of trainings since hop 0, including this one. Random numbers depend on it instead of ``index``:
-            a model trained from hop 0 on one language is then the same at every position of the order.
-        adapts: whether it adapts to few sentences of a target language: the last hop of few-shot transfer.
-        mixed: whether its keys are a `Mixture`; otherwise several keys are learned in passes over their union.
-        codes: the block whose training labels the model predicts before any hop learns them, for an online codelength
-            (`in_blocks`); empty in other streams.
+        depth: number of trainings since hop 0, including this one. It seeds the random numbers instead of ``index``, so
+            a model trained from hop 0 on one language does not depend on the language's position in the order.
+        adapts: whether the hop is the target adaptation of few-shot transfer.
+        mixed: whether the keys are a `Mixture`. Otherwise, several keys are learned in passes over their union.
+        codes: in a stream of blocks (`in_blocks`), the block that the model after this hop predicts for the online
+            codelength; empty in other streams.
     """
 
     index: int
@@ -37,7 +37,7 @@ class Hop:
 
     @property
     def name(self) -> str:
-        """Keys that the hop learns: ``en``, ``en+de``, ``de#1-3`` (three blocks); or ``before fine-tuning``."""
+        """Display name: the keys, as in ``en``, ``en+de`` or ``de#1-3`` (three blocks), or ``before fine-tuning``."""
         ends = [language.rpartition("#") for language in self.train]
         if len(ends) > 1 and {key for key, _, _ in ends} == {ends[0][0]} and ends[0][0]:
             return f"{self.train[0]}-{ends[-1][2]}"
@@ -56,7 +56,7 @@ class Stream:
             with hops that learn a `Mixture`).
         languages: the order; all are evaluated after every hop.
         hops: hop 0 first.
-        mixtures: the keys of each element of an order that has a `Mixture`; empty for an order of single keys.
+        mixtures: keys of each element of the order; empty if the order has no `Mixture`.
     """
 
     kind: str
@@ -71,8 +71,8 @@ BEFORE = Hop(index=0, train=(), select=(), parent=-1, depth=0)
 class Mixture(str):
     """An element of an order whose keys are learned in one hop, from batches of randomly drawn keys: ``a+b``.
 
-    GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4: each step draws a
-    key uniformly, not by size, and takes the next batch of its shuffled examples, which repeat when exhausted.
+    GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4. Each step draws
+    a key uniformly, independent of its size, and takes the next batch of the key's shuffled examples, in a cycle.
     """
 
     keys: tuple[str, ...]
@@ -84,12 +84,12 @@ class Mixture(str):
 
 
 def keys_of(order: Iterable[str]) -> tuple[str, ...]:
-    """Return the keys of an order's elements in turn."""
+    """Return the keys of an order, with mixtures split into their keys."""
     return tuple(key for element in order for key in (element.keys if isinstance(element, Mixture) else (element,)))
 
 
 def sequence(order: Sequence[str], *, cumulative: bool = False) -> Stream:
-    """Return the stream that learns one language, or mixture, after another; cumulative: hop i learns the first i."""
+    """Return the stream that learns one language or mixture per hop; cumulative: hop i learns the first i languages."""
     hops = [BEFORE]
     for i, element in enumerate(order, start=1):
         mixed = isinstance(element, Mixture)
@@ -128,21 +128,22 @@ def block_names(key: str, number: int) -> tuple[str, ...]:
 
 
 def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]], Stream]) -> Stream:
-    """Return the stream that learns all languages of an order but the last, then the last one block by block.
+    """Return the stream for online codelengths: the last language of an order is learned block by block.
 
-    Blocks start from the model after the other languages, or from hop 0. Each model predicts the labels of the next
-    block before any hop learns it, so the last block is never learned.
+    The first block is learned from the model after the other languages, or from hop 0. Each model predicts the next
+    block before that block is learned, so the last block is never learned.
 
     Args:
         number: number of blocks, at least 2.
-        stream: the strategy's stream of the blocks' names; its hop 0 represents the start.
+        stream: function that returns the strategy's stream for the block names. Its hop 0 stands for the model before
+            the first block.
 
     Raises:
         ValueError: the order ends with a mixture, or hop i does not end with block i.
     """
     *first, key = order
     if isinstance(key, Mixture):
-        raise ValueError(f"blocks are of one key, and the last in order is the mixture {key}")
+        raise ValueError(f"only a single key can be split into blocks; the last element of order is the mixture {key}")
     names = block_names(key, number)
     before_blocks = sequence(first)
     start = before_blocks.hops
@@ -181,7 +182,7 @@ def transfer(source: str | None, target: str) -> Stream:
 
 
 def with_mixtures(elements: Sequence[str], languages: Collection[str] = ()) -> tuple[str, ...]:
-    """Return an order whose elements ``a+b`` are mixtures, unless one of the languages has this name."""
+    """Return an order with each element ``a+b`` as a mixture, unless ``a+b`` is itself the name of a language."""
     parts = (tuple(element.split(MIXED)) if element not in languages else (element,) for element in elements)
     return tuple(Mixture(keys) if len(keys) > 1 else keys[0] for keys in parts)
 
@@ -190,10 +191,10 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
     """Return the order of languages that a config sets.
 
     Args:
-        languages: an explicit list, or None; ``a+b`` is a `Mixture`, unless a language has this name. Any code of a
+        languages: an explicit list, or None. ``a+b`` is a `Mixture`, unless a language has this name. Any code of a
             key's language is accepted (`xclrun.core.languages.key_of`).
-        by_size: ``descending`` or ``ascending`` number of training sentences; of languages of equal size, the first in
-            the dataset counts as the larger.
+        by_size: ``descending`` or ``ascending`` number of training sentences. Ties are resolved by the dataset's order:
+            the first language counts as the largest.
         sizes: language → number of training sentences, in the dataset's order.
     """
     if languages is None:

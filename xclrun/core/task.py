@@ -1,7 +1,7 @@
 """Tasks and metrics: predictions, labels, heads, base scores and their names.
 
-All other modules read a `Task` or a `Metric` instead of comparing names. docs/metrics.md ("Base scores") defines the
-scores:
+Other modules use the attributes of a `Task` or `Metric` and do not compare names. docs/metrics.md ("Base scores")
+defines the scores:
 
 | task | an example has | heads | metrics |
 |---|---|---|---|
@@ -54,12 +54,12 @@ class Metric:
         noun, nouns: the predicted thing, singular and plural.
         definition: footnote of tables; empty if the title suffices.
         beside: whether it accompanies another metric and has no separate tables and tests.
-        floor: name of the metric with the score of a constant answer, if tables show it.
-        undefined: data without which a key has no score; empty if every key has one.
+        floor: name of the metric that scores a constant answer, if tables show it as a baseline.
+        undefined: required data, for the footnote of keys that lack it; empty if the score is always defined.
         count: function that returns hits and totals of each sentence, shape (sentences, cells) or (sentences, 1). The
-            score is the ratio of their sums, undefined for a total of 0. Totals None: 1 for each sentence. If
-            ``count`` is None, ``of`` decides.
-        mean_of: names of the metrics whose mean it is, instead of counts.
+            score is the ratio of their sums, undefined for a total of 0. If totals are None, each sentence counts 1.
+            If ``count`` is None, ``of`` determines the counts.
+        mean_of: for a mean of other metrics, their names; ``count`` is then None.
         probabilities: whether ``count`` needs log2 p(gold class).
     """
 
@@ -84,7 +84,7 @@ class Metric:
 
     @property
     def span_f1(self) -> bool:
-        """Whether it is F1 over spans, computed as ``evaluate.slot_f1`` says."""
+        """Whether it is F1 over spans, as defined by ``evaluate.slot_f1``."""
         return self.of is Scored.spans and self.count is None
 
 
@@ -167,12 +167,12 @@ BESIDE_STATEMENTS = (
         "choice_accuracy", "choice", "choice accuracy",
         "share of examples whose true statement has the highest P(true) of the example's statements; ties count "
         "proportionally",
-        methodcaller("choices"), probabilities=True, undefined="needs examples with one true statement and others",
+        methodcaller("choices"), probabilities=True, undefined="needs examples with one true and some false statements",
     ),
     CONSTANT_ACCURACY,
 )  # fmt: skip
 
-# Metric of tables, tests and measures of datasets whose keys have several tasks.
+# Main metric of datasets whose keys have different tasks.
 KEY_SCORE = Metric(
     "key_score",
     "score",
@@ -184,16 +184,16 @@ KEY_SCORE = Metric(
 )
 # Metrics of answers, as in the official scripts of SQuAD and MLQA: see `xclrun.analysis.answers`.
 _NORMAL = (
-    "to the nearest gold answer, without case, punctuation and articles: as in SQuAD's script 1.1, or as in MLQA's for "
-    "ar, de, es, hi, vi and zh, and for English in MLQA; mean over questions"
+    "the nearest gold answer, ignoring case, punctuation and articles, as in SQuAD's script 1.1 (for ar, de, es, "
+    "hi, vi, zh and MLQA's English: as in MLQA's); mean over questions"
 )
 ANSWER_F1 = Metric(
     "answer_f1", "answers", "answer F1", Scored.answers, "answer", "answers",
-    f"F1 over the words of the predicted answer {_NORMAL}", count=methodcaller("answered", "f1"),
+    f"F1 between the words of the predicted answer and {_NORMAL}", count=methodcaller("answered", "f1"),
 )  # fmt: skip
 EXACT_MATCH = Metric(
     "exact_match", "EM", "exact match", Scored.answers, "answer", "answers",
-    f"share of predicted answers that are equal {_NORMAL}", count=methodcaller("answered", "exact"),
+    f"share of predicted answers that equal {_NORMAL}", count=methodcaller("answered", "exact"),
 )  # fmt: skip
 
 # Metrics of all registered tasks, in the order of tables.
@@ -299,7 +299,7 @@ class MetricsOfKeys:
 
     @property
     def columns(self) -> tuple[Metric, ...]:
-        """Metrics with a column in a score matrix: if keys have several tasks, a `KEY_SCORE` that names theirs."""
+        """Metrics with a column in a score matrix: all, or `KEY_SCORE` alone if keys have different tasks."""
         if not self.by_key:
             return self.every
         keys: dict[str, list[str]] = {}
@@ -342,8 +342,8 @@ def described(task: Task) -> dict[str, Any]:
 def restored(content: Mapping[str, Any]) -> Task:
     """Return the task that a manifest describes and register its metrics, but not the task.
 
-    A metric with its own ``count`` needs its plug-in. Without it, the metric is dropped from ``beside``; counting a
-    main metric raises ValueError.
+    A metric with a ``count`` function needs its plug-in. If the plug-in is not loaded, such metrics are removed from
+    ``beside``, and computing a main metric raises ValueError.
     """
     metrics: dict[str, Any] = {
         "label": content["label"] and _metric(content["label"]),
@@ -356,7 +356,9 @@ def restored(content: Mapping[str, Any]) -> Task:
 
 def _metric(content: Mapping[str, Any]) -> Metric:
     def unavailable(_: Any) -> Any:
-        raise ValueError(f"the metric {content['name']} is counted by a plug-in that is not loaded")
+        raise ValueError(
+            f"the metric {content['name']} is computed by a plug-in that is not loaded; use --plugin FILE.py"
+        )
 
     count = unavailable if content["count"] else None
     metric = Metric(**{**content, "of": Scored(content["of"]), "count": count, "mean_of": tuple(content["mean_of"])})
@@ -368,7 +370,9 @@ def _add_metrics(task: Task) -> Task:
     metrics = task.measured(tagged=True)
     for new in metrics:
         if other := next((m for m in METRICS if m != new and {m.name, m.short} & {new.name, new.short}), None):
-            raise UsageError(f"task '{task.name}': its metric '{new.name}' has a name of '{other.name}'")
+            raise UsageError(
+                f"task '{task.name}': its metric '{new.name}' has the name or short name of '{other.name}'"
+            )
     for new in metrics:
         if new not in METRICS:
             METRICS.append(new)
@@ -450,7 +454,7 @@ def has_answers(dataset: Mapping[str, Any]) -> bool:
 def statement_of(example_id: str) -> tuple[str, int | None]:
     """Return the example ID and the number k of a statement ``EXAMPLE#k``: k = 0 is true, all others are false.
 
-    Any other ID (see `xclrun.data.statements`) is returned as the example's, with k = None.
+    Any other ID (see `xclrun.data.statements`) is returned unchanged, with k = None.
 
     >>> statement_of("dev#7#0"), statement_of("mine")
     (('dev#7', 0), ('mine', None))

@@ -1,4 +1,4 @@
-"""Output of commands: lines, notes, tables, and durations and sizes in words."""
+"""Terminal output: lines, notes and tables, and the formatting of durations and sizes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_quiet() -> bool:
 def line(text: str = "", important: bool = False) -> None:
     """Print text to the standard error without delay; wrap a single line to fit a terminal.
 
-    Several lines, and text with escape codes, are already laid out and printed unchanged.
+    Text of several lines or with escape codes is printed unchanged.
 
     Args:
         important: print the text with option -q too.
@@ -45,7 +45,7 @@ def line(text: str = "", important: bool = False) -> None:
 
 
 def columns(out: TextIO) -> int:
-    """Return the columns of the terminal, or COLUMNS; 80 in a log."""
+    """Return the width: COLUMNS if it is set, else the width of the terminal; 80 if the output is not a terminal."""
     if out.isatty() and "COLUMNS" not in os.environ:
         with contextlib.suppress(OSError, ValueError):
             return os.get_terminal_size(out.fileno()).columns or 80
@@ -53,12 +53,12 @@ def columns(out: TextIO) -> int:
 
 
 def fitted(text: str, out: TextIO, indent: str = "  ") -> str:
-    """Wrap a line for a terminal; return it unchanged for a log, which people search.
+    """Wrap a line if the output is a terminal. Lines of a log stay whole, so they can be searched.
 
     Commands in backquotes are not broken, so they can be copied.
 
     Args:
-        indent: beginning of the lines after the first.
+        indent: prefix of the second and later lines.
     """
     if not out.isatty():
         return text
@@ -92,7 +92,7 @@ def if_slow(text: str, terminal_only: bool = False, seconds: float = 3.0) -> Ite
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in words: ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    """Format a duration: ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -102,7 +102,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """Return an estimated duration in words: ``40 s``, ``3 min``, ``2 h 10 min``."""
+    """Format an estimated duration: ``40 s``, ``3 min``, ``2 h 10 min``."""
     if seconds < 60:
         return f"{max(1, round(seconds))} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -110,7 +110,7 @@ def about(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in words: ``7 kB``, ``0.3 MB``, ``12.00 GB``."""
+    """Format a number of bytes: ``7.0 kB``, ``0.3 MB``, ``12.00 GB``."""
     if count < 5e4:
         return f"{count / 1e3:.1f} kB"
     return f"{count / 1e6:,.1f} MB" if count < 1e9 else f"{count / 1e9:,.2f} GB"

@@ -1,4 +1,4 @@
-"""The version of the code: of the release, or of the commit in a checkout."""
+"""Version of the code: the release and, in a checkout, the commit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ PACKAGE = Path(__file__).parents[1]
 
 STAMP = "CODE_VERSION"
 
-# Version of the layout of a run directory, written to manifest.json as ``format``.
-# Raise it when this version can no longer read what the previous one wrote, or the other way round. manifest.json, and
-# ``format`` and ``code_version`` in it, must stay in place: they tell every other version what it is looking at.
+# Version of the layout of a run directory, written to manifest.json as ``format``. Increase it for a layout that is not
+# compatible with the previous version in both directions. Never move or rename manifest.json or its keys ``format`` and
+# ``code_version``, because every version reads them first.
 FORMAT = 1
 
 
 @cache
 def code_version() -> str:
-    """Return the version of the code: the release, and in a checkout the commit, with ``.dirty`` for changes to it."""
+    """Return the version of the code: the release and, in a checkout, the commit, with ``.dirty`` for local changes."""
     checkout = PACKAGE.parent
     if (stamp := checkout / STAMP).is_file():
         return stamp.read_text().strip()
