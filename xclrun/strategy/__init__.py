@@ -1,6 +1,7 @@
 """Registry of strategies: `STRATEGIES` maps each name in conf to its class.
 
-The module ``er`` defines the strategy ``er``, the class whose `name` is ``er``, and is imported on first access.
+Each strategy is a class in the module of its name, for example ``er`` in ``er.py``. A module is imported on first
+access.
 `register` adds strategies from outside the package.
 """
 

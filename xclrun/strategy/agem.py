@@ -8,8 +8,8 @@ mini-batch and r that of a random batch from the memory of all earlier languages
 over all shared parameters with a gradient, before clipping. After each hop a sample of its training sentences enters
 the memory, with equal shares per language.
 
-Settings: ``memory``, total number of sentences; ``every_k``: every k-th main mini-batch is compared (1, as in the
-paper: all); ``selection`` (`xclrun.strategy.shared.memory`). With fp16, r is computed in fp32, because only the main
+Settings: ``memory``, total number of sentences; ``every_k``: the gradients of every k-th main mini-batch are projected
+(the paper: 1); ``selection`` (`xclrun.strategy.shared.memory`). With fp16, r is computed in fp32, because only the main
 loss is scaled against underflow.
 """
 
@@ -62,14 +62,15 @@ class AGEM(MemoryStrategy[Settings]):
         return int(hop.depth > 1)
 
     def compared(self, context: Context) -> list[torch.nn.Parameter]:
-        """Return the parameters whose gradients are compared: those that languages share and the batch reaches."""
+        """Return the parameters whose gradients are compared: shared parameters that have a gradient."""
         parameters = context.model.named_parameters()
         return [p for name, p in parameters if p.grad is not None and not self.language_specific(name)]
 
     def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
         """Return this step's random memory batch as (language, batch).
 
-        One batch per task, with its first language, if all languages share the whole model; otherwise one per language.
+        If all languages share the whole model, there is one batch per task, named by its first language; otherwise one
+        per language.
         """
         drawn = self.memory.draw_from_all(context.batch_size, context.generator("reference", self._step))
         return to_batches(drawn, context, together=self.settings.expansion is None)
@@ -110,7 +111,7 @@ def mean_gradient(
     return list(total)
 
 
-# Numbers whose products are in memory at once: few enough for a CPU's cache, enough to use a GPU fully.
+# Elements multiplied at once: few enough for a CPU's cache, enough to use a GPU fully.
 CHUNK = 2**20
 
 
@@ -128,7 +129,7 @@ def project(gradients: list[Tensor], reference: list[Tensor]) -> None:
 
 
 def _groups(sizes: list[int]) -> list[slice]:
-    """Return slices of neighbours with at most `CHUNK` numbers, or with a single tensor."""
+    """Return slices of consecutive tensors with at most `CHUNK` elements in total, or of one larger tensor."""
     starts, room = list[int](), 0
     for i, size in enumerate(sizes):
         if not starts or size > room:

@@ -11,8 +11,8 @@ Order of the calls in a run::
 
 Signatures decide what runs share, so every hook has one (`HOOK_SIGNATURES`). A class that overrides a hook must also
 define its signature; otherwise it is refused when the class is created. ``signature = Strategy.signature`` is always
-safe: a hop is then shared only with runs of the same strategy and settings. A signature that shares more claims that a
-hop is trained exactly as by another strategy, and needs a test that compares the two bit for bit.
+safe: a hop is then shared only with runs of the same strategy and settings. A shorter
+signature claims that another strategy trains the hop identically; add a test that compares the two bit for bit.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Context:
         train: language → its encoded training split.
         batch_size: sentences in a mini-batch.
         precision: autocast type of the run (``fp32``, ``bf16``, ``fp16``).
-        observe_batch: to be called with each memory batch that a step learns from in addition to its own batch.
-        check_stop: to be called repeatedly in long computations; raises if the run was asked to stop.
-        gather: returns the values of all parts of a batch, in any order, if other processes compute some of them.
+        observe_batch: call it with each memory batch that a step uses in addition to the main batch.
+        check_stop: call it repeatedly in long computations; it raises if the run was asked to stop.
+        gather: takes this process's values for parts of a batch; returns those of all processes, in any order.
     """
 
     model: Model
@@ -85,7 +85,7 @@ class State:
 
 @dataclass(frozen=True)
 class Length:
-    """The greatest length of a hop's training.
+    """Upper bounds on the length of a hop's training.
 
     Attributes:
         sentences: size of the training data.
@@ -107,7 +107,7 @@ class Library(Protocol):
         """Return some of the weights after a hop (from 1), on the CPU."""
 
     def state(self, hop: int) -> State:
-        """Return the strategy's state after a hop (from 1) of `Strategy.states_read_in_evaluation`."""
+        """Return the strategy's state after a hop that `Strategy.states_read_in_evaluation` contains."""
 
     def features(self, language: str, split: str) -> np.ndarray:
         """Return the [CLS] states of the encoder of hop 0 in eval mode for a split: (n, H) float32.
@@ -142,15 +142,16 @@ class Strategy(Generic[Settings]):
     Attributes:
         name: name of the strategy in conf, and of its module here.
         settings_type: dataclass of the strategy's settings: the schema of its YAML.
-        version: to be raised when a change of code changes results; run IDs and stage keys change with it.
+        version: increase it when a code change alters results; this changes run IDs and stage keys.
         expandable: whether it can be combined with language-specific parameters (``strategy.expansion``).
-        expands: whether it only adds parameters, so that it can be an expansion.
-        adds_language_parts: whether it gives each language its own parameters, and therefore can be an expansion.
-        parts_per_hop: whether each hop has its own parameters, whose number depends on the order.
+        expands: whether it can be an expansion, because it only adds parameters.
+        adds_language_parts: whether it gives each language its own parameters.
+        parts_per_hop: whether it adds parameters for each hop, so that their number depends on the number of hops.
         has_adapters: whether these parameters are language adapters; the settings then have ``pretrained``.
         mixes_languages: whether a batch may contain sentences of several languages.
         updates_in_training: whether the state changes during the training of a hop (a reservoir). The state is then
-            stored with the selected weights, and `end_hop` starts from it; a hop without `signature` changes no state.
+            stored with the selected weights, and `end_hop` starts from it. A hop with an empty `signature` must not
+            change it.
     """
 
     name: ClassVar[str] = ""
@@ -168,7 +169,7 @@ class Strategy(Generic[Settings]):
         self.settings = settings
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a class that overrides a hook but inherits its signature: it would load its base's results."""
+        """Refuse a class that overrides a hook but inherits its signature, and would load the results of its base."""
         super().__init_subclass__(**options)
         check_signatures(cls)
 
@@ -194,7 +195,7 @@ class Strategy(Generic[Settings]):
         return {}
 
     def points_signature(self, hop: Hop) -> dict[str, Any]:
-        """Return the serving signature of evaluation points inside ``hop``; empty if `predict` is the model's there."""
+        """Return the serving signature of evaluation points inside ``hop``; empty if they use the model's `predict`."""
         return self.serving_signature(hop)
 
     def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
@@ -217,7 +218,7 @@ class Strategy(Generic[Settings]):
         return False
 
     def merged_strategy(self) -> StrategyConfig | None:
-        """Return the settings of the strategy whose trained hops this one only merges; None if it trains its own."""
+        """Return the settings of the strategy whose hops this strategy merges without training; None if it trains."""
         return None
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
@@ -251,15 +252,15 @@ class Strategy(Generic[Settings]):
         return False
 
     def trains(self, parameter: str, hop: Hop) -> bool:
-        """Return whether the training of ``hop`` changes a parameter, given by name, that `prepare` did not freeze."""
+        """Return whether the training of ``hop`` changes a parameter, given by name, unless `prepare` froze it."""
         return True
 
     def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
-        """Return the sizes of a model's parameters after `prepare`, estimated: name → [number, 1 if it is trained]."""
+        """Estimate the sizes of a model's parameters after `prepare`: name → [number of values, 1 if trained]."""
         return sizes
 
     def copies(self, hop: Hop) -> int:
-        """Return how many tensors like the trained weights, such as Fisher information, training keeps on the device.
+        """Return how many tensors per trained parameter, such as Fisher information, training adds on the device.
 
         Temporary tensors of `edit_gradients` count too.
         """
@@ -279,7 +280,7 @@ class Strategy(Generic[Settings]):
         return self.version
 
     def described(self) -> dict[str, Any]:
-        """Return name, version and all settings, except later additions at the value that preserves old behaviour."""
+        """Return name, version and settings, except settings added later that have their compatible default."""
         settings = {key: v.value if isinstance(v, Enum) else v for key, v in asdict(self.settings).items()}
         stored = {key: value for key, value in settings.items() if LATER.get(f"strategy.{key}", self) != value}
         return {**stored, "version": self.version}
@@ -293,14 +294,14 @@ class Strategy(Generic[Settings]):
         """
 
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
-        """Return the training sentences of a hop: language → indices; all sentences of languages that are missing.
+        """Select the training sentences of a hop: language → indices; a missing language uses all its sentences.
 
         Called before `begin_hop`. Inside the hop ``context.train`` contains only these sentences.
         """
         return {}
 
     def begin_hop(self, context: Context) -> None:
-        """Choose the active parameters and build what the hop needs."""
+        """Prepare the strategy for a hop, for example activate or freeze parameters."""
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
         """Return the batches of this step, one optimiser step each; default: only the main one.
@@ -318,7 +319,8 @@ class Strategy(Generic[Settings]):
     def skip(self, batch: Batch, context: Context) -> None:
         """Account for a part of a batch whose loss another process computes (``runtime.devices``).
 
-        A class that overrides `loss` must override this too, with no code if it does not count parts: `divisible`.
+        A class that overrides `loss` must override this method too (`divisible`); the body is empty unless the strategy
+        counts parts.
         """
 
     def edit_gradients(self, context: Context) -> None:
@@ -403,7 +405,7 @@ def divisible(strategy: Strategy[Any]) -> bool:
 
 
 def supports_capture(strategy: Strategy[Any]) -> bool:
-    """Return whether steps of a strategy can be captured: its class overrides no step hook without `capturable`."""
+    """Return whether steps can be captured: a class that overrides a step hook must override `capturable` too."""
     cls, hooks = type(strategy), ("loss", "edit_gradients")
     assigned = any(hook in vars(strategy) for hook in hooks)
     return not assigned and all(_depth(cls, "capturable") <= _depth(cls, hook) for hook in hooks)

@@ -9,9 +9,9 @@ section 4. With the query q of a text (the frozen encoder's [CLS]) and component
 over the components of the hops so far; those of the current hop are trained.
 
 Settings: ``pool``, components of all hops together, in equal shares (the paper: 100); ``length``, tokens of the prompt
-(8); ``penalty`` λ (0.1; the authors' newer code uses 0 with orthogonal initial values, as here). The mean of squares is
-that of the authors' code. Deviations: one prompt at the input; in the paper prefixes in the first five layers. Newer
-components are orthogonal to the initial values of earlier ones, not to the trained values. More:
+(8); ``penalty`` λ (0.1; the authors' newer code: 0). As in the authors' code, squares are averaged, and components are
+initialised orthogonally. Deviations: one prompt at the input, instead of prefixes in the first five layers; newer
+components are orthogonal to the initial values of earlier ones, not to the trained values. See also
 `xclrun.strategy.shared.prompts`.
 """
 

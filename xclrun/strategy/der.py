@@ -6,15 +6,16 @@ also in the first hop, has the loss
 
     loss + α · ‖z' − h(x')‖²
 
-on as many examples x' of the reservoir as the main mini-batch has. As in the authors' code the square is a mean over
-classes and a mean over examples. For tags, z is the emissions of all words before a CRF, and the words of a sentence
-are summed, as in the model's own loss; for answers, of start and end.
+on as many examples x' of the reservoir as the main mini-batch has. As in the authors' code, squares are averaged over
+classes and over examples. For tags, z contains the emissions of all words (before a CRF); for answers, those of start
+and end. The words of a sentence are summed, as in the model's own loss.
 
-The reservoir (Vitter 1985, "Random sampling with a reservoir", algorithm R) is a uniform sample of the examples so far,
-counted in every epoch. It contains indices into the training splits. Its draws depend only on (seed, hop, step) and the
-number of examples so far, so that an interrupted hop resumes with the same reservoir; with ``trainer.selection=best``
-it is that of the selected epoch. Deviation: the paper's network has no dropout; here all outputs include it. With
-``strategy.expansion`` a memory sentence goes through its language's own parameters.
+The reservoir (Vitter 1985, "Random sampling with a reservoir", algorithm R) is a uniform sample of all examples offered
+so far; every epoch offers its examples again. It contains indices into the training splits. Its draws depend only on
+(seed, hop, step) and the number of examples so far, so that an interrupted hop resumes with the same reservoir; with
+``trainer.selection=best`` the next hop starts from the reservoir of the selected epoch. Deviation: the paper's network
+has no dropout; here all outputs include it. With ``strategy.expansion`` a memory sentence goes through its language's
+own parameters.
 
 Settings: ``memory``, total number of sentences; ``alpha``, α (the paper on CIFAR-10: 0.3). Cost: one more batch per
 step; 4 bytes for each class, or tag of each word, of each stored sentence.
@@ -62,7 +63,7 @@ class Reservoir:
         self._on_host = False
 
     def places(self, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Return for each of the next ``count`` examples its place, or −1 if it is rejected, and count them."""
+        """Offer ``count`` examples, and return the place of each in the reservoir, or −1 if it is rejected."""
         numbers = self.seen + np.arange(count)
         drawn = generator.integers(0, numbers + 1)
         self.seen += count
@@ -82,7 +83,7 @@ class Reservoir:
             if place >= 0:
                 k = int(np.searchsorted(ends, row, side="right"))
                 index = row - int(ends[k]) + sizes[languages[k]]
-                # On their device, because reading would synchronise; copied, to free the batch.
+                # Stay on the device to avoid a synchronisation, and copy so that the batch can be freed.
                 copies = {name: tensor.flatten().float().clone() for name, tensor in outputs.items()}
                 self.examples[place : place + 1] = [Example(languages[k], index, copies)]
 
@@ -104,7 +105,7 @@ class Reservoir:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the outputs and of a number for each example."""
+        """Bytes of the outputs, and of an 8-byte index for each example."""
         return sum(8 + sum(t.nbytes for t in example.outputs.values()) for example in self.examples)
 
     def state(self) -> State:
@@ -131,7 +132,7 @@ class Reservoir:
 def as_batches(
     examples: Sequence[Example], context: Context, together: bool
 ) -> list[tuple[str, Batch, dict[str, Tensor]]]:
-    """Return examples as batches on the device: (first language, batch, outputs as of `xclrun.model.network.Output`).
+    """Return examples as batches on the device: (first language, batch, outputs as in `xclrun.model.network.Output`).
 
     Args:
         together: see `xclrun.strategy.shared.memory.group_keys`.

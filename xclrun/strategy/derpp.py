@@ -9,7 +9,7 @@ on two draws, x' and x'', each of as many examples as the main mini-batch; the l
 is replay from a reservoir.
 
 Settings: those of ``der``, and ``beta``, β (the paper on CIFAR-10: α = 0.1, β = 0.5). Cost: two more batches per step;
-memory as ``der``.
+memory as for ``der``.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ does not contain are excluded from the softmax, so that new examples do not redu
 tags are excluded from the softmax of each word, or from the sequences in a CRF's partition function. Spans have no
 classes and are refused.
 
-Deviations: the memory is that of ``er``, filled after each hop in equal shares, in the paper a reservoir of the stream;
-label sets are fixed in advance, so the second term has all classes, not only those seen so far.
+Deviations: the memory is that of ``er``, filled after each hop in equal shares, not a reservoir of the stream; label
+sets are fixed in advance, so the second term has all classes, not only those seen so far.
 
 With ``cosine``, α, the logits of classes are α · cos(w_c, x) without bias, as in the authors' code; tags keep linear
 emissions. Transfer is then measured against references with linear heads.

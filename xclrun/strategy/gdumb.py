@@ -4,13 +4,15 @@ Prabhu et al. 2020, "GDumb: a simple approach that questions our progress in con
 baseline without forgetting, limited to the content of its memory. The sampler sees the training sentences of the stream
 once, language after language, each in random order. With k places and C classes so far, a sentence of class c is stored
 
-    if c is new or has fewer than k / C places;        if the memory is full, it replaces one of the largest class
+    if c is new or has fewer than k / C places.
 
-at random. Hop i trains the model of hop 0 on the memory after language i. Deviation: instead of the paper's recipe
-(cosine annealing, CutMix) the run's trainer is used, with the dev data of the languages so far.
+If the memory is full, it replaces a random sentence of the largest class.
 
-Classes are those of the sentence's label, per task. For tasks without labels (tags, answers) the languages are the
-classes. Otherwise languages have no shares: once every class has k / C places, few sentences of later languages enter
+Hop i trains the model of hop 0 on the memory after language i. Deviation: instead of the paper's recipe (cosine
+annealing, CutMix) the run's trainer is used, with the dev data of the languages so far.
+
+A class is a label of a task. For tasks without labels (tags, answers) the languages are the classes. With labels,
+languages have no fixed shares: once every class has k / C places, few sentences of later languages enter
 (docs/fidelity.md).
 
 Settings: ``memory``, k, in sentences. Cost: each hop trains on at most k sentences. The memory is a function of seed
@@ -64,7 +66,7 @@ class GDumb(Strategy[GDumbSettings]):
 
 
 def balanced(classes: Sequence[Hashable], size: int, generator: np.random.Generator) -> list[int]:
-    """Return the positions of the examples of a stream, given by class, that are in memory at its end, ascending."""
+    """Return the positions, ascending, of the examples in memory after a stream of examples with these classes."""
     members: dict[Hashable, list[int]] = {}
     taken = 0
     for place, label in enumerate(classes):

@@ -76,7 +76,7 @@ class GEM(AGEM[GEMSettings]):
             return
         parameters = self.compared(context)
         gradients = [p.grad for p in parameters if p.grad is not None]
-        # As many sentences at once as in a part of the main batch.
+        # Forward passes have at most as many sentences as a part of the main batch.
         largest = -(-context.batch_size // max(1, self._parts))
         references = [
             mean_gradient([(language, batch)], parameters, largest, self.loss_of, context)
@@ -98,7 +98,7 @@ def _product(a: list[Tensor], b: list[Tensor]) -> float:
 def dual(gram: np.ndarray, products: np.ndarray) -> np.ndarray:
     """Return v ≥ 0, (K,) float64, that minimises ½ vᵀ A v + bᵀ v, exactly, by the active-set method of `nnls`.
 
-    With A = Rᵀ R and b = −Rᵀ c this is the least-squares problem R v − c; b is in A's range.
+    With A = Rᵀ R and b = −Rᵀ c, this minimises ‖R v − c‖². R and c exist because b is in A's range.
 
     Args:
         gram: A = G Gᵀ, (K, K).

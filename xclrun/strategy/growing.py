@@ -1,8 +1,8 @@
 """Growing training sets: hop i trains on the data of languages 1…i, starting from hop 0.
 
-Gives learning curves over the size of the training data, and the hops of the online codelength, whose model depends
-only on the data so far (GLI = "Learning and Evaluating General Linguistic Intelligence", Yogatama et al. 2019, section
-4). With `dataset.blocks` the data are blocks of the order's last language, and hop 0 is the model after the others.
+Use it for learning curves over the training set size, and for the online codelength, whose models are trained only on
+the data so far (GLI = "Learning and Evaluating General Linguistic Intelligence", Yogatama et al. 2019, section 4). With
+`dataset.blocks` the hops are blocks of the order's last language, and hop 0 is the model after the other languages.
 
 Settings: ``continues``: start each hop from the previous hop's model, as `inc_joint` does.
 """

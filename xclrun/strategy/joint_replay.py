@@ -1,4 +1,4 @@
-"""Joint replay: store all data of earlier hops and replay it at a rate.
+"""Joint replay: store all data of earlier hops and replay it at a fixed rate.
 
 Replay without a limit of memory (Scialom et al. 2022, "Fine-tuned language models are continual learners": 1 % of the
 earlier data; Ibrahim et al. 2024, "Simple and scalable strategies to continually pre-train large language models": 1 to
@@ -7,7 +7,8 @@ earlier data; Ibrahim et al. 2024, "Simple and scalable strategies to continuall
     ⌊r s⌋ − ⌊r (s − 1)⌋
 
 extra optimiser steps are taken, each on a batch drawn uniformly, without replacement, from the training data of all
-earlier hops. A batch of several tasks, or of languages with their own parameters, is one step for each.
+earlier hops. A batch with several tasks is split into one step per task; if languages have their own
+parameters, into one step per language.
 
 Settings: ``rate``, r ≥ 0, replayed batches per main batch; 0.1 is the rate of lifelong replay
 (`xclrun.strategy.replay`). Cost: r more steps per step; no state, but all training data.

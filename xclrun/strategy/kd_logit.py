@@ -5,9 +5,9 @@ mini-batch, the loss of the main step is
 
     loss + weight · Σ_j [ MSE(logits, logits_j) + MSE(emissions, emissions_j) ]
 
-over the earlier languages j, each on a batch of its share. The teacher's outputs, logits_j (classes) and emissions_j
+over the earlier languages j, each on a batch from its share. The teacher's outputs, logits_j (classes) and emissions_j
 (tags, of words only, before a CRF), are those of the model after language j's hop in eval mode; a task without labels
-or tags has only the other term. MSE is the mean over all numbers. The outputs are recorded once, at the end of that
+or tags has only the other term. MSE averages over all entries. The outputs are recorded once, at the end of that
 hop, and stored with the memory. ``fp16`` halves the bytes and rounds logits of about 10 by up to 0.004.
 
 ``lwf`` has no memory: it distils on the new sentences, with the model of the previous hop as its teacher.
@@ -92,10 +92,10 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         self._done += batch.size
 
     def distance(self, language: str, rows: np.ndarray, context: Context, among: np.ndarray | None = None) -> Tensor:
-        """Return the sum over outputs of their MSE to the teacher's, on rows of the memory (scalar).
+        """Return the MSE between outputs and teacher on rows of the memory, summed over outputs (scalar).
 
         Args:
-            among: the rows, including ``rows``, that determine the denominators of the means; None: ``rows``.
+            among: all rows of the step, whose number is the denominator of the mean; None: ``rows``.
         """
         from xclrun.data.transfer import to_device
 
@@ -120,7 +120,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         for language in context.hop.train:
             sentences = context.train[language].select(self.memory.indices[language])
             self.teacher[language] = record(context, sentences, dtype, self.distilled)
-        # Earlier shares have lost their ends.
+        # The shares of earlier languages have become shorter.
         for language, outputs in self.teacher.items():
             indices = self.memory.indices[language]
             words = int(context.train[language].word_pieces.lengths[indices].sum())

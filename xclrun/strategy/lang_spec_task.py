@@ -5,9 +5,9 @@ language not learned yet is served by its own untrained heads, drawn independent
 keeps its values.
 
 Settings: ``start``, the initial heads of a language's hop, which the paper does not specify: those of hop 0 (``same``,
-as in the authors' code) or drawn independently for each language (``own``). With ``same`` an encoder fits the initial
-heads of the next hop, and earlier languages lose little more than with shared heads; with ``own`` a hop adapts the
-encoder to new heads, at the expense of earlier languages.
+as in the authors' code) or drawn independently for each language (``own``). With ``same``, the encoder already fits
+the initial heads of the next hop, so earlier languages lose little more than with shared heads. With ``own``, each hop
+adapts the encoder to new heads, so earlier languages lose more.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
 """Learning without forgetting (LwF): on the new sentences, stay close to the outputs of the model before the hop.
 
-Li & Hoiem 2016, "Learning without forgetting", equations 2 to 5. Before hop i ≥ 2 the outputs of the initial model are
-recorded for the hop's training sentences, in eval mode. The loss of every step is
+Li & Hoiem 2016, "Learning without forgetting", equations 2 to 5. Before hop i ≥ 2, the model's outputs for the hop's
+training sentences are recorded in eval mode. The loss of every step is
 
     loss + λ · H(p_{i−1}, p),        H(q, p) = −Σ_c q_c^(1/T) log p_c^(1/T), each normalised to sum to 1
 
 a cross-entropy with the recorded probabilities, softened by the temperature T, as targets. No sentences of earlier
 languages are needed, unlike for ``kd_logit``.
 
-Each output has the shape of the model's own loss. Classes: a mean over sentences. Tags: a sum over the words of a
-sentence, of the softmax of each word's emissions; a CRF's transitions have no teacher. Answers: over the words of the
-text, for start and end.
+The cross-entropy is averaged over sentences, like the model's own loss. Tags: p is the softmax of a word's emissions,
+and the words of a sentence are summed; a CRF's transitions are not distilled. Answers: p is a softmax over the words of
+the text, one for start and one for end.
 
-The paper's old tasks have their own heads, through which they are distilled. With ``strategy.expansion`` there is
-likewise a term for each earlier language, through the current shared parameters and its own frozen ones. Otherwise all
+In the paper, every old task is distilled through its own head. With ``strategy.expansion`` there is likewise one term
+for each earlier language, through the current shared parameters and that language's frozen ones. Otherwise all
 languages share the heads, and there is one term. Several tasks in one model are refused.
 
-With ``warm_up`` > 0, these first main steps of each hop train its new parameters only, those of its language in the
-expansion; the shared ones are frozen ("warm-up step", section 3.1, where it lasts until convergence).
+With ``warm_up`` > 0, the first ``warm_up`` main steps of each hop train only the new language-specific parameters; the
+shared ones are frozen ("warm-up step", section 3.1, where it lasts until convergence).
 
 Settings: ``weight``, λ, and ``temperature``, T; the paper: 1 and 2; ``warm_up``, main steps. Cost: one pass over the
 hop's sentences; 4 bytes in memory for each class and for each tag of each word; no state.

@@ -9,11 +9,11 @@ the encoder of hop 0 (`xclrun.train.features`), and L steps of gradient descent 
 without dropout. The adapted weights W̃ predict this example and are discarded. If the memory has fewer than K examples,
 all are used; if it is empty, the model is not adapted.
 
-Many copies are adapted at a time (`torch.func.vmap`), with only those rows of the word embeddings that occur; the
-result is exact, since the other rows have no gradient.
+Many copies of the model are adapted at a time (`torch.func.vmap`). Each copies only the word embeddings that occur; the
+result is exact, since the other embeddings have no gradient.
 
-Test examples are adapted to after each hop, and at evaluation points inside hops only with ``adapt_points``; otherwise
-measures of points, such as AULTC, use the unadapted model. Dev scores always do.
+The model is adapted in evaluations after a hop; at evaluation points inside a hop, only with ``adapt_points``. Measures
+over points, such as AULTC, otherwise use the unadapted model, as dev scores always do.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MbPA(Replay[MbPASettings]):
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         if not self.reads_features(hop):
             return {}
-        # Points have their own signature, and the written examples are covered by the training's.
+        # Points have their own signature, and the training's signature covers the memory.
         excluded = ("adapt_points", "replay_write", "replay_interval", "replay_number")
         return {key: value for key, value in self.described().items() if key not in excluded}
 
@@ -237,7 +237,7 @@ def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], 
 
 
 def fields_of(batch: Batch) -> dict[str, Tensor]:
-    """Return a batch's tensors by name for vmap; masks as (B, L, L), which libraries do not inspect."""
+    """Return a batch's tensors by name for vmap; libraries do not inspect the values of masks of shape (B, L, L)."""
     mask = batch.attention_mask
     return batch.tensors | {"attention_mask": mask.unsqueeze(1).expand(-1, mask.shape[1], -1)}
 

@@ -9,19 +9,20 @@ Settings:
 
 - ``start``, how the models are trained: ``pretrained``: each hop starts from θ_0, as in ``lang_spec_ft`` (continual
   learning without a sequence); ``previous``: from the unmerged model of the previous hop, as in ``naive``. Both share
-  all trainings with these strategies. ``merged``: from the merge of the previous hop, so that each hop merges two
+  all training with these strategies. ``merged``: from the merge of the previous hop, so that each hop merges two
   models, its initial and its trained weights, at the end of its training.
 - ``method`` and its coefficients: ``scale``, λ (null: 0.4 for ``task_arithmetic`` and ``dare``, as the TIES paper
   recommends without validation data, 1 for ``ties``); ``density``, of ``ties`` (the paper: 0.2); ``drop``, p of
-  ``dare`` (the paper: 0.9); ``decay``, β of ``exponential_mean``. ``revert`` undoes ``share`` of the changes of the
-  last model by ``strength`` (1: fully): the ``reverted`` ones, ``smallest`` or ``largest``, within ``layers`` (0:
+  ``dare`` (the paper: 0.9); ``decay``, β of ``exponential_mean``. ``revert`` undoes a ``share`` of the changes of
+  the last model, the ``smallest`` or ``largest`` (``reverted``), by ``strength`` (1: fully), in ``layers`` only (0:
   embeddings; null: all parameters). ``fisher`` weights the models by their diagonal Fisher information on
   ``fisher_examples`` training sentences of their hops (null: all). ``regmean`` fits the outputs of each linear layer
   on these sentences; ``off_diagonal``, α, scales the off-diagonal entries of XᵀX (the paper: 0.9).
-- ``expansion``: another strategy whose hops are merged (`xclrun merge RUN` sets it); null: as ``start`` says.
+- ``expansion``: another strategy whose hops are merged (`xclrun merge RUN` sets it); null: ``lang_spec_ft`` or
+  ``naive``, depending on ``start``.
 
-Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores of the training and evaluation points
-inside hops are of unmerged weights.
+Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores in training and evaluation points
+inside hops use unmerged weights.
 
 Cost: no training. Merging reads the weights of all hops so far, 4 bytes per weight and hop in memory; ``fisher`` needs
 a forward and backward pass over the sentences and 8 bytes per weight of state, ``regmean`` a forward pass for each
@@ -113,7 +114,7 @@ WEIGHTED = (Method.fisher, Method.regmean)
 def settings_for(source: StrategyConfig, method: Method) -> MergeSettings:
     """Return the settings that merge the hops of a run of the strategy with the settings ``source``."""
     start = Start.pretrained if source.name == LangSpecFT.name else Start.previous
-    # These two are the training of `start` itself.
+    # `start` already implies these two strategies.
     plain = source.name in (Naive.name, LangSpecFT.name) and getattr(source, "expansion", None) is None
     return MergeSettings("merge", method=method, start=start, expansion=None if plain else source)
 
@@ -137,7 +138,7 @@ class Merge(Expandable[MergeSettings]):
                 f"strategy.method={settings.method.value} strategy.start=merged: the models' weights are computed "
                 "after a hop, when its training has already ended with the merge; use strategy.start=previous"
             )
-        # Those of the strategy that trains.
+        # Copied from the strategy that trains the models.
         traits = ("mixes_languages", "updates_in_training")
         vars(self).update({trait: getattr(self.expansion, trait) for trait in traits})
         self.before: dict[str, Tensor] = {}
@@ -165,7 +166,7 @@ class Merge(Expandable[MergeSettings]):
         return {key: value for key, value in super().described().items() if key not in unused}
 
     def stream(self, order: Sequence[str]) -> Stream:
-        # The merge after hop i has learned languages 1 … i, also if the merged models are independent.
+        # The merge after hop i has learned languages 1 … i, even if the merged models are independent.
         return replace(self.expansion.stream(order), kind="sequence")
 
     def signature(self, hop: Hop) -> dict[str, Any]:

@@ -8,7 +8,7 @@ selected ones,
 
 for all shared parameters. θ_i is evaluated, and the next hop starts from it. Hop 1 is plain fine-tuning, because its
 initial heads are random; heads of a task that no earlier hop has learned are not averaged either. Dev scores and
-evaluation points inside a hop are of the weights before averaging. A continued optimiser
+evaluation points inside a hop use the weights before averaging. A continued optimiser
 (``trainer.optimizer_state=kept``) keeps its state.
 
 Settings: ``weight``, α, above 0 and up to 1 (plain fine-tuning); the paper recommends 0.5. Cost: 4 bytes per weight on

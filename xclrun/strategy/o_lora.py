@@ -9,7 +9,7 @@ summed over all matrices with an update; A_i of the earlier hops is frozen. A ha
 subspaces. The absolute value is that of the authors' code; the paper squares the entries.
 
 Settings: ``penalty`` λ (the authors' code: 0.5), and those of ``inc_lora``, which trains the same hop 1. Deviations:
-heads are trained too, since encoders need them; no dropout before A. More: `xclrun.strategy.shared.low_rank`.
+heads are trained too, since encoders need them; no dropout before A. See also `xclrun.strategy.shared.low_rank`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OLoraSettings(LowRankSettings):
 class OLora(LowRankPerHop[OLoraSettings]):
     name = "o_lora"
     settings_type = OLoraSettings
-    # The loss is not that of the model.
+    # It changes the loss, so it does not only add parameters.
     expands = False
 
     def signature(self, hop: Hop) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Replay(Strategy[Settings]):
 
     Attributes:
         earlier: key → indices, ascending, written in earlier hops; keys in the order of the hops.
-        fresh: key → indices of this hop, among the examples seen so far.
+        fresh: key → indices written in this hop so far.
         examples: number of examples of the hop's own data so far, over all epochs.
     """
 
@@ -90,7 +90,7 @@ class Replay(Strategy[Settings]):
                 yield from self.batches(drawn, context)
 
     def end_hop(self, context: Context) -> None:
-        # Not from the observed batches, because the training may be loaded from the store.
+        # Observed batches cannot be used, because the training may be loaded from the store.
         for key in context.hop.train:
             self.earlier[key] = self.indices_to_write(key, context)
         self.fresh, self.examples = {}, 0

@@ -8,10 +8,11 @@ has the penalty
 with θ*_{i−1} the weights at the beginning of the hop, over body and heads. ω_j sums over the steps of hop j: g_t is the
 gradient of the model's loss, without the penalty and before clipping, θ_{t+1} − θ_t the optimiser's update. Δ_j is the
 total change in the hop. Negative terms of a hop count as 0; the authors' code sets the running sum to 0 instead. With
-``trainer.selection=best`` sum and change are those of the selected epoch.
+``trainer.selection=best``, ω_j and Δ_j are those of the selected epoch.
 
 Settings: ``penalty``, c; ``damping``, ξ (the paper on split MNIST: 1 and 0.001). Cost: 20 bytes per weight on the
-device during training (Ω, ω, weights and gradient of the step, θ*), 12 in the stored training, 4 in the stored state.
+device during training (Ω, ω, weights and gradient of the step, θ*), 12 in the state stored with the weights, 4 in the
+state after a hop.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class SI(ImportancePenalty[SISettings]):
     state_signature = ImportancePenalty.state_signature
 
     def copies(self, hop: Hop) -> int:
-        # Path, anchor, weights and gradients before the step, change of the weights and its product; the precision.
+        # Path, anchor, weights and gradients before the step, weight change, and its product with the gradients; from
+        # hop 2 also the precision.
         return 0 if not self.active() else 6 if hop.depth == 1 else 7
 
     def begin_hop(self, context: Context) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AddsParameters(Strategy[Settings]):
-    """The model has more parameters from hop 0 on: no hop is shared with other strategies.
+    """Base of strategies that add parameters before hop 0, and therefore share no hop with other strategies.
 
     Attributes:
         frozen: whether the encoder is frozen.
@@ -42,7 +42,7 @@ class AddsParameters(Strategy[Settings]):
 
 
 class PartsPerHop(AddsParameters[Settings]):
-    """Only one hop trains each added parameter; the number of hops is part of the identity."""
+    """Base of strategies that add parameters for each hop; the number of hops enters the run ID."""
 
     parts_per_hop = True
 

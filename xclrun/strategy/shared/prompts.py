@@ -1,10 +1,10 @@
 """Strategies that train prompts and heads, in a frozen encoder (`xclrun.model.prompts`).
 
-The encoder is in eval mode, as a vision transformer without dropout in the papers. Common deviation: prompts are
+The encoder is in eval mode, because the papers' vision transformers have no dropout. Common deviation: prompts are
 prepended to the output of the embedding layer (in families other than BERT's and RoBERTa's, to the subwords'
 embeddings); the sentence is represented by [CLS], and words by their own states.
 
-Cost: a forward and backward pass over texts that are longer by the prompt. Pools need one more forward pass without
+Cost: a forward and backward pass over prompt and text. Pools need one more forward pass without
 gradients, in training and in evaluation, for the query.
 """
 
