@@ -196,7 +196,7 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
     seldom = ("strategy.every_k=9", "strategy.memory=53")
     output = (
         "does not use its memory in 1 of the 2 hops after the first: strategy.every_k=9 exceeds their 8 steps. "
-        "Set strategy.every_k to 8 or less; with 9, each language seen is used 1 times in the whole run"
+        "Set strategy.every_k to 8 or less; with 9, the memory is used in 1 of 18 steps"
     )
     room = "; strategy.memory=53 has room for all 53 sentences"
     for name in ("er", "agem", "kd_logit"):

@@ -478,7 +478,7 @@ def test_a_hook_that_is_misspelt_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     """Nothing would call it: the numbers would be those of the class above, under another name."""
     monkeypatch.setattr(STRATEGIES, "registered", {})
     for wrong, right in (("los", "loss"), ("endhop", "end_hop"), ("on_begin_hop", "begin_hop")):
-        with pytest.raises(UsageError, match=f"nothing calls a method {wrong}; did you mean '{right}'"):
+        with pytest.raises(UsageError, match=f"'{wrong}' is not a hook and is never called; did you mean '{right}'"):
             register(type("Mine", (Naive,), {"name": "mine", wrong: lambda *_: None}))
     mixin = type("Mixin", (), {"los": lambda *_: None})
     with pytest.raises(UsageError, match="did you mean 'loss'"):

@@ -109,5 +109,7 @@ def test_with_a_cosine_head_logits_are_scaled_cosines(task: str, finished: Make,
     linear, other = make_run("strategy=er_ace", *given), make_run("strategy=er_ace", "strategy.cosine=8", *given)
     for hop in range(4):
         assert len({r.stages[hop].evaluation for r in (run, linear, other)}) == 3
-    with pytest.raises(UsageError, match=r"^strategy=er_ace dataset\.task=token_tags: strategy\.cosine is for heads"):
+    with pytest.raises(
+        UsageError, match=r"^strategy=er_ace dataset\.task=token_tags: strategy\.cosine needs class heads"
+    ):
         make_run("strategy=er_ace", "strategy.cosine=7", "dataset.task=token_tags")

@@ -102,8 +102,8 @@ def _check_hooks(cls: type[Strategy[Any]], title: str) -> None:
             new = callable(value) and not name.startswith("_") and not any(hasattr(other, name) for other in packaged)
             if new and (near := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)):
                 raise UsageError(
-                    f"{title}: nothing calls a method {name}; did you mean '{near[0]}'? If not, let its name begin "
-                    "with _"
+                    f"{title}: '{name}' is not a hook and is never called; did you mean '{near[0]}'? If it is a "
+                    "helper, prefix its name with _"
                 )
 
 

@@ -56,7 +56,7 @@ class ERACE(MemoryStrategy[ERACESettings]):
         if any(task.answers for task in tasks):
             return "answers are positions in a text, so there are no classes to exclude"
         if self.settings.cosine is not None and any(task.label is None for task in tasks):
-            return "strategy.cosine is for heads of classes, which not all tasks have; use strategy.cosine=null"
+            return "strategy.cosine needs class heads, which not all tasks have; use strategy.cosine=null"
         return super().unsupported(tasks)
 
     def signature(self, hop: Hop) -> dict[str, Any]:

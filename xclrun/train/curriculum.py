@@ -71,14 +71,14 @@ class Passes:
 
 
 class Mixed:
-    """One pass of full batches, each of a uniformly drawn key; a key's examples are reshuffled when exhausted.
+    """One pass of full batches, each from a uniformly drawn key; a key's examples are reshuffled when exhausted.
 
     Args:
         parts: the hop's training splits, in its order; none is empty.
         names: their keys.
         size: examples per batch.
         steps: number of batches.
-        generator: returns the random generator for ``"keys"``, or for ``"shuffle"``, a key and the number of its pass.
+        generator: returns the random generator for ``("keys",)`` or ``("shuffle", key, pass over this key)``.
 
     Attributes:
         drawn: (steps,) index of each step's key among the parts.

@@ -26,7 +26,7 @@ class Encodings:
     """Tokenizer and encoded splits.
 
     Attributes:
-        token_ids: (m,) tokenizer ids of a trimmed vocabulary, by its own numbering; None: not trimmed.
+        token_ids: (m,) tokenizer ID of each subword of a trimmed vocabulary; None: not trimmed.
     """
 
     tokenizer: Any
@@ -55,8 +55,8 @@ class Encodings:
         return {kind: {name: n for name, n in by_name.items() if n} for kind, by_name in counts.items()}
 
 
-# The last encoder and label sets, and their encodings. Splits are identified by the fingerprint of their examples and
-# their task.
+# Key of the most recent encoder and label sets, and the encodings made with them. Splits are identified by the
+# fingerprint of their examples and their task.
 _common: tuple[tuple[str, ...], Encodings] | None = None
 
 

@@ -346,7 +346,7 @@ def _targets(run: Run) -> dict[str, Any]:
 
 
 def _translated(error: BaseException, run: Run) -> BaseException:
-    """Return the error to show: known causes become one line."""
+    """Return the error to show: a one-line error if the cause is known, otherwise the error itself."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return RunError(_out_of_memory(error, run))
     if isinstance(error, RuntimeError) and (operation := str(error).partition(NOT_DETERMINISTIC))[1]:
@@ -380,7 +380,7 @@ def _out_of_memory(error: BaseException, run: Run) -> str:
     elif trainer.batch_size is None:
         during, key = "training", f"trainer.gradient_accumulation={2 * trainer.gradient_accumulation}"
     else:
-        # These values do not change the sentences of an update.
+        # Together, the two changes preserve the number of sentences per update.
         half, twice = max(1, trainer.batch_size // 2), 2 * trainer.gradient_accumulation
         during, key = "training", f"trainer.batch_size={half} trainer.gradient_accumulation={twice}"
     less = less if trainer.precision.value in ("fp32", "tf32") else ""

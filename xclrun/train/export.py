@@ -2,7 +2,7 @@
 
 - ``config.json``, ``model.safetensors`` and the tokenizer's files: the encoder, for ``AutoModel.from_pretrained``. If
   the class head uses BERT's pooler, ``pooler_output`` comes from the trained pooler. Subwords outside a trimmed
-  vocabulary have their weights from before fine-tuning.
+  vocabulary keep their weights from before fine-tuning.
 - ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
 - ``language.safetensors``: the language-specific parameters, also contained in encoder and heads.
 - ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`; not part of the encoder.
@@ -39,7 +39,7 @@ HEADS = {
     "classifier": "linear layer on the pooler's output: logits of labels",
     "tagger.linear": "linear layer on the last hidden states of words: scores of tags",
     "span.linear": "linear layer on the last hidden states of [CLS] and the text's subwords: scores of start and end",
-    "prompts": "prompts before the texts and what selects them (xclrun.model.prompts); the encoder alone has none",
+    "prompts": "prompts and the keys that select them (xclrun.model.prompts); not part of the encoder",
     "tagger.crf": "linear-chain CRF over these scores: start, end and transition scores, from row to column",
 }
 
@@ -49,7 +49,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
 
     Args:
         index: number of the hop; None: the last hop.
-        language: whose language-specific parameters to write; None: the hop's.
+        language: language whose parameters to write; None: the hop's language.
 
     Raises:
         UsageError: the hop or language does not exist, all languages share their parameters, or the folder has files.

@@ -2,8 +2,8 @@
 
 A hop that keeps the encoder (`Strategy.keeps_encoder`) learns from these features instead of subwords: the float32
 states that heads read (`xclrun.model.network.Features`), in eval mode. A sentence of W words takes 4·H·(W + 1) bytes,
-or 4·H if the task has no tags. Strategies that look up sentences (`Strategy.reads_features`) use the [CLS] states of
-hop 0 alone.
+or 4·H if the task has no tags. Strategies that look up sentences (`Strategy.reads_features`) use only the [CLS]
+states of hop 0.
 
 Batches depend on the sentences alone, so features are bit-identical whichever process computes them.
 """

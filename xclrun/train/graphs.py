@@ -7,8 +7,8 @@ CUDA graph launches a whole step at once, from zeroing the gradients to Adam's u
 - each batch is copied into the recorded batch, and there are few shapes (`xclrun.data.batches.Encoded.even`);
 - values that change between steps are read from memory: the learning rate is a tensor, and the graph reads the seed of
   the GPU's generator, which the loop sets before each step;
-- decisions of the host are made once. `Strategy.repeats` says whether a step equals the recorded ones; other steps run
-  kernel by kernel, on batches of the same shapes.
+- the host makes its decisions once, at recording. `Strategy.capturable` returns whether a step can be recorded and
+  replayed; other steps run kernel by kernel, on batches of the same shapes.
 
 A recorded step and a step taken kernel by kernel have the same result, so resumed hops are bit-identical.
 """
@@ -33,7 +33,7 @@ class Recorder(Protocol):
     """Records the work of a device."""
 
     def rehearse(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Do work that will be recorded later, so lazily initialised resources exist then."""
+        """Do the work once without recording it, so that lazily initialised resources exist."""
 
     def record(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
         """Record work without doing it; return a function that replays it, and its output tensors.

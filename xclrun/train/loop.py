@@ -48,8 +48,8 @@ class Position:
         step: main steps taken in the hop.
         updates: optimiser steps taken in the hop, replayed ones included.
         examples, tokens: sentences and subwords trained on, replayed ones included.
-        beside_examples, beside_tokens: sentences and subwords of the memory that steps used in addition to their batch:
-            in terms of the loss (KD), or for a reference gradient (A-GEM).
+        beside_examples, beside_tokens: sentences and subwords from the memory that steps used in addition to their
+            batch: for a term of the loss (KD), or for a reference gradient (A-GEM).
         seconds: of training and dev evaluation, over all attempts.
         loss_sum, loss_count: sum of the losses of this epoch's updates, and their number.
         best_score, best_epoch, best_step: best selection score so far, and its position.
@@ -115,7 +115,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 class HopTraining:
-    """The training of one hop: ``context.model`` has the parent's weights before it and this hop's weights after it.
+    """The training of one hop: ``context.model`` starts with the parent hop's weights and ends with this hop's weights.
 
     Args:
         bench: the workbench, after `begin_hop` of its strategy was called.
@@ -155,7 +155,7 @@ class HopTraining:
             self.record(CudaRecorder())
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
-        # A hop that strategies share may resume from another strategy's checkpoint, without using its state.
+        # A hop shared by several strategies may resume from the checkpoint of another one; then it ignores that state.
         self.own = bool(strategy.signature(context.hop))
         # Checkpoints omit unchanged tensors.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
@@ -166,7 +166,7 @@ class HopTraining:
         self.look_every = 1 if context.device.type == "cpu" else 25
         # (main step, losses of the update's parts on the device) since the last reading.
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
-        # Sentences and subwords from the memory in this rank's parts of the batch; whether parts are being computed.
+        # Memory sentences and subwords in this rank's parts of a batch; whether the ranks are computing parts.
         self._from_memory, self._counts_parts = [0, 0], False
 
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
@@ -177,7 +177,7 @@ class HopTraining:
         return Mixed(parts, context.hop.train, size, steps, lambda *at: context.generator("mixture", *at))
 
     def record(self, recorder: Recorder) -> None:
-        """Record the steps that the strategy repeats, if encoder and strategy support it."""
+        """Use recorded steps, if encoder and strategy support them."""
         if supports_capture(self.strategy) and takes_masks(self.context.model.encoder):
             self.recorded = RecordedSteps(recorder, self._step, self.trainer.part(self.sentences))
 
@@ -185,13 +185,13 @@ class HopTraining:
         """Train, and leave the selected weights in the model.
 
         Returns:
-            The counters of `Position`, as a dict; and ``edited`` if `Strategy.end_training` changed the weights.
+            The counters of `Position` as a dict, with ``edited`` if `Strategy.end_training` changed the weights.
 
         Raises:
             RunError: the loss is not finite.
             Stopped: a signal was received; a checkpoint was saved.
         """
-        # Reset afterwards, so that the context does not keep the optimiser and the best weights alive.
+        # Reset after training, because the method references the optimiser and the best weights.
         self.context.observe_batch, before = self._count_beside, self.context.observe_batch
         self.context.model.packs = self.trainer.packing
         try:
@@ -310,7 +310,7 @@ class HopTraining:
         return losses
 
     def _seed_dropout(self, *part: int) -> None:
-        """Seed dropout by the update and, after the first part, by the part; the rank does not matter."""
+        """Seed dropout from the update and, after the first part, the part; the seed does not depend on the rank."""
         if part and self.trainer.cuda_graphs:
             # A recorded step cannot be seeded inside.
             return

@@ -1,4 +1,4 @@
-"""Merging of finished runs: the run of strategy ``merge`` for a run, and the choice of its coefficients on dev data."""
+"""Merging of finished runs: plan runs of strategy ``merge``, and select their coefficients on dev data."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from xclrun.config.schema import Optimizer, Schedule, TrainerConfig
 def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch.optim.Optimizer:
     """Return Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) over the trained parameters.
 
-    Moment estimates in 8 bits are those of bitsandbytes (Dettmers et al. 2022, "8-bit optimizers via block-wise
+    8-bit optimisers are those of bitsandbytes (Dettmers et al. 2022, "8-bit optimizers via block-wise
     quantization").
 
-    For recorded steps (`xclrun.train.graphs`) its learning rate is an fp32 tensor.
+    With ``trainer.cuda_graphs`` the learning rate is an fp32 tensor, which recorded steps read.
     """
     trained = [p for p in parameters if p.requires_grad]
     if config.optimizer.eight_bit:
@@ -79,7 +79,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module, ten
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     indices = {names[p]: index for index, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
     state: dict[int, dict[str, Tensor | float]] = {}
-    # bitsandbytes counts steps in a number, PyTorch in a tensor.
+    # The step count is a number in bitsandbytes, and a tensor in PyTorch.
     in_tensors = isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")

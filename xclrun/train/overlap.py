@@ -1,7 +1,7 @@
 """Gradient overlap: parameters with a nonzero gradient in a step and in the previous step.
 
 Hussain et al. 2021 ("LL"), section 5, figure 5. S_t is the set of scalar parameters whose gradient at main step t is
-nonzero, before a strategy edits gradients and before clipping; replayed steps do not count. Counted are |S_t|,
+nonzero, before a strategy edits gradients and before clipping; replayed steps do not count. Recorded are |S_t|,
 |S_t ∩ S_{t−1}| and |S_t ∪ S_{t−1}|. Dense weights nearly always have a gradient, so embeddings (subwords, positions,
 types) are counted separately. LL's code measures every second step only.
 
@@ -65,7 +65,7 @@ class GradientOverlap:
                 both.append((current & previous).sum())
                 either.append((current | previous).sum())
             else:
-                # A parameter that only one of the two steps trains.
+                # Only one of the two steps has a gradient for this parameter.
                 either += [mask.sum() for mask in (current, previous) if mask is not None]
         device = next(self.model.parameters()).device
         zero = torch.zeros((), dtype=torch.int64, device=device)

@@ -61,7 +61,7 @@ class Points:
     warn: Callable[[str], None] = note
 
     def due(self, before: int, now: int) -> bool:
-        """Return whether a point is due between two numbers of sentences seen."""
+        """Return whether a point is due when the number of sentences seen grows from ``before`` to ``now``."""
         return now // self.every > before // self.every
 
     def has(self, facts: Sequence[Mapping[str, Any]]) -> bool:
@@ -79,7 +79,7 @@ class Points:
             seen: sentences of the hop's own data among them.
 
         Raises:
-            Stopped: before any row was written; weights are unchanged.
+            Stopped: a signal was received; no row was written, and the weights are unchanged.
         """
         bench, hop = self.bench, self.context.hop
         languages, split_rows = sorted({language for language, _ in bench.point_splits()}), {}
@@ -107,7 +107,7 @@ class Points:
     def forget(self, facts: Sequence[Mapping[str, Any]]) -> None:
         """Remove weights that are no longer among the last points, after a checkpoint was saved.
 
-        Before that, a training that resumes from the previous checkpoint still needs them.
+        Until then, a hop that resumes from the previous checkpoint still needs them.
         """
         steps = [point["step"] for point in facts]
         for step in steps[: len(steps) - len(self._last(steps))] if self.stored(1) else ():
@@ -139,7 +139,7 @@ class Points:
     def _answer(self, language: str, split: str) -> Answer | None:
         """Return the strategy's prediction function for the test split, if points use it; None: the model's own.
 
-        Checkpoints are selected by dev rows, which are always the model's own.
+        Dev predictions, which select checkpoints, are always the model's own.
         """
         if split != "test" or not self.bench.strategy.points_signature(self.context.hop):
             return None

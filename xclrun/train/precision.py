@@ -16,7 +16,7 @@ from xclrun.config.schema import Config, Device, Precision
 from xclrun.core.errors import UsageError
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Slowdown of a bf16 matrix product, relative to fp32, that causes a warning; 30 on CPUs without bf16 instructions.
+# Warn if a bf16 matrix product is slower than fp32 by this factor; CPUs without bf16 instructions have about 30.
 SLOW = 2.0
 
 
@@ -29,7 +29,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 def products(precision: str) -> Iterator[None]:
     """Compute fp32 matrix products in TF32 inside the block if ``precision`` is ``tf32``, else in full fp32.
 
-    Unlike autocast, the block must include the backward pass, and heads use it too.
+    Unlike autocast, this also affects heads, and the block must include the backward pass.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
@@ -68,9 +68,9 @@ def set_deterministic(config: Config, device: torch.device) -> None:
     An operation without a deterministic algorithm then raises RuntimeError.
     """
     if on_gpu := device.type == "cuda":
-        # PyTorch reads it once, before its first matrix product.
+        # PyTorch reads this variable once, before its first matrix product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        # No code here reads uninitialised memory.
+        # Filling would only cost time, because no code here reads uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(on_gpu and config.runtime.deterministic)
 
@@ -109,7 +109,7 @@ def slow_precision(config: Config, device: torch.device, over: Callable[[], floa
 def bf16_over_fp32(rounds: int = 5) -> float:
     """Measure the slowdown of a bf16 matrix product relative to fp32 on the CPU, in a few hundredths of a second.
 
-    The processor's instruction set does not determine which instructions the library uses.
+    A measurement is necessary, because a supported instruction need not be used by the library.
     """
 
     def shortest(dtype: torch.dtype) -> float:

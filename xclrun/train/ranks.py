@@ -1,8 +1,8 @@
 """Ranks: the processes that train one run together (data parallelism), each on its own device.
 
 A batch consists of parts (``trainer.gradient_accumulation``). With W ranks, rank r computes the parts r, r + W, … The
-gradients of all parts are summed before the strategy edits them, so every rank takes the same optimiser step. Every
-rank computes a batch with a single part. Dev and test splits are divided by rows: r, r + W, … in order of length.
+gradients of all parts are summed before the strategy edits them, so every rank takes the same optimiser step. A batch
+with a single part is computed by every rank. Dev and test splits are divided by rows: r, r + W, … in order of length.
 
 Rank 0 executes the run: only it writes to the store and the run directory, holds leases and reports progress. Every
 other rank has its own workbench, on which it repeats rank 0's operations (`repeated`), and reads the same store.
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 # Gradients of at least `LARGE` numbers are summed in place; smaller ones are copied into buckets of `BUCKET` numbers.
 BUCKET, LARGE = 2**22, 2**17
-# Time limit for rank 0's next operation; long, because rank 0 may wait for another process. If rank 0 ends, the other
-# ranks notice it.
+# How long the other ranks wait for rank 0's next operation. It is long because rank 0 may itself wait for another
+# process; if rank 0 ends, the other ranks notice it.
 IDLE = timedelta(days=30)
 # Seconds for the other ranks to start, to find rank 0's store, and to end.
 START, FIND, END = 300.0, 30.0, 10.0
@@ -138,10 +138,10 @@ class Group(Ranks):
         self.on_machine, self.launched, self.processes, self.process = on_machine, launched, processes, os.getpid()
         self.closed = False
         self.operations: Any = None
-        # Number of this connection: `reconnect` makes the next one.
+        # Number of this connection, increased by `reconnect`.
         self.connection = 0
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        # A launcher may show each rank its own GPU only.
+        # A launcher may make only one GPU visible to each rank.
         self.local = local % gpus if launched and gpus else local
         self.backend = "gloo"
         if self.local < gpus:
@@ -157,7 +157,7 @@ class Group(Ranks):
         self.failed = False
 
     def _disconnect(self) -> None:
-        # A group that is still referenced keeps its threads, which can abort the interpreter's exit.
+        # Drop the reference: the group's threads can abort the interpreter's exit.
         self.operations = None
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
@@ -184,7 +184,7 @@ class Group(Ranks):
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn an error of communication into one line."""
+        """Convert a communication error into a one-line error."""
         try:
             yield
         except RuntimeError as error:

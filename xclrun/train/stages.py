@@ -198,7 +198,7 @@ class StageGraph:
             # Evaluation points use the parameters of earlier languages.
             needed |= {index for index in self.strategy.hops_read_in_evaluation(hop) if index < hop.index}
         if self._continues_optimizer(hop) or self._compares_gradients(hop):
-            # The parent's files other than its weights, which the model may already have.
+            # Even if the model already has the parent's weights, other files of the parent's folder are needed.
             needed.add(hop.parent)
         self._need_weights(sorted(needed))
         if self.run.config.evaluate.has_points and self.strategy.points_signature(hop):
@@ -209,7 +209,7 @@ class StageGraph:
         self._need_features(hop, [*splits, *self.bench.point_splits()])
 
     def _need_weights(self, hops: Iterable[int]) -> None:
-        """Compute the weights after these hops unless the store has them, undamaged."""
+        """Compute the weights after these hops that are missing or damaged in the store."""
         for key, index in ((self.run.stages[index].train, index) for index in hops):
             if key not in self._checked or not self.store.has(key):
                 self._trained(index)
@@ -241,7 +241,7 @@ class StageGraph:
         return self._find_or_make(stage.train, self._train, stage)
 
     def weights(self, index: int) -> None:
-        """Give the model the weights after hop ``index``."""
+        """Load the weights after hop ``index`` into the model."""
         if self.bench.weights_of == index:
             return
         if index == 0:
@@ -255,7 +255,7 @@ class StageGraph:
         self.bench.weights_of = index
 
     def state(self, index: int) -> None:
-        """Give the strategy its state after hop ``index``."""
+        """Load the state after hop ``index`` into the strategy."""
         if self.bench.state_of == index:
             return
         hop, key = self.run.stages[index].hop, self.run.stages[index].state
@@ -275,7 +275,7 @@ class StageGraph:
         return hop.parent > 0 and self.run.trainer(hop).optimizer_state is OptimizerState.kept
 
     def _compares_gradients(self, hop: Hop) -> bool:
-        """Whether a hop's gradients are compared with the last ones of its parent."""
+        """Whether a hop's gradients are compared with those of its parent's last step."""
         return hop.parent > 0 and self.run.config.evaluate.gradient_overlap
 
     # Computations under a lease.
@@ -348,7 +348,7 @@ class StageGraph:
             predictions.write(folder / "predictions.parquet", table)
             if block is not None:
                 predictions.write(folder / predictions.BLOCK, block)
-            # An evaluation is kept longer than the weights.
+            # The store keeps evaluations longer than weights.
             for path in inside:
                 if path.is_file():
                     shutil.copyfile(path, folder / path.name)

@@ -95,8 +95,8 @@ class Workbench:
     If several ranks train the run, each has a workbench, and `repeated` methods are executed by all ranks.
 
     Attributes:
-        weights_of: the hop after which the model has its current weights; None during training.
-        state_of: the hop after which the strategy has its current state; None if there is none.
+        weights_of: the hop whose weights the model currently has; None if they belong to no hop.
+        state_of: the hop whose state the strategy currently has; None if it belongs to no hop.
         features: key in the store → sentences with features of a frozen encoder.
     """
 
@@ -140,7 +140,7 @@ class Workbench:
 
     @cached_property
     def cut(self) -> dict[str, dict[str, int]]:
-        """Counts of what the length limit cuts (see `Encodings.cut`)."""
+        """Counts of the data lost to the length limit (see `Encodings.cut`)."""
         if "encodings" not in self.__dict__ and (cut := cached_cut(self.run, self.listener.noted)) is not None:
             return cut
         return self.encodings.cut(self.run.dataset)
@@ -173,7 +173,7 @@ class Workbench:
 
     @repeated
     def reset(self) -> None:
-        """Give the model its weights before fine-tuning."""
+        """Replace the model by one before fine-tuning."""
         self.model = self.untrained()
 
     @repeated
@@ -225,7 +225,7 @@ class Workbench:
     def context(self, hop: Hop, trains: bool = True) -> Context:
         """Return the context of the strategy's hooks in a hop, or in the evaluation after it."""
         trainer = self.run.trainer(hop)
-        # Including blocks, because strategies use the training data of earlier hops.
+        # Include blocks, because strategies use the training data of earlier hops.
         stream = self.run.stream
         keys = dict.fromkeys([*stream.languages, *(key for other in stream.hops for key in other.train)])
         train = {key: self.encodings.splits[key, "train"] for key in keys}
@@ -366,7 +366,7 @@ class Workbench:
         """Yield the evaluated languages, sorted, after loading each language's parameters into the model."""
         seen = self.learned(hop.index)
         if self.strategy.serving_signature(hop):
-            # The model then no longer has the weights of the hop.
+            # Serving other languages replaces weights of the hop.
             self.weights_of = None
         for language in sorted(self.run.stream.languages):
             self.stop.check()

@@ -3,8 +3,8 @@
 Every language has its own adapters. In its hop they start from its pretrained ones if available, otherwise from a fresh
 initialisation that is equal for all languages and serves languages not learned yet. The heads are shared.
 
-``adapter`` is the kind. In each layer, with x the input and f the output of its feed-forward part, d its width and r
-the ``reduction``:
+``adapter`` selects the kind. In each layer, x is the input and f the output of the feed-forward block, d the width, and
+r the ``reduction``:
 
 - ``madx`` (Pfeiffer et al. 2020, "MAD-X: an adapter-based framework for multi-task cross-lingual transfer"):
   f ← f + U relu(D LN(f + x) + b) + c, with D of shape (d/r, d) and U of shape (d, d/r), before the layer's own
@@ -20,8 +20,8 @@ the ``reduction``:
 - ``compacter``: as houlsby, with matrices that are sums of four Kronecker products of rank 1 (Karimi Mahabadi et al.
   2021).
 
-Settings: ``adapter``; ``reduction``, r, null for the kind's default (`DEFAULT_REDUCTION`); 2 is that of MAD-X's
-language adapters and gives mBERT 7,387,776 parameters per language (the paper's totals imply 7,370,000, rounded).
+Settings: ``adapter``; ``reduction``, r, null for the kind's default (`DEFAULT_REDUCTION`). MAD-X's language
+adapters use 2, which gives mBERT 7,387,776 parameters per language (the paper's totals imply 7,370,000, rounded).
 ``lora_rank``, ``lora_alpha``, and ``lora_targets`` among q, k, v, intermediate, output. ``pretrained``: language →
 local folder or hub name of its pretrained adapters (`xclrun.model.adapter_files`), of the same kind and reduction,
 trained in the same encoder. Their content, not their location, enters the run ID.
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from xclrun.model.network import Model
     from xclrun.model.shape import Dimensions
 
-# Name of the adapter in the model, which has the values of the current language.
+# Name of the adapter in the model; it holds the current language's values.
 NAME = "language"
 
 
@@ -140,7 +140,7 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSet
             return ()
         return (
             f"strategy.adapter={kind.value}: strategy.reduction={reduction} is MAD-X's default; "
-            f"null is {kind.value}'s, {DEFAULT_REDUCTION[kind]}",
+            f"use strategy.reduction=null for {kind.value}'s default, {DEFAULT_REDUCTION[kind]}",
         )
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
@@ -264,7 +264,7 @@ def add_adapters(encoder: Any, settings: StrategyConfig, configs: Mapping[str, A
     except ValueError as error:
         raise UsageError(f"strategy={settings.name}: adapters do not fit this encoder ({error})") from error
     if hasattr(encoder, "prompt_tuning"):
-        # Unused, and refers to the embeddings a second time.
+        # Remove an unused second reference to the embeddings.
         encoder.prompt_tuning.base_model_embeddings = None
     with quiet("adapters.model_mixin"):
         for name, config in configs.items():

@@ -63,7 +63,7 @@ def record(
             recorded.setdefault(name, []).append(rows.to("cpu", dtype))
     if not order:
         return {}
-    # From batches of similar lengths back to the order of the sentences.
+    # Restore the order of the sentences.
     at = np.concatenate(order)
     back, words = np.argsort(at), sentences.word_pieces.lengths[at]
     return {name: rows_of(torch.cat(parts), name, back, words) for name, parts in recorded.items()}
@@ -99,12 +99,12 @@ def squared_distance(output: Output, target: dict[str, Tensor], batch: Batch) ->
 def cross_entropy(output: Output, teacher: dict[str, Tensor], batch: Batch, temperature: float, spans: bool) -> Tensor:
     """Return the cross-entropy with a teacher's softened probabilities as targets (scalar).
 
-    −Σ q^(1/T) log p^(1/T), each normalised to sum to 1: summed over classes, and over all words' tags or start and end;
-    averaged over sentences.
+    −Σ q^(1/T) log p^(1/T), with both normalised to sum to 1. Sums over classes, over the tags of all words, or over the
+    words for start and end; averages over sentences.
 
     Args:
         teacher: ``logits`` (B, C), or ``emissions`` of all words in order (words, T), or both; on the device.
-        spans: whether emissions are of start and end, so that probabilities are over words.
+        spans: whether emissions score start and end, with probabilities over words.
     """
     import torch
 

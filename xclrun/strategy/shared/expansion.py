@@ -3,8 +3,8 @@
 ``strategy.expansion`` names the strategy that adds the parameters (``lang_spec_task``, ``lang_spec_enc``, …); null:
 none. The two strategies act on different parameters:
 
-- Every language has its own parameters, as without the other strategy: they are trained only in its hop and serve it,
-  bit for bit, in every later evaluation.
+- Language-specific parameters are trained only in the hop of their language. Every later evaluation of this language
+  uses them unchanged.
 - Replay, distillation, penalties and projections act on the shared parameters. A memory batch of language j goes
   through the current shared parameters and the frozen parameters of j.
 
@@ -87,7 +87,7 @@ class Expandable(Strategy[Settings]):
         return range(1, hop.index) if revisits else ()
 
     def with_language(self, language: str, context: Context, function: Callable[[Model], Result]) -> Result:
-        """Return ``function`` of the model that serves an earlier language.
+        """Apply ``function`` to the model that serves an earlier language.
 
         This model has the current shared parameters and the language's own parameters, frozen.
         """
@@ -96,13 +96,13 @@ class Expandable(Strategy[Settings]):
         return function(context.model)
 
     def output_of(self, language: str, batch: Batch, context: Context) -> Output:
-        """Return the output of the model that serves a language, which may be the hop's own, for a batch."""
+        """Return the output for a batch of the model that serves a language of this hop or an earlier one."""
         if language in context.hop.train:
             return context.model(batch)
         return self.with_language(language, context, lambda model: model(batch))
 
     def loss_of(self, language: str, batch: Batch, context: Context) -> Tensor:
-        """Return the loss of a batch with the model that serves a language, which may be the hop's own."""
+        """Return the loss of a batch under the model that serves a language of this hop or an earlier one."""
         if language in context.hop.train:
             return context.model.loss(batch)
         return self.with_language(language, context, lambda model: model.loss(batch))

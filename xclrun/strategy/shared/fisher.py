@@ -2,7 +2,7 @@
 
 F[θ] = 1/n Σ_x (∂ ln p(y_x | x) / ∂θ)², with y_x the gold label and tags of sentence x (Kirkpatrick et al. 2017,
 section 2.1, with gold labels in place of sampled ones). The square is taken per example, so the gradient of a batch's
-mean loss is of no use. Two exact ways are here:
+mean loss cannot be used. There are two exact implementations:
 
 - `by_batches`: one forward and backward pass per batch. The gradients at the outputs of all modules are kept, and each
   module's per-example gradients follow from its inputs (Goodfellow 2015, "Efficient per-example gradient
@@ -10,7 +10,7 @@ mean loss is of no use. Two exact ways are here:
   a time.
 - `one_by_one`: a backward pass per example, for models with modules that `by_batches` does not know.
 
-MAS asks for another mean of per-example gradients, of their absolute values, in the same two ways (`mean_over`).
+MAS averages the absolute values of per-example gradients with the same implementations (`mean_over`).
 
 The model is in eval mode and computes in fp32, whatever the run's precision. Shapes: B sentences, L positions.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from xclrun.data.batches import Batch, Encoded
     from xclrun.model.network import Model
 
-# Sentences in a batch: of a layer of 3072 × 768 weights, their gradients take 150 MB.
+# Sentences in a batch: the per-example gradients of a layer with 3072 × 768 weights take 150 MB.
 BATCH = 16
 
 # Parameter → sum over examples of a function of its gradient, same shape.
@@ -53,13 +53,13 @@ class Unknown(Exception):
 def diagonal_fisher(model: Model, sentences: Encoded, device: torch.device) -> dict[str, Tensor]:
     """Return parameter name → diagonal Fisher information over all sentences, same shape, float32 on the device.
 
-    Parameters that are frozen, or that do not enter the loss, are left out.
+    Omits parameters that are frozen or do not enter the loss.
     """
     return mean_over(model, sentences, device, _log_likelihood, Tensor.square_)
 
 
 def _log_likelihood(model: Model, batch: Batch) -> Tensor:
-    # Of the mean over sentences, their sum: so that a sentence's gradient is its own.
+    # The sum over sentences, so that per-example gradients are not divided by the batch size.
     return model.loss(batch) * batch.size
 
 
@@ -69,7 +69,7 @@ def mean_over(
     """Return parameter name → mean over sentences of a function of each sentence's gradient, same shape, float32.
 
     Args:
-        value: (model, batch) → the sum over its sentences of what the gradient is taken of (scalar).
+        value: (model, batch) → sum over its sentences of the differentiated value (scalar).
         transform: changes gradients in place, element by element: to their squares, or absolute values.
     """
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
@@ -110,8 +110,8 @@ def by_batches(
     """Return the sums by a backward pass per batch.
 
     Raises:
-        Unknown: a module with parameters is not one of `_SUMS`, is used twice in a forward pass, shares a weight, or
-            has its weights used by another one.
+        Unknown: a module with parameters is not of a type in `_SUMS`, is used twice in a forward pass, or shares a
+            weight; or another module uses its weights.
     """
     owned = [p for module in _trained(model) for p in module.parameters(recurse=False)]
     if len(set(owned)) < len(owned) or any(_kind(module) not in _SUMS for module in _trained(model)):
@@ -134,17 +134,17 @@ def _add(sums: Sums, parameter: Tensor, value: Tensor) -> None:
 
 
 def _kind(module: nn.Module) -> type[nn.Module]:
-    """Return the kind that a module is treated as: a class head without cosines is a linear layer."""
+    """Return a module's type; a class head without cosines counts as a linear layer."""
     return nn.Linear if isinstance(module, ClassHead) and module.scale is None else type(module)
 
 
 def _trained(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules with trained their own parameters."""
+    """Yield the modules that own trained parameters, excluding those of submodules."""
     return (m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False)))
 
 
 class _Calls(ExitStack):
-    """Notes inputs and outputs of all modules with trained parameters while it is entered."""
+    """Records inputs and outputs of all modules with trained parameters inside a ``with`` block."""
 
     def __init__(self, model: nn.Module, size: int) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class _Calls(ExitStack):
         self.callback(handle.remove)
 
     def _expand(self, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-        # Positions are looked up once for all sentences; here each sentence needs its own.
+        # Position embeddings are looked up once per batch; per-example gradients need one lookup per sentence.
         return (inputs[0].expand(self.size, -1),)
 
     def _note(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> None:
@@ -171,7 +171,7 @@ class _Calls(ExitStack):
     def gradients(self, total: Tensor) -> Iterator[tuple[nn.Module, tuple[Any, ...], Tensor]]:
         """Yield (module, its inputs, gradient of ``total`` at its output) of the modules that ``total`` depends on."""
         outputs = [output for _, output in self.noted.values()]
-        # What is computed past a module's forward pass, no hook has seen.
+        # Hooks miss parameters that are used without calling their module.
         unseen = [p for m in self.trained if m not in self.noted for p in m.parameters(recurse=False)]
         all_gradients = torch.autograd.grad(total, outputs + [p for p in unseen if p.requires_grad], allow_unused=True)
         if any(gradient is not None for gradient in all_gradients[len(outputs) :]):
@@ -181,9 +181,8 @@ class _Calls(ExitStack):
                 yield module, tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs), gradient
 
 
-# Per kind of module: (module, inputs, gradient at the output, function of a sentence's gradient) → (parameter, sum over
-# sentences).
-Found = Iterator[tuple[Tensor, Tensor]]
+# (parameter, sum over sentences of the transformed gradient), yielded by the functions for each type of module.
+ParameterSums = Iterator[tuple[Tensor, Tensor]]
 
 
 def _positions(x: Tensor) -> Tensor:
@@ -191,22 +190,22 @@ def _positions(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], -1, x.shape[-1])
 
 
-def _linear(module: nn.Linear, inputs: Sequence[Tensor], gradient: Tensor, transform: InPlace) -> Found:
+def _linear(module: nn.Linear, inputs: Sequence[Tensor], gradient: Tensor, transform: InPlace) -> ParameterSums:
     x, g = _positions(inputs[0]), _positions(gradient)
     yield module.weight, transform(torch.bmm(g.transpose(1, 2), x)).sum(dim=0)
     if module.bias is not None:
         yield module.bias, transform(g.sum(dim=1)).sum(dim=0)
 
 
-def _layer_norm(module: nn.LayerNorm, inputs: Sequence[Tensor], gradient: Tensor, transform: InPlace) -> Found:
+def _layer_norm(module: nn.LayerNorm, inputs: Sequence[Tensor], gradient: Tensor, transform: InPlace) -> ParameterSums:
     normal = functional.layer_norm(inputs[0], module.normalized_shape, eps=module.eps)
     yield module.weight, transform(_positions(gradient * normal).sum(dim=1)).sum(dim=0)
     yield module.bias, transform(_positions(gradient).sum(dim=1)).sum(dim=0)
 
 
-def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor, transform: InPlace) -> Found:
+def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor, transform: InPlace) -> ParameterSums:
     ids, rows = inputs[0], module.num_embeddings
-    # The same piece twice in a sentence is one gradient: those of each (sentence, piece) are summed first.
+    # Sum over repeated subwords of a sentence before the transform: they share a row, so they have one gradient.
     sentence = torch.arange(len(ids), device=ids.device).unsqueeze(1)
     pairs, where = (sentence * rows + ids).unique(return_inverse=True)
     summed = gradient.new_zeros(len(pairs), gradient.shape[2]).index_add_(0, where.flatten(), gradient.flatten(0, 1))
@@ -216,7 +215,7 @@ def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor,
     yield module.weight, torch.zeros_like(module.weight).index_add_(0, pieces, transform(summed))
 
 
-def _crf(module: TagCRF, inputs: Sequence[Any], gradient: Tensor, transform: InPlace) -> Found:
+def _crf(module: TagCRF, inputs: Sequence[Any], gradient: Tensor, transform: InPlace) -> ParameterSums:
     emissions, tags, mask = inputs[:3]
     # Each sentence gets its own CRF.
     parameters = [module.start_transitions, module.transitions, module.end_transitions]
@@ -227,7 +226,7 @@ def _crf(module: TagCRF, inputs: Sequence[Any], gradient: Tensor, transform: InP
         yield parameter, transform(values).sum(dim=0)
 
 
-_SUMS: dict[type[nn.Module], Callable[..., Found]] = {
+_SUMS: dict[type[nn.Module], Callable[..., ParameterSums]] = {
     nn.Linear: _linear,
     nn.LayerNorm: _layer_norm,
     nn.Embedding: _embedding,

@@ -2,8 +2,9 @@
 
 CCL, section 3.2 ("model expansion"). The model contains the parameters of one language at a time. A hop starts with its
 language's parameters as they were at hop 0 (or reinitialised), and with the shared parameters of the previous hop. In
-evaluation a learned language is served by its parameters after its hop, another language by the initial parameters of
-its hop. The store contains a language's parameters once: in the weights of its hop.
+evaluation, a learned language is served by its parameters after its hop. Other languages are served by parameters that
+no hop has trained (`LanguageParts.unseen_parts`). The store contains a language's parameters once: in the weights of
+its hop.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class LanguageParts(Strategy[Settings]):
             raise UsageError(f"strategy={self.settings.name}: the model has none of its language-specific parameters")
 
     def unseen_parts(self, language: str) -> Mapping[str, Tensor]:
-        """Return the parameters that serve a language before its hop, once others were learned."""
+        """Return the parameters that serve a language before its hop, after other languages were learned."""
         return self.initial
 
     def initial_parts(self, language: str) -> Mapping[str, Tensor]:
@@ -80,7 +81,7 @@ class LanguageParts(Strategy[Settings]):
         self._choose(self.initial_parts(language))
 
     def with_language(self, language: str, model: Model, function: Callable[[Model], Result]) -> Result:
-        """Return ``function`` of the model with the frozen parameters of an earlier language.
+        """Apply ``function`` to the model with the frozen parameters of an earlier language.
 
         They are read from the store once per hop; the model's own values are unchanged and get no gradients.
         """

@@ -13,8 +13,8 @@ later hops change nothing.
 Settings: ``lora_rank``, ``lora_alpha``, and ``lora_targets`` among q, k, v, intermediate, output; the default values
 are those of O-LoRA's code (Wang et al. 2023), without its dropout before A.
 
-Cost: one product for each hop of the stream in each target matrix, in training and evaluation, while ``seq_lora`` has
-one. `merged` adds them to W for an export.
+Cost: one product for each hop of the stream in each target matrix, in training and evaluation; ``seq_lora`` has
+only one. `merged` adds them to W for an export.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LowRank(AddsParameters[Settings]):
         names = self.products(len(stream.hops) - 1)
         for parameter in model.encoder.parameters():
             parameter.requires_grad_(False)
-        # The mean of n products, each times n.
+        # A sum, written as the mean of n products with weight n each.
         mean = Average(*names, weights=[float(len(names))] * len(names), normalize_weights=False)
         configs = {name: lora_config(self.settings) for name in names}
         add_adapters(model.encoder, self.settings, configs, mean if len(names) > 1 else names[0])

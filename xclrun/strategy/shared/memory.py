@@ -1,8 +1,8 @@
 """Replay memory: a sample of the training sentences of earlier languages, and the batches drawn from it.
 
 A memory contains indices into the training splits. Its size is a total, shared equally by the learned languages (CCL,
-section 3.2). A language's sentences are ranked once; its share is the beginning of the ranking, so that a share that
-shrinks drops the sentences that a smaller share would not have had:
+section 3.2). A language's sentences are ranked once. Its share is the beginning of the ranking; when the share shrinks,
+its last sentences are dropped:
 
 - ``reservoir``: a random order, so that every share is a uniform sample (CCL; Vitter 1985).
 - ``ring``: equally many of each class, the latest in the training split (Chaudhry et al. 2019, "On tiny episodic
@@ -52,8 +52,8 @@ def ring(labels: np.ndarray) -> np.ndarray:
 def herding(labels: np.ndarray, features: np.ndarray, limit: int | None = None) -> np.ndarray:
     """Return indices of ``labels`` (n,), best first, alternating between classes (larger classes first).
 
-    Within a class, index k brings the mean of the first k unit vectors along the rows of ``features`` (n, H) closest to
-    the class mean; ties: the lower index.
+    Rows of ``features`` (n, H) are scaled to unit length. Within a class, each index is chosen so that the mean of the
+    chosen vectors stays closest to the class mean; ties: the lower index.
 
     Args:
         limit: maximum number of indices; None: all.
@@ -159,7 +159,8 @@ def group_keys(languages: Sequence[str], context: Context, together: bool) -> li
     """Return groups of languages whose sentences can be in one batch.
 
     Args:
-        together: whether languages share the whole model; then those of a task form a group, otherwise each is its own.
+        together: whether languages share the whole model. The languages of a task then form one group; otherwise each
+            language is a group.
     """
     groups: dict[str, list[str]] = {}
     for language in languages:
@@ -197,8 +198,7 @@ class MemoryBatches(Generic[Payload]):
     def take(self, main: Batch, context: Context) -> Iterator[tuple[str, Batch, Payload, slice, float]]:
         """Yield for the next part of the main batch: language, batch, payload, rows, factor.
 
-        The batch contains only the rows. The mean over it times the factor is its contribution to the loss of this
-        part.
+        The batch contains only these rows. Its mean loss, multiplied by the factor, is added to the loss of this part.
         """
         start, self.done = self.done, self.done + main.size
         for language, batch, payload in self.groups:
@@ -253,13 +253,14 @@ class MemoryStrategy(Expandable[Settings]):
                 f"strategy={name} never uses its memory: strategy.every_k={k} exceeds the {steps} steps per hop, so "
                 f"{name} equals {expansion.name if expansion else 'naive'}. {set_to}."
             ]
-        total, sentences = sum(length.steps // k for length in later), sum(length.sentences for length in lengths)
+        total, all_steps = sum(length.steps // k for length in later), sum(length.steps for length in later)
+        sentences = sum(length.sentences for length in lengths)
         room = self.settings.memory >= sentences
         everything = f"; strategy.memory={self.settings.memory} has room for all {sentences} sentences"
         return [
             f"strategy={name} does not use its memory in {len(without)} of the {len(later)} hops after the first: "
-            f"strategy.every_k={k} exceeds their {steps} steps. {set_to}; with {k}, each language seen is used "
-            f"{total} times in the whole run{everything if room else ''}."
+            f"strategy.every_k={k} exceeds their {steps} steps. {set_to}; with {k}, the memory is used "
+            f"in {total} of {all_steps} steps{everything if room else ''}."
         ]
 
     def due(self, step: int) -> list[str]:

@@ -40,7 +40,7 @@ Weights = Mapping[str, "Tensor"]
 
 
 def mean(models: Iterable[Weights]) -> dict[str, Tensor]:
-    """Return the mean of models, which are read one after another; tensors that are not floats are the last model's."""
+    """Return the mean of models, read one at a time; integer tensors are those of the last model."""
     total: dict[str, Tensor] = {}
     count, last = 0, dict[str, "Tensor"]()
     for model in models:
@@ -72,7 +72,7 @@ def ties(base: Weights, models: Sequence[Weights], density: float, scale: float)
     """Trim the task vectors, elect a sign for each parameter, and average the entries of that sign.
 
     Args:
-        density: share of the entries of a task vector, over all parameters, that remain after trimming: the largest.
+        density: share of the entries of a task vector, over all parameters, that trimming keeps: the largest ones.
     """
     thresholds = [_threshold(base, model, 1 - density, base) for model in models]
 
@@ -171,7 +171,7 @@ def input_products(off_diagonal: float) -> Callable[[Model, Encoded, torch.devic
 def regression_mean(weighted: Weights, total: Weights, models: Sequence[Weights]) -> dict[str, Tensor]:
     """Return the linear layers that best fit the outputs of all models, and the plain mean of other parameters.
 
-    Inputs that are 0 in all sentences keep the plain mean.
+    Weights of inputs that are 0 in all sentences keep the plain mean.
 
     Args:
         weighted: Σ G_i W_i, (d, d'), by name of the weight.

@@ -51,7 +51,7 @@ class Part:
         of: ``body``, ``heads`` or ``other``.
         specific: whether every language has its own.
         trained: the hops that train it, from 1.
-        parameters: of one copy.
+        parameters: number of values in one copy.
         copies: number of languages if specific, else 1.
     """
 
@@ -111,7 +111,7 @@ def sizes(model: nn.Module) -> dict[str, list[int]]:
 def keeps_parameters(strategy: Strategy[Any]) -> bool:
     """Return whether `Strategy.prepare` is known to add and freeze no parameters.
 
-    Packaged strategies freeze some only if they add others; the `prepare` of a plug-in is unknown.
+    Packaged strategies freeze parameters only if they also add some; nothing is known about a plug-in's `prepare`.
     """
     both = (strategy, getattr(strategy, "expansion", strategy))
     packaged = all(type(part).prepare.__module__.startswith("xclrun.strategy.") for part in both)

@@ -89,7 +89,7 @@ class QuadraticPenalty(Expandable[Settings]):
                 for name, p in context.model.named_parameters()
                 if name in self.precision and p.requires_grad
             ]
-        # Heads of other tasks than the batch's have no gradient.
+        # Heads of tasks that are not in the batch have no gradient.
         terms = [(p.grad, p, *term) for p, *term in self._terms if p.grad is not None]
         if not terms or not self.active():
             return
@@ -100,13 +100,13 @@ class QuadraticPenalty(Expandable[Settings]):
 
 
 class ImportancePenalty(QuadraticPenalty[Settings]):
-    """Base of the penalties whose precision is learned hop by hop: the state."""
+    """Base of the penalties whose precision is updated after each hop; the precision is the strategy's state."""
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         return self.described() if self.active() else None
 
     def copies(self, hop: Hop) -> int:
-        # The precision too.
+        # The anchor, the change of the weights, and the precision.
         return 3 if self.active() and hop.depth > 1 else 0
 
     def anchor_here(self, context: Context) -> None:
@@ -138,7 +138,7 @@ def mean_over_hop(
         purpose: purpose of the generator that draws the sentences.
         bound: size of a random sample of sentences; None: all.
         mean: (model, sentences of one task, device) → mean over these sentences.
-        language_specific: the parameters, by name, that are excluded, because only one hop trains them.
+        language_specific: returns whether to exclude a parameter (by name), because only one hop trains it.
     """
     from xclrun.data.batches import by_task
     from xclrun.strategy.shared.inference import frozen
