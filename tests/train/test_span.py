@@ -162,7 +162,7 @@ def test_what_a_run_of_questions_cannot_have_is_told_while_planning(make_run: Ma
     for wrong, message in (
         (["model.max_length=27"], r"^model.max_length=27: must be above 28"),
         (["shots=2"], r"^shots=2: .*dataset.task=span"),
-        (["evaluate.attention=true"], r"^evaluate.attention=true dataset.task=span: .*texts in windows"),
+        (["evaluate.attention=true"], r"^evaluate.attention=true dataset.task=span: .*texts split into windows"),
         (["strategy=fc_pooler"], r"^strategy=fc_pooler dataset.task=span: tunes BERT's pooler"),
         (
             ["strategy=er", "strategy.selection=ring"],

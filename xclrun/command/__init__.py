@@ -66,7 +66,7 @@ def overview() -> str:
             *(f"  {name:<9} {description}" for name, description in COMMANDS.items()),
             "",
             "choices, GROUP=CHOICE (all, with descriptions: xclrun list GROUP):",
-            *_two_columns([(group, _some([*groups[group]], 61)) for group in in_order(groups)]),
+            *_two_columns([(group, _fitting_names([*groups[group]], 61)) for group in in_order(groups)]),
             "",
             "values, KEY=VALUE: seed=1 order=[en,th] strategy.expansion=lang_spec_task",
             "  xclrun --cfg job strategy=…        print the composed config",
@@ -91,7 +91,7 @@ def _two_columns(groups: Sequence[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def _some(names: Sequence[str], width: int) -> str:
+def _fitting_names(names: Sequence[str], width: int) -> str:
     """Return as many names as fit, and the number of remaining names."""
     text, count = " ".join(names), len(names)
     while len(text) > width:

@@ -163,7 +163,7 @@ def _head(facts: dict[str, Any]) -> list[str]:
 
 
 def _matrix(facts: dict[str, Any], metric: str) -> str:
-    """Format a score matrix to fit the terminal: as side-by-side parts, or with many languages as a block per hop."""
+    """Format a score matrix to fit the terminal: tables below each other, or with many languages a block per hop."""
     from xclrun.core.task import BY_NAME
     from xclrun.core.terminal import table
     from xclrun.report.terminal import MOST, MatrixRows

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def send() -> bool:
         # Before sending: runs that end meanwhile are sent in the next round.
-        going = args.watch is not None and _going(outputs, unreadable)
+        active = args.watch is not None and _has_active_runs(outputs, unreadable)
         try:
             mirror = tracker(outputs, tracking)
             sent = mirror.send_all(rebuild=args.rebuild, warn=unreadable)
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             # Continue watching: the server may come back.
             note(str(error))
         args.rebuild = False
-        return going
+        return active
 
     try:
         repeated(send, args.watch)
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     return unreadable.code
 
 
-def _going(outputs: Path, warn: Unreadable) -> bool:
+def _has_active_runs(outputs: Path, warn: Unreadable) -> bool:
     """Whether a run of any sweep is running or waiting."""
     from xclrun.launch.status import sweep_status
     from xclrun.store.records import sweeps

@@ -113,7 +113,7 @@ class Costs:
         device = self.device(run, cost["model"])
         # Only ``mixture_steps`` makes the number of steps independent of the number of sentences.
         by_step = hop.mixed and run.trainer(hop).mixture_steps is not None
-        rate = None if by_step else _median(_on(device, self.rates), cost)
+        rate = None if by_step else _median(_on_device(device, self.rates), cost)
         if rate is not None:
             return rate * cost["examples"] * run.epochs(hop)
         steps = (
@@ -121,7 +121,7 @@ class Costs:
             if hop.mixed
             else run.epochs(hop) * ceil(cost["examples"] / run.trainer(hop).batch(cost["examples"]))
         )
-        pace = _median(_on(device, self.paces), cost)
+        pace = _median(_on_device(device, self.paces), cost)
         return None if pace is None else pace * steps
 
     def bytes(self, training: Training) -> int | None:
@@ -135,7 +135,9 @@ class Costs:
         return total(self.seconds((run, index)) for index in needed(run, self.keys))
 
 
-def _on(device: str | None, measured: dict[tuple[str, str, str], list[float]]) -> dict[tuple[str, str], list[float]]:
+def _on_device(
+    device: str | None, measured: dict[tuple[str, str, str], list[float]]
+) -> dict[tuple[str, str], list[float]]:
     """Return the measurements of one device, by model and strategy."""
     return {(model, strategy): values for (model, strategy, name), values in measured.items() if name == device}
 

@@ -93,13 +93,13 @@ class Mirror(Tracker):
         # All runs, from the last query if no run was sent since.
         self._runs: list[MlflowRun] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
-        with self._talking():
+        with self._one_line_errors():
             self.client: MlflowClient = MlflowClient(self.uri)
             self.experiment = self._experiment()
             self._describe()
 
     @contextlib.contextmanager
-    def _talking(self) -> Iterator[None]:
+    def _one_line_errors(self) -> Iterator[None]:
         """Hide MLflow's output, and convert its errors to one line."""
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
@@ -203,7 +203,7 @@ class Mirror(Tracker):
     def before(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         runs, self._runs = self._runs, None
         if runs is None:
-            with self._talking():
+            with self._one_line_errors():
                 if len(run_ids) < MANY:
                     runs = [run for run_id in run_ids if (run := self._find("run_id", run_id))]
                 else:
@@ -223,12 +223,12 @@ class Mirror(Tracker):
     ) -> int:
         records = list(records)
         if sent := super().send_records(records, references, warn, rebuild):
-            with self._talking():
+            with self._one_line_errors():
                 self._save_view({metric for record in records for metric in record.metrics})
         return sent
 
     def send_sweep(self, sweep: Mapping[str, Any]) -> None:
-        with self._talking():
+        with self._one_line_errors():
             run = self._find("sweep", sweep["name"])
             if run is None:
                 tags = {f"{TAG}.sweep": sweep["name"], f"{TAG}.kind": "sweep", "mlflow.runName": sweep["name"]}
@@ -244,7 +244,7 @@ class Mirror(Tracker):
         from mlflow.entities import Metric, Param
 
         record, directory = update.run, RunDirectory(self.outputs / "runs" / update.run.run_id)
-        with self._talking():
+        with self._one_line_errors():
             run = self._find("run_id", record.run_id) or self.client.create_run(
                 self.experiment,
                 start_time=milliseconds(record.environment["started"]),
@@ -298,7 +298,7 @@ class Mirror(Tracker):
 
     def send_report(self, name: str, folder: Path, facts: Mapping[str, Any]) -> None:
         """Send page and tables of a report as a separate run; replace an earlier report of the same name."""
-        with self._talking():
+        with self._one_line_errors():
             run = self._find("report", name)
             if run is None:
                 tags = {f"{TAG}.report": name, f"{TAG}.kind": "report", "mlflow.runName": f"report {name}"}
@@ -312,7 +312,7 @@ class Mirror(Tracker):
     def records_elsewhere(self, warn: Callable[[str], None] = note) -> list[RunRecord]:
         """Return the records of the runs in MLflow without a run directory here; warn about unreadable ones."""
         records = []
-        with self._talking(), tempfile.TemporaryDirectory() as folder:
+        with self._one_line_errors(), tempfile.TemporaryDirectory() as folder:
             self._runs = self._search()
             for run in self._runs:
                 tags = run.data.tags
