@@ -11,8 +11,8 @@ Order of the calls in a run::
 
 Signatures decide what runs share, so every hook has one (`HOOK_SIGNATURES`). A class that overrides a hook must also
 define its signature; otherwise it is refused when the class is created. ``signature = Strategy.signature`` is always
-safe: a hop is then shared only with runs of the same strategy and settings. A shorter
-signature claims that another strategy trains the hop identically; add a test that compares the two bit for bit.
+safe: a hop is then shared only with runs of the same strategy and settings. A shorter signature claims that another
+strategy trains the hop identically; add a test that compares the two bit for bit.
 """
 
 from __future__ import annotations

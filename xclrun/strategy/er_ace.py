@@ -63,7 +63,7 @@ class ERACE(MemoryStrategy[ERACESettings]):
         return super().signature(hop) if self.settings.cosine is None else self.described()
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        # The model before fine-tuning has these heads too.
+        # The model before fine-tuning has cosine heads too.
         cosine = {} if self.settings.cosine is None else {"cosine": self.settings.cosine}
         return super().serving_signature(hop) | cosine
 

@@ -7,8 +7,8 @@ earlier data; Ibrahim et al. 2024, "Simple and scalable strategies to continuall
     ⌊r s⌋ − ⌊r (s − 1)⌋
 
 extra optimiser steps are taken, each on a batch drawn uniformly, without replacement, from the training data of all
-earlier hops. A batch with several tasks is split into one step per task; if languages have their own
-parameters, into one step per language.
+earlier hops. A batch with several tasks is split into one step per task; if languages have their own parameters, into
+one step per language.
 
 Settings: ``rate``, r ≥ 0, replayed batches per main batch; 0.1 is the rate of lifelong replay
 (`xclrun.strategy.replay`). Cost: r more steps per step; no state, but all training data.

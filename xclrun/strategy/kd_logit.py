@@ -7,8 +7,8 @@ mini-batch, the loss of the main step is
 
 over the earlier languages j, each on a batch from its share. The teacher's outputs, logits_j (classes) and emissions_j
 (tags, of words only, before a CRF), are those of the model after language j's hop in eval mode; a task without labels
-or tags has only the other term. MSE averages over all entries. The outputs are recorded once, at the end of that
-hop, and stored with the memory. ``fp16`` halves the bytes and rounds logits of about 10 by up to 0.004.
+or tags has only the other term. MSE averages over all entries. The outputs are recorded once, at the end of that hop,
+and stored with the memory. ``fp16`` halves the bytes and rounds logits of about 10 by up to 0.004.
 
 ``lwf`` has no memory: it distils on the new sentences, with the model of the previous hop as its teacher.
 

@@ -6,9 +6,9 @@ encoder's [CLS]) and the keys k_m of the pool, the text gets the prompts of the 
     L + λ Σ_{selected m} (1 − cos(q, k_m))
 
 Settings, with the paper's values: ``pool`` (10 prompts), ``length`` (5 tokens each), ``selected`` N (5), ``penalty`` λ
-(0.5). Deviations: [CLS] represents a sentence, not the mean of the prompts' states; prompts start from
-embeddings of subwords; no penalty on keys that earlier hops selected often, which the paper calls optional. See
-also `xclrun.strategy.shared.prompts`.
+(0.5). Deviations: [CLS] represents a sentence, not the mean of the prompts' states; prompts start from embeddings of
+subwords; no penalty on keys that earlier hops selected often, which the paper calls optional. See also
+`xclrun.strategy.shared.prompts`.
 """
 
 from __future__ import annotations

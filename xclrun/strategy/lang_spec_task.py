@@ -5,8 +5,8 @@ language not learned yet is served by its own untrained heads, drawn independent
 keeps its values.
 
 Settings: ``start``, the initial heads of a language's hop, which the paper does not specify: those of hop 0 (``same``,
-as in the authors' code) or drawn independently for each language (``own``). With ``same``, the encoder already fits
-the initial heads of the next hop, so earlier languages lose little more than with shared heads. With ``own``, each hop
+as in the authors' code) or drawn independently for each language (``own``). With ``same``, the encoder already fits the
+initial heads of the next hop, so earlier languages lose little more than with shared heads. With ``own``, each hop
 adapts the encoder to new heads, so earlier languages lose more.
 """
 

@@ -11,8 +11,8 @@ a CRF, or start and end). The parameters of the CRF do not enter F and are not p
 absolute values is taken over sentences (`xclrun.strategy.shared.fisher`), in the authors' code over batches.
 
 Settings: ``penalty``, λ (the paper: 1); ``examples``, size of the random sample of a hop's sentences for Ω_j, or null:
-all. Cost: a forward and backward pass over these after each hop; 8 bytes per weight on the device during training, 4 in
-the stored state.
+all. Cost: a forward and backward pass over this sample after each hop; 8 bytes per weight on the device during
+training, 4 in the stored state.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ Settings = TypeVar("Settings", bound=ReplaySettings)
 
 
 class Replay(Strategy[Settings]):
-    """Replay of the memory of lifelong learning, in extra steps.
+    """Replay from a memory in extra optimiser steps.
 
     Attributes:
         earlier: key → indices, ascending, written in earlier hops; keys in the order of the hops.

@@ -34,7 +34,7 @@ class SISettings(PullSettings):
 
 
 class SI(ImportancePenalty[SISettings]):
-    """Importance by the path of training.
+    """Penalty whose importance is accumulated along the training path.
 
     Attributes:
         path: parameter name → ω of this hop so far.

@@ -103,7 +103,7 @@ def _attention(query: Tensor, keys: Tensor, mask: Tensor, heads: int) -> Tensor:
 
 @contextmanager
 def _last_layer(encoder: Any) -> Iterator[dict[str, Tensor]]:
-    """Yield an object that holds the last layer's queries and keys, each (B, L, H), of the latest forward pass."""
+    """Yield a dict that receives the last layer's ``query`` and ``key``, each (B, L, H), in every forward pass."""
     layer = encoder.encoder.layer[-1].attention.self
     seen: dict[str, Tensor] = {}
     hooks = [

@@ -30,7 +30,7 @@ def mean_weights(files: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def weights_of(run: Run, last: int | None) -> list[list[Path]]:
-    """Return for each hop the undamaged weight files of its last points, for `average`.
+    """Return the weight files of each hop's last points for `average`, after checking that they are undamaged.
 
     Args:
         last: number of points; None: all.

@@ -4,7 +4,8 @@ A step of a small encoder consists of hundreds of short kernels, and launching t
 CUDA graph launches a whole step at once, from zeroing the gradients to Adam's update
 (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs). It repeats the same kernels on the same memory, so
 
-- each batch is copied into the recorded batch, and there are few shapes (`xclrun.data.batches.Encoded.even`);
+- each batch is copied into the recorded batch of its shape, and padding limits the number of shapes
+  (`xclrun.data.batches.Encoded.even`);
 - values that change between steps are read from memory: the learning rate is a tensor, and the graph reads the seed of
   the GPU's generator, which the loop sets before each step;
 - the host makes its decisions once, at recording. `Strategy.capturable` returns whether a step can be recorded and

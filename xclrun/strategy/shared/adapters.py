@@ -20,11 +20,11 @@ r the ``reduction``:
 - ``compacter``: as houlsby, with matrices that are sums of four Kronecker products of rank 1 (Karimi Mahabadi et al.
   2021).
 
-Settings: ``adapter``; ``reduction``, r, null for the kind's default (`DEFAULT_REDUCTION`). MAD-X's language
-adapters use 2, which gives mBERT 7,387,776 parameters per language (the paper's totals imply 7,370,000, rounded).
-``lora_rank``, ``lora_alpha``, and ``lora_targets`` among q, k, v, intermediate, output. ``pretrained``: language →
-local folder or hub name of its pretrained adapters (`xclrun.model.adapter_files`), of the same kind and reduction,
-trained in the same encoder. Their content, not their location, enters the run ID.
+Settings: ``adapter``; ``reduction``, r, null for the kind's default (`DEFAULT_REDUCTION`). MAD-X's language adapters
+use 2, which gives mBERT 7,387,776 parameters per language (the paper's totals imply 7,370,000, rounded). ``lora_rank``,
+``lora_alpha``, and ``lora_targets`` among q, k, v, intermediate, output. ``pretrained``: language → local folder or hub
+name of its pretrained adapters (`xclrun.model.adapter_files`), of the same kind and reduction, trained in the same
+encoder. Their content, not their location, enters the run ID.
 """
 
 from __future__ import annotations

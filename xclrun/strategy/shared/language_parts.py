@@ -59,7 +59,7 @@ class LanguageParts(Strategy[Settings]):
         import torch
 
         self.model, self.library = model, library
-        # The run's seed, independent of earlier draws.
+        # The initial seed does not depend on earlier draws.
         self.seed = torch.initial_seed()
         self.hop_of = {language: hop.index for hop in stream.hops for language in hop.train}
         self.initial = {k: v.clone() for k, v in model.state_dict().items() if self.language_specific(k)}

@@ -13,8 +13,8 @@ later hops change nothing.
 Settings: ``lora_rank``, ``lora_alpha``, and ``lora_targets`` among q, k, v, intermediate, output; the default values
 are those of O-LoRA's code (Wang et al. 2023), without its dropout before A.
 
-Cost: one product for each hop of the stream in each target matrix, in training and evaluation; ``seq_lora`` has
-only one. `merged` adds them to W for an export.
+Cost: one product for each hop of the stream in each target matrix, in training and evaluation; ``seq_lora`` has only
+one. `merged` adds them to W for an export.
 """
 
 from __future__ import annotations

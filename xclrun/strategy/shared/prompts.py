@@ -4,8 +4,8 @@ The encoder is in eval mode, because the papers' vision transformers have no dro
 prepended to the output of the embedding layer (in families other than BERT's and RoBERTa's, to the subwords'
 embeddings); the sentence is represented by [CLS], and words by their own states.
 
-Cost: a forward and backward pass over prompt and text. Pools need one more forward pass without
-gradients, in training and in evaluation, for the query.
+Cost: a forward and backward pass over prompt and text. Pools need one more forward pass without gradients, in training
+and in evaluation, for the query.
 """
 
 from __future__ import annotations
