@@ -138,7 +138,7 @@ def changed(config: Config, key: str, value: Any) -> Config:
         ("seed", -1, "at least 0"),
         ("seed", 2**63, "below 9,223,372"),
         ("bucket", -1, "at least 0"),
-        ("paths.outputs", "", "name a folder"),
+        ("paths.outputs", "", "set a folder"),
         ("model.dropout", 1.0, "below 1"),
         ("model.max_length", 2, "at least 3"),
         ("dataset.repeat_to", 2 * 10**9, "at most 1,000,000"),

@@ -87,7 +87,7 @@ def test_show(xclrun: Callable[..., Told]) -> None:
         (("check", "--from", "nowhere"), "folder not found"),
         (("check", "--from", "."), "contains no buckets"),
         (("check", "dataset=mini", "shots=0"), "shots=0: must be at least 1"),
-        (("check", "dataset=mini", "shots=1", "bucket=40"), "bucket=40: there are dataset.buckets.number=40"),
+        (("check", "dataset=mini", "shots=1", "bucket=40"), "bucket=40: must be below dataset.buckets.number=40"),
         (("check", "dataset=mini", "shots=1000"), "disjoint buckets of shots=1000"),
         (("check", "dataset=mini", "shots=1", "dataset.buckets.root=x"), "needs dataset.buckets.sampler=files"),
         (("check", "dataset=mini", "shots=1", "dataset.buckets.sampler=files"), "dataset.buckets.root is needed"),
