@@ -80,5 +80,5 @@ def test_final_scores_beside_are_among_the_numbers() -> None:
     # Keys without choices have no score, nor has the mean over keys.
     choice = further[further["metric"] == "choice_accuracy"].set_index("language")
     assert choice["value"].tolist() == pytest.approx([np.nan, 0.5, np.nan], nan_ok=True)
-    lacking = "n/a: needs examples with one true and some false statements (topics)"
+    lacking = "n/a: needs examples with one true statement and others (topics)"
     assert choice["status"].tolist() == [lacking, "ok", lacking]

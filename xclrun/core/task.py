@@ -167,7 +167,7 @@ BESIDE_STATEMENTS = (
         "choice_accuracy", "choice", "choice accuracy",
         "share of examples whose true statement has the highest P(true) of the example's statements; ties count "
         "proportionally",
-        methodcaller("choices"), probabilities=True, undefined="needs examples with one true and some false statements",
+        methodcaller("choices"), probabilities=True, undefined="needs examples with one true statement and others",
     ),
     CONSTANT_ACCURACY,
 )  # fmt: skip
@@ -184,16 +184,16 @@ KEY_SCORE = Metric(
 )
 # Metrics of answers, as in the official scripts of SQuAD and MLQA: see `xclrun.analysis.answers`.
 _NORMAL = (
-    "the nearest gold answer, ignoring case, punctuation and articles, as in SQuAD's script 1.1 (for ar, de, es, "
-    "hi, vi, zh and MLQA's English: as in MLQA's); mean over questions"
+    "to the nearest gold answer, without case, punctuation and articles: as in SQuAD's script 1.1, or as in MLQA's for "
+    "ar, de, es, hi, vi and zh, and for English in MLQA; mean over questions"
 )
 ANSWER_F1 = Metric(
     "answer_f1", "answers", "answer F1", Scored.answers, "answer", "answers",
-    f"F1 between the words of the predicted answer and {_NORMAL}", count=methodcaller("answered", "f1"),
+    f"F1 over the words of the predicted answer {_NORMAL}", count=methodcaller("answered", "f1"),
 )  # fmt: skip
 EXACT_MATCH = Metric(
     "exact_match", "EM", "exact match", Scored.answers, "answer", "answers",
-    f"share of predicted answers that equal {_NORMAL}", count=methodcaller("answered", "exact"),
+    f"share of predicted answers that are equal {_NORMAL}", count=methodcaller("answered", "exact"),
 )  # fmt: skip
 
 # Metrics of all registered tasks, in the order of tables.
