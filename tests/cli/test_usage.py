@@ -105,7 +105,7 @@ GRAMMAR = [
     ("seed=range(1,0)", "seed=range(1,0): has no values"),
     ("seed=range(0,100000000)", "seed=range(0,100000000): more than 100,000 jobs"),
     ("=3", "'=3' has no key"),
-    ("strategy=null", "strategy=null: needs a name; Known: agem, agem_replay, coda_prompt, cos_pooler, der, derpp, er, "),
+    ("strategy=null", "strategy=null: needs a name; Known: agem, agem_replay, coda_prompt, cos_pooler, der, derpp, "),
     ("order=1", "order=1: needs a name; Known: family, h2l, "),
     ("~trainer", "~trainer: keys cannot be removed"),
     ("+dataset=mtop", "+dataset=mtop: a choice replaces the previous one; remove the +"),
