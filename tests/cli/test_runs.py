@@ -135,7 +135,10 @@ def test_a_run_without_a_manifest_is_told_by_what_there_is(
     directory.done.unlink()
     told = xclrun("compare", er, naive)
     assert (told.code, told.last.startswith(f"{er} is damaged (")) == (1, True)
-    assert "; it has config.yaml, counts.parquet, events.jsonl, predictions/hop-0.parquet, " in told.last
+    assert (
+        "has no manifest; its files: config.yaml, counts.parquet, events.jsonl, predictions/hop-0.parquet, "
+        in told.last
+    )
     shutil.rmtree(directory.path / "predictions")
     assert xclrun("show", er).last == f"{er} has not started; start it with `xclrun rerun {er}`"
     mine = directory.lease.try_acquire()

@@ -48,7 +48,7 @@ def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, fl
             raise RunError(f"{directory.run_id} has not started; start it with `xclrun rerun {directory.run_id}`")
         detail = f" ({status.detail})" if status.detail else ""
         raise RunError(
-            f"{directory.run_id} is {status.state}{detail}, but has no manifest, only {', '.join(_files(directory))}"
+            f"{directory.run_id} is {status.state}{detail} and has no manifest; its files: {', '.join(_files(directory))}"
         )
     try:
         run = record(directory)
