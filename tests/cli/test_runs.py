@@ -144,7 +144,7 @@ def test_a_run_without_a_manifest_is_told_by_what_there_is(
     mine = directory.lease.try_acquire()
     assert mine is not None
     with directory.lease.held(mine):
-        assert xclrun("show", er).last.startswith(f"{er} is running, but has no manifest, only ")
+        assert xclrun("show", er).last.startswith(f"{er} is running and has no manifest; its files: ")
     for command in (("show",), ("rerun",), ("compare", er)):
         assert refused(*command, "").startswith("the name of a run is empty; give its id, ")
 
