@@ -47,9 +47,8 @@ def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, fl
         if status.state == "missing":
             raise RunError(f"{directory.run_id} has not started; start it with `xclrun rerun {directory.run_id}`")
         detail = f" ({status.detail})" if status.detail else ""
-        raise RunError(
-            f"{directory.run_id} is {status.state}{detail} and has no manifest; its files: {', '.join(_files(directory))}"
-        )
+        files = ", ".join(_files(directory))
+        raise RunError(f"{directory.run_id} is {status.state}{detail} and has no manifest; its files: {files}")
     try:
         run = record(directory)
     except ValueError as error:
