@@ -7,13 +7,12 @@ import gc
 import json
 import os
 import random
-import resource
 import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,26 +96,6 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no public data in {folder} (XCLRUN_SHARED points elsewhere)")
     return folder
-
-
-@pytest.fixture(scope="session")
-def at_most() -> Callable[[float], AbstractContextManager[None]]:
-    """Fail a block that takes more seconds of processor time, here and in processes that it waits for.
-
-    By the clock a busy machine fails what is quick; exact times are for `make bench`.
-    """
-
-    def spent() -> float:
-        own, waited = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-        return own.ru_utime + own.ru_stime + waited.ru_utime + waited.ru_stime
-
-    @contextmanager
-    def limit(seconds: float) -> Iterator[None]:
-        began = spent()
-        yield
-        assert spent() - began < seconds
-
-    return limit
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -181,12 +181,6 @@ def test_exit_codes_table_and_json(
     assert {result["state"] for result in sweep["runs"]} <= set(STATES)
 
 
-def test_is_quick(finished: Callable[..., Run], at_most: Callable[..., Any]) -> None:
-    run = finished()
-    with at_most(3):
-        assert len(sweep_status(run.outputs, [run.id] * 300)) == 300
-
-
 @pytest.mark.full
 def test_missing_commands_make_transfer_appear(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     small = ["experiment=smoke", "dataset.max_train=16", "dataset.max_eval=8", "model.hidden_size=16", "tracking=none"]

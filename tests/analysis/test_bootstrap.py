@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -153,18 +150,3 @@ def test_intervals_contain_the_truth_as_often_as_they_say() -> None:
         ])  # fmt: skip
         hits += [interval.low <= truth <= interval.high for interval in result]
     assert ((hits / trials > 0.925) & (hits / trials < 0.975)).all(), hits / trials
-
-
-@pytest.mark.full
-def test_a_full_study_is_resampled_in_seconds(at_most: Callable[..., Any]) -> None:
-    """10 strategies × 6 orders × 7 × 6 cells × 2 metrics, 600 × 600, test sets of MTOP's sizes."""
-    rng = np.random.default_rng(0)
-    sizes = {"en": 4386, "de": 3549, "fr": 3193, "es": 2998, "hi": 2789, "th": 2765}
-    cells = 10 * 6 * 7
-    accuracy = {k: Counts.of_accuracy(rng.integers(0, 2, (n, cells), dtype=np.int8)) for k, n in sizes.items()}
-    spans = {k: Counts.of_f1(*(rng.integers(0, 3, (n, cells), dtype=np.int8) for _ in "123")) for k, n in sizes.items()}
-    with at_most(5):
-        for counts in (accuracy, spans):
-            for language, of_language in some(counts.items()):
-                drawn = draws(sizes[language], 42, language)
-                assert of_language.resampled(drawn).shape == (600, cells)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -162,15 +161,6 @@ def test_plans_counts_and_reports_do_not_import_torch(
     told = run_python(code, XCLRUN_CACHE=str(here / "user")).splitlines()
     for arguments in commands:
         assert f"{arguments} 0 False" in told
-
-
-def test_help_is_quick(here: Path, at_most: Callable[..., Any]) -> None:
-    program = shutil.which("xclrun", path=str(Path(sys.executable).parent))
-    if program is None:
-        pytest.skip("xclrun is not installed beside this Python")
-    for arguments in (["--help"], ["report", "--help"]):
-        with at_most(1.5):
-            subprocess.run([program, *arguments], check=True, capture_output=True)
 
 
 def test_the_config_of_a_job_is_shown(xclrun: Callable[..., Told], here: Path) -> None:

@@ -102,14 +102,14 @@ class Costs:
 
     def devices(self, trainings: Iterable[Training]) -> tuple[str, ...]:
         """Return the devices whose stored trainings the estimates use."""
-        devices = {self.device(run, run.cost(run.stages[index].hop)["model"]) for run, index in trainings}
+        devices = {self.device(run, run.costs[index]["model"]) for run, index in trainings}
         return tuple(sorted(device for device in devices if device is not None))
 
     def seconds(self, training: Training) -> float | None:
         """Return the estimated seconds of a training, or None."""
         run, index = training
         hop = run.stages[index].hop
-        cost = run.cost(hop)
+        cost = run.costs[index]
         device = self.device(run, cost["model"])
         # Only ``mixture_steps`` makes the number of steps independent of the number of sentences.
         by_step = hop.mixed and run.trainer(hop).mixture_steps is not None
@@ -127,7 +127,7 @@ class Costs:
     def bytes(self, training: Training) -> int | None:
         """Return the estimated size of the weights of a training, or None."""
         run, index = training
-        weights = _median(self.sizes, run.cost(run.stages[index].hop))
+        weights = _median(self.sizes, run.costs[index])
         return None if weights is None else round(weights)
 
     def of_run(self, run: Run) -> float | None:

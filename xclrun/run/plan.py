@@ -65,7 +65,7 @@ class Run:
     whole_fingerprint: str
     encoder: str
 
-    @property
+    @cached_property
     def resolved(self) -> dict[str, Any]:
         """The config as nested plain values, for hashing, freezing and logging."""
         values: dict[str, Any] = plain(self.config)
@@ -89,7 +89,7 @@ class Run:
     def cache(self) -> Path:
         return self.outputs / "cache"
 
-    @property
+    @cached_property
     def strategy_name(self) -> str:
         """Display name of the strategy: ``er``, or ``er+lang_spec_task``."""
         return strategy_name(self.resolved)
@@ -107,8 +107,13 @@ class Run:
         words += [] if c.shots is None else [f"K = {c.shots}"]
         return " · ".join(words if c.bucket is None else [*words, f"bucket {c.bucket}"])
 
-    def cost(self, hop: Hop) -> dict[str, Any]:
-        """Return the settings that determine the training time of a hop, for estimates."""
+    @cached_property
+    def costs(self) -> dict[int, dict[str, Any]]:
+        """Index of a hop → the settings that determine the time of its training, for estimates."""
+        strategy = self.strategy()
+        return {hop.index: self._cost(hop, strategy) for hop in self.stream.hops}
+
+    def _cost(self, hop: Hop, strategy: Strategy[Any]) -> dict[str, Any]:
         windowed = any(target.task.answers for target in self.dataset.targets)
         irrelevant = ("lr", "source_lr", "path", *(() if windowed else ("windows",)))
         model = {key: value for key, value in plain(self.config.model).items() if key not in irrelevant}
@@ -120,7 +125,7 @@ class Run:
         heads = [number for target in self.dataset.targets for number in (len(target.labels), len(target.tags))]
         return {
             "model": digest([model, trainer, *heads])[:16],
-            "strategy": self.strategy_name if self.strategy().signature(hop) else "naive",
+            "strategy": self.strategy_name if strategy.signature(hop) else "naive",
             "examples": self.sentences(hop),
             **({"steps": self._steps_of_mixture(hop)} if hop.mixed else {}),
         }

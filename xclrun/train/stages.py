@@ -292,7 +292,7 @@ class StageGraph:
         optimizer = parent / OPTIMIZER if self._continues_optimizer(hop) else None
         last = parent / LAST if self._compares_gradients(hop) else None
         counters, write = self.bench.train(hop, checkpoints.folder, optimizer, last)
-        cost = self.run.cost(hop) | {"device": device_name(self.bench.device)}
+        cost = self.run.costs[hop.index] | {"device": device_name(self.bench.device)}
         facts = {"hop": hop.name, "depth": hop.depth, "cost": cost, "training": counters}
         self._put(stage.train, "train", facts, write)
         checkpoints.clear()
