@@ -210,3 +210,8 @@ def test_latex_tables_are_well_formed() -> None:
     )
     assert well_formed(latex(odd)) == 3
     assert "$\\neq$" in latex(odd)
+
+
+def test_code_in_notes_is_set_as_code_in_latex() -> None:
+    table = Table("t", ("a",), (("1",),), notes=("set `trainer.max_length=8` or “less”",))
+    assert r"set \texttt{trainer.max\_length=8} or ``less''" in latex(table)

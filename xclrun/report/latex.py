@@ -41,7 +41,12 @@ def latex(table: Table, where: str = "", label: str = "") -> str:
 
 
 def _tex(text: str) -> str:
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", "".join(_TEX.get(character, character) for character in text))
+    # Between backticks: every second piece is code.
+    pieces = [
+        re.sub(r"(?<![\w.])-(?=\d)", "$-$", "".join(_TEX.get(character, character) for character in piece))
+        for piece in re.split(r"`([^`]+)`", text)
+    ]
+    return "".join(rf"\texttt{{{piece}}}" if k % 2 else piece for k, piece in enumerate(pieces))
 
 
 def _tex_cell(cell: str) -> str:
