@@ -240,7 +240,7 @@ CLS = r"\[CLS\] depends on frozen"
         ("strategy=fc_pooler", r"strategy=fc_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
         ("strategy=fc_reset_pooler", r"strategy=fc_reset_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
         ("strategy=cos_pooler", r"strategy=cos_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
-        ("strategy=freeze_bottom strategy.layers=2", r"strategy\.layers=2: the encoder has 1 layers"),
+        ("strategy=freeze_bottom strategy.layers=2", r"strategy\.layers=2: must be at most 1"),
         ("strategy=lang_spec_enc strategy.layers=[]", r"strategy\.layers=\[\]: must be distinct layers"),
         ("strategy=lang_spec_enc strategy.layers=[1,1]", r"strategy\.layers=\[.*\]: must be distinct layers"),
         ("strategy=lang_spec_enc strategy.layers=[0]", r"strategy\.layers: .* no layer 0, only layers 1 to 1$"),
@@ -462,11 +462,11 @@ def test_a_strategy_from_outside_is_registered_under_its_name(monkeypatch: pytes
     assert strategy_class("mine") is Mine
     assert list(STRATEGIES)[-1] == "mine"
     assert type(make(StrategyConfig("mine"))) is Mine
-    with pytest.raises(UsageError, match="already a strategy called 'mine'"):
+    with pytest.raises(UsageError, match="'mine' is already taken"):
         register(Mine)
-    with pytest.raises(UsageError, match="already a strategy called 'er'"):
+    with pytest.raises(UsageError, match="'er' is already taken"):
         register(type("Er", (Naive,), {"name": "er"}))
-    with pytest.raises(UsageError, match="needs its own name"):
+    with pytest.raises(UsageError, match="sets no name"):
         register(type("Unnamed", (Naive,), {}))
     with pytest.raises(UsageError, match="not a strategy"):
         register(dict)  # type: ignore[type-var]

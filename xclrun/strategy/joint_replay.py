@@ -1,6 +1,6 @@
 """Joint replay: store all data of earlier hops and replay it at a fixed rate.
 
-Replay without a limit of memory (Scialom et al. 2022, "Fine-tuned language models are continual learners": 1 % of the
+Replay without a memory limit (Scialom et al. 2022, "Fine-tuned language models are continual learners": 1 % of the
 earlier data; Ibrahim et al. 2024, "Simple and scalable strategies to continually pre-train large language models": 1 to
 50 % of each batch). From hop 2 on, after main mini-batch s of a hop,
 
@@ -11,7 +11,7 @@ earlier hops. A batch with several tasks is split into one step per task; if lan
 one step per language.
 
 Settings: ``rate``, r ≥ 0, replayed batches per main batch; 0.1 is the rate of lifelong replay
-(`xclrun.strategy.replay`). Cost: r more steps per step; no state, but all training data.
+(`xclrun.strategy.replay`). Cost: r extra steps per main step; no state, but all training data.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class JointReplay(Expandable[JointReplaySettings]):
         return self._replayed is None or self.settings.expansion is None
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: parts are not counted."""
+        """Do nothing: `loss` does not count parts."""
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:
