@@ -217,7 +217,11 @@ POINTS = f"{ADAPTING} evaluate.every_examples=20 trainer.selection=last"
             "strategy=replay does not use its memory in 2 of the 3 hops: strategy.replay_interval=40 exceeds their "
             "26 to 36 training examples, counted over all epochs. Set it to 26 or less.",
         ),
-        ("strategy=joint_replay strategy.rate=0.12", "strategy=joint_replay never replays in 1 hops: "),
+        (
+            "strategy=joint_replay strategy.rate=0.12",
+            "strategy=joint_replay does not replay in 1 of the 2 hops after the first: strategy.rate=0.12 is too low "
+            "for the shortest hop, which has 8 steps. Set strategy.rate to 0.125 or more.",
+        ),
         ("strategy=joint_replay strategy.rate=0.125", None),
         (ADAPTING, None),
         (POINTS, "strategy=mbpa: evaluation points inside hops, and AULTC, use the unadapted model; "),

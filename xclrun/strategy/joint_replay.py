@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import floor
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,12 +50,16 @@ class JointReplay(Expandable[JointReplaySettings]):
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         rate = self.settings.rate
-        short = [length.steps for length in lengths if length.hop.depth > 1 and length.steps * rate < 1]
+        later = [length.steps for length in lengths if length.hop.depth > 1]
+        short = [steps for steps in later if steps * rate < 1]
         if not rate or not short:
             return ()
+        # Rounded up: the suggested rate must give at least one replayed batch.
+        enough = ceil(10_000 / min(short)) / 10_000
         return [
-            f"strategy={self.settings.name} never replays in {len(short)} hops: strategy.rate={rate}, and the shortest "
-            f"has {min(short)} steps. Set strategy.rate to {1 / min(short):.2g} or more."
+            f"strategy={self.settings.name} does not replay in {len(short)} of the {len(later)} hops after the first: "
+            f"strategy.rate={rate} is too low for the shortest hop, which has {min(short)} steps. "
+            f"Set strategy.rate to {enough:g} or more."
         ]
 
     def due(self, step: int) -> int:
