@@ -354,7 +354,7 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
         ),
         (
             FILES["flooding.py"].replace("    settings_type = Settings\n", ""),
-            r"Flooding: is a Strategy\[Settings\]: settings_type = Settings is missing",
+            r"Flooding: extends Strategy\[Settings\] .*; add settings_type = Settings",
         ),
         (
             FILES["flooding.py"].replace("@dataclass\n", ""),

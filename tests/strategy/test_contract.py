@@ -217,7 +217,11 @@ POINTS = f"{ADAPTING} evaluate.every_examples=20 trainer.selection=last"
             "strategy=replay does not use its memory in 2 of the 3 hops: strategy.replay_interval=40 exceeds their "
             "26 to 36 training examples, counted over all epochs. Set it to 26 or less.",
         ),
-        ("strategy=joint_replay strategy.rate=0.12", "strategy=joint_replay never replays in 1 hops: "),
+        (
+            "strategy=joint_replay strategy.rate=0.12",
+            "strategy=joint_replay does not replay in 1 of the 2 hops after the first: strategy.rate=0.12 is too low "
+            "for the shortest hop, which has 8 steps. Set strategy.rate to 0.125 or more.",
+        ),
         ("strategy=joint_replay strategy.rate=0.125", None),
         (ADAPTING, None),
         (POINTS, "strategy=mbpa: evaluation points inside hops, and AULTC, use the unadapted model; "),
@@ -240,7 +244,7 @@ CLS = r"\[CLS\] depends on frozen"
         ("strategy=fc_pooler", r"strategy=fc_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
         ("strategy=fc_reset_pooler", r"strategy=fc_reset_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
         ("strategy=cos_pooler", r"strategy=cos_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
-        ("strategy=freeze_bottom strategy.layers=2", r"strategy\.layers=2: the encoder has 1 layers"),
+        ("strategy=freeze_bottom strategy.layers=2", r"strategy\.layers=2: must be at most 1"),
         ("strategy=lang_spec_enc strategy.layers=[]", r"strategy\.layers=\[\]: must be distinct layers"),
         ("strategy=lang_spec_enc strategy.layers=[1,1]", r"strategy\.layers=\[.*\]: must be distinct layers"),
         ("strategy=lang_spec_enc strategy.layers=[0]", r"strategy\.layers: .* no layer 0, only layers 1 to 1$"),
@@ -462,11 +466,11 @@ def test_a_strategy_from_outside_is_registered_under_its_name(monkeypatch: pytes
     assert strategy_class("mine") is Mine
     assert list(STRATEGIES)[-1] == "mine"
     assert type(make(StrategyConfig("mine"))) is Mine
-    with pytest.raises(UsageError, match="already a strategy called 'mine'"):
+    with pytest.raises(UsageError, match="'mine' is already taken"):
         register(Mine)
-    with pytest.raises(UsageError, match="already a strategy called 'er'"):
+    with pytest.raises(UsageError, match="'er' is already taken"):
         register(type("Er", (Naive,), {"name": "er"}))
-    with pytest.raises(UsageError, match="needs its own name"):
+    with pytest.raises(UsageError, match="sets no name"):
         register(type("Unnamed", (Naive,), {}))
     with pytest.raises(UsageError, match="not a strategy"):
         register(dict)  # type: ignore[type-var]

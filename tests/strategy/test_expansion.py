@@ -303,5 +303,5 @@ def test_a_strategy_that_is_no_expansion_is_refused() -> None:
     from xclrun.config.schema import StrategyConfig
     from xclrun.strategy.er import ReplaySettings
 
-    with pytest.raises(UsageError, match="expansion=naive: does not only add parameters"):
+    with pytest.raises(UsageError, match="expansion=naive: cannot be an expansion; choose "):
         make(ReplaySettings("er", 10, 2, expansion=StrategyConfig("naive")))

@@ -56,7 +56,7 @@ REFUSED = [
     # Several tasks in one model.
     (
         (*STREAM, "strategy=fc"),
-        r"^strategy=fc: dataset\.parts has several tasks \(intent_slots, .*\); it adapts the he",
+        r"^strategy=fc: dataset\.parts has several tasks \(intent_slots, .*\); this strategy adapts the he",
     ),
     (
         (*STREAM, "strategy=merge"),

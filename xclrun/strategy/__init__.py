@@ -1,8 +1,11 @@
 """Registry of strategies: `STRATEGIES` maps each name in conf to its class.
 
-Each strategy is a class in the module of its name, for example ``er`` in ``er.py``. A module is imported on first
-access.
-`register` adds strategies from outside the package.
+Each strategy is a class in the module with the strategy's name, for example ``er`` in ``er.py``. A module is imported
+on first access. `register` adds strategies from outside the package.
+
+Docstrings abbreviate three papers: CCL = "Cross-lingual Continual Learning" (M'hamdi, Ren & May 2023), FS = "A Closer
+Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021), LL = "Towards a robust experimental framework and benchmark
+for lifelong language learning" (Hussain et al. 2021).
 """
 
 from __future__ import annotations
@@ -76,16 +79,16 @@ def register(cls: Class) -> Class:
     """Add a strategy from outside the package under its `name`; usable as a decorator.
 
     Raises:
-        UsageError: the class is not a strategy, its name is missing or taken, its settings are not a dataclass of
-            settings, or a method looks like a misspelled hook.
+        UsageError: the class is not a strategy, its name is missing or taken, its settings type is not a dataclass
+            that extends `StrategyConfig`, or a method looks like a misspelled hook.
     """
     if not (isinstance(cls, type) and issubclass(cls, Strategy)):
         raise UsageError(f"{cls!r} is not a strategy: it must be a subclass of xclrun.strategy.Strategy")
     title, name = place(cls), vars(cls).get("name")
     if not isinstance(name, str) or not name:
-        raise UsageError(f"{title}: a strategy needs its own name: name = 'my_strategy' in the class")
+        raise UsageError(f"{title}: the class sets no name; add name = 'my_strategy'")
     if name in STRATEGIES:
-        raise UsageError(f"{title}: there is already a strategy called '{name}'")
+        raise UsageError(f"{title}: the name '{name}' is already taken; choose another name")
     _check_settings(cls, title)
     _check_hooks(cls, title)
     STRATEGIES.registered[name] = cls
@@ -116,7 +119,7 @@ def _check_settings(cls: type[Strategy[Any]], title: str) -> None:
     for declared in (arg for base in vars(cls).get("__orig_bases__", ()) for arg in get_args(base)):
         if isinstance(declared, type) and dataclasses.is_dataclass(declared) and not issubclass(settings, declared):
             name = declared.__name__
-            raise UsageError(f"{title}: is a Strategy[{name}]: settings_type = {name} is missing")
+            raise UsageError(f"{title}: extends Strategy[{name}] without its settings type; add settings_type = {name}")
 
 
 def names_with(trait: str) -> list[str]:
@@ -140,7 +143,7 @@ def make(settings: StrategyConfig) -> Strategy[Any]:
     cls = strategy_class(settings.name)
     if not isinstance(settings, cls.settings_type):
         raise UsageError(
-            f"strategy.name={settings.name}: this strategy has its own settings; use strategy={settings.name}"
+            f"strategy.name={settings.name}: does not load this strategy's settings; use strategy={settings.name}"
         )
     strategy = cls(settings)
     check_signatures(cls, strategy)

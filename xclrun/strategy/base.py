@@ -9,10 +9,11 @@ Order of the calls in a run::
     prepare → for each hop: begin_hop → (for each step: replay → loss → edit_gradients) … → end_training → end_hop →
     (for each evaluated language: for_language → predict …)
 
-Signatures decide what runs share, so every hook has one (`HOOK_SIGNATURES`). A class that overrides a hook must also
-define its signature; otherwise it is refused when the class is created. ``signature = Strategy.signature`` is always
-safe: a hop is then shared only with runs of the same strategy and settings. A shorter signature claims that another
-strategy trains the hop identically; add a test that compares the two bit for bit.
+A signature describes everything about a strategy that can change a stored result; runs with equal signatures share the
+result. Each hook that can change results has its signature (`HOOK_SIGNATURES`). A class that overrides the hook must
+also define the signature; otherwise the class is refused when it is created. ``signature = Strategy.signature`` is
+always safe: a hop is then shared only with runs of the same strategy and settings. A shorter signature claims that
+another strategy trains the hop identically; add a test that compares the two bit for bit.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Context:
-    """What a hook can use.
+    """Data, model and settings that are available to a hook.
 
     Attributes:
         train: language → its encoded training split.
@@ -107,7 +108,7 @@ class Library(Protocol):
         """Return some of the weights after a hop (from 1), on the CPU."""
 
     def state(self, hop: int) -> State:
-        """Return the strategy's state after a hop that `Strategy.states_read_in_evaluation` contains."""
+        """Return the strategy's state after a hop; the hop must be in `Strategy.states_read_in_evaluation`."""
 
     def features(self, language: str, split: str) -> np.ndarray:
         """Return the [CLS] states of the encoder of hop 0 in eval mode for a split: (n, H) float32.
@@ -214,7 +215,7 @@ class Strategy(Generic[Settings]):
         return ()
 
     def reads_features(self, hop: Hop) -> bool:
-        """Return whether `predict` reads features from the library in the evaluation after ``hop``."""
+        """Return whether `predict` reads `Library.features` in the evaluation after ``hop``."""
         return False
 
     def merged_strategy(self) -> StrategyConfig | None:
@@ -237,7 +238,7 @@ class Strategy(Generic[Settings]):
         """Raise a `UsageError` if the strategy cannot work with an encoder.
 
         Args:
-            family: None, as are width (H) and number of layers, if the encoder's files are not available.
+            family, width, layers: None if the encoder's files are not available. The width is the hidden size H.
         """
 
     def prompt_tokens(self) -> int:
@@ -280,7 +281,7 @@ class Strategy(Generic[Settings]):
         return self.version
 
     def described(self) -> dict[str, Any]:
-        """Return name, version and settings, except settings added later that have their compatible default."""
+        """Return name, version and settings, without newer settings that keep the earlier behavior (`LATER`)."""
         settings = {key: v.value if isinstance(v, Enum) else v for key, v in asdict(self.settings).items()}
         stored = {key: value for key, value in settings.items() if LATER.get(f"strategy.{key}", self) != value}
         return {**stored, "version": self.version}
@@ -319,8 +320,8 @@ class Strategy(Generic[Settings]):
     def skip(self, batch: Batch, context: Context) -> None:
         """Account for a part of a batch whose loss another process computes (``runtime.devices``).
 
-        A class that overrides `loss` must override this method too (`divisible`); the body is empty unless the strategy
-        counts parts.
+        A class that overrides `loss` must override this method too (`divisible`). Its body is empty unless `loss`
+        counts the parts of a batch or their sentences.
         """
 
     def edit_gradients(self, context: Context) -> None:

@@ -51,7 +51,7 @@ class CosPooler(HeadsOnly[CosineSettings]):
             reinitialise(classifier, context, "classifier")
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
-        # Inside a hop that adapts, its own language is not in `seen` yet.
+        # During an adapting hop, `seen` does not contain the hop's language yet.
         self._choose(self.adapting or not self.adapted.isdisjoint(seen))
 
     def _choose(self, cosine: bool) -> None:

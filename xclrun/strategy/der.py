@@ -8,17 +8,17 @@ also in the first hop, has the loss
 
 on as many examples x' of the reservoir as the main mini-batch has. As in the authors' code, squares are averaged over
 classes and over examples. For tags, z contains the emissions of all words (before a CRF); for answers, those of start
-and end. The words of a sentence are summed, as in the model's own loss.
+and end. Distances are summed over the words of a sentence, as in the model's own loss.
 
 The reservoir (Vitter 1985, "Random sampling with a reservoir", algorithm R) is a uniform sample of all examples offered
 so far; every epoch offers its examples again. It contains indices into the training splits. Its draws depend only on
 (seed, hop, step) and the number of examples so far, so that an interrupted hop resumes with the same reservoir; with
 ``trainer.selection=best`` the next hop starts from the reservoir of the selected epoch. Deviation: the paper's network
-has no dropout; here all outputs include it. With ``strategy.expansion`` a memory sentence goes through its language's
-own parameters.
+has no dropout; here dropout is active for z and h(x'). With ``strategy.expansion`` a memory sentence goes through the
+parameters of its language.
 
 Settings: ``memory``, total number of sentences; ``alpha``, α (the paper on CIFAR-10: 0.3). Cost: one more batch per
-step; 4 bytes for each class, or tag of each word, of each stored sentence.
+step; for each stored sentence, 4 bytes per class, or per tag of each word.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Reservoir:
         self.examples = [replace(e, outputs={name: moved[f"{i}/{name}"] for name in e.outputs}) for i, e in numbered]
 
     def draw(self, count: int, generator: np.random.Generator) -> list[Example]:
-        """Return ``count`` distinct examples at random, or all."""
+        """Return ``count`` distinct examples at random, or all if there are fewer."""
         rows = generator.choice(len(self.examples), size=min(count, len(self.examples)), replace=False)
         return [self.examples[row] for row in rows]
 
@@ -182,7 +182,7 @@ class DER(Expandable[Settings]):
         self._step = 0
         # Row of the step's main mini-batch → (position among the hop's sentences, outputs).
         self._seen: dict[int, tuple[int, dict[str, Tensor]]] = {}
-        # Rows of the main mini-batch in the parts so far.
+        # Number of rows of the main mini-batch processed so far.
         self._rows = 0
 
     def active(self) -> bool:

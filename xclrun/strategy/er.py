@@ -62,11 +62,11 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
         self._replayed = None
 
     def capturable(self) -> bool:
-        # With an expansion, the parameters of another language are substituted.
+        # With an expansion, a replay step computes the loss with the parameters of another language.
         return self._replayed is None or self.settings.expansion is None
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: parts are not counted."""
+        """Do nothing: `loss` does not count parts."""
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:

@@ -1,4 +1,4 @@
-"""Experience replay with asymmetric cross-entropy (ER-ACE): new sentences compete only among their own classes.
+"""Experience replay with asymmetric cross-entropy (ER-ACE): the softmax for new sentences contains only their classes.
 
 Caccia et al. 2022, "New insights on reducing abrupt representation change in online continual learning", equation 5.
 From hop 2 on, at every k-th main mini-batch, the loss of the main step is
@@ -115,7 +115,7 @@ def own_classes(output: Output, main: Batch) -> Output:
 
 
 def _only(scores: Tensor, classes: Tensor) -> Tensor:
-    """Set scores (…, C) of all other classes to `LOWEST`."""
+    """Set the scores (…, C) of all classes that are not in ``classes`` to `LOWEST`."""
     import torch
 
     absent = torch.ones(scores.shape[-1], dtype=torch.bool, device=scores.device)

@@ -1,5 +1,6 @@
-"""Few-shot adaptation of the output layers ("FC only"; FS, Table 6): classes; intents, tags and their CRF.
+"""Few-shot adaptation of the output layers ("FC only"; FS, Table 6).
 
+These are the heads without BERT's pooler, for example the class layer, or the intent and tag layers with the CRF.
 Encoder and pooler are frozen. No settings.
 """
 

@@ -41,9 +41,12 @@ class FreezeBottom(Strategy[FreezeSettings]):
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         if family is not None and not family.layers_apart:
-            raise UsageError(f"strategy={self.settings.name}: the layers of {family.title} share their weights")
+            raise UsageError(
+                f"strategy={self.settings.name}: the layers of {family.title} share their weights, so lower layers "
+                "cannot be frozen separately; choose another encoder"
+            )
         if layers is not None and self.settings.layers > layers:
-            raise UsageError(f"strategy.layers={self.settings.layers}: the encoder has {layers} layers")
+            raise UsageError(f"strategy.layers={self.settings.layers}: must be at most {layers}, the encoder's layers")
 
     def trains(self, parameter: str, hop: Hop) -> bool:
         number = layer(parameter)

@@ -51,7 +51,7 @@ class GDumb(Strategy[GDumbSettings]):
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         stream: list[tuple[str, int]] = []
         classes: list[Hashable] = []
-        # Every hop starts from hop 0 and therefore repeats the draws of the previous hop.
+        # Draws depend on the hop's depth. It is 1 in every hop, so each hop repeats the draws of the previous one.
         for key in context.hop.train:
             train = context.train[key]
             for index in context.generator("gdumb", key).permutation(len(train)):

@@ -1,8 +1,8 @@
 """Gradient episodic memory (GEM): no step may increase the loss on the memory of any earlier language.
 
-Lopez-Paz & Ranzato 2017, "Gradient episodic memory for continual learning", section 3, equations 8 to 11. With g the
-gradient of the main mini-batch and the rows of G those of the earlier languages' memories, g is replaced, if some
-g · G_k < 0, by the nearest vector that satisfies all constraints:
+Lopez-Paz & Ranzato 2017, "Gradient episodic memory for continual learning", section 3, equations 8 to 11. Let g be the
+gradient of the main mini-batch, and row k of G the gradient on the memory of the earlier language k. If some
+g · G_k < 0, the nearest vector that satisfies all constraints replaces g:
 
     min_{g̃} ½ ‖g̃ − g‖²  with  G g̃ ≥ 0        g̃ = Gᵀ (v* + γ) + g,    v* = argmin_{v ≥ 0} ½ vᵀ G Gᵀ v + (G g)ᵀ v
 

@@ -1,6 +1,6 @@
 """Joint replay: store all data of earlier hops and replay it at a fixed rate.
 
-Replay without a limit of memory (Scialom et al. 2022, "Fine-tuned language models are continual learners": 1 % of the
+Replay without a memory limit (Scialom et al. 2022, "Fine-tuned language models are continual learners": 1 % of the
 earlier data; Ibrahim et al. 2024, "Simple and scalable strategies to continually pre-train large language models": 1 to
 50 % of each batch). From hop 2 on, after main mini-batch s of a hop,
 
@@ -11,14 +11,14 @@ earlier hops. A batch with several tasks is split into one step per task; if lan
 one step per language.
 
 Settings: ``rate``, r ≥ 0, replayed batches per main batch; 0.1 is the rate of lifelong replay
-(`xclrun.strategy.replay`). Cost: r more steps per step; no state, but all training data.
+(`xclrun.strategy.replay`). Cost: r extra steps per main step; no state, but all training data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import floor
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,12 +50,16 @@ class JointReplay(Expandable[JointReplaySettings]):
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         rate = self.settings.rate
-        short = [length.steps for length in lengths if length.hop.depth > 1 and length.steps * rate < 1]
+        later = [length.steps for length in lengths if length.hop.depth > 1]
+        short = [steps for steps in later if steps * rate < 1]
         if not rate or not short:
             return ()
+        # Rounded up: the suggested rate must give at least one replayed batch.
+        enough = ceil(10_000 / min(short)) / 10_000
         return [
-            f"strategy={self.settings.name} never replays in {len(short)} hops: strategy.rate={rate}, and the shortest "
-            f"has {min(short)} steps. Set strategy.rate to {1 / min(short):.2g} or more."
+            f"strategy={self.settings.name} does not replay in {len(short)} of the {len(later)} hops after the first: "
+            f"strategy.rate={rate} is too low for the shortest hop, which has {min(short)} steps. "
+            f"Set strategy.rate to {enough:g} or more."
         ]
 
     def due(self, step: int) -> int:
@@ -79,7 +83,7 @@ class JointReplay(Expandable[JointReplaySettings]):
         return self._replayed is None or self.settings.expansion is None
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: parts are not counted."""
+        """Do nothing: `loss` does not count parts."""
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:

@@ -1,4 +1,4 @@
-"""Knowledge distillation on logits (KD-Logit): on memory sentences, stay close to the outputs right after their hop.
+"""Knowledge distillation on logits (KD-Logit): keep the outputs for memory sentences close to recorded ones.
 
 CCL, section 3.2 ("KD-Logit"), after Hinton et al. 2015. The memory is that of ``er``. In later hops, at every k-th main
 mini-batch, the loss of the main step is

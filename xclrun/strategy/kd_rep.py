@@ -1,4 +1,4 @@
-"""Knowledge distillation on representations (KD-Rep): on memory sentences, stay close to the [CLS] after their hop.
+"""Knowledge distillation on representations (KD-Rep): keep [CLS] of memory sentences close to its recorded state.
 
 CCL, section 3.2 ("KD-Rep"). As ``kd_logit``, with the encoder's state at [CLS] in place of the outputs,
 

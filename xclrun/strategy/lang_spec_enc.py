@@ -38,7 +38,10 @@ class LangSpecEnc(LanguageParts[LayersSettings]):
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         if family is not None and not family.layers_apart:
-            raise UsageError(f"strategy={self.settings.name}: the layers of {family.title} share their weights")
+            raise UsageError(
+                f"strategy={self.settings.name}: the layers of {family.title} share their weights, so no layer can be "
+                "language-specific on its own; use strategy=lang_spec_trans or another encoder"
+            )
         for number in self.settings.layers or ():
             if layers is not None and not 1 <= number <= layers:
                 raise UsageError(f"strategy.layers: the encoder has no layer {number}, only layers 1 to {layers}")

@@ -27,7 +27,8 @@ class LangSpecFT(Expandable[ExpandableSettings]):
     def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
         if expansion.has_adapters:
             return None
-        return f"each language has its own model; only adapters add to it ({', '.join(names_with('has_adapters'))})"
+        adapters = ", ".join(names_with("has_adapters"))
+        return f"each language already has its own model; only adapters can be added; choose {adapters}"
 
     def language_specific(self, parameter: str) -> bool:
         return True

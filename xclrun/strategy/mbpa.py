@@ -99,7 +99,7 @@ class MbPA(Replay[MbPASettings]):
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         if not self.reads_features(hop):
             return {}
-        # Points have their own signature, and the training's signature covers the memory.
+        # `points_signature` covers `adapt_points`; the signatures of training and state cover the other settings.
         excluded = ("adapt_points", "replay_write", "replay_interval", "replay_number")
         return {key: value for key, value in self.described().items() if key not in excluded}
 
@@ -237,7 +237,10 @@ def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], 
 
 
 def fields_of(batch: Batch) -> dict[str, Tensor]:
-    """Return a batch's tensors by name for vmap; libraries do not inspect the values of masks of shape (B, L, L)."""
+    """Return a batch's tensors by name, for vmap, with a mask of shape (B, L, L).
+
+    vmap does not support reading values of a mask, as libraries do with masks of shape (B, L).
+    """
     mask = batch.attention_mask
     return batch.tensors | {"attention_mask": mask.unsqueeze(1).expand(-1, mask.shape[1], -1)}
 

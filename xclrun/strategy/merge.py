@@ -14,10 +14,11 @@ Settings:
 - ``method`` and its coefficients: ``scale``, λ (null: 0.4 for ``task_arithmetic`` and ``dare``, as the TIES paper
   recommends without validation data, 1 for ``ties``); ``density``, of ``ties`` (the paper: 0.2); ``drop``, p of
   ``dare`` (the paper: 0.9); ``decay``, β of ``exponential_mean``. ``revert`` undoes a ``share`` of the changes of
-  the last model, the ``smallest`` or ``largest`` (``reverted``), by ``strength`` (1: fully), in ``layers`` only (0:
-  embeddings; null: all parameters). ``fisher`` weights the models by their diagonal Fisher information on
-  ``fisher_examples`` training sentences of their hops (null: all). ``regmean`` fits the outputs of each linear layer
-  on these sentences; ``off_diagonal``, α, scales the off-diagonal entries of XᵀX (the paper: 0.9).
+  the last model: the ``smallest`` or the ``largest`` ones, as ``reverted`` says. ``strength`` 1 undoes a change fully.
+  ``layers`` limits ``revert`` to some layers (0: embeddings; null: all parameters). ``fisher`` weights the models by
+  their diagonal Fisher information on ``fisher_examples`` training sentences of their hops (null: all). ``regmean``
+  fits the outputs of each linear layer on these sentences; ``off_diagonal``, α, scales the off-diagonal entries of XᵀX
+  (the paper: 0.9).
 - ``expansion``: another strategy whose hops are merged (`xclrun merge RUN` sets it); null: ``lang_spec_ft`` or
   ``naive``, depending on ``start``.
 
@@ -135,8 +136,8 @@ class Merge(Expandable[MergeSettings]):
         self.chained = self.expansion.stream(("a", "b")).hops[-1].parent == 1
         if settings.method in WEIGHTED and settings.start is Start.merged:
             raise UsageError(
-                f"strategy.method={settings.method.value} strategy.start=merged: the models' weights are computed "
-                "after a hop, when its training has already ended with the merge; use strategy.start=previous"
+                f"strategy.method={settings.method.value} strategy.start=merged: this method needs statistics that "
+                "are computed after a hop, but the hop ends with the merge; use strategy.start=previous"
             )
         # Copied from the strategy that trains the models.
         traits = ("mixes_languages", "updates_in_training")

@@ -58,7 +58,7 @@ class OLora(LowRankPerHop[OLoraSettings]):
         return loss + self.settings.penalty * overlap(dict(context.model.named_parameters()), hop)
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: parts are not counted."""
+        """Do nothing: `loss` does not count parts."""
 
 
 def overlap(parameters: Mapping[str, Tensor], hop: int) -> Tensor:

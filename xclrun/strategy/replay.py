@@ -1,4 +1,4 @@
-"""Replay of lifelong learning: training examples are written into a memory, which is replayed at intervals.
+"""Replay as in lifelong language learning: a memory of random training examples is replayed at intervals.
 
 Hussain et al. 2021, "Towards a robust experimental framework and benchmark for lifelong language learning" ("LL"),
 section 4, "Replay"; d'Autume et al. 2019, "Episodic memory in lifelong language learning". Each training example is

@@ -75,7 +75,7 @@ TARGETS = ("q", "k", "v", "intermediate", "output")
 @dataclass
 class AdapterSettings(StrategyConfig):
     reduction: int | None = bounded(2, at_least=1)
-    # Language → str; Hydra adds no keys to a typed mapping.
+    # Language → str. Not typed, because Hydra does not add keys to a typed mapping.
     pretrained: Any = None
     adapter: Adapter = Adapter.madx
     lora_rank: int = bounded(8, at_least=1)
@@ -224,7 +224,10 @@ def check_library(settings: AdapterSettings | LowRankSettings) -> None:
 def check_family(settings: StrategyConfig, family: Family | None) -> None:
     """Check that the library supports a family of encoders."""
     if family is not None and not family.adapted:
-        raise UsageError(f"strategy={settings.name}: the library adapters does not support {family.title}'s family")
+        raise UsageError(
+            f"strategy={settings.name}: the library adapters does not support {family.title}'s family; choose another "
+            "strategy or encoder"
+        )
 
 
 def lora_config(settings: AdapterSettings | LowRankSettings) -> Any:

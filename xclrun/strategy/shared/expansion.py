@@ -1,4 +1,4 @@
-"""Combination of a strategy with added parameters: replay, distillation, penalties and projections.
+"""Combine a strategy (replay, distillation, penalty or projection) with a strategy that adds parameters.
 
 ``strategy.expansion`` names the strategy that adds the parameters (``lang_spec_task``, ``lang_spec_enc``, …); null:
 none. The two strategies act on different parameters:
@@ -52,7 +52,7 @@ class Expandable(Strategy[Settings]):
     """Base of the strategies that can be combined with language-specific parameters.
 
     Attributes:
-        expansion: the strategy that adds them; without one, plain fine-tuning.
+        expansion: the strategy that adds the parameters; `Naive` if ``strategy.expansion`` is null.
         acts_from: depth of the first hop whose training differs from the expansion's.
         revisits: whether batches of earlier languages go through the model in training.
     """
@@ -73,7 +73,7 @@ class Expandable(Strategy[Settings]):
         """Return why the strategy cannot be combined with an expansion; None if it can."""
         if expansion.expands:
             return None
-        return f"does not only add parameters; choose {', '.join(names_with('expands'))}"
+        return f"cannot be an expansion; choose {', '.join(names_with('expands'))}"
 
     def active(self) -> bool:
         """Return whether the settings have any effect."""

@@ -6,8 +6,8 @@ mean loss cannot be used. There are two exact implementations:
 
 - `by_batches`: one forward and backward pass per batch. The gradients at the outputs of all modules are kept, and each
   module's per-example gradients follow from its inputs (Goodfellow 2015, "Efficient per-example gradient
-  computations"): a linear layer's are outer products summed over positions, never more than (batch, out, in) numbers at
-  a time.
+  computations"): for a linear layer, they are outer products summed over positions, with at most (batch, out, in)
+  numbers in memory at a time.
 - `one_by_one`: a backward pass per example, for models with modules that `by_batches` does not know.
 
 MAS averages the absolute values of per-example gradients with the same implementations (`mean_over`).

@@ -43,7 +43,7 @@ class HeadsOnly(Strategy[Settings]):
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) > 1:
-            return "it adapts the heads of one task"
+            return "this strategy adapts the heads of only one task"
         if POOLER in self.frozen or tasks[0].pooled:
             return None
         return "tunes BERT's pooler, which only sequence_class uses; use fc or full with this task"

@@ -51,7 +51,7 @@ FUSED = (FAMILIES["gpt2"], FAMILIES["deberta"])
 
 
 class LowRank(AddsParameters[Settings]):
-    """Base of these strategies, with one product for all hops."""
+    """Base of the strategies with low-rank updates; by default, all hops share one product."""
 
     expands = True
     signature = AddsParameters.signature

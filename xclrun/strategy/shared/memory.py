@@ -130,7 +130,7 @@ class BalancedMemory:
         return generator.choice(available, size=min(count, available), replace=False)
 
     def draw_from_all(self, count: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return language → distinct indices, ``count`` in all (or all), drawn uniformly from the whole memory."""
+        """Return language → distinct indices, ``count`` (at most all) drawn uniformly from the whole memory."""
         return indices_at(self.indices, generator.choice(len(self), size=min(count, len(self)), replace=False))
 
     def __len__(self) -> int:

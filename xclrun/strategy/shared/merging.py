@@ -7,7 +7,7 @@ With θ_0 the initial weights, θ_1 … θ_n the models and τ_i = θ_i − θ_0
 | `mean` | 1/n Σ θ_i (Wortsman et al. 2022, "Model soups", uniform soup) |
 | `exponential_mean` | m_1 = θ_1, m_i = β m_{i−1} + (1 − β) θ_i |
 | `task_arithmetic` | θ_0 + λ Σ τ_i (Ilharco et al. 2023, "Editing models with task arithmetic") |
-| `ties` | θ_0 + λ τ, see there (Yadav et al. 2023, "TIES-merging", algorithm 1) |
+| `ties` | θ_0 + λ τ, τ the mean after trimming and sign election (Yadav et al. 2023, "TIES-merging", algorithm 1) |
 | `dare` | θ_0 + λ Σ m_i ∘ τ_i / (1 − p), m_i Bernoulli(1 − p) (Yu et al. 2024, "Language models are super Mario") |
 | `spherical_mean` | m_1 = θ_1, m_i = slerp(m_{i−1}, θ_i; 1/i), tensor by tensor (Shoemake 1985) |
 | `weighted_mean` | Σ F_i θ_i / Σ F_i (Matena & Raffel 2022, "Merging models with Fisher-weighted averaging", eq. 4) |

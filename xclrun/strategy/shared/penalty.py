@@ -43,7 +43,7 @@ class QuadraticPenalty(Expandable[Settings]):
     """Base of the penalties, without state.
 
     Attributes:
-        factor: of the precision in the penalty's gradient: 1 for λ/2, 2 for papers that write λ.
+        factor: multiplies the penalty's gradient; 1 for papers that write λ/2, 2 for papers that write λ.
         precision, anchor: parameter name → tensor of the parameter's shape; a precision ≥ 0 may be a scalar.
     """
 
