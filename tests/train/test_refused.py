@@ -77,7 +77,7 @@ REFUSED = [
     (("evaluate.every_share=1.5",), r"evaluate\.every_share=1\.5: must be above 0 and at most 1"),
     (("evaluate.every_share=0.1", EVERY), r"evaluate\.every_examples=10 is set too"),
     (("evaluate.keep_points=2",), r"needs evaluate\.every_examples"),
-    ((EVERY, "evaluate.keep_points=0"), r"evaluate\.keep_points=0: a whole number of at least 1, all, or null"),
+    ((EVERY, "evaluate.keep_points=0"), r"evaluate\.keep_points=0: must be at least 1, all or null"),
     ((EVERY, "evaluate.keep_points=some"), "all, or null"),
     # Recorded steps.
     ((*GRAPHS, "trainer.packing=true"), r"^trainer\.cuda_graphs=true trainer\.packing=true: .* choose one"),
