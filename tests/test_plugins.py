@@ -243,7 +243,7 @@ def test_a_changed_plugin_is_not_executed(shown: Path, xclrun: Command, forget: 
     forget()
     code, said = xclrun("export", run.name, "exported")
     # The user hears of code that is run without having been asked for.
-    assert (code, f"plug-in {shown}/flooding.py: running its code" in said) == (0, True), said
+    assert (code, f"plug-in {shown}/flooding.py: executing this file" in said) == (0, True), said
     forget()
     (shown / "flooding.py").write_text(RUNS + FILES["flooding.py"], encoding="utf-8")
     for command in (("export", run.name, "again"), ("rerun", run.name, "--fresh", "fresh")):

@@ -67,7 +67,7 @@ def test_only_spans_have_a_tag_for_outside() -> None:
     [
         (("token_tag",), "dataset.task=token_tag: unknown; did you mean 'token_tags'?"),
         (("token_tags", "word"), "dataset.tags_are=word: unknown; did you mean 'words'?"),
-        (("intent_slots", "words"), "dataset.tags_are=words: only dataset.task=token_tags has tags that are not spans"),
+        (("intent_slots", "words"), "dataset.tags_are=words: needs dataset.task=token_tags"),
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], message: str) -> None:

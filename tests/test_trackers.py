@@ -297,8 +297,11 @@ def test_weights_and_biases_keeps_one_run_open_while_it_trains(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("tracking=wandb",), "tracking=wandb: pip install 'xclrun[wandb]'"),
-        (("tracking=tensorboard",), "tracking=tensorboard: pip install 'xclrun[tensorboard]'"),
+        (("tracking=wandb",), "tracking=wandb: package 'wandb' is not installed; run pip install 'xclrun[wandb]'"),
+        (
+            ("tracking=tensorboard",),
+            "tracking=tensorboard: package 'tensorboard' is not installed; run pip install 'xclrun[tensorboard]'",
+        ),
         (
             ("tracking.to=wandbb",),
             "tracking.to=wandbb: unknown; did you mean 'wandb'? Known: mlflow, tensorboard, w",

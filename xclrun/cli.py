@@ -106,7 +106,7 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
     from xclrun.launch.sweep import launch, make_launcher
 
     before = sys.argv
-    # `typed_command` reads sys.argv; the file of the sweep records its result.
+    # The file of the sweep records the command, which `typed_command` reads from sys.argv.
     sys.argv = ["xclrun", "--multirun", *(a for a in arguments if a not in ("-m", "--multirun"))]
     try:
         jobs, settings = command_jobs(overrides)
@@ -215,7 +215,7 @@ def _report(error: BaseException) -> int:
 
 
 def _shortened(message: str, limit: int = 4000) -> str:
-    """Remove the middle of a message that quotes megabytes."""
+    """Remove the middle of a message that is too long to read."""
     return message if len(message) <= limit else f"{message[: limit - 500]} … {message[-400:]}"
 
 

@@ -169,7 +169,8 @@ class Study:
         ``strategy`` is the label in tables. For few-shot runs, see `few_shot`.
 
         Args:
-            unpaired: average all runs of each strategy, rather than the combinations that all strategies have finished.
+            unpaired: average all runs of each strategy. Otherwise, average only the combinations of order,
+                seed and bucket that all strategies have finished.
             filters: see `Study`; runs are filtered before averaging, except reference runs.
         """
         rows = {key: value for key, value in filters.items() if key in COLUMNS}

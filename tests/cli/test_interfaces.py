@@ -249,7 +249,7 @@ def test_a_sweep_is_called_as_its_command_says(xclrun: Callable[..., Told], here
     assert "note: mine no longer includes 1 run" in again.err
     assert "1 run (1 strategy × 1 order × 1 seed) on mini with tiny → outputs; 1 already finished" in again.err
     assert [sweep["sweep"] for sweep in json.loads(xclrun("status", "--json").out)] == ["mine"]
-    line = "sweep_name=../x: letters, digits, '-', '_' and '.' only"
+    line = "sweep_name=../x: use 1 to 60 letters, digits, '-', '_' and '.'"
     assert xclrun(*TINY, "sweep_name=../x").line.startswith(line)
     assert "needs a single name" in xclrun(*TINY, "sweep_name=a,b").line
 

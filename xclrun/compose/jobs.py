@@ -115,8 +115,10 @@ class Composer:
                 for text, key in keys.items():
                     parent = key.rpartition(".")[0]
                     if parent and OmegaConf.select(config, parent) is None:
-                        needed = "experiment=fewshot" if key.startswith("protocol.") else f"{parent}, which is null"
-                        raise UsageError(f"{text}: needs {needed}") from None
+                        advice = f"{parent} is null; set it too"
+                        if key.startswith("protocol."):
+                            advice = "needs experiment=fewshot"
+                        raise UsageError(f"{text}: {advice}") from None
                 raise
         return self._composed[words]
 
@@ -180,7 +182,8 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, dict
     hydra_overrides = [str(o.input_line) for o in overrides if o.is_hydra_override()]
     task = [o for o in overrides if not o.is_hydra_override()]
     groups = {group for group in choices() if "/" not in group}
-    # Omit values of single keys: the default choice of a swept group may not have these keys.
+    # Use only choices of groups. If a group is swept, its default choice is composed here, and it may lack keys that
+    # the command sets.
     chosen = [str(o.input_line) for o in task if o.key_or_group in groups and not o.is_sweep_override()]
     with composing(hydra_overrides) as composer:
         main = composer.chosen(tuple(text for text in chosen if not text.startswith("order=")))

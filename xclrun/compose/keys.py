@@ -59,7 +59,7 @@ def nearest(key: str) -> str:
             "languages in a batch, so they cannot have language-specific parameters"
         )
     if key in ("sweep", "experiment"):
-        return f"the YAML of a {key} begins with the line '# @package _global_': its keys are those of the whole config"
+        return f"begin the YAML of the {key} with the line '# @package _global_': it sets keys of the whole config"
     if key in keys:
         owners = [name for name in STRATEGIES if has_setting(name, key.removeprefix("strategy."))]
         return f"this strategy does not have it, only {', '.join(owners)}"

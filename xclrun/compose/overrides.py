@@ -39,7 +39,7 @@ INSTEAD = {
     "verbose": _LOGS,
     "hydra_logging": _LOGS,
     "job_logging": _LOGS,
-    "job": "set the current folder and environment variables before the command; sweep_name=NAME names the runs",
+    "job": "use cd and export before the command, and sweep_name=NAME to name the sweep",
     "mode": "give a key several values for a sweep, as in seed=1,2,3",
     "searchpath": "--config-dir=DIR adds a folder of YAML files and plug-ins",
     "callbacks": "extend xclrun by a plug-in: --plugin FILE.py",
@@ -63,8 +63,8 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
       ``order=list``; otherwise, the list would have the name of the default order.
     - ``order=random(1)`` becomes ``order=random order.seed=1``; see `_order_call`.
     - ``strategy.expansion=NAME`` becomes the choice of a group.
-    - ``dataset.parts={…}`` and other maps in `_MAPS` get the prefix for new entries; ``model.settings.KEY=VALUE`` gets
-      the prefix for new or existing entries.
+    - ``dataset.parts={…}`` and other maps in `_MAPS` get the prefix ``+``, because their entries are new.
+      ``model.settings.KEY=VALUE`` gets ``++``, because its entry may be new.
     - ``~/folder`` is expanded, because shells do not expand it after ``=``.
     """
     result = []
@@ -106,8 +106,8 @@ def _order_call(text: str, name: str, arguments: str) -> list[str]:
     keys = {key for key, _ in settings}
     if not all(words) or len(keys) < len(settings) or not keys <= set(WAYS.get(name, ())):
         raise UsageError(
-            f"{text}: orders with arguments are random(SEED), typology(LANGUAGE), similarity(greedy) and, with "
-            f"{' or '.join(MEASURES)} and the language to start with, similarity(greedy,typology,de)"
+            f"{text}: orders with arguments are random(SEED), typology(START), similarity(greedy) and "
+            f"similarity(greedy,MEASURE,START); MEASURE is {' or '.join(MEASURES)}, START is the first language"
         )
     return [f"order={name}", *(f"order.{key}={word}" for key, word in settings)]
 

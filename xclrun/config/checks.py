@@ -47,7 +47,7 @@ TYPED_NEEDS: Needs = {
     "dataset.buckets": (lambda c: c.shots is not None, "shots=K; without it, all training data is used"),
     "dataset.statements": (
         lambda c: makes_statements(plain(c.dataset)),
-        "dataset.statements.kind, or a part's; without it, no statements are made",
+        "dataset.statements.kind, or statements of a part; without it, there are no statements",
     ),
     **dict.fromkeys(
         ("dataset.word_column", "dataset.tag_column"),
@@ -191,7 +191,7 @@ def check_uri(key: str, uri: str | None) -> None:
     if (redacted := redact(uri)) != uri:
         advice = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
         if not uri.startswith("http"):
-            advice = "use the password file or variable of the database's client (PostgreSQL: PGPASSWORD)"
+            advice = "set it where the database client reads it, for example in PGPASSWORD or ~/.pgpass for PostgreSQL"
         raise UsageError(f"{key}={redacted}: contains a password; remove it and {advice}")
     try:
         kind = urlsplit(uri).scheme.partition("+")[0]

@@ -25,7 +25,7 @@ WAYS = {
 MEASURES = ("vocabulary", "typology")
 # A sweep's name is a file name and a report's folder; ``all`` means every sweep.
 SWEEP_NAME = r"(?!all$)[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
-SWEEP_NAMES = "letters, digits, '-', '_' and '.' only, at most 60, the first a letter or digit; not 'all'"
+SWEEP_NAMES = "use 1 to 60 letters, digits, '-', '_' and '.', beginning with a letter or digit; 'all' is reserved"
 
 
 def bounded(
@@ -170,7 +170,7 @@ class Device(Enum):
 
 @dataclass
 class ReplayBudget:
-    """Default memory size and replay interval of replay strategies, for the size of the dataset."""
+    """Default memory size and replay interval of replay strategies, chosen for the size of the dataset."""
 
     memory: int = 6000
     every_k: int = 100
@@ -245,7 +245,7 @@ class DatasetConfig:
     hub_config: str | None = None
     # Empty by default, because Hydra cannot add entries to null.
     hub_columns: dict[str, str] | None = field(default_factory=dict)
-    # For dataset.reader=conll; counted from 1, or from the last, -1.
+    # For dataset.reader=conll. Columns are numbered from 1; negative numbers count from the last column, -1.
     word_column: int = 1
     tag_column: int = -1
     parts: dict[str, PartConfig] = field(default_factory=dict)
@@ -341,7 +341,7 @@ class TrainerConfig:
     weight_decay: float = bounded(0.0, at_least=0)
     clip_norm: float | None = bounded(None, above=0)
     schedule: Schedule = Schedule.constant
-    warmup: float = bounded(0.0, at_least=0, at_most=1, hint=", the share of a hop's steps")
+    warmup: float = bounded(0.0, at_least=0, at_most=1, hint=": it is a fraction of a hop's steps")
     precision: Precision = Precision.fp32
     packing: bool = False
     cuda_graphs: bool = False
@@ -394,7 +394,7 @@ class EvaluateConfig:
     every_examples: int | None = count()
     every_share: float | None = bounded(None, above=0, at_most=1, hint="; 0.02 evaluates every 2 %")
     point_splits: PointSplits = PointSplits.dev_test
-    keep_points: str | None = bounded(None, pattern=KEPT_POINTS, hint="a whole number of at least 1, all, or null")
+    keep_points: str | None = bounded(None, pattern=KEPT_POINTS, hint="must be at least 1, all or null")
     attention: bool = False
     gradient_overlap: bool = False
     class_gradients: bool = False
@@ -411,7 +411,7 @@ class EvaluateConfig:
         return self.every_examples
 
     def kept(self, points: int) -> int:
-        """Return how many of a hop's ``points`` evaluation points so far have stored weights: the last ones."""
+        """Return how many of the last evaluation points have stored weights after ``points`` points of a hop."""
         if self.keep_points is None:
             return 0
         return points if self.keep_points == ALL_POINTS else min(points, int(self.keep_points))
@@ -478,7 +478,7 @@ class Config:
 
     @property
     def trainers(self) -> dict[str, TrainerConfig]:
-        """Key in the config → trainer of hops."""
+        """Config key → trainer, for all trainers of the run."""
         source = {} if self.protocol is None else {"protocol.source_trainer": self.protocol.source_trainer}
         return {"trainer": self.trainer, **source}
 

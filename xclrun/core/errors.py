@@ -13,8 +13,8 @@ import re
 import sys
 from collections.abc import Iterable
 
-# User and password of a URL, as in http://user:password@host. The match ends at the last @ of a word, because a
-# password may contain / or @. It excludes file:///a@b, which has no user.
+# User and password of a URL, as in http://user:password@host. The match ends at the last @ before a space or
+# quote, because a password may contain / or @. file:///a@b does not match, because it has no user.
 _USER = re.compile(r"(https?://|[A-Za-z][\w+.-]*://[^/\s'\":@]*:)(?!/)[^\s'\"]*@", re.IGNORECASE)
 _PARAMETER = re.compile(r"([?&;#][\w.-]*(?:pass|pwd|token|secret|key|sig|auth|cred)[\w.-]*=)[^&;\s'\"]+", re.IGNORECASE)
 
@@ -56,7 +56,7 @@ def require(package: str, user: str, extra: str) -> None:
     """
     # Check `sys.modules` first: `find_spec` raises ValueError for an imported module without a spec.
     if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
-        raise UsageError(f"{user}: pip install 'xclrun[{extra}]'")
+        raise UsageError(f"{user}: package '{package}' is not installed; run pip install 'xclrun[{extra}]'")
 
 
 def redact(text: str) -> str:

@@ -27,10 +27,11 @@ from xclrun.core.task import has_answers, makes_statements
 # Version of the algorithms, part of all IDs and keys. Increase it when a code change can change a result.
 ALGORITHMS = 1
 
-# Config keys that are not part of a run's identity. Most cannot change a result. The identity represents the others by:
-# - fingerprints of the files, for paths (dataset.root, dataset.parts, model.path, pretrained adapters);
-# - the list of languages, for the keys that compute an order;
-# - the settings of the strategy or trainer that uses them, for default replay budgets and learning rates.
+# Config keys that are not part of a run's identity. Most cannot change a result. Some can, but the identity contains
+# what they lead to:
+# - paths (dataset.root, dataset.parts, model.path, pretrained adapters): fingerprints of the files;
+# - keys that compute an order: the list of languages;
+# - default replay budgets and learning rates: the settings of the strategy or trainer that uses them.
 NOT_IDENTITY = frozenset(
     {
         "dataset.root",
@@ -78,7 +79,7 @@ LATER: dict[str, Any] = {
     "strategy.cosine": None,
 }
 
-# Plug-ins that a run uses (`xclrun.core.plugins.used`); the keys exist only with plug-ins.
+# Config keys that list the plug-ins of a run (`xclrun.core.plugins.used`); absent from runs without plug-ins.
 PLUGINS = ("dataset.plugins", "strategy.plugins")
 
 
@@ -127,7 +128,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return select(config, "")
 
 
-# Default of ``evaluate.slot_f1``. Keys that do not depend on the setting contain this value.
+# Default of ``evaluate.slot_f1``. Stage keys that do not depend on the setting contain this value.
 SPAN_MICRO = "span_micro"
 
 
@@ -216,8 +217,8 @@ def stages(
         "seed": settings["seed"],
         **{key: value for key, value in flat(settings) if key in PLUGINS and value},
     }
-    # Attention and gradient statistics do not change predictions. Gradient statistics are stored with the training, so
-    # its key contains their settings.
+    # Attention and gradient statistics do not change predictions. The key of a training contains the settings of
+    # gradient statistics, because both are stored together.
     gradients = ("gradient_overlap", "class_gradients")
     measured = ("attention", *gradients)
     evaluate = {k: v for k, v in settings["evaluate"].items() if k not in measured} | {"slot_f1": SPAN_MICRO}
@@ -251,7 +252,7 @@ def stages(
             )
         served = {
             "test": {language: data.fingerprints[language, "test"] for language in stream.languages},
-            # The precision changes predictions; the key of an untrained model contains no trainer settings.
+            # The precision changes predictions. The key of an untrained model does not contain it, so add it here.
             "precision": settings["trainer"]["precision"],
             "strategy": strategy.serving_signature(hop),
             **({"codes": data.fingerprints[hop.codes, "train"]} if hop.codes else {}),
@@ -294,7 +295,7 @@ def _selecting_f1(settings: Mapping[str, Any], hop: Hop, data: DataIdentity) -> 
     all other scores from predictions.
     """
     trainer = _trainer_of(settings, hop)
-    # Equals `xclrun.config.schema.TrainerConfig.uses_dev`; `settings` are plain values.
+    # As `xclrun.config.schema.TrainerConfig.uses_dev`, which plain values do not have.
     uses_dev = trainer["selection"] == "best" or (trainer.get("patience") or 0) > 0
     return str(settings["evaluate"]["slot_f1"]) if uses_dev and data.spans else SPAN_MICRO
 

@@ -5,13 +5,13 @@ as case-insensitive BCP 47 tags (RFC 5646): language, script and region, separat
 parts, such as a treebank, are ignored. Files, IDs and tables use the dataset's keys. The language of a key serves to
 describe the key, to find it by any code of the language, and to order a stream.
 
-``languages.csv`` has a row for each language of the readers' releases, except for the long tail of Taxi1500:
+``languages.csv`` has a row for each language of the supported datasets, except for the long tail of Taxi1500:
 
 - ``code``: ISO 639-1, or 639-3 if there is none; ``others``: the ISO 639-3 code, the most common member of a
   macrolanguage (``arb`` for ``ar``), and older codes.
 - ``script``: script of most of its text, ISO 15924. ``family``, ``branch``: language family and branch.
 - ``81A``, ``85A``–``89A``: six features of "The World Atlas of Language Structures Online" (WALS; Dryer & Haspelmath
-  2013, CC BY 4.0), the same as in Table 9 of the FS paper; empty if unknown.
+  2013, CC BY 4.0), as in Table 9 of Zhao et al. 2021 (few-shot transfer); empty if unknown.
 """
 
 from __future__ import annotations

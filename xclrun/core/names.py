@@ -1,7 +1,7 @@
 """Validate user-chosen names and escape them for file names, URLs, HTML and Markdown.
 
 Names of datasets, strategies and sweeps appear in folder names, commands and pages. `check_name` rejects unsafe names
-before a run starts; `slug`, `link`, `escape` and `markdown` escape all other names.
+before a run starts. `slug`, `link`, `escape` and `markdown` escape any text for one kind of output.
 """
 
 from __future__ import annotations

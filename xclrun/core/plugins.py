@@ -32,11 +32,12 @@ GROUPS = {
     "xclrun.tasks": "task",
     "xclrun.measures": "measure",
 }
-# Modules that register xclrun's own entries. Import them before a plug-in; otherwise, the plug-in gets the entries.
+# Modules that register xclrun's own strategies, readers, tasks and measures. Import them before a plug-in; otherwise,
+# these registrations are recorded as the plug-in's.
 _REGISTRIES = ("xclrun.core.task", "xclrun.analysis.measures", "xclrun.data.readers", "xclrun.strategy")
 # Prefix of the module names of plug-in files, omitted from messages.
 MODULE = "xclrun_plugin_"
-# File of a config folder: {plugins: [FILE.py, …]}, relative to the folder.
+# File in a config folder, with the content {plugins: [FILE.py, …]}; paths are relative to the folder.
 LISTED = "plugins.yaml"
 
 
@@ -91,7 +92,7 @@ def place(cls: type) -> str:
 
 
 def without_yaml(kind: str) -> list[str]:
-    """Return the names of a kind for which no config folder has a YAML file."""
+    """Return the names of this kind that plug-ins registered and that have no YAML file in a config folder."""
     return [n for n in provided(kind) if not any((folder / kind / f"{n}.yaml").is_file() for folder in _folders)]
 
 
@@ -175,12 +176,12 @@ def load_file(path: Path, subject: str, expected: str | None = None) -> None:
     sha256 = hashlib.sha256(source).hexdigest()
     if expected is not None:
         _check_unchanged(sha256, expected, subject)
-        note(f"{subject}: running its code")
+        note(f"{subject}: executing this file")
     name = f"{MODULE}{sha256[:12]}"
     module = ModuleType(name)
     module.__file__ = str(path)
     with _loading_of(Plugin(str(path), sha256), subject):
-        # Dataclasses find their module by its name. Execute the bytes that were hashed.
+        # Dataclasses look up their module by name: add it first. Execute the hashed bytes, since the file may change.
         sys.modules[name] = module
         exec(compile(source, str(path), "exec"), vars(module))
 
@@ -219,7 +220,7 @@ def _hash_of_package(package: str, subject: str) -> str:
 
 @contextmanager
 def _loading_of(plugin: Plugin, subject: str) -> Iterator[None]:
-    """Record registrations in the block for a plug-in; mark it as loaded if the block succeeds."""
+    """Attribute all registrations of a ``with`` block to a plug-in; mark it as loaded if the block succeeds."""
     for name in _REGISTRIES:
         importlib.import_module(name)
     _loading.append(plugin)

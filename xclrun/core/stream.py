@@ -1,4 +1,7 @@
-"""Streams: the sequence of hops that an order of languages and a strategy define."""
+"""Streams: the sequence of hops that an order of languages and a strategy define.
+
+Papers: GLI = Yogatama et al. 2019, ED = Keung et al. 2020, FS = Zhao et al. 2021 (docs/fidelity.md).
+"""
 
 from __future__ import annotations
 
@@ -71,8 +74,8 @@ BEFORE = Hop(index=0, train=(), select=(), parent=-1, depth=0)
 class Mixture(str):
     """An element of an order whose keys are learned in one hop, from batches of randomly drawn keys: ``a+b``.
 
-    GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4. Each step draws
-    a key uniformly, independent of its size, and takes the next batch of the key's shuffled examples, in a cycle.
+    See GLI, section 4. Each step draws a key uniformly, independent of its size, and takes the next batch of the key's
+    shuffled examples, in a cycle.
     """
 
     keys: tuple[str, ...]
@@ -208,7 +211,7 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
     keys = keys_of(order)
     for language in keys:
         if language not in sizes:
-            yaml = "; YAML takes no for false, so put it in quotes: 'no'" if language == "False" else ""
+            yaml = "; YAML reads an unquoted no as false: write 'no' with quotes" if language == "False" else ""
             raise UsageError(f"order: the dataset has no language '{language}'; {did_you_mean(language, sizes)}{yaml}")
         if keys.count(language) > 1:
             raise UsageError(f"order: the language '{language}' is repeated in [{', '.join(languages)}]")

@@ -55,7 +55,7 @@ class Metric:
         definition: footnote of tables; empty if the title suffices.
         beside: whether it accompanies another metric and has no separate tables and tests.
         floor: name of the metric that scores a constant answer, if tables show it as a baseline.
-        undefined: required data, for the footnote of keys that lack it; empty if the score is always defined.
+        undefined: footnote of keys without a score, which names the missing data; empty if the score is always defined.
         count: function that returns hits and totals of each sentence, shape (sentences, cells) or (sentences, 1). The
             score is the ratio of their sums, undefined for a total of 0. If totals are None, each sentence counts 1.
             If ``count`` is None, ``of`` determines the counts.
@@ -134,7 +134,7 @@ def _beside(name: str, short: str, title: str, definition: str, count: Count | N
     )
 
 
-# Metrics of statements (degree of belief), LL §4.1 and App. A.6; choice accuracy is ours.
+# Metrics of statements (degree of belief): Hussain et al. 2021, section 4.1 and appendix A.6; choice accuracy is new.
 CONSTANT_ACCURACY = _beside(
     "constant_accuracy", "constant", "accuracy of a constant answer",
     "accuracy of the better of the two constant answers, true or false, for each key", _constant,
@@ -382,7 +382,7 @@ def _add_metrics(task: Task) -> Task:
 
 INTENT_SLOTS = register(Task("intent_slots", INTENT_ACCURACY, SLOT_F1, crf=True, outside="O"))
 SEQUENCE_CLASS = register(Task("sequence_class", CLASS_ACCURACY, None, pooled=True, pairs=True))
-# ``token_tags`` with ``dataset.tags_are=words``; it has no separate name.
+# ``token_tags`` with ``dataset.tags_are=words``. Not registered, because both share the name; `task_of` returns it.
 WORD_TAGS = _add_metrics(Task("token_tags", None, TOKEN_ACCURACY, tags_needed=True))
 TOKEN_TAGS = register(Task("token_tags", None, ENTITY_F1, tags_needed=True))
 STATEMENT_TRUTH = register(
@@ -410,7 +410,7 @@ def task_of(name: str, tags_are: str = "spans") -> Task:
     if tags_are == "spans":
         return TASKS[name]
     if name != TOKEN_TAGS.name:
-        raise UsageError(f"dataset.tags_are=words: only dataset.task={TOKEN_TAGS.name} has tags that are not spans")
+        raise UsageError(f"dataset.tags_are=words: needs dataset.task={TOKEN_TAGS.name}; tags of other tasks are spans")
     return WORD_TAGS
 
 

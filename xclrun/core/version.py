@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1]
 
 STAMP = "CODE_VERSION"
 
-# Version of the layout of a run directory, written to manifest.json as ``format``. Increase it for a layout that is not
-# compatible with the previous version in both directions. Never move or rename manifest.json or its keys ``format`` and
+# Version of the layout of a run directory, written to manifest.json as ``format``. Increase it if the old code cannot
+# read the new layout, or the new code the old one. Never move or rename manifest.json or its keys ``format`` and
 # ``code_version``, because every version reads them first.
 FORMAT = 1
 

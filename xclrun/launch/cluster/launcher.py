@@ -84,7 +84,7 @@ class Slurm(Launcher):
                 f"hydra.launcher.python={self.python}: must be a command, such as apptainer exec IMAGE python"
             )
         if self.cluster == "slurm":
-            require("submitit", "hydra/launcher=slurm needs Submitit", "slurm")
+            require("submitit", "hydra/launcher=slurm", "slurm")
             if shutil.which("srun") is None:
                 raise UsageError("hydra/launcher=slurm: srun is not installed; use a login node of the cluster")
 

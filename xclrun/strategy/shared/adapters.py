@@ -218,7 +218,7 @@ def check_library(settings: AdapterSettings | LowRankSettings) -> None:
     targets = settings.lora_targets
     if not targets or len(set(targets)) < len(targets) or not {*targets} <= {*TARGETS}:
         raise UsageError(f"strategy.lora_targets={targets}: must be distinct values of {', '.join(TARGETS)}")
-    require("adapters", f"strategy={settings.name} needs the library adapters", "adapters")
+    require("adapters", f"strategy={settings.name}", "adapters")
 
 
 def check_family(settings: StrategyConfig, family: Family | None) -> None:
