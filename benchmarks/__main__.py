@@ -6,12 +6,12 @@
 - adapting heads in 40 buckets on stored features / with the frozen encoder each time (`benchmarks.features`);
 - MbPA's copies of the model, adapted many at a time / one after another (`benchmarks.adapting`);
 - memory of language-specific parameters / of naive fine-tuning, and measured / estimated peaks (`benchmarks.memory`);
-- a training step of two ranks with a thread each / of one rank (`benchmarks.ranks`);
-- a training step on packed / padded batches, and evaluation in batches of similar lengths / in the order of the data
+- a training step of two ranks with one thread each / of one rank (`benchmarks.ranks`);
+- a training step on packed / padded batches, and evaluation in batches of similar lengths / in random order
   (`benchmarks.packing`);
 - reading and writing at the end of a hop / its training (`benchmarks.ends`);
-- operators of a step / of an implementation of the CRF likelihood without matrix products (`benchmarks.operators`);
-- that likelihood and its gradient / those of pytorch-crf (`benchmarks.crf`);
+- operators of a step / of a step whose CRF likelihood uses no matrix products (`benchmarks.operators`);
+- the CRF likelihood and its gradient / those of pytorch-crf (`benchmarks.crf`);
 - the start of a sweep's second run, and a job with only shared hops: seconds;
 - waiting times of users: CPU seconds of help, plans, status, reports (`benchmarks.waits`), and planning 7,200 runs;
 - ``make demo`` after installation: seconds in wall-clock time, without a comparison.
@@ -58,7 +58,7 @@ from xclrun.train.progress import Listener, Progress
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
-# What a ratio, or a number of seconds, may be at most.
+# Upper limits. By strategy: a training step / a step of a bare loop; None: no limit.
 AIMS: dict[str, float | None] = {
     "naive": 1.05,
     "er": 1.10,
@@ -67,13 +67,13 @@ AIMS: dict[str, float | None] = {
     "ewc_online": 1.20,
     "agem": None,
 }
-# Of agem over a loop that makes the same two passes: a step of it has two, so that none over one pass can be kept.
+# A step of agem makes two passes, so its limit is for the ratio to a loop that makes the same two passes.
 TWO_PASSES_AIM = 1.05
 EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM, FEATURES_AIM = 1.05, 1.3, round(1 / 1.3, 2), 1 / 50
-# Packed steps take 1/1.25 of padded ones.
+# `PACKED_AIM`: packed steps are at least 1.25 times as fast as padded ones.
 PACKED_AIM, SORTED_AIM, ENDS_AIM = 0.8, 0.55, 0.03
 RANKS_AIM = 0.65
-# Measured over estimated peaks, and CPU seconds from the start of a run to its first step.
+# Measured / estimated peak memory, and CPU seconds from the start of a run to its first step.
 ESTIMATE_AIM, START_AIM = 1.25, 1.0
 MEASURED = {
     "naive": [],
@@ -83,21 +83,21 @@ MEASURED = {
 }
 OPERATORS_AIM, CRF_AIM = 0.6, round(1 / 3.5, 3)
 PLANNING_AIM, DEMO_AIM = 45.0, 210.0  # seconds
-# Transformers of twelve layers and their widths, with the pieces that the data has: the body costs as mBERT's.
+# A model with mBERT's shape, so its layers cost as much as mBERT's, but random weights and the data's vocabulary.
 TWELVE_LAYERS = ["model=mbert", "model.hub=null", "model.vocab_size=5000", "trainer.lr=1e-5"]
-# Tags of words alone, without a CRF, whose own cost would be measured. As many sentences of dev and of test as the
-# smallest treebanks have: more would favour kept features.
+# Tagging without a CRF, whose time would be included. Dev and test have the size of the smallest treebanks; larger
+# sets would favour cached features.
 TAGS = ["dataset.task=token_tags", "dataset.buckets.sampler=minimum", "dataset.max_eval=200"]
-# Classes alone, as in lifelong learning. All is written, so that neighbours are not all of the memory.
+# Text classification. All examples are written to the memory, so that neighbours are only a part of it.
 INTENTS = ["dataset.task=sequence_class", "strategy.replay_write=1.0"]
-# Enough for the steps that are taken in twelve layers: what a strategy does at the ends of the hops before them, as
-# Fisher information, is not timed, and took most of the time.
+# Little data, but enough for the timed steps of twelve-layer models: work at the end of earlier hops, such as Fisher
+# information, is not timed and would take most of the time.
 SHORT = ["dataset.max_train=160", "dataset.max_eval=16"]
-# As wide as e5_small.
+# The width of e5_small.
 NARROW = ["model.hidden_size=384", "model.intermediate_size=1536", "trainer.lr=1e-3"]
 
 Found = dict[str, Any]
-# Name of the benchmark, what it may be at most, and how it is measured.
+# Name of the benchmark, its upper limit, and the function that measures it.
 Benchmark = tuple[str, float | None, Callable[[], Found]]
 
 
@@ -124,7 +124,7 @@ def shared_job(outputs: Path) -> Found:
     small = ["experiment=smoke", "tracking=none", f"paths.outputs={outputs}"]
     [first] = plan_runs([*small, "strategy=naive"])
     execute(first, Listener(), StopFlag())
-    # With an empty memory every hop of er is naive's.
+    # With an empty memory, er shares all hops with naive.
     runs = [plan_runs([*small, "strategy=er", "strategy.memory=0", f"strategy.every_k={k}"])[0] for k in range(1, 6)]
     taken = [seconds(lambda run=run: execute(run, Listener(), StopFlag())) for run in runs]  # type: ignore[misc]
     return {"seconds": statistics.median(taken)}
@@ -255,7 +255,7 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
             yield (
                 f"evaluation, like lengths / as they come ({name}, {model}, threads: {threads})",
                 SORTED_AIM,
-                # With few sentences, also batches of similar lengths have padding.
+                # Use all test sentences: with few, even batches of similar lengths have much padding.
                 lambda c=chosen, t=threads: with_threads(  # type: ignore[misc]
                     t, lambda: sorted_over_mixed([*whole, *c], outputs, rounds=1 if c else 3)
                 ),
@@ -287,7 +287,7 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
 
 
 def shown(result: Found, aim: float | None) -> str:
-    """Format a result and its target."""
+    """Format a result and its limit."""
     if "seconds" in result:
         text = f"{result['seconds']:.2f}"
         if "first" in result:
@@ -297,16 +297,16 @@ def shown(result: Found, aim: float | None) -> str:
     if "least" in result:
         text += f" ({result['least']:.2f} to {result['greatest']:.2f})"
     if "cpu" in result:
-        text += f"; of CPU seconds {result['cpu']['ratio']:.3f}"
+        text += f"; ratio of CPU seconds {result['cpu']['ratio']:.3f}"
     if "waited" in result:
         text += f"; waits for the device in 9 steps: {sum(result['waited'].values())}"
     elif "due" in result and "plain" in result:
-        text += f"; where the memory is due {result['due']['ratio']:.2f}"
+        text += f"; steps with replay {result['due']['ratio']:.2f}"
     return text + _verdict(result["ratio"], aim)
 
 
 def _verdict(value: float, aim: float | None) -> str:
-    return "" if aim is None else f"; aim {aim:g}, {value / aim:.2f} of it: {'met' if value <= aim else 'MISSED'}"
+    return "" if aim is None else f"; {value / aim:.2f} of the limit {aim:g}{'' if value <= aim else ': EXCEEDED'}"
 
 
 def main() -> None:
@@ -328,7 +328,7 @@ def main() -> None:
             result = measure() | ({} if aim is None else {"aim": aim})
             results[name] = result | {"took_s": time.perf_counter() - began}
             print(f"{name:<66} {shown(results[name], aim)}  [{results[name]['took_s']:.0f} s]", flush=True)
-            # After each, so that what was measured stays where a later one fails.
+            # Write after each benchmark, so that a later failure does not lose earlier results.
             facts = {"machine": platform.platform(), "torch": torch.__version__, "threads": 1, "results": results}
             options.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     missed = [
@@ -336,7 +336,7 @@ def main() -> None:
         for name, entry in results.items()
         if "aim" in entry and entry.get("ratio", entry.get("seconds")) > entry["aim"]
     ]
-    print(f"{time.perf_counter() - whole:.0f} s in all; bars missed: {len(missed)}", *missed, sep="\n- ")
+    print(f"{time.perf_counter() - whole:.0f} s in total; limits exceeded: {len(missed)}", *missed, sep="\n- ")
 
 
 if __name__ == "__main__":

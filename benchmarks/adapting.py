@@ -25,7 +25,7 @@ from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
-# Test examples, as many as a batch of the evaluation has.
+# Number of test examples: one batch of the evaluation.
 EXAMPLES = 64
 
 

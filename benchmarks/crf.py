@@ -16,12 +16,12 @@ from benchmarks.timing import REPETITIONS, summary
 from xclrun.model.heads import TagCRF
 
 SENTENCES, WORDS, TAGS = 16, 12, 80
-# Passes of a side in one measurement.
+# Passes of each layer per measurement.
 TIMES = 10
 
 
 def crf_over_library() -> dict[str, Any]:
-    """Return the ratio of times."""
+    """Return the ratio of CPU seconds, xclrun's CRF / pytorch-crf's."""
     ours, library = TagCRF(TAGS, batch_first=True), CRF(TAGS, batch_first=True)
     library.load_state_dict(ours.state_dict())
     random = torch.Generator().manual_seed(0)

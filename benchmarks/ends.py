@@ -1,7 +1,7 @@
 """File operations at the end of a hop / its training: checkpoints, stages, predictions and files of the run.
 
 Measured on a short hop, where file operations matter most. Evaluation and work of the strategy (memory, Fisher
-information) are excluded. A separate process sends runs to MLflow during the next hop.
+information) are excluded. So is sending runs to MLflow, which a separate process does during the next hop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag
 
-# What writes and reads files at a hop's end.
+# Functions that write and read files at the end of a hop.
 FILES: tuple[tuple[Any, str], ...] = (
     (stages.StageStore, "put"),
     (stages.StageStore, "get"),

@@ -12,10 +12,10 @@ reveal errors come first. The error of a failed part is reported, and the others
 - ``agreement``: largest difference of logits and emissions from the CPU's, fp32;
 - ``operators``: operators of a step, and those that wait for the device (`benchmarks.operators`);
 - ``evaluation``, ``packing``, ``ends``: as in ``make bench``;
-- ``steps``: training steps / those of a plain fp32 Hugging Face loop on the same batches (`benchmarks.steps`), and / a
-  lower bound: 6 FLOP per weight of the body and position at the measured rate, Adam's bytes at the measured bandwidth;
-  for every strategy that acts in a step, in fp32, tf32 and bf16, with and without CUDA graphs, and with PyTorch's
-  default kernels instead of deterministic ones;
+- ``steps``: training steps / those of a plain fp32 Hugging Face loop on the same batches (`benchmarks.steps`), and
+  training steps / a lower bound. The bound is the time for 6 FLOP per position and weight of the encoder's layers, and
+  for the bytes that Adam moves, at the measured rates. Measured for every strategy that acts in a step, in fp32, tf32
+  and bf16, with and without CUDA graphs, and with PyTorch's default kernels instead of deterministic ones;
 - ``workers``: seconds of 8 runs in 1, 2, 4 and 8 processes on one GPU.
 
 Models have random weights and the subwords of the data: 12 layers × 768 (mBERT, XLM-R base), 24 × 1024 (XLM-R large).
@@ -60,15 +60,15 @@ from xclrun.train.stop import StopFlag, Stopped
 Found = dict[str, Any]
 LARGE = [*TWELVE_LAYERS, "model.hidden_layers=24", "model.hidden_size=1024", "model.attention_heads=16"]
 SIZES = {"12 x 768": TWELVE_LAYERS, "24 x 1024": [*LARGE, "model.intermediate_size=4096"]}
-# A product of square matrices this wide, and a copy of this many bytes, show what the hardware can do.
+# Width of the square matrices and size of the copy that measure the hardware's rates.
 WIDTH, BYTES = 8192, 1 << 30
 GRAPHS = "trainer.cuda_graphs=true"
 DEFAULT_KERNELS = "runtime.deterministic=false"
-# Sentences that are joined to a long one.
+# Number of sentences that form a long one.
 JOINED = 8
-# Runs that workers share.
+# Number of runs that the processes of ``workers`` share.
 RUNS = 8
-# Adam reads weight, gradient and two means, and writes all but the gradient: fp32.
+# Adam in fp32 reads weight, gradient and two moment estimates, and writes all but the gradient.
 ADAM_BYTES = 28
 
 
@@ -143,10 +143,10 @@ def step(plan: Plan, strategy: str, overrides: Sequence[str], way: str, outputs:
         RunError: the rates for the lower bound were not measured.
     """
     if not measured:
-        raise RunError("the rates of the hardware were not measured")
+        raise RunError("the lower bound needs the hardware's rates; see the error of 'rates'")
     settings, precision = [*plan.common, *overrides, *plan.ways[way]], way.split()[0]
     result = training_step(strategy, settings, plan.steps, outputs)
-    # The floor is that of the batches as they are without graphs.
+    # The lower bound is for batches without the padding that CUDA graphs need.
     loop, bench = a_hop("naive", [*settings, "trainer.cuda_graphs=false"], outputs)
     encoder: Any = bench.model.encoder
     body = sum(p.numel() for p in encoder.encoder.parameters())
@@ -395,7 +395,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, measure in [("rates", lambda _: rates(plan)), *parts(plan, Path(folder))]:
             if name != "rates" and options.only and not any(word in name for word in options.only):
                 continue
-            # A GPU is lent for a short time: one part that fails, whatever the error, must not cost the others.
+            # GPU time is limited, so an error in one part must not prevent the others.
             try:
                 result = measure(results["rates"])
                 results |= {"rates": result} if name == "rates" else {"results": {**results["results"], name: result}}
@@ -404,7 +404,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name:<50} {result}", flush=True)
             options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             if context_broken():
-                results["failed"]["CUDA"] = f"the GPU refuses all work after '{name}': the parts after it did not run"
+                results["failed"]["CUDA"] = f"'{name}' broke the CUDA context; later parts did not run"
                 options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
                 break
     return 1 if results["failed"] else 0

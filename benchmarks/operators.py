@@ -29,7 +29,7 @@ WAITING = (
     "_unique2",
     "bincount",
 )
-# Operators of a plain step and of one with the memory due, when the CRF summed logarithms (commit 69cd1d1), on `SMALL`.
+# Operators of a plain step and of a step with replay on `SMALL`, when the CRF still summed logarithms (commit 69cd1d1).
 BEFORE = {
     "naive": (666, 798),
     "er": (666, 3192),
@@ -37,7 +37,7 @@ BEFORE = {
     "kd_logit": (666, 1665),
     "agem": (1556, 1853),
 }
-# The same with twelve layers in place of the two of `tiny`: a layer's operators are the library's, and as they were.
+# As `BEFORE`, with twelve layers instead of the two of `tiny`; the operators of a layer have not changed.
 BEFORE_IN_TWELVE_LAYERS = {
     "naive": (1486, 1618),
     "er": (1486, 6472),
@@ -46,10 +46,10 @@ BEFORE_IN_TWELVE_LAYERS = {
     "agem": (3996, 4293),
 }
 SMALL = ("dataset=mini", "dataset.max_train=110", "dataset.max_eval=4", "trainer.batch_size=16")
-# Methods that do so without an operator.
+# Methods that wait for the device without an operator.
 READING = ("tolist", "numpy", "cpu", "__array__")
-# Methods that copy to another device, one tensor at a time, and wait where the host's memory is not pinned. Here they
-# copy nothing; what a step sends goes in one copy (`xclrun.data.transfer.sent`), which asks for no such method.
+# Methods that copy a tensor to another device, and wait if the host's memory is not pinned. They are counted because no
+# operator shows a copy without a GPU. `xclrun.data.transfer.to_device` copies a whole batch without these methods.
 MOVING = ("to", "cuda")
 
 
@@ -158,7 +158,7 @@ def of_steps(strategy: str, overrides: Sequence[str], outputs: Path, looks: int 
         with counting:
             loop.run()
     except Enough:
-        # The first steps also make the optimiser's state.
+        # Skip the first steps, which also create the optimiser's state.
         plain, due = steps.found[EVERY_K], steps.found[2 * EVERY_K - 1]
         waited = sum((first for _, first in steps.found[1:]), Counter[str]())
         return {"plain": plain[0], "due": due[0], "waited": dict(waited), "most": steps.most_used[EVERY_K]}

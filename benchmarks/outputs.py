@@ -42,11 +42,11 @@ MASSIVE = (
     "sl-SL sq-AL sv-SE sw-KE ta-IN te-IN th-TH tl-PH tr-TR ur-PK vi-VN zh-CN zh-TW"
 )
 MASSIVE_SENTENCES = 2974
-# Different predictions of a strategy in an order.
+# Number of different predictions for each strategy and order.
 DRAWS = 4
-# Of a thousand runs so many were interrupted.
+# Number of interrupted runs per 1,000 runs.
 INTERRUPTED = 8
-# What a further hop takes from a strategy, as a share.
+# Fraction of its score that a language loses at each later hop, by strategy.
 FORGETS = {"naive": 0.06, "er": 0.02, "inc_joint": 0.0, "lang_spec_trans": 0.01}
 
 
@@ -105,11 +105,11 @@ class Maker:
     def __init__(self, run: Run, study: Study) -> None:
         self.run, self.study = run, study
         config: dict[str, Any] = run.resolved
-        # A run's own seed is put in as text: dumping would take longest of all.
+        # The seed is replaced in the text, because dumping the config of every run would take most of the time.
         self.config = yaml.dump(config | {"seed": "SEED"}, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
         # Draw → stages of the manifest, and name → file, size and checksum of the predictions.
         self.made: dict[int, tuple[list[Any], dict[str, tuple[Path, int, str]]]] = {}
-        # Draw → what its predictions count.
+        # Draw → counts of its predictions.
         self.counted: dict[int, pa.Table] = {}
 
     def directory(self, seed: int) -> RunDirectory:
@@ -208,11 +208,11 @@ def simulate(outputs: Path, runs: int) -> int:
     for seed in range(1, seeds + 1):
         for k, maker in enumerate(every):
             number = (seed - 1) * len(every) + k
-            # Of the first order: comparisons then differ in the runs that all have, as they do in a study under way.
+            # Interrupt only runs of the first order, so that strategies lack different runs, as in an unfinished study.
             interrupted = k % ORDERS == 0 and k < len(STRATEGIES) * ORDERS and number % 1000 < INTERRUPTED * ORDERS
             directories.append(maker.write(seed, finished=not interrupted))
     write_sweep(outputs, directories)
-    # Written earlier: without a name, commands select the sweep of all runs.
+    # With an earlier start time: without a name, commands select the most recent sweep, which has all runs.
     write_sweep(outputs, directories[: len(every)], "seed1", 0.5)
     return len(directories)
 
@@ -236,9 +236,9 @@ def simulate_massive(outputs: Path) -> int:
     return len(directories)
 
 
-def write_sweep(outputs: Path, directories: Sequence[RunDirectory], name: str = "made", arguments: float = 1.0) -> None:
-    """Write the file of a sweep of these runs; ``arguments`` is its start time (seconds since the epoch)."""
-    facts = {"name": name, "command": "xclrun sweep=made -m", "started": "2026-01-01T00:00:00+0000", "given": arguments,
+def write_sweep(outputs: Path, directories: Sequence[RunDirectory], name: str = "made", began: float = 1.0) -> None:
+    """Write the file of a sweep of these runs; ``began`` is its start time (seconds since the epoch)."""
+    facts = {"name": name, "command": "xclrun sweep=made -m", "started": "2026-01-01T00:00:00+0000", "given": began,
              "runs": [directory.run_id for directory in directories]}  # fmt: skip
     (outputs / "sweeps").mkdir(exist_ok=True)
     (outputs / "sweeps" / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")

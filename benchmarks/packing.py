@@ -48,7 +48,7 @@ def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> d
     pieces = sum(int(n.sum()) for n in lengths)
     rows = sum(Packing.of(n, int(n.max()), linear).source.size for n in lengths)
     padded = sum(len(n) * int(n.max()) for n in lengths)
-    # The first step of each also finds memory and chooses kernels.
+    # Skip the first step, which also allocates memory and chooses kernels.
     packed_s, padded_s = (sum(side) for side in zip(*pairs[1:], strict=True))
     filled = {"filled_packed": pieces / rows, "filled_padded": pieces / padded}
     median = summary(pairs[1:])
@@ -70,7 +70,7 @@ def sorted_over_mixed(overrides: Sequence[str], outputs: Path, rounds: int = 3) 
         began = now()
         with torch.no_grad():
             for indices in batches:
-                # Encoders pack in training mode alone.
+                # In eval mode `encode` never packs.
                 model.encode(sentences.batch(indices)) if not packs else model._encode_packed(sentences.batch(indices))
         return now() - began
 

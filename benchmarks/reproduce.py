@@ -32,9 +32,9 @@ from xclrun.store.records import read_predictions, read_records
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a page's command line is, and what it calls the folder of the data.
+# Command lines of a page, and their placeholder for the data folder.
 COMMAND, DATA = re.compile(r"^ {4}(xclrun .*)$", re.MULTILINE), "DIR"
-# Columns of the matrices that are no language.
+# Columns of the matrices in addition to languages.
 KEYS = ("run_id", "strategy", "order", "seed", "metric", "hop")
 
 # (metric, hop, language) → counts.
@@ -102,7 +102,7 @@ def planned(page: Path, data: Path, run_id: str, outputs: Path) -> Run:
         for run in plan_runs(options):
             if run.id == run_id:
                 return run
-    raise UsageError(f"{run_id}: no command of {page} makes it: it is of other data, or of another version of xclrun")
+    raise UsageError(f"{run_id}: no command of {page} creates this run; use the page's data and version of xclrun")
 
 
 def differences(page: Cells, anew: Cells) -> list[Difference]:
@@ -137,10 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Reproduce one run of a page; return the exit code: 1 if a count differs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduce", description=__doc__)
     parser.add_argument("page", type=Path, help="docs/results/NAME.md")
-    parser.add_argument("data", type=Path, help=f"the folder that the page calls {DATA}")
+    parser.add_argument("data", type=Path, help=f"data folder, {DATA} in the page's commands")
     parser.add_argument("--draw", type=int, default=0, metavar="N", help="seed of the draw (default: %(default)s)")
-    parser.add_argument("--run", metavar="ID", help="this run, in place of one that is drawn")
-    parser.add_argument("--outputs", type=Path, metavar="DIR", help="a new folder to keep the run in (default: none)")
+    parser.add_argument("--run", metavar="ID", help="run to reproduce (default: a drawn one)")
+    parser.add_argument("--outputs", type=Path, metavar="DIR", help="new folder for the run (default: temporary)")
     options = parser.parse_args(arguments)
     try:
         return reproduce(options.page, options.data, options.draw, options.run, options.outputs)
@@ -159,9 +159,10 @@ def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, 
     matrices = page_matrices(page)
     ids = sorted(set(matrices["run_id"]))
     if run_id is not None and run_id not in ids:
-        raise UsageError(f"--run {run_id}: not of {page}; {did_you_mean(run_id, ids)}")
+        raise UsageError(f"--run {run_id}: not a run of {page}; {did_you_mean(run_id, ids)}")
     chosen = run_id or random.Random(draw).choice(ids)
-    print(f"{page}: {len(ids)} runs; {'given' if run_id else f'drawn with seed {draw}'}: {chosen}", flush=True)
+    source = "given" if run_id else f"drawn with seed {draw}"
+    print(f"{page}: reproducing {chosen} ({source}; the page has {len(ids)} runs)", flush=True)
     if stored is not None and stored.is_dir() and any(stored.iterdir()):
         raise UsageError(f"--outputs {stored}: is not empty; use an empty folder")
     with tempfile.TemporaryDirectory(prefix="xclrun-reproduce-") as folder:

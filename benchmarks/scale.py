@@ -37,7 +37,7 @@ COMMANDS = {
 }
 
 
-# Up to so many runs a report may take so many CPU seconds, and so many GB.
+# Maximum number of runs → limits of a report: CPU seconds, GB.
 BARS = {1100: (30.0, 4.0), 10_100: (120.0, 4.0)}
 
 
@@ -57,7 +57,7 @@ class Taken:
     memory: float
 
 
-# Reports of itself and its children on its last line, since the children of the caller are more than this one.
+# Prints the cost of a command and its child processes on the last line; the caller's children include other commands.
 _RUN = """
 import resource, sys
 from xclrun.cli import main
@@ -88,18 +88,18 @@ def _share(name: str, runs: int, taken: Taken) -> str:
     bar = next((bar for most, bar in BARS.items() if runs <= most), None)
     if not name.endswith("report") or name.startswith("one sweep") or bar is None:
         return ""
-    return f"  bars {bar[0]:g} s: {taken.cpu / bar[0]:.2f} of it, {bar[1]:g} GB: {taken.memory / bar[1]:.2f} of it"
+    return f"  limits: {taken.cpu / bar[0]:.2f} of {bar[0]:g} s, {taken.memory / bar[1]:.2f} of {bar[1]:g} GB"
 
 
 def main() -> None:
     """Create the folders, and print the costs of the commands."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("runs", type=int, nargs="*", default=[1000], help="runs of each folder (default: 1000)")
-    parser.add_argument("--keep", type=Path, help="folder of the folders (default: a temporary one)")
+    parser.add_argument("--keep", type=Path, help="stores and reuses the folders (default: temporary)")
     parser.add_argument(
         "--only", action="append", metavar="COMMAND", choices=COMMANDS, help="may be given several times"
     )
-    parser.add_argument("--massive", action="store_true", help="also a folder of runs over 51 languages")
+    parser.add_argument("--massive", action="store_true", help="add the runs of sweep=massive (51 languages)")
     options = parser.parse_args()
     folders: dict[str, Callable[[Path], int]] = {str(n): partial(simulate, runs=n) for n in options.runs}
     if options.massive:
@@ -110,7 +110,7 @@ def main() -> None:
             outputs.mkdir(parents=True, exist_ok=True)
             began = time.perf_counter()
             run_count = make(outputs)
-            # These have no smaller sweep among them.
+            # The runs of sweep=massive have no smaller sweep.
             massive = make is simulate_massive
             only = [name for name in options.only or COMMANDS if not (massive and name.startswith("one sweep"))]
             stages = fill_store(outputs) if any(name.startswith("store") for name in only) else 0

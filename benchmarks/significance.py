@@ -15,25 +15,25 @@ import numpy as np
 from xclrun.analysis.anova import range_quantile
 from xclrun.analysis.significance import ALPHA, crossed_error
 
-# Studies of a row for each of `--studies`: 10,000 by default, so the standard error of a share of 5 % is .0022.
+# Studies per row / `--studies`: 10,000 studies by default, so the standard error of a share of 5 % is .0022.
 MORE = 200 / 3
 # F and FP of two metrics, as in a section on intents and slots.
 MEASURES = 4
 # Correlation between these measures of one run.
 CORRELATION = 0.5
-# Standard deviation, in those of a run, of the effect of an order on all strategies.
+# Standard deviation of an order's effect on all strategies, relative to that of a run.
 OF_ORDER = 2.0
 SPREADS = (1, 3, 10)
 STRATEGIES = (2, 3, 5, 10)
 ORDERS = (2, 3, 6)
-# Which strategy has the larger spread.
+# Strategies that can have the larger spread.
 NOISY = ("baseline", "another")
-# Difference of one strategy from the baseline, in standard deviations of a run, of the table of power.
+# In the table of power, one strategy differs from the baseline by this number of standard deviations of a run.
 EFFECT = 3.0
-# Standard deviation of what orders of a seed share, in those of what they do not share.
+# Standard deviation of the noise that runs of a seed share, relative to that of their independent noise.
 SHARED = (0.5, 1.0, 2.0)
 SEEDS = (1, 2, 3, 5)
-# Standard deviation of orders, in those of the residual.
+# Standard deviation of the interaction strategy × order, relative to that of the residual.
 INTERACTIONS = (0.0, 1.0)
 
 

@@ -42,18 +42,17 @@ if TYPE_CHECKING:
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "results" / "statistics.md"
 FIGURES = DOCUMENT.with_suffix("")
-# Of what decides whether a sentence is right, the share that all models have in common.
+# Fraction of the variance of a sentence's difficulty that all models have in common.
 COMMON = 0.7
 KINDS = tuple(INTERVALS)
 NOT_BCA = tuple(kind for kind in KINDS if kind != "bca")
-# The kinds in the table of coverages: `paper` is not an interval for the score.
+# The table of coverages omits `paper`, which is not an interval for the score.
 SHORT = tuple(kind for kind in KINDS if kind != "paper")
 
 
 # Coverage of intervals.
 
-# Drop of a language's score at the hop after its own and at each further hop, and the standard deviation over cells, as
-# functions of the score right after learning.
+# Score right after learning → (drop at the next hop, drop at each further hop, standard deviation over cells).
 FORGETTING: dict[str, Callable[[float], tuple[float, float, float]]] = {
     "none": lambda level: (0.0, 0.0, 0.0),
     "little": lambda level: (0.05 * (1 - level), 0.05 * (1 - level), 0.06 * (1 - level)),
@@ -102,7 +101,7 @@ class World:
         after = np.where(since > 0, first + further * (since - 1), 0)
         R = np.full((setting.orders, n + 1, n), 0.02)
         R[:, 1:] = level - np.where(since < 0, before, after) + rng.normal(0, noise, (setting.orders, n, n))
-        # Learned alone, a language scores lower: by little, or by half of what is missing to 1.
+        # Models trained on one language score lower: by 10 % of the distance to 1, or by 50 % with much forgetting.
         lower = 0.5 if setting.forgetting == "much" else 0.1
         M = level - (1 - level) * lower + rng.normal(0, 0.02 * (1 - level), n)
         return cls(np.clip(R, 0.01, 0.995), M, np.array([rng.permutation(n) for _ in range(setting.orders)]))
@@ -165,7 +164,7 @@ def coverage(
     world = World.of(setting, rng)
     every = range(setting.languages)
     truth = world.measures([world.cells(k) for k in every])
-    # Sentences are drawn again for each study; which of them a resample takes need not be.
+    # Each study draws new test sentences; all studies use these resampled positions.
     drawn = [draws(sentences, seed, f"{k}", resamples, size) for k in every]
     tallies: dict[str, Counter[str]] = {name: Counter() for name in truth}
     for _ in range(studies):
@@ -192,11 +191,11 @@ def coverage(
     return {name: {what: total / studies for what, total in tally.items()} for name, tally in tallies.items()}
 
 
-# Null rejection of tests.
+# False positive rates of tests.
 
-# Standard deviations in points, of what all strategies have in common and of what is a run's own. What an order does
-# to a strategy is the variable.
+# Standard deviations of scores: effects of orders and of seeds on all strategies, and the residual of a run.
 OF_ORDER, OF_SEED, RESIDUAL = 0.02, 0.005, 0.01
+# Standard deviations of the interaction strategy × order, relative to the residual's.
 INTERACTIONS = (0.0, 0.5, 1.0, 2.0)
 STRATEGIES = 4
 DESIGNS = {
@@ -212,16 +211,16 @@ TESTS = (
     "Nemenyi", "one-way ANOVA, orders (CCL)", "one-way Tukey, orders (CCL)", "paired bootstrap",
     "(seeds as blocks)",
 )  # fmt: skip
-# Tests that reject more are shown in bold, and give no marks.
+# Higher false positive rates are shown in bold; reports do not use these tests for marks of significance.
 LIMIT = 0.07
-# Tests are tried on more studies than intervals: 5 % and 7 % are to be distinguished.
+# Studies per row / `--studies`: tests need more studies than intervals, to distinguish 5 % from 7 %.
 STUDIES_OF_TESTS = 20 / 3
 
 
 def null(
     seeds: Sequence[int], interaction: float, rng: np.random.Generator, strategies: int = STRATEGIES
 ) -> Replicates:
-    """Draw final scores of strategies that do not differ over all orders: ``seeds`` runs of each order.
+    """Draw final scores of strategies with equal expected scores; ``seeds`` has the number of runs of each order.
 
     Args:
         interaction: standard deviation of strategy × order, in units of the residual's.
@@ -273,7 +272,7 @@ def rejection(
 
     The paired bootstrap, over 3,000 sentences, is tried on every tenth of the studies.
     """
-    # statsmodels' Holm correction collects garbage at each call.
+    # statsmodels' Holm correction collects garbage at each call; exclude existing objects to save time.
     gc.freeze()
     rng, sentences = np.random.default_rng(seed), 3000
     drawn = draws(sentences, seed, "en", size=SENTENCES)
@@ -290,11 +289,11 @@ def rejection(
 # Tables.
 
 
-# (size of the test set, sentences of a resample, studies as a share of those asked for). BCa's jackknife of 3,000
-# sentences would take most of the time.
+# (size of the test set, sentences of a resample, studies / `--studies`).
 SIZES = ((100, None, 1.5), (600, None, 1.0), (3000, SENTENCES, 0.5), (3000, None, 0.5))
+# Largest test set with BCa, whose jackknife would take most of the time for 3,000 sentences.
 WITH_BCA = 600
-# The settings among which the default kinds are chosen, and those without any forgetting, where no kind is right for F.
+# The default kinds are chosen on `SETTINGS`. Without forgetting, no kind covers F.
 SETTINGS = [Setting(*of) for of in itertools.product((2, 6), (2, 6), (0.5, 0.95, 0.99), ("little", "much"))]
 UNFORGETTING = [Setting(6, 6, level, "none") for level in (0.5, 0.95, 0.99)]
 
@@ -374,7 +373,7 @@ def rejection_table(studies: int) -> Iterator[str]:
     yield "| design | strategy × order |" + "".join(f" {name} |" for name in TESTS)
     yield "|---|--:|" + "--:|" * len(TESTS)
     for design, seeds in DESIGNS.items():
-        # Of one order alone strategies do differ where they interact with it.
+        # With a single order, an interaction is a true difference between strategies.
         for interaction in INTERACTIONS if len(seeds) > 1 else (0.0,):
             strategies = 2 if design.startswith("2 strategies") else STRATEGIES
             found = rejection(seeds, interaction, round(STUDIES_OF_TESTS * studies), strategies=strategies)
@@ -417,7 +416,7 @@ def power_figure(text: str) -> Figure:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables, or write them into the document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.statistics", description=__doc__)
-    parser.add_argument("--studies", type=int, default=150, help="simulated for each row (default: %(default)s)")
+    parser.add_argument("--studies", type=int, default=150, help="studies per row (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="replace tables and figure in docs/results")
     given = parser.parse_args(arguments)
     text = DOCUMENT.read_text(encoding="utf-8")

@@ -29,9 +29,9 @@ from xclrun.train.workbench import Workbench
 
 # Index of the hop: three languages were learned before.
 HOP = 4
-# Every how many main steps a memory is due here.
+# Main steps between two uses of the memory in this benchmark.
 EVERY_K = 5
-# As in the paper.
+# Main steps between two uses of the memory in the paper.
 K = 100
 
 
@@ -75,7 +75,7 @@ class _Pairs(Listener):
         self.began = time.perf_counter()
 
     def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
-        # The dev scores are no part of a step.
+        # Exclude the evaluation on dev.
         self.began = time.perf_counter()
 
     def _wait(self) -> None:
@@ -99,7 +99,7 @@ def training_step(
     context, drawn = loop.context, getattr(loop.strategy, "memory_batches", None)
 
     def replayed() -> Sequence[Batch]:
-        # What is drawn is a function of the step.
+        # The draw depends only on the step, so it returns the batch that the strategy used.
         return [batch.to(context.device) for _, batch in drawn(context)] if two_passes and drawn else ()
 
     pairs = _Pairs(bench, steps, replayed)
@@ -108,17 +108,17 @@ def training_step(
         loop.run()
     except Enough:
         return _found(pairs.pairs, every_k=getattr(loop.strategy.settings, "every_k", None))
-    raise RuntimeError(f"{steps} steps are more than the training has")
+    raise RuntimeError(f"the training has fewer than {steps} steps; measure fewer steps")
 
 
 def a_hop(strategy: str, overrides: Sequence[str], outputs: Path) -> tuple[HopTraining, Workbench]:
     """Return the training of a hop after three languages, ready to run, and its workbench."""
-    # Languages of equal size, whose shares of the memory hold more than a batch.
+    # The memory holds more than a batch of each earlier language.
     arguments = [f"strategy={strategy}", "dataset.replay.memory=300", f"dataset.replay.every_k={EVERY_K}", *overrides]
     [run] = plan_runs([*arguments, "trainer.selection=last", "tracking=none", f"paths.outputs={outputs}"])
     bench = StageGraph(run, Listener(), StopFlag()).bench
     strategy_, hops = bench.strategy, run.stream.hops
-    # What was learned does not matter for the time that a step takes.
+    # Skip the training of earlier hops, which does not affect the time of a step.
     for hop in hops[1:HOP]:
         bench.model.train()
         strategy_.begin_hop(bench.context(hop))
@@ -129,7 +129,7 @@ def a_hop(strategy: str, overrides: Sequence[str], outputs: Path) -> tuple[HopTr
 
 
 def _found(pairs: Sequence[tuple[float, float]], every_k: int | None) -> dict[str, Any]:
-    # The first steps also find memory and choose kernels.
+    # Skip the first steps, which also allocate memory and choose kernels.
     numbered = list(enumerate(pairs, 1))[EVERY_K:]
     due = [pair for step, pair in numbered if every_k and step % every_k == 0]
     plain = [pair for step, pair in numbered if not (every_k and step % every_k == 0)]

@@ -26,7 +26,7 @@ class _Writing(Operators):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_dispatch__(function, types, args, kwargs)
-        # A view is of memory that stays in its place.
+        # Views need no repetition, because their memory stays in place.
         if not is_view(function):
             self.written.append((function, args, kwargs or {}, result))
         return result
@@ -68,7 +68,7 @@ class Tape:
                 for function, args, kwargs, arguments in writing.written:
                     again = function(*args, **kwargs)
                     for was, now in zip(_tensors(arguments), _tensors(again), strict=True):
-                        # What an operator wrote into its own arguments is there.
+                        # An in-place operator has already written its result.
                         if was is not now:
                             was.copy_(now)
 

@@ -17,11 +17,11 @@ from benchmarks.timing import calibration
 from xclrun.command.plan import plan_runs
 
 TIMES = 3
-# With the tracking that a user has by default.
+# Tracking is on, as by default.
 SMALL = ("experiment=smoke", "strategy=naive", "-m")
 DEMO = ("strategy=naive,er,lang_spec_ft", "order=h2l,l2h", "seed=1,2")
 
-# Name, the most CPU seconds that it may take, and how it is measured.
+# Name of the wait, its limit in CPU seconds, and the function that measures it.
 Wait = tuple[str, float, Callable[[], dict[str, Any]]]
 
 
@@ -44,7 +44,7 @@ def waits(folder: Path) -> Iterator[Wait]:
     yield "a sweep that has finished", 1.5, of(*SMALL, ready=lambda: command(SMALL, folder))
     yield "report of the demo", 8.0, of(*demo, ready=partial(demo_runs, folder / "demo"))
     large = ("report", "made", "--from-runs", "--outputs", str(created))
-    # One is enough of what takes half a minute: its CPU seconds differ little.
+    # Measured once: the CPU seconds of a command that takes half a minute vary little.
     yield "report of 1,000 runs", 30.0, of(*large, ready=partial(simulate, created, 1000), times=1)
 
 

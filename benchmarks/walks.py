@@ -24,7 +24,7 @@ import xclrun
 
 PACKAGE = Path(xclrun.__file__).parent
 RUNS = ("experiment=smoke", "strategy=naive,er", "-m", "-q")
-# `inspect.CO_OPTIMIZED | CO_NEWLOCALS`: the bodies of modules and classes are no functions.
+# `inspect.CO_OPTIMIZED | CO_NEWLOCALS`: functions have both flags, the bodies of modules and classes do not.
 FUNCTION = 0x3
 
 Frame = Callable[[FrameType], bool]

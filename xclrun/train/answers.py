@@ -51,7 +51,7 @@ class Readings:
 
     @classmethod
     def empty(cls, windows: Windows) -> Readings:
-        """Return readings to be filled by `note`."""
+        """Return arrays for all windows, to be filled by `note`."""
         n = len(windows.examples)
         return cls(windows, np.zeros((n, 2), np.int64), *(np.full(n, -np.inf) for _ in range(4)))
 

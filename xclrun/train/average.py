@@ -43,7 +43,8 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
     strategy, hops = run.strategy(), [stage for stage in run.stages if stage.hop.index]
     if run.config.evaluate.keep_points is None:
         raise UsageError(
-            f"{option}: {run.id} stored no weights of points; train it with evaluate.keep_points=5, or all"
+            f"{option}: {run.id} stored no weights of points; train it with evaluate.keep_points=5 or "
+            "evaluate.keep_points=all"
         )
     if strategy.adapters is not None or any(strategy.serving_signature(stage.hop) for stage in hops):
         raise UsageError(f"{option}: {run.strategy_name} has language-specific weights, which cannot be averaged")
@@ -78,5 +79,8 @@ def _chosen(run: Run, stage: Stage, option: str, last: int | None) -> list[Path]
     points = len(store.facts(stage.train)["training"]["points"])
     count = points if last is None else min(last, points)
     if len(files) < count:
-        raise UsageError(f"{option}: hop {hop} of {run.id} stored the weights of {len(files)} of {points} points only")
+        raise UsageError(
+            f"{option}: hop {hop} of {run.id} stored the weights of {len(files)} of {points} points only; use --last "
+            f"{len(files)}"
+        )
     return files[len(files) - count :]

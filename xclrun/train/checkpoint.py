@@ -86,7 +86,7 @@ class Checkpoints:
                 other.unlink(missing_ok=True)
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Return facts and tensors (on the CPU) of the newest undamaged checkpoint, or None."""
+        """Return the metadata and the tensors (on the CPU) of the newest undamaged checkpoint, or None."""
         from safetensors import safe_open
 
         for path in sorted(self.folder.glob("*-*.safetensors"), reverse=True):

@@ -28,7 +28,7 @@ from xclrun.store import predictions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# File with the gradients of a hop, in the store's folders of its training and of its evaluation.
+# File with a hop's gradients; the store has it in the folders of the hop's training and evaluation.
 FILE = "class_gradients.parquet"
 
 

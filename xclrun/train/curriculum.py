@@ -42,7 +42,7 @@ class Passes:
         self._drawn: tuple[int, list[tuple[int, np.ndarray]]] | None = None
 
     def batches(self, epoch: int, begin: int) -> Iterator[Batch]:
-        """Yield the batches of a pass from position ``begin``, on the CPU; ``indices`` span all parts."""
+        """Yield a pass's batches from position ``begin``, on the CPU; ``indices`` refer to the concatenated parts."""
         for group, rows in self._order(epoch)[begin:]:
             examples, places = self.groups[group]
             yield replace(examples.batch(rows), indices=places[rows])
@@ -56,7 +56,7 @@ class Passes:
         return whole + sum(len(rows) for _, rows in self._order(epoch)[:within])
 
     def _order(self, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """Return (group, rows) of each batch of a pass."""
+        """Return (index of the task, rows of the task's examples) for each batch of a pass."""
         if self._drawn is None or self._drawn[0] != epoch:
             generator = self.generator(epoch)
             order = [
@@ -100,7 +100,7 @@ class Mixed:
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def batches(self, epoch: int, begin: int) -> Iterator[Batch]:
-        """Yield the batches from position ``begin``, on the CPU; ``indices`` span all parts."""
+        """Yield the batches from position ``begin``, on the CPU; ``indices`` refer to the concatenated parts."""
         taken = np.bincount(self.drawn[:begin], minlength=len(self.parts))
         for key in self.drawn[begin:]:
             rows = self._rows(int(key), int(taken[key]) * self.size)

@@ -1,4 +1,4 @@
-"""Execute a run: its stages in order, and its files of record."""
+"""Execute a run: compute its stages in order, and write the files of its run directory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CUT = 0.01
 
 
 def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
-    """Execute or resume a run, and write its files of record.
+    """Execute or resume a run, and write the files of its run directory.
 
     Args:
         patient: wait for stages that another process is computing.
@@ -103,7 +103,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
 
 
 def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFlag) -> None:
-    """Train and evaluate hops of a frozen run into the store, before the runs that share them.
+    """Train and evaluate hops of a run with a saved config; other runs then find them in the store.
 
     Raises:
         Stopped: a signal was received; a checkpoint was saved.
@@ -230,7 +230,7 @@ class _Execution:
                 "slot_f1": dev_scores.value,
             }
         )
-        # The state after a hop may be computed only when the next one begins.
+        # Some states are computed only when the next hop begins, so set the footprints of earlier hops again.
         for entry, earlier in zip(self.manifest["stages"], self.run.stages, strict=False):
             entry["kept"] = self.graph.footprint(earlier)
         if "parameters" in facts:
@@ -327,7 +327,7 @@ def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> di
 
 
 def _targets(run: Run) -> dict[str, Any]:
-    """Return label sets and tasks; reports look up built-in tasks by ``dataset.task``."""
+    """Return label sets and tasks; a built-in task is omitted if ``dataset.task`` names it."""
     dataset = run.dataset
 
     def description(task: Task) -> str | dict[str, Any]:

@@ -103,7 +103,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
             encoder.save_adapter(str(folder / "adapter"), NAME, use_safetensors=True)
             facts["adapter"] = "load_adapter of the library adapters puts it into the encoder"
         write_json(folder / "export.json", facts)
-        # Libraries make weight files private; an export is for sharing.
+        # Some libraries create weight files that only their owner can read, but an export is for sharing.
         os.umask(umask := os.umask(0))
         for path in folder.rglob("*"):
             path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)

@@ -138,7 +138,7 @@ class HopTraining:
         if trainer.cuda_graphs:
             context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
-        # Without selection on dev, runs that differ in evaluate.slot_f1 share the training, including its log.
+        # Without selection on dev, runs with different evaluate.slot_f1 share the training, so its log ignores the key.
         self.evaluator = bench.evaluator if trainer.uses_dev else replace(bench.evaluator, slot_f1=SlotF1.span_micro)
         self.dev, self.checkpoints = bench.dev(context.hop), checkpoints
         self.listener, self.stop, self.ranks = bench.listener, bench.stop, bench.ranks
@@ -155,7 +155,7 @@ class HopTraining:
             self.record(CudaRecorder())
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
-        # A hop shared by several strategies may resume from the checkpoint of another one; then it ignores that state.
+        # Whether checkpoints have the strategy's state. Strategies share fine-tuning, so its checkpoints have none.
         self.own = bool(strategy.signature(context.hop))
         # Checkpoints omit unchanged tensors.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
@@ -166,8 +166,10 @@ class HopTraining:
         self.look_every = 1 if context.device.type == "cpu" else 25
         # (main step, losses of the update's parts on the device) since the last reading.
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
-        # Memory sentences and subwords in this rank's parts of a batch; whether the ranks are computing parts.
-        self._from_memory, self._counts_parts = [0, 0], False
+        # Sentences and subwords from the memory that only this rank has counted.
+        self._from_memory = [0, 0]
+        # Whether the ranks are computing different parts of a batch.
+        self._counts_parts = False
 
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
         context, size = self.context, self.trainer.batch(self.sentences)
@@ -295,7 +297,7 @@ class HopTraining:
         if divided:
             self.ranks.sum_gradients(self.context.model.parameters())
         elif self.ranks.rank:
-            # Rank 0 reports the loss of a single part.
+            # Every rank computed the single part; only rank 0 counts its loss.
             losses = [torch.zeros_like(loss) for loss in losses]
         self.context.gather = self._gather if divided else list
         self.scaler.unscale_(self.optimizer)
@@ -312,7 +314,7 @@ class HopTraining:
     def _seed_dropout(self, *part: int) -> None:
         """Seed dropout from the update and, after the first part, the part; the seed does not depend on the rank."""
         if part and self.trainer.cuda_graphs:
-            # A recorded step cannot be seeded inside.
+            # A replayed step does not run this code, so it cannot change the seed between parts.
             return
         place = self.context.hop.depth, self.position.updates, *part
         _seed(derive(self.context.seed, "dropout", *place), self.context.device)

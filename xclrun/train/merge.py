@@ -96,7 +96,10 @@ def dev_score(run: Run) -> float:
     columns = {}
     for language in dict.fromkeys(learned):
         if not run.dataset.split(language, "dev"):
-            raise UsageError(f"--select-on dev: dataset={run.dataset.name} has no dev data for '{language}'")
+            raise UsageError(
+                f"--select-on dev: dataset={run.dataset.name} has no dev data for '{language}'; omit the option and "
+                "give each coefficient one value"
+            )
         bench.strategy.for_language(language, learned)
         sentences = bench.encodings.splits[language, "dev"]
         columns[language] = bench.evaluator.predict(bench.model, sentences, language, "dev")
@@ -105,5 +108,5 @@ def dev_score(run: Run) -> float:
 
 
 def evaluate(run: Run) -> None:
-    """Execute a planned merge: its trainings are in the store."""
+    """Execute a planned merge; its trainings must be in the store."""
     execute(run, Listener(), StopFlag())

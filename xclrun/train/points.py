@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # ``evaluate.point_splits`` → the splits that are evaluated.
 SPLITS = {PointSplits.dev_test: ("dev", "test"), PointSplits.test: ("test",)}
-# The predictions of all points, in the store's folder of a training and of an evaluation.
+# File with a hop's predictions at all points; the store has it in the folders of the hop's training and evaluation.
 FILE = "points.parquet"
 
 
@@ -48,7 +48,7 @@ class Points:
     Attributes:
         context: context of the training.
         every: b, sentences of the hop's own data.
-        stored: given the number of points, returns how many of the last ones store their weights.
+        stored: returns how many of the last points keep their weights, given the number of points.
         folder: folder for the rows and weights of each point.
         warn: reports damaged files.
     """
@@ -71,7 +71,7 @@ class Points:
         return all(file.find() is not None for file in files)
 
     def take(self, step: int, examples: int, seen: int) -> dict[str, Any]:
-        """Evaluate the model, write its rows, and return the arguments as facts.
+        """Evaluate the model, write its rows, and return the point's entry of `Position.points`.
 
         Args:
             step: main steps taken in the hop.
@@ -147,7 +147,7 @@ class Points:
 
     @contextmanager
     def _restored(self) -> Iterator[None]:
-        """Restore the language-specific parameters, which serving other languages replaces."""
+        """Restore the language-specific parameters after the block, which evaluates other languages with theirs."""
         strategy = self.bench.strategy
         if not strategy.serving_signature(self.context.hop):
             yield

@@ -16,7 +16,7 @@ from xclrun.config.schema import Config, Device, Precision
 from xclrun.core.errors import UsageError
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Warn if a bf16 matrix product is slower than fp32 by this factor; CPUs without bf16 instructions have about 30.
+# Warn if a bf16 matrix product takes this many times as long as fp32; without bf16 instructions it takes about 30.
 SLOW = 2.0
 
 
@@ -70,7 +70,7 @@ def set_deterministic(config: Config, device: torch.device) -> None:
     if on_gpu := device.type == "cuda":
         # PyTorch reads this variable once, before its first matrix product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        # Filling would only cost time, because no code here reads uninitialised memory.
+        # Skip PyTorch's filling of new tensors: it takes time, and no code here reads uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(on_gpu and config.runtime.deterministic)
 
@@ -109,7 +109,7 @@ def slow_precision(config: Config, device: torch.device, over: Callable[[], floa
 def bf16_over_fp32(rounds: int = 5) -> float:
     """Measure the slowdown of a bf16 matrix product relative to fp32 on the CPU, in a few hundredths of a second.
 
-    A measurement is necessary, because a supported instruction need not be used by the library.
+    The CPU's instruction set does not tell, because PyTorch may not use its bf16 instructions.
     """
 
     def shortest(dtype: torch.dtype) -> float:

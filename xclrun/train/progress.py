@@ -15,10 +15,12 @@ class Progress:
     """The progress of a hop's training.
 
     Attributes:
-        epoch: current epoch, from 1; ``epochs``: their maximum.
-        step: main steps taken in the hop; ``steps``: their maximum.
+        epoch: current epoch, from 1.
+        epochs: maximum number of epochs.
+        step: main steps taken in the hop.
+        steps: maximum number of main steps.
         examples: sentences trained on in the hop, replayed ones included.
-        seconds: of training in the hop.
+        seconds: training time of the hop.
     """
 
     hop: Hop

@@ -90,7 +90,7 @@ class StageGraph:
     # Results for a run.
 
     def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
-        """Return folder and facts of a hop's evaluation; the facts include the counters of its training."""
+        """Return a hop's evaluation: its folder, and its metadata with the counters of the training."""
         if not self.store.has(stage.evaluation):
             self._prepare_evaluation(stage.hop)
         folder = self._find_or_make(stage.evaluation, self._evaluate, stage)
@@ -128,7 +128,7 @@ class StageGraph:
         """Return the ID of the run that trained a stored hop."""
         if stage.hop.index in self.trained_here:
             return self.run.id
-        # The weights may have been removed; usually the run that trained also evaluated.
+        # If the weights were removed, use the evaluation: usually the run that trained the hop also evaluated it.
         return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
 
     def footprint(self, stage: Stage) -> Mapping[str, float] | None:
@@ -301,7 +301,7 @@ class StageGraph:
 
     @cached_property
     def _begun_before(self) -> bool:
-        """Whether an earlier attempt of the run trained a hop."""
+        """Whether an earlier attempt of the run trained at least one hop."""
         return any(
             self.store.has(s.train) and self.trained_by(s) == self.run.id for s in self.run.stages if s.hop.index
         )
@@ -367,7 +367,7 @@ class StageGraph:
         return columns | {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
 
     def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
-        """Return the facts of the selected epoch."""
+        """Return the entry of the selected epoch in the training's counters."""
         if not training["epochs"]:
             return {"step": 0, "examples": 0}
         best = self.run.trainer(hop).selection is Selection.best

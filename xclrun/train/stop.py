@@ -55,7 +55,7 @@ class Stopped(BaseException):
     """The run was stopped; a checkpoint was saved. Not an Exception, so that only the top level catches it.
 
     Attributes:
-        number: of the signal.
+        number: signal number.
         at_once: whether it was a second signal, which saves no checkpoint.
     """
 

@@ -69,7 +69,7 @@ class Stored:
         return load_cls(self.run.store.path(lookup_key(self.run, (language, split))))
 
 
-# Files of a strategy's state (facts, tensors): after a hop, and as gathered during its training.
+# Files of `State.facts` and `State.tensors`: `STATE` after a hop, `GATHERED` after its training, before `end_hop`.
 STATE = ("facts.json", "state.safetensors")
 GATHERED = ("gathered.json", "gathered.safetensors")
 # The optimiser's state after a hop, if the next hop continues with it.
@@ -173,7 +173,7 @@ class Workbench:
 
     @repeated
     def reset(self) -> None:
-        """Replace the model by one before fine-tuning."""
+        """Replace the model by a new one, as before fine-tuning."""
         self.model = self.untrained()
 
     @repeated
@@ -331,7 +331,7 @@ class Workbench:
         for language in self._served(hop):
 
             def answer(batch: Batch, language: str = language) -> Prediction:
-                # A strategy's answer may take long.
+                # A strategy's prediction may take long, so check before every batch.
                 self.check_stop()
                 return self.strategy.predict(batch, language, "test", context)
 
@@ -366,7 +366,7 @@ class Workbench:
         """Yield the evaluated languages, sorted, after loading each language's parameters into the model."""
         seen = self.learned(hop.index)
         if self.strategy.serving_signature(hop):
-            # Serving other languages replaces weights of the hop.
+            # The parameters of other languages replace weights of the hop.
             self.weights_of = None
         for language in sorted(self.run.stream.languages):
             self.stop.check()
