@@ -1,7 +1,7 @@
-"""File operations at the end of a hop / its training: checkpoints, stages, predictions and files of the run.
+"""Time of file operations at the end of a hop / of its training: checkpoints, stages, predictions, files of the run.
 
-Measured on a short hop, where file operations matter most. Evaluation and work of the strategy (memory, Fisher
-information) are excluded. So is sending runs to MLflow, which a separate process does during the next hop.
+Measured on a short hop, where file operations matter most. Not included: evaluation, work of the strategy (memory,
+Fisher information), and sending runs to MLflow, which a separate process does during the next hop.
 """
 
 from __future__ import annotations

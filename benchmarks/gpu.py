@@ -1,25 +1,26 @@
 """``python -m benchmarks.gpu``: training on a GPU, compared with a plain loop and with the limits of the hardware.
 
-One command prints the results and writes ``benchmarks/gpu.json`` with the GPU's name. Parts that take seconds and can
-reveal errors come first. The error of a failed part is reported, and the others still run:
+One command prints the results and writes ``benchmarks/gpu.json`` with the GPU's name. Measurements that take seconds
+and can reveal errors come first. If one fails, its error is reported and the others still run:
 
 - ``rates``: throughput of matrix products (fp32, bf16; FLOP/s) and copies (bytes/s);
 - ``broken``: whether a process detects a failed assertion on the device, and insufficient memory;
 - ``repeated``: whether a run gives identical predictions when it is repeated, and when it is interrupted in a hop and
-  resumed: with ``er``, ``ewc_online`` and long sentences; with and without CUDA graphs, and with PyTorch's default
-  kernels instead of deterministic ones;
-- ``recorded``: largest difference of weights between recorded and other steps;
-- ``agreement``: largest difference of logits and emissions from the CPU's, fp32;
+  resumed. Measured for ``er``, ``ewc_online`` and long sentences: without and with CUDA graphs, and with PyTorch's
+  default kernels instead of deterministic ones;
+- ``recorded``: largest difference between the weights after training with CUDA graphs and without;
+- ``agreement``: largest difference between the logits and emissions of the GPU and of the CPU, in fp32;
 - ``operators``: operators of a step, and those that wait for the device (`benchmarks.operators`);
 - ``evaluation``, ``packing``, ``ends``: as in ``make bench``;
-- ``steps``: training steps / those of a plain fp32 Hugging Face loop on the same batches (`benchmarks.steps`), and
-  training steps / a lower bound. The bound is the time for 6 FLOP per position and weight of the encoder's layers, and
-  for the bytes that Adam moves, at the measured rates. Measured for every strategy that acts in a step, in fp32, tf32
-  and bf16, with and without CUDA graphs, and with PyTorch's default kernels instead of deterministic ones;
+- ``steps``: time of a training step / of a step of a plain fp32 Hugging Face loop on the same batch
+  (`benchmarks.steps`), and time of a training step / a lower bound. The bound is the time for 6 FLOP per position and
+  weight of the encoder's layers, and for the bytes that Adam moves, at the measured rates. Measured in fp32, tf32 and
+  bf16, with and without CUDA graphs, and with PyTorch's default kernels instead of deterministic ones. Strategies that
+  change the training step are measured at one size, ``naive`` at all sizes;
 - ``workers``: seconds of 8 runs in 1, 2, 4 and 8 processes on one GPU.
 
-Models have random weights and the subwords of the data: 12 layers × 768 (mBERT, XLM-R base), 24 × 1024 (XLM-R large).
-``--cpu`` rehearses all parts on tiny shapes without a GPU; its numbers are meaningless.
+Models have random weights and a vocabulary learned from the data: 12 layers × 768 (mBERT, XLM-R base) and 24 × 1024
+(XLM-R large). ``--cpu`` rehearses all measurements on tiny shapes without a GPU; its numbers are meaningless.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ SIZES = {"12 x 768": TWELVE_LAYERS, "24 x 1024": [*LARGE, "model.intermediate_si
 WIDTH, BYTES = 8192, 1 << 30
 GRAPHS = "trainer.cuda_graphs=true"
 DEFAULT_KERNELS = "runtime.deterministic=false"
-# Number of sentences that form a long one.
+# Number of sentences that `long_sentences` joins into one.
 JOINED = 8
-# Number of runs that the processes of ``workers`` share.
+# Number of runs that ``workers`` distributes over processes.
 RUNS = 8
 # Adam in fp32 reads weight, gradient and two moment estimates, and writes all but the gradient.
 ADAM_BYTES = 28
@@ -80,7 +81,7 @@ class Plan:
         device: ``cuda``, or ``cpu`` for a rehearsal.
         common: overrides of every run: dataset and device.
         sizes: name → overrides of a model's shape.
-        batches: sentences in a batch.
+        batches: batch sizes in sentences.
         steps: main steps that are timed.
         width, bytes: size of the matrices and of the copy (`WIDTH`, `BYTES`).
         ways: name → overrides of the precision and the kernels.
@@ -184,9 +185,9 @@ class _Few(Listener):
 
 
 def recorded(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
-    """Return the largest difference between weights after recorded and other steps, and the largest change in training.
+    """Return the largest difference between weights trained with and without CUDA graphs, and the largest change.
 
-    A rehearsal records on a tape (`benchmarks.tape`).
+    A rehearsal emulates the graphs on the CPU (`benchmarks.tape`).
     """
     settings = [*plan.common, *overrides, *([] if plan.device == "cpu" else [GRAPHS])]
     weights = []
@@ -243,9 +244,9 @@ class _StopAt(Listener):
 
 
 def long_sentences(folder: Path) -> list[str]:
-    """Write a dataset of sentences that join `JOINED` sentences of mini; return the overrides that select it.
+    """Join every `JOINED` sentences of the dataset ``mini`` into one; return the overrides that select the new dataset.
 
-    With long sentences, attention and the CRF use the kernels of real data, and embedding rows sum many gradients.
+    Only long sentences make attention and the CRF use the kernels of real data, and sum many gradients in an embedding.
     """
     chosen = ["dataset=mini", "order=[en,de]", "dataset.max_train=256", "dataset.max_eval=64", "tracking=none"]
     [run] = plan_runs([*chosen, f"paths.outputs={folder / 'none'}"])
@@ -305,7 +306,10 @@ def _runs_out() -> bool:
 
 
 def broken(plan: Plan) -> Found:
-    """Return whether two failures are detected, each in a new process, since the first makes the GPU unusable."""
+    """Return whether two failures are detected.
+
+    Each runs in a new process, because a failed assertion makes the GPU unusable for its process.
+    """
     if plan.device == "cpu":
         return {"rehearsed": True}
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
@@ -313,14 +317,17 @@ def broken(plan: Plan) -> Found:
 
 
 def in_steps() -> list[str]:
-    """Return plain fine-tuning and the strategies that act in a training step."""
+    """Return plain fine-tuning and the strategies that override a hook of the training step."""
     hooks = ("replay", "loss", "edit_gradients")
     result = [n for n, cls in STRATEGIES.items() if any(getattr(cls, h) is not getattr(Strategy, h) for h in hooks)]
     return ["naive", *result]
 
 
 def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Found]]]:
-    """Yield name and function of each measurement, quick and risky ones first; functions take the hardware's rates."""
+    """Yield the name and the function of each measurement; quick measurements that can reveal errors come first.
+
+    The functions take the hardware's rates.
+    """
     shape = next(iter(plan.sizes.values()))
     yield "broken", lambda _: broken(plan)
     cases = {s: lambda s=s: [f"strategy={s}"] for s in ("er", "ewc_online")}  # type: ignore[misc]
@@ -343,7 +350,7 @@ def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Fo
     for size, shape_ in plan.sizes.items():
         for batch in plan.batches:
             settings = [*shape_, f"trainer.batch_size={batch}"]
-            # All strategies at the paper's batch size, on the first model.
+            # All strategies are measured on the first model at the paper's batch size, only naive elsewhere.
             first = batch == 16 and size == next(iter(plan.sizes))
             for way in plan.ways:
                 # A rehearsal goes through each strategy once.
@@ -387,7 +394,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu.json")
     options = parser.parse_args(arguments)
     if not options.cpu and not torch.cuda.is_available():
-        print("benchmarks.gpu: torch sees no GPU here; --cpu rehearses on tiny shapes", file=sys.stderr)
+        print("benchmarks.gpu: torch sees no GPU here; use --cpu to rehearse on tiny shapes", file=sys.stderr)
         return 2
     plan = Plan.of(options.cpu)
     results: Found = {"machine": _machine(plan), "rates": {}, "results": {}, "failed": {}}

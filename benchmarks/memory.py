@@ -1,8 +1,8 @@
 """Memory of training: estimates for models and settings, and measured peaks.
 
 ``python -m benchmarks.memory`` prints the estimated peaks on a GPU (`xclrun.run.memory`) as a Markdown table, in GB.
-``python -m benchmarks memory`` measures two ratios: a training with language-specific parameters / naive fine-tuning,
-and measured / estimated peaks.
+``python -m benchmarks memory`` measures two ratios of peaks: training with language-specific parameters / naive
+fine-tuning, and measured / estimated.
 
 On a GPU: torch's maximum allocated memory. On a CPU: the increase of the maximum resident size of a separate process
 after the model is created. ``ru_maxrss`` cannot be used: on Linux a process inherits it from its parent.
@@ -23,7 +23,7 @@ import numpy as np
 
 from xclrun.data.batches import Encoded, Ragged
 
-# Index of the first hop after one with language-specific parameters.
+# Index of the measured hop, the first that has the language-specific parameters of an earlier hop.
 HOP = 2
 STEPS = 3
 STATUS = Path("/proc/self/status")
@@ -92,7 +92,7 @@ def over_estimate(overrides: Sequence[str], length: int) -> dict[str, Any]:
 
     The hop's sentences have ``length`` random subwords each, as assumed by the estimate.
     """
-    # Freed memory is returned to the system at once, and fragments of the heap do not count.
+    # malloc then returns freed blocks to the system at once, so fragmentation of the heap does not count.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         estimated, measured = pool.apply(_measure_sentences, (list(overrides), length))
@@ -125,7 +125,7 @@ def _measure_sentences(overrides: Sequence[str], length: int) -> tuple[int, int]
         sentences = _random(
             bench.encodings.splits[key, "train"], STEPS * trainer.batch(len(run.dataset.split(key, "train"))), length
         )
-        # Building the model imports libraries, which take memory too.
+        # Read after building the model, which imports libraries. The estimate includes the weights, so subtract them.
         weights = sum(parameter.nbytes for parameter in bench.model.parameters())
         before = _forget_peak() - weights
         context = bench.context(hop)
@@ -209,12 +209,12 @@ SETTINGS = {
     "`lang_spec_lora_f`, bf16, `model.frozen_precision=bf16`": (*LORA, FROZEN),
     "the same, checkpointing": (*LORA, FROZEN, RECOMPUTED),
 }  # fmt: skip
-# A batch of the table: sentences and subwords of each.
+# Sentences in a batch of the table, and subwords in a sentence.
 SENTENCES, LENGTH = 16, 128
 
 
 def estimates() -> Iterator[tuple[str, list[float]]]:
-    """Yield each setting's estimated peaks of the second hop on a GPU, in GB, for all models."""
+    """Yield each setting and, for each model, the estimated peak of the second hop on a GPU in GB."""
     from xclrun.compose.jobs import compose_command
     from xclrun.core.stream import sequence
     from xclrun.core.task import INTENT_SLOTS

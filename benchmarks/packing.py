@@ -1,11 +1,11 @@
-"""Packed / padded batches in training, and batches of similar / mixed lengths in evaluation.
+"""Ratios of times: packed / padded batches in training, batches of similar / mixed lengths in evaluation.
 
-Both sides of a ratio process the same batches alternately. Times are CPU seconds with one thread, which other processes
-hardly affect, and wall-clock seconds with more, since waiting threads use CPU time too. A training step is a forward
-pass, a backward pass and Adam's update.
+Both sides of a ratio process the same sentences alternately. With one thread, times are CPU seconds, which other
+processes hardly affect. With several threads, they are wall-clock seconds, because waiting threads use CPU time too. A
+training step is a forward pass, a backward pass and Adam's update.
 
-The gain varies between batches, since one long sentence pads all others. So both ratios compare the total time of all
-batches, not medians.
+The gain varies between batches, because all sentences are padded to the longest. So both ratios compare the total time
+of all batches, not medians over batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def now() -> float:
 
 
 def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> dict[str, Any]:
-    """Return the ratios of total times and of the median batch, and the fraction of positions with a subword."""
+    """Return packed / padded total times, the median ratio of batches, and the fractions of filled positions."""
     bench, sentences, batches = _made(overrides, steps, outputs)
     batches = [indices for indices in batches if len(indices) == len(batches[0])]
     sides = [_step(copy.deepcopy(bench.model), bench, sentences, packs) for packs in (True, False)]
@@ -56,7 +56,7 @@ def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> d
 
 
 def sorted_over_mixed(overrides: Sequence[str], outputs: Path, rounds: int = 3) -> dict[str, Any]:
-    """Return the ratio of evaluation times in batches of similar lengths to batches in random order, all padded.
+    """Return the ratio of evaluation times, batches of similar lengths / batches in random order, all padded.
 
     ``packed_over_sorted`` is the ratio of packed to padded batches of similar lengths.
     """

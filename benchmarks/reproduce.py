@@ -1,11 +1,11 @@
 """``python -m benchmarks.reproduce PAGE DATA``: reproduce a run of a result page and compare its counts.
 
-A page with the score matrices of its runs (``NAME-matrices.csv``) also lists the commands of the runs. One run is
-drawn, identified among the runs that these commands plan with the current code, and executed in an empty folder,
-without shared stages. Its matrices are compared with those of the page, count by count.
+A page with the score matrices of its runs (``NAME-matrices.csv``) also lists the commands of the runs. This script
+draws one run, plans the page's commands with the current code, and looks up the run by its ID. It executes the run in
+an empty folder, without shared stages, and compares its matrices with those of the page, count by count.
 
 On a CPU of the same kind all counts are equal. Another machine or a GPU gives slightly different floating-point
-results, and trainings diverge: then the number of different counts and the largest difference in points are printed.
+results, so trainings diverge: then the number of different counts and the largest difference in points are printed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Size of the code behind a command: files and functions of xclrun that it enters.
 
-These are the files that a reader must know to follow the command. There are four walks, each in a separate process with
-default settings: a run to its first optimiser step, a job to ``sbatch``, a report of two runs, and a command whose runs
-have all finished::
+These are the files that a reader must know to follow the command. Four commands are traced (`WALKS`), each in a
+separate process with default settings: a run up to its first optimiser step, a Slurm submission up to the call of
+``sbatch``, a report of two runs, and a command whose runs have all finished::
 
     python -m benchmarks.walks
 """

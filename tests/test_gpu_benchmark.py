@@ -19,7 +19,7 @@ from xclrun.core.errors import RunError
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_is_refused_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--out", str(tmp_path / "gpu.json")]) == 2
-    assert capsys.readouterr().err == "benchmarks.gpu: torch sees no GPU here; --cpu rehearses on tiny shapes\n"
+    assert capsys.readouterr().err == "benchmarks.gpu: torch sees no GPU here; use --cpu to rehearse on tiny shapes\n"
     assert not list(tmp_path.iterdir())
 
 
