@@ -6,7 +6,7 @@
 - ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
 - ``language.safetensors``: the language-specific parameters, also contained in encoder and heads.
 - ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`; not part of the encoder.
-- ``export.json``: a description of each file, labels and tags by number, and the run.
+- ``export.json``: what each head computes, labels and tags in the order of their numbers, and the run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEADS = {
     "tagger.linear": "linear layer on the last hidden states of words: scores of tags",
     "span.linear": "linear layer on the last hidden states of [CLS] and the text's subwords: scores of start and end",
     "prompts": "prompts and the keys that select them (xclrun.model.prompts); not part of the encoder",
-    "tagger.crf": "linear-chain CRF over these scores: start, end and transition scores, from row to column",
+    "tagger.crf": "linear-chain CRF over the scores of tagger.linear: start, end and transition scores (row to column)",
 }
 
 
@@ -77,7 +77,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
                 f"{run.id}: the weights of hop {stage.hop.index} ({stage.hop.name}) are no longer in the store; "
                 f"retrain it with `xclrun rerun {run.id} --fresh DIR`"
             )
-    # A merge may depend on the strategy's state.
+    # `for_language` may read the strategy's state, for example to merge weights, so `bring` loads it too.
     graph.bring(hop) if own_parts else graph.weights(hop.index)
     seen = [name for h in run.stream.hops[: hop.index + 1] for name in h.train]
     served = language or (hop.train[-1] if own_parts and hop.train else None)
@@ -101,7 +101,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
         if strategy.adapters is not None:
             encoder: Any = model.encoder
             encoder.save_adapter(str(folder / "adapter"), NAME, use_safetensors=True)
-            facts["adapter"] = "load_adapter of the library adapters puts it into the encoder"
+            facts["adapter"] = "load it into the encoder with load_adapter of the library adapters"
         write_json(folder / "export.json", facts)
         # Some libraries create weight files that only their owner can read, but an export is for sharing.
         os.umask(umask := os.umask(0))
