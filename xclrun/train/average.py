@@ -1,7 +1,7 @@
 """Checkpoint averaging: evaluate the mean of the weights at a hop's last evaluation points on the test splits.
 
 This model selection needs no dev data (docs/checkpoints.md). The weights of points are stored if
-``evaluate.keep_points`` is set. Predictions are cached in the store; a copy in the run directory serves reports.
+``evaluate.keep_points`` is set. Predictions are cached in the store; reports read a copy in the run directory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
 def average(
     run: Run, last: int | None, chosen: Sequence[Sequence[Path]], listener: Listener, stop: StopFlag
 ) -> list[Path]:
-    """Evaluate the mean of each hop's weight files ``chosen`` by `weights_of`; return the prediction files."""
+    """Evaluate the mean of each hop's weight files and return the prediction files.
+
+    Args:
+        chosen: weight files of each hop, from `weights_of` with the same ``last``.
+    """
     graph = StageGraph(run, listener, stop)
     files_written = []
     for stage, files in zip([stage for stage in run.stages if stage.hop.index], chosen, strict=True):

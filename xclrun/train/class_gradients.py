@@ -8,7 +8,7 @@ class:
 |---|---|
 | hop, step | main steps of the hop, from 1 |
 | class | label; with several tasks ``TASK: LABEL`` |
-| gradient | sum over the hidden dimension of the gradient of the class's weights; null: the head is not trained |
+| gradient | sum over the hidden dimension of the gradient of the class's weights; null if the head is not trained |
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xclrun.store import predictions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# File with a hop's gradients; the store has it in the folders of the hop's training and evaluation.
+# File with a hop's gradients, stored in the folders of the hop's training and evaluation.
 FILE = "class_gradients.parquet"
 
 

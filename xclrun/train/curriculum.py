@@ -1,4 +1,4 @@
-"""The batches of a hop's own data, determined only by (seed, depth of the hop, position).
+"""The batches of a hop's own data, determined only by (seed, `Hop.depth`, position).
 
 A batch holds examples of one task. `Passes` iterates over all examples; if a hop has several tasks, each pass shuffles
 the batches of all tasks together. `Mixed` draws the key of every batch uniformly, whatever the keys' sizes ("random
@@ -112,7 +112,7 @@ class Mixed:
         return step * self.size
 
     def _rows(self, key: int, begin: int) -> np.ndarray:
-        """Return the rows of a key's batch; ``begin`` counts the key's examples over all its passes."""
+        """Return the rows of a key's batch; ``begin``: number of its examples before, over all its passes."""
         n = len(self.parts[key])
         times, within = np.divmod(np.arange(begin, begin + self.size), n)
         return np.concatenate([self._order(key, int(time))[within[times == time]] for time in np.unique(times)])

@@ -55,8 +55,8 @@ class Encodings:
         return {kind: {name: n for name, n in by_name.items() if n} for kind, by_name in counts.items()}
 
 
-# Key of the most recent encoder and label sets, and the encodings made with them. Splits are identified by the
-# fingerprint of their examples and their task.
+# Cache for later runs: key of the most recent encoder and label sets, and their encodings. Here a split's key is the
+# fingerprint of its examples and its task.
 _common: tuple[tuple[str, ...], Encodings] | None = None
 
 

@@ -9,9 +9,10 @@ CUDA graph launches a whole step at once, from zeroing the gradients to Adam's u
 - values that change between steps are read from memory: the learning rate is a tensor, and the graph reads the seed of
   the GPU's generator, which the loop sets before each step;
 - the host makes its decisions once, at recording. `Strategy.capturable` returns whether a step can be recorded and
-  replayed; other steps run kernel by kernel, on batches of the same shapes.
+  replayed; other steps run kernel by kernel, on batches with the same padding.
 
-A recorded step and a step taken kernel by kernel have the same result, so resumed hops are bit-identical.
+A recorded step has the same result as a step taken kernel by kernel. So a resumed hop is bit-identical, although it
+records other steps than the interrupted hop.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 from xclrun.core.errors import RunError
 from xclrun.data.batches import Batch
 
-# Takes an optimiser step on a batch, and returns the losses of its parts (scalars).
+# Takes an optimiser step on a batch, and returns the loss of each micro-batch (scalars).
 Step = Callable[[Batch], Sequence[Tensor]]
 
 
@@ -67,7 +68,7 @@ class CudaRecorder:
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded step: it reads the tensors of ``batch`` and writes the losses of its parts to ``losses``."""
+    """A recorded step: it reads the tensors of ``batch`` and writes the loss of each micro-batch to ``losses``."""
 
     batch: Batch
     repeat: Callable[[], None]
@@ -79,7 +80,7 @@ class RecordedSteps:
 
     Args:
         step: takes a step kernel by kernel.
-        part: maximum number of sentences per forward pass.
+        part: maximum number of sentences in a micro-batch.
     """
 
     def __init__(self, recorder: Recorder, step: Step, part: int) -> None:
@@ -88,7 +89,9 @@ class RecordedSteps:
         self.recordings: dict[Hashable, Recording] = {}
 
     def take(self, batch: Batch) -> Sequence[Tensor]:
-        """Take a step on a batch and return the losses of its parts; the second step of a shape is recorded.
+        """Take a step on a batch and return the loss of each micro-batch.
+
+        A step is recorded when its batch shape occurs for the second time.
 
         Raises:
             RunError: the step cannot be recorded.
@@ -107,7 +110,7 @@ class RecordedSteps:
         return [loss.clone() for loss in recording.losses]
 
     def _shape(self, batch: Batch) -> Hashable:
-        """Return everything that the host reads of a batch to compute its loss."""
+        """Return the key of a batch's recording: all its properties that the host reads to compute the loss."""
         shapes = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors.items())
         return batch.task, shapes, tuple(part.whole for part in batch.split(self.part))
 

@@ -42,7 +42,7 @@ def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch
 
 
 def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float:
-    """Return the factor on the learning rate at main step ``step`` (from 0) of ``total``.
+    """Return the multiplier of the learning rate at main step ``step`` (from 0) of ``total``.
 
     Linear warmup over the share ``warmup`` of the steps, then constant, or linear or cosine decay to 0.
     """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTS = ("embeddings", "rest")
-# File with a hop's counts; the store has it in the folders of the hop's training and evaluation.
+# File with a hop's counts, stored in the folders of the hop's training and evaluation.
 FILE = "overlap.parquet"
 # File with the set S of a hop's last step, in the store's folder of its training.
 LAST = "gradients.safetensors"

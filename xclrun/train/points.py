@@ -1,10 +1,10 @@
 """Evaluation points inside a hop: the model is evaluated on every language at intervals during training.
 
 A point is taken after every b sentences of the hop's own data (``evaluate.every_examples`` or ``evaluate.every_share``;
-replayed sentences do not count, so all strategies are evaluated at the same steps), and at the end of the training. It
-does not affect the training. Until the hop is done, the predictions of each point, and the weights of the last points
-(``evaluate.keep_points``), are files next to the checkpoints. A hop that resumes from a checkpoint keeps earlier points
-and repeats later ones.
+replayed sentences do not count, so all strategies are evaluated at the same steps), and at the end of the training.
+Evaluation does not affect the training. Until the hop is done, the predictions of each point, and the weights of the
+last points (``evaluate.keep_points``), are files next to the checkpoints. A hop that resumes from a checkpoint keeps
+earlier points and repeats later ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # ``evaluate.point_splits`` → the splits that are evaluated.
 SPLITS = {PointSplits.dev_test: ("dev", "test"), PointSplits.test: ("test",)}
-# File with a hop's predictions at all points; the store has it in the folders of the hop's training and evaluation.
+# File with a hop's predictions at all points, stored in the folders of the hop's training and evaluation.
 FILE = "points.parquet"
 
 
@@ -96,7 +96,7 @@ class Points:
                     split_rows[split, language] = rows
         columns = predictions.joined(split_rows[split, language] for split in splits for language in languages)
         n = len(columns["split"])
-        # The hop's number depends on the run, which sets it when it copies the rows.
+        # Runs that share this training may number the hop differently; each sets the number when it copies the rows.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
         if not bench.ranks.rank:
             if self.stored(1):
@@ -105,7 +105,7 @@ class Points:
         return {"step": step, "examples": examples, "own": seen}
 
     def forget(self, facts: Sequence[Mapping[str, Any]]) -> None:
-        """Remove weights that are no longer among the last points, after a checkpoint was saved.
+        """Remove the weights of all points except the last ones, after a checkpoint was saved.
 
         Until then, a hop that resumes from the previous checkpoint still needs them.
         """
@@ -137,9 +137,9 @@ class Points:
         return steps[len(steps) - self.stored(len(steps)) :]
 
     def _answer(self, language: str, split: str) -> Answer | None:
-        """Return the strategy's prediction function for the test split, if points use it; None: the model's own.
+        """Return the strategy's prediction function if points use it for this split; None: only the model predicts.
 
-        Dev predictions, which select checkpoints, are always the model's own.
+        On dev, whose scores select checkpoints, only the model predicts.
         """
         if split != "test" or not self.bench.strategy.points_signature(self.context.hop):
             return None
@@ -147,7 +147,7 @@ class Points:
 
     @contextmanager
     def _restored(self) -> Iterator[None]:
-        """Restore the language-specific parameters after the block, which evaluates other languages with theirs."""
+        """Restore the language-specific parameters after the block, which loads those of other languages."""
         strategy = self.bench.strategy
         if not strategy.serving_signature(self.context.hop):
             yield

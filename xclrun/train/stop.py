@@ -26,7 +26,8 @@ ECHO = 1.0
 # Seconds between the second signal and SIGKILL.
 GRACE = 3.0
 
-# The counting process; it ends when this process closes the pipe. A zero byte resets it.
+# Code of the counting process: it kills this process `GRACE` seconds after a second signal, unless a zero byte resets
+# it. It ends when this process closes the pipe.
 COUNT = f"""
 import os, select, signal, sys, time
 signals, first, last = {set(map(int, SIGNALS))}, None, None
@@ -90,8 +91,8 @@ class StopFlag:
 def stop_on_signals() -> Iterator[StopFlag]:
     """Yield a flag that signals set while the block runs; restore the previous handlers after it.
 
-    A second signal, more than `ECHO` seconds after the first, ends the block immediately, or kills this process `GRACE`
-    seconds later.
+    A second signal, more than `ECHO` seconds after the first, ends the block immediately. If the block has not ended
+    `GRACE` seconds later, because of a long call into a library, this process is killed.
     """
     flag = StopFlag()
     pipe = _pipe_to_counter()
