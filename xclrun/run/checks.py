@@ -186,7 +186,7 @@ def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]
     name, keys = config.strategy.name, keys_of(order)
     if strategy.adds_language_parts or getattr(config.strategy, "expansion", None) is not None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: key-specific parameters do not support mixtures")
-    # Independent and joint hops ignore mixtures. Streams in blocks support mixtures, because they are always sequences.
+    # Independent and joint hops ignore mixtures. With blocks, every stream is a sequence, which supports mixtures.
     stream = strategy.stream(keys)
     if stream.kind not in ("independent", "joint") and stream != sequence(keys) and config.dataset.blocks is None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: mixtures need a strategy with one hop per element")

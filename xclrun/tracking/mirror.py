@@ -250,7 +250,7 @@ class Mirror(Tracker):
                 start_time=milliseconds(record.environment["started"]),
                 tags=payload.tags(record, self._parents.get(update.sweep)),
             )
-            # For an existing run, its start time is that of the first attempt to send it.
+            # An existing MLflow run keeps the start time with which it was created.
             run_id, started = run.info.run_id, run.info.start_time
             self.client.set_tag(run_id, NOTE, payload.about_run(record))
             values = [(key, value, 0) for key, value in update.measures.items()]

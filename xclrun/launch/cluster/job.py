@@ -149,7 +149,7 @@ def _ignore_signals() -> None:
 
 
 def position(runs: Sequence[Run]) -> list[int]:
-    """Return the progress of runs: the number of finished stages and runs, and the steps in checkpoints of others."""
+    """Return the progress of runs: the number of stored results and finished runs, and the steps of checkpoints."""
     stages = steps = 0
     for run in runs:
         store = run.store
