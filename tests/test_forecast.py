@@ -178,7 +178,7 @@ def test_a_strategy_of_which_its_settings_leave_nothing_is_said(make_run: Callab
         "model_average": ("strategy.weight=1",),
         "agem": ("order=[en]",),
     }
-    output = ": with these settings and this order no hop differs"
+    output = ": with these settings and this order, all hops are identical"
     for name, arguments in nothing.items():
         assert make_run(f"strategy={name}", *arguments).notes == (f"strategy={name} equals strategy=naive{output}",)
     both = make_run("strategy=er", "strategy.expansion=lang_spec_task", "strategy.memory=0")
@@ -293,13 +293,13 @@ def test_a_patience_that_no_hop_is_long_enough_for_is_told(make_run: Callable[..
 
 def test_an_order_by_size_that_sizes_do_not_decide_is_named(make_run: Callable[..., Run]) -> None:
     [note] = make_run("order=h2l", "dataset.max_train=13").notes
-    assert note.startswith("order=h2l: languages with equally many training sentences (dataset.max_train=13)")
+    assert note.startswith("order=h2l: some languages have equally many training sentences (dataset.max_train=13)")
     assert "the dataset's order: de,en,es;" in note
     assert "order: es,en,de;" in make_run("order=l2h", "dataset.max_train=13").notes[0]
     assert make_run("order=h2l").notes == make_run("order=[en,de,es]", "dataset.max_train=13").notes == ()
     # Of buckets it is not the limit that makes them equal.
     equals, _ = make_run("order=h2l", "shots=1", "dataset.max_train=13").notes
-    assert equals.startswith("order=h2l: languages with equally many training sentences are in ")
+    assert equals.startswith("order=h2l: some languages have equally many training sentences and ")
 
 
 # The budget.

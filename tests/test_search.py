@@ -101,7 +101,7 @@ REFUSED = [
     (("strategy=model_average", LR), "strategy=model_average: dev scores were computed before averaging the weights"),
     (
         ("strategy=multilingual", f"{OF}dev_f", LR),
-        "not available for strategy=multilingual; Known: dev_learnt, dev_fp, ",
+        "not available for strategy=multilingual; use one of dev_learnt, dev_fp, ",
     ),
     (("hydra.sweeper.trials=1", LR), "hydra.sweeper.trials=1: must be a whole number of at least 2"),
     (("hydra.sweeper.sampler=bayes", LR), "hydra.sweeper.sampler=bayes: unknown; Known: random, tpe"),

@@ -405,7 +405,7 @@ def test_a_report_is_the_same_from_the_runs_and_brings_mlflow_up_to_date_only_wh
     mirror.client.set_tag(study.after[study.run("er")]["id"], "xclrun.version", "older")
     again, output = report("behind")
     assert again == summary
-    assert output == f"note: MLflow was behind: 1 run was sent to {mirror.uri}\n"
+    assert output == f"note: MLflow was not up to date; 1 run was sent to {mirror.uri}\n"
     assert report("once_more") == (summary, "")
     shutil.move(outputs / "mlflow.db", outputs / "elsewhere.db")
     for name, *options in (("runs", "--from", "runs"), ("old_spelling", "--from-runs")):

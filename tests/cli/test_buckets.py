@@ -77,7 +77,7 @@ def test_show(xclrun: Callable[..., Told]) -> None:
     ("arguments", "told"),
     [
         (("make", "dataset=mini", "shots=1"), "needs --to DIR"),
-        (("make", "dataset=mini", "shots=1", "--to", "x", "--from", "y"), "--from needs check or show"),
+        (("make", "dataset=mini", "shots=1", "--to", "x", "--from", "y"), "--from is only for check and show"),
         (("check", "dataset=mini"), "needs shots=K"),
         (("check", "dataset=mini,mtop", "shots=1"), "one dataset at a time"),
         (("check", "--from", "nowhere"), "folder not found"),

@@ -111,7 +111,7 @@ def test_a_run_without_its_config_is_there_and_damaged(left: str, outputs: Path,
     er, naive = run_ids(outputs)
     for name in {"config.yaml", "manifest.json", "DONE"} - {left}:
         (outputs / "runs" / er / name).unlink()
-    missing = "config.yaml is missing; re-run the run's command to restore it"
+    missing = "config.yaml is missing; re-run the command that created the run"
     for arguments in (
         ("show", er),
         ("show", f"{er}/"),
@@ -209,7 +209,7 @@ def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
     # A small p of two runs is no statement about two strategies.
     assert told.out.count("p-values are uncorrected and concern only these two runs") == 1
     facts["tests"]["slot_f1"]["languages"] = ["en"]
-    assert "B − A, final, mean over en (not in both: de): " in compare.render(facts)
+    assert "B − A, final, mean over en (in only one run: de): " in compare.render(facts)
     facts["tests"]["slot_f1"]["drawn"] = "texts"
     assert f"over {facts['tests']['slot_f1']['sentences']:,} test texts)" in compare.render(facts)
     # With itself, and with one that is not finished.

@@ -281,7 +281,7 @@ def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-3:] == [
         "total                284,399,482 (1.14 GB in fp32)",
         "trained at each hop  178,081,402",
-        "trained in some hop  284,399,482",
+        "trained in any hop   284,399,482",
     ]
 
 

@@ -36,7 +36,7 @@ COMMANDS = {
 # Commands with KEY=VALUE arguments, like `xclrun` itself.
 TAKE_OVERRIDES = ("plan", "data", "buckets", "params")
 
-# Commands that take the name of a run or sweep → the subfolder of outputs whose entries shell completion offers.
+# Commands that take a run or sweep → the folder under outputs that shell completion lists.
 NAME = dict.fromkeys(("show", "rerun", "compare", "average", "merge", "export", "logs"), "runs")
 NAME |= dict.fromkeys(("report", "status", "cancel"), "sweeps")
 
@@ -65,7 +65,7 @@ def overview() -> str:
             "commands, xclrun COMMAND [--help]:",
             *(f"  {name:<9} {description}" for name, description in COMMANDS.items()),
             "",
-            "choices, GROUP=CHOICE (all, with descriptions: xclrun list GROUP):",
+            "choices, GROUP=CHOICE (full list with descriptions: xclrun list GROUP):",
             *_two_columns([(group, _fitting_names([*groups[group]], 61)) for group in in_order(groups)]),
             "",
             "values, KEY=VALUE: seed=1 order=[en,th] strategy.expansion=lang_spec_task",

@@ -11,9 +11,9 @@ def main(arguments: Sequence[str]) -> int:
     """Evaluate averaged weights of runs; return the exit code."""
     parser = outputs_parser(
         "average",
-        "Average the weights at the last evaluation points of each hop of a run and evaluate the result. This selects "
-        "a checkpoint without dev data and without training. The run must have stored weights "
-        "(evaluate.keep_points). Reports show the predictions as an additional selection rule.",
+        "Average the weights at the last evaluation points of each hop of a run and evaluate the result. This needs "
+        "neither dev data nor training, but the run must have stored weights (evaluate.keep_points). Reports compare "
+        "the average with the rules that select a checkpoint.",
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUN_HELP)
     which = parser.add_mutually_exclusive_group(required=True)

@@ -27,10 +27,10 @@ def main(arguments: Sequence[str]) -> int:
     """Make, check or show buckets; return the exit code: 1 if a check fails."""
     parser = Parser(
         prog="xclrun buckets",
-        description="Few-shot training sets as dataset.buckets describes them, for every language of the dataset. "
-        "make writes them in the published layout; check verifies their properties (counts, minimality, disjointness, "
-        "no duplicates, no overlap with dev and test) and names the violations, with exit code 1; show prints their "
-        "contents.",
+        description="Few-shot training sets (buckets) for every language of the dataset, drawn as dataset.buckets "
+        "specifies. make writes them in the published layout. check verifies their properties (counts, "
+        "minimality, disjointness, no duplicates, no overlap with dev and test), lists violations, and exits with code "
+        "1 if there are any. show prints their contents.",
         usage="xclrun buckets make KEY=VALUE … shots=1,2,4 bucket=range(0,40) --to DIR\n"
         "       xclrun buckets check|show KEY=VALUE … shots=… bucket=… [--json]\n"
         "       xclrun buckets check|show [KEY=VALUE …] --from DIR [--json]",
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         "--counts",
         choices=[c.value for c in BucketCounts],
         default="words",
-        help="units that K counts in Minimum-Including files, if unspecified (default: %(default)s)",
+        help="what K counts per tag in Minimum-Including files that do not record it (default: %(default)s)",
     )
     parser.add_argument("--sentences", action="store_true", help="show: also print every sentence")
     parser.add_json()
@@ -124,7 +124,7 @@ def _make(args: argparse.Namespace) -> int:
     if args.to is None:
         raise UsageError("buckets make: needs --to DIR, the folder to write to")
     if args.folder is not None:
-        raise UsageError("buckets make: --from needs check or show; use dataset.buckets.root=DIR to read files")
+        raise UsageError("buckets make: --from is only for check and show; to read files, set dataset.buckets.root=DIR")
     [(task, buckets, _)] = _drawn(args)
     folder = args.to / task
     new = sum([write(folder, bucket) for bucket in buckets])
@@ -227,7 +227,7 @@ def _contents(task: str, buckets: Sequence[Bucket]) -> Table:
         f"Buckets of {task}",
         ("bucket", "sentences", "words", "classes or tags", "fingerprint"),
         tuple(rows),
-        ("classes or tags: their number, and the counts of the rarest and of the most frequent",),
+        ("classes or tags: number of different ones, and how often the rarest and the most frequent occur",),
     )
 
 
@@ -247,6 +247,6 @@ def _sizes(task: str, buckets: Sequence[Bucket], broken: Sequence[Violation] | N
         row = [language, str(shots), str(len(group)), f"{min(sizes)}–{max(sizes)}", f"{statistics.mean(sizes):.1f}"]
         rows.append((*row, f"{words:.0f}", *([] if broken is None else [str(failed[language, shots])])))
     header = ("language", "K", "buckets", "sentences", "mean", "words", *([] if broken is None else ["broken"]))
-    notes = ("sentences: range over buckets; mean and words: means over buckets",)
+    notes = ("sentences: smallest to largest bucket; mean: sentences per bucket; words: mean number per bucket",)
     broken_note = "broken: buckets with a violation"
     return Table(f"Buckets of {task}", header, tuple(rows), notes if broken is None else (*notes, broken_note))

@@ -109,7 +109,7 @@ def repeated(step: Callable[[], bool], seconds: float | None) -> None:
 
 
 class Unreadable:
-    """Prints each thing that cannot be read once, on standard error; the command continues and exits with code 1."""
+    """Prints a note about unreadable files, each only once; the command continues and exits with code 1."""
 
     def __init__(self) -> None:
         self.named: set[str] = set()
@@ -126,7 +126,7 @@ class Unreadable:
 
 
 def existing(outputs: Path) -> Path:
-    """Return the outputs folder; a `UsageError` if it does not exist."""
+    """Return the outputs folder; raise a `UsageError` if it does not exist."""
     if not outputs.is_dir():
         raise UsageError(
             f"--outputs {outputs}: folder not found; start a run first, or pass the folder of earlier runs"
@@ -157,7 +157,7 @@ def chosen_run(outputs: Path, text: str) -> RunDirectory:
         names = (folder.name for folder in runs.glob("*") if _is_run(folder))
         run = RunDirectory(runs / matching(text.rstrip("/"), names, where=f"in {outputs}"))
     if not run.config.is_file():
-        raise RunError(f"{run.run_id} is damaged: {run.config} is missing; re-run the run's command to restore it")
+        raise RunError(f"{run.run_id} is damaged: {run.config} is missing; re-run the command that created the run")
     try:
         run.damaged()
     except UnreadableRun as error:
@@ -166,7 +166,7 @@ def chosen_run(outputs: Path, text: str) -> RunDirectory:
 
 
 def finished_runs(outputs: Path, names: Iterable[str]) -> list[Run]:
-    """Return the planned runs of these names (see `chosen_run`); a `UsageError` if one is not finished."""
+    """Return the runs with these names (see `chosen_run`); raise a `UsageError` if a run is not finished."""
     from xclrun.run import thaw
 
     directories = [chosen_run(outputs, name) for name in names]
@@ -188,7 +188,7 @@ def check_sweep(outputs: Path, name: str, available: Collection[str]) -> None:
 
 
 def chosen_sweeps(outputs: Path, name: str | None, warn: Unreadable) -> list[dict[str, Any]]:
-    """Return the sweep of a name, all sweeps for ``all``, and the most recent one for None."""
+    """Return the sweep with this name, or all sweeps (``all``), or the most recent sweep (None)."""
     from xclrun.store.records import sweeps
 
     by_name = {sweep["name"]: sweep for sweep in sweeps(outputs, warn)}

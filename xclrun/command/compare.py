@@ -152,7 +152,7 @@ def _sentence(test: dict[str, Any], languages: Sequence[str]) -> str:
     """Describe the result of a paired test."""
     low, high = test["interval"]
     missing = [language for language in languages if language not in test["languages"]]
-    over = f"{', '.join(test['languages'])} (not in both: {', '.join(missing)})" if missing else "languages"
+    over = f"{', '.join(test['languages'])} (in only one run: {', '.join(missing)})" if missing else "languages"
     return (
         f"B − A, final, mean over {over}: {100 * test['value']:+.2f} (bias {100 * test['bias']:+.2f}), "
         f"95 % interval {100 * low:+.2f} to {100 * high:+.2f},\n"

@@ -23,7 +23,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="xclrun data",
         description="Audit the dataset of `xclrun OVERRIDES`: sizes, label coverage per language and split, sentences "
-        "shared by splits (also as translations, by ID), and subwords and truncation with the model's tokenizer.",
+        "shared by splits, translations shared by splits (examples with the same ID), and subwords and truncation with "
+        "the model's tokenizer.",
         usage="xclrun data audit KEY=VALUE … [--json]",
     )
     parser.add_argument("action", choices=["audit"], help="the action")
@@ -84,7 +85,7 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
                 for windows in [windows_of.get((r["language"], r["split"]), 0)]
             ),
             ("words of texts: words in the texts of all questions",
-             f"windows: model inputs of at most {max_length} subwords; training counts windows, not questions"),
+             f"windows: model inputs of at most {max_length} subwords; they are the examples that training counts"),
             left=2,
         )  # fmt: skip
     else:

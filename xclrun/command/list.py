@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
         "group",
         nargs="?",
         metavar="GROUP",
-        help="a group, such as strategy; for sweep, also the published tables and figures",
+        help="a group, such as strategy; the group sweep includes the published tables and figures",
     )
     parser.add_json("print group → choice → description as JSON")
     parser.add_config_dir()

@@ -45,7 +45,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Counted:
-    """The count of one job, and its count with the untrimmed vocabulary; they are equal if it is not trimmed."""
+    """The count of one job, and its count with the full vocabulary, which is the same without trimming."""
 
     config: Config
     strategy: str
@@ -67,7 +67,7 @@ class Counted:
         facts = {
             "total": f"{count.total:,} ({size(count.stored)} in fp32)",
             "trained at each hop": ", ".join(each),
-            "trained in some hop": f"{count.learned:,}",
+            "trained in any hop": f"{count.learned:,}",
         }
         if self.sizes.trimmed is not None:
             facts["untrimmed"] = f"{self.untrimmed.total:,} ({self.sizes.trimmed:,} word embeddings are kept)"
@@ -100,10 +100,10 @@ def main(arguments: Sequence[str]) -> int:
     """Print the counts of a command's jobs; return the exit code."""
     parser = Parser(
         prog="xclrun params",
-        description="Count the parameters of `xclrun OVERRIDES`: those that serve all languages after the last hop, "
-        "and those trained at each hop, by part. The numbers of labels come from the data. Neither data nor weights "
-        "are needed with task.intents=N task.tags=N, with task.classes=N for classes alone, or with task.tags=N for "
-        "tags alone; add task.languages=N if the order is not a list.",
+        description="Count the parameters of `xclrun OVERRIDES` by part: those of the final model with all its "
+        "languages, and those trained at each hop. The numbers of labels are read from the data. To count without data "
+        "and weights, pass task.intents=N task.tags=N (intents and slots), task.classes=N (classes only) or "
+        "task.tags=N (tags only), and task.languages=N if the order is not a list.",
         usage="xclrun params KEY=VALUE … [--json]\n"
         "       xclrun params KEY=VALUE … task.intents=N task.tags=N [task.languages=N]",
     )
@@ -141,7 +141,7 @@ def split(overrides: Sequence[str]) -> tuple[list[str], dict[str, int]]:
 
 
 def counts(overrides: Sequence[str], numbers: Mapping[str, int]) -> list[Counted]:
-    """Return the counts of a command's jobs, without those that must be equal (such as other seeds).
+    """Count the parameters of a command's jobs; jobs with equal counts, such as other seeds, are counted once.
 
     Raises:
         UsageError: a job is invalid, or a number is neither given nor in the data.
@@ -181,7 +181,7 @@ def _described(resolved: Mapping[str, Any]) -> str:
 
 
 def _count(config: Config, strategy: Strategy[Any], stream: Stream, sizes: Sizes, vocabulary: int | None) -> Count:
-    """Count by the encoder's shape if that is enough, else by the model on the meta device.
+    """Count from the encoder's shape if possible, otherwise from a model on the meta device.
 
     Importing torch and transformers takes ten times as long as the rest of the command.
     """
@@ -210,7 +210,7 @@ def _count(config: Config, strategy: Strategy[Any], stream: Stream, sizes: Sizes
 
 
 def _sizes(config: Config, numbers: Mapping[str, int]) -> Sizes:
-    """Return the sizes that ``numbers`` give; the others come from the data."""
+    """Return the sizes: from ``numbers`` if they are there, otherwise from the data."""
     from xclrun.data.encode import tag_outputs
     from xclrun.data.load import load_dataset
     from xclrun.model.shape import HeadSizes

@@ -130,9 +130,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "--select-on",
         nargs=2,
         metavar=("dev", "KEYS"),
-        help="select the values of KEYS, as in trainer.lr,strategy.weight, by dev scores, and report for each strategy "
-        "only the test scores of its best values; dev: final performance on dev (dev_fp) if evaluate.every_… was set, "
-        "otherwise dev_learnt, the dev score right after each language's hop; more: docs/reports.md",
+        help="select the values of KEYS, as in trainer.lr,strategy.weight, by their dev scores; each strategy is "
+        "reported with its best values only. dev means final performance on dev (dev_fp) if evaluate.every_… was set, "
+        "otherwise the dev score right after each language's hop (dev_learnt). More: docs/reports.md",
     )
     parser.add_argument("--name", help="folder under <outputs>/reports (default: the sweep's name, or all)")
     parser.add_argument(
@@ -178,8 +178,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--interval",
         choices=tuple(INTERVALS),
-        help="kind of bootstrap interval over test sentences (default: by measure, see docs/statistics.md; paper: the "
-        "standard error of the bootstrap mean)",
+        help="kind of bootstrap interval over test sentences (default: depends on the measure, see "
+        "docs/statistics.md); paper is the interval of the CCL paper, which shows the standard error of the "
+        "bootstrap mean",
     )
     parser.add_argument(
         "--full", action="store_true", help="resample as many sentences as the test set has (default: at most 600)"
@@ -280,7 +281,8 @@ def _add_mirrored(records: list[RunRecord], args: argparse.Namespace, warn: Unre
         if args.slot_f1 in (None, way) or not any(BY_NAME[metric].span_f1 for metric in record.scores):
             records.append(record)
         else:
-            warn(f"{record.run_id}: skipped; MLflow has its scores for slot_f1={way} only, without predictions")
+            why = f"MLflow has its scores with slot_f1={way} and no predictions to compute others"
+            warn(f"{record.run_id}: skipped; {why}; omit --slot-f1 to include it")
     return mirror
 
 
@@ -303,7 +305,7 @@ def _chosen(
     from xclrun.analysis.reference import References
     from xclrun.report.caveats import unfinished
 
-    # First: the report of a running search is refused.
+    # `_search` comes first, because it refuses to report a running search.
     searched = _search(sweep)
     select_on = args.select_on or searched
     run_ids = [record.run_id for record in pool] if sweep is None else _run_ids(sweep)
@@ -334,7 +336,7 @@ def _left_out(
 
     Args:
         sweep: None: all runs.
-        records: of the report.
+        records: records of the report.
         pool: all records that were read; those not in ``records`` were not selected.
     """
     from xclrun.launch.status import run_status
@@ -388,7 +390,7 @@ def _choice(records: Sequence[RunRecord], absent: Sequence[str], objective: str,
 
 
 def _commands(all_sweeps: Iterable[Sweep], choice: Choice | None) -> dict[str, str]:
-    """Return run ID → the command that made it; for chosen settings, a command that makes only these."""
+    """Return run ID → the command that made the run; for chosen settings, a command for these settings only."""
     from xclrun.analysis.reference import command_of_setting
 
     commands = {run_id: sweep["command"] for sweep in all_sweeps for run_id in sweep["runs"]}
@@ -408,7 +410,7 @@ def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRe
     try:
         if sent := mirror.send_records(unique.values(), References(pool), warn):
             runs = "1 run was" if sent == 1 else f"{sent} runs were"
-            note(f"MLflow was behind: {runs} sent to {mirror.uri}")
+            note(f"MLflow was not up to date; {runs} sent to {mirror.uri}")
     except RunError as error:
         note(f"{error}; the report uses the run directories")
 

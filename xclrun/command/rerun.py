@@ -13,7 +13,7 @@ from xclrun.store.rundir import RunDirectory, differing_results
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Rerun; return the exit code: 1 where predictions differ."""
+    """Resume or repeat a run; return the exit code: 1 if predictions differ."""
     parser = outputs_parser(
         "rerun",
         "Resume a run from its saved config. With --fresh, repeat it in another folder and compare its predictions "
@@ -59,7 +59,7 @@ def _run(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     run = thaw(directory, outputs, fresh)
     Local().check_runs([run])
     check_writable(outputs)
-    # Runs that are only compared are not sent to a tracker.
+    # A repeated run (--fresh) is not sent to a tracker.
     with BackgroundMirror(outputs, run.config.tracking, [run.id], enabled=False if fresh else None) as mirror:
         work([run], Console([run.id], time_left=TimeLeft([run])), mirror)
     if not mirror.close():

@@ -39,14 +39,14 @@ def hop_label(hop: Hop) -> str:
 
 
 def step_line(progress: Progress, hops: int, time_left: str, width: int) -> tuple[str, str]:
-    """Return the texts before and after the bar; on a narrow terminal one text and "", without the bar.
+    """Return the texts before and after the bar. On a narrow terminal without a bar, the second text is empty.
 
     The time left is always included. To shorten the text, the epoch is omitted first (steps are counted over all
     epochs), then the rate.
 
     Args:
         hops: number of hops in the run.
-        time_left: end of the line; empty if unknown.
+        time_left: text at the end of the line; empty if the time left is unknown.
         width: columns of the terminal.
     """
     p = progress
@@ -94,7 +94,7 @@ class Console(Listener):
         self.slow = contextlib.ExitStack()
 
     def say(self, text: str, last: bool = False, important: bool = False) -> None:
-        """Print a line, if ``buffered`` with the ``last`` line of the run; print ``important`` lines with -q too."""
+        """Print a line; if ``buffered``, with the run's ``last`` line. -q hides lines that are not ``important``."""
         if not self.buffered:
             line(text, important)
             self.last_line = time.monotonic()
@@ -234,7 +234,7 @@ class Console(Listener):
         summaries: list[str] = []
         if not self.blind:
             scored = record(run.directory)
-            # Without transfer, which needs runs of other commands.
+            # No references: transfer is omitted, because it needs runs of other commands.
             references = References([])
             for metric in scored.metrics:
                 measured = measure(scored, metric, references.scores(scored, metric))

@@ -41,7 +41,7 @@ class Local(Launcher):
             raise UsageError(f"hydra.launcher.gpus={self.gpus}: must be a list, as in [0,1]")
 
     def check_runs(self, runs: Sequence[Run]) -> None:
-        # Without initialising CUDA in this process, so workers can be assigned GPUs.
+        # Check for CUDA without initializing it here, so that workers can still be assigned GPUs.
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         # Skip the check if it cannot fail, since it imports torch.
         for config in (run.config for run in runs):
@@ -95,7 +95,7 @@ class Local(Launcher):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
             return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
-        # Numbered from 0, also in a container with some of the GPUs.
+        # CUDA numbers the visible GPUs from 0, even in a container that has only some GPUs of the machine.
         return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
     def places(self, runs: int, gpus: Sequence[str], devices: int = 1) -> list[str | None]:

@@ -118,7 +118,7 @@ def plan_search(space: Space, launcher: Launcher) -> Search:
     """Validate a search: its settings, its values as far as possible, and the dev scores that it needs."""
     require("optuna", SWEEPER, "search")
     _check_settings(space.settings)
-    # Before the check of the launcher, which fails on a machine without Slurm.
+    # Report this before `launcher.check`, which fails earlier on a machine without Slurm.
     if not launcher.waits:
         raise UsageError(
             f"{SWEEPER} hydra/launcher=slurm: trials depend on earlier trials; set hydra.launcher.wait=true"
@@ -168,8 +168,8 @@ def _objective(name: str, runs: Sequence[Run]) -> Objective:
         if (blind := dev_mismatch(run.strategy_name, run.resolved)) is not None:
             raise UsageError(f"{SWEEPER}: strategy={run.strategy_name}: {blind.reason}")
         if run.stream.kind not in objective.streams:
-            fitting = [name for name, candidate in available.items() if run.stream.kind in candidate.streams]
-            raise UsageError(f"{option}: not available for strategy={run.strategy_name}; Known: {', '.join(fitting)}")
+            fitting = ", ".join(name for name, candidate in available.items() if run.stream.kind in candidate.streams)
+            raise UsageError(f"{option}: not available for strategy={run.strategy_name}; use one of {fitting}")
     if objective.points and (lacking := _points_lacking(runs)) is not None:
         raise UsageError(f"{option}: {lacking}")
     for run in runs:
@@ -207,7 +207,7 @@ def search_forecast(search: Search, width: int | None = None) -> tuple[dict[str,
     """Estimate the cost of a search, assuming that all settings cost the same and share no hops.
 
     Args:
-        width: number of parallel jobs, for a budget; None: a forecast.
+        width: number of parallel jobs for a budget; None returns a forecast instead.
 
     Returns:
         The data for ``--json``, and the text for a terminal.
@@ -290,7 +290,7 @@ class _Searching:
     def _resume(self) -> None:
         """Score the earlier settings; first retry settings with unfinished runs.
 
-        Retried settings remain failed in the journal, so an interruption does not change the next settings.
+        The journal still lists retried settings as failed, so a retry does not change which settings are sampled next.
         """
         before = self.trials.tried
         self.runs = {setting.number: runs for setting, runs in zip(before, self.search.runs(before), strict=True)}

@@ -76,7 +76,7 @@ def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
     overrides = [*JOB, *chosen, f"paths.outputs={outputs}", *extra]
     [composed] = compose_command(overrides)
     if make(composed.config.strategy).unsupported([INTENT_SLOTS]) is not None:
-        # The same sentences with only their intents.
+        # The strategy does not support slots: use the same sentences with their intents only.
         [composed] = compose_command([*overrides, f"dataset.task={SEQUENCE_CLASS.name}"])
     return plan_run(composed.config)
 
@@ -123,7 +123,7 @@ def kill_test(
         kills: number of kills within the budget; a run that finishes early is repeated.
         seed: seed of the random times.
         folder: outputs of both runs.
-        budget: seconds after which no run is killed any more; twice this time if none was killed before.
+        budget: seconds until runs are no longer killed; doubled if no run has been killed by then.
         extra: further overrides of the run.
     """
     import_everything()

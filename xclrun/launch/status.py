@@ -155,7 +155,7 @@ def sweep_status(outputs: Path, runs: Sequence[str], warn: Callable[[str], None]
         elif s.state == "missing" and running_locally:
             s = RunStatus(s.run_id, "waiting")
         elif s.state == "waiting" and not any(other.state == "running" for other in statuses):
-            # No process will resume it.
+            # The sweep is not running any more, so no process will resume the run.
             s = replace(s, state="interrupted", detail="")
         result.append(s)
     return result

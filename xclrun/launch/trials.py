@@ -157,7 +157,7 @@ def _sampler(name: str, seed: int) -> BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         if name == "tpe":
-            # Open trials count as bad ones, so parallel trials differ.
+            # constant_liar scores unfinished trials as bad, so parallel trials get different settings.
             return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         return (optuna.samplers.RandomSampler if name == "random" else optuna.samplers.BruteForceSampler)(seed)
 

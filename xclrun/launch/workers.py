@@ -137,7 +137,7 @@ def _execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool
     # Including SystemExit, which a plug-in may raise.
     except BaseException as error:
         if run.directory.finished:
-            # The error occurred while the end of the run was reported.
+            # `execute` reports errors only until the run has finished; this error came later, in a listener.
             console.run_failed(run, error)
         log = run.directory.path / "error.log"
         atomic_write(log, traceback.format_exc())
@@ -176,7 +176,11 @@ def _debug() -> None:
 def work_in_processes(
     runs: Sequence[Run], console: Console, mirror: BackgroundMirror, places: Sequence[str | None]
 ) -> None:
-    """Execute runs in one worker process per place: the GPUs of the worker (CUDA_VISIBLE_DEVICES), or None."""
+    """Execute runs in worker processes.
+
+    Args:
+        places: CUDA_VISIBLE_DEVICES of each worker; None leaves the variable unchanged.
+    """
     load(console)
     if len(places) > 1:
         share(runs)
@@ -184,7 +188,7 @@ def work_in_processes(
     since = time.time()
 
     def start(gpu: str | None) -> int | None:
-        """Start a worker; None after a signal."""
+        """Start a worker and return its process ID; after a signal, start none and return None."""
 
         def do() -> None:
             if gpu is not None:
@@ -233,7 +237,7 @@ def share(runs: Sequence[Run]) -> None:
     from xclrun.train.encodings import encodings
 
     torch.set_num_threads(1)
-    # The run reports errors.
+    # Ignore errors here: they occur again in the run, which reports them.
     with contextlib.suppress(XclrunError, OSError):
         encodings(run)
         read_ahead(run.config.model)

@@ -34,12 +34,12 @@ def notes_of(run: Run) -> Iterator[str]:
             )
     strategy = run.strategy()
     keys = [key for key, trainer in config.trainers.items() if trainer.cuda_graphs]
-    # What adds parameters other than prompts changes the encoder's modules.
+    # Added parameters other than prompts change the encoder's modules, which prevents capture.
     recorded = supports_capture(strategy) and (strategy.prompt_tokens() or not adds_parameters(strategy))
     if keys and not recorded:
         yield (
             f"{keys[0]}.cuda_graphs=true only changes the padding, because the steps of strategy={run.strategy_name} "
-            "cannot be recorded"
+            "cannot be captured in CUDA graphs"
         )
     yield from _strategies_without_effect(run, strategy)
     yield from _evaluation(config, dataset)
@@ -63,8 +63,8 @@ def _equal_sizes(run: Run) -> Iterator[str]:
         cut = None if config.shots is not None else config.dataset.max_train
         limit = "" if cut is None else f" (dataset.max_train={cut})"
         yield (
-            f"order={order.name}: languages with equally many training sentences{limit} are in the dataset's order: "
-            f"{','.join(run.stream.languages)}; set another with order=[…]"
+            f"order={order.name}: some languages have equally many training sentences{limit} and keep the dataset's "
+            f"order: {','.join(run.stream.languages)}; to change it, set order=[…]"
         )
 
 
@@ -80,7 +80,8 @@ def _strategies_without_effect(run: Run, strategy: Strategy[Any]) -> Iterator[st
     ):
         other = "naive" if isinstance(without, Naive) else without.settings.name
         yield (
-            f"strategy={run.strategy_name} equals strategy={other}: with these settings and this order no hop differs"
+            f"strategy={run.strategy_name} equals strategy={other}: with these settings and this order, all hops are "
+            "identical"
         )
 
 
@@ -98,7 +99,7 @@ def _evaluation(config: Config, dataset: Dataset) -> Iterator[str]:
 def _subsets(config: Config) -> Iterator[str]:
     cfg, few_shot = config.dataset, config.shots is not None
     limits = [(key, size) for key, size in size_limits(cfg) if size is not None and key != "repeat_to"]
-    # In few-shot transfer they limit the source.
+    # In few-shot transfer, these limits apply to the source.
     if few_shot and (config.protocol is None or config.from_source is None):
         for key, size in limits:
             if key.endswith("max_train"):

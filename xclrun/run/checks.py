@@ -52,7 +52,7 @@ def check_packing(config: Config, strategy: Strategy[Any]) -> None:
 
 
 def check_graphs(config: Config) -> None:
-    """Check that steps can be recorded, if ``cuda_graphs`` is set."""
+    """Check that steps can be captured in CUDA graphs, if ``cuda_graphs`` is set."""
     longest = config.model.max_length
     for name, trainer in config.trainers.items():
         key = f"{name}.cuda_graphs"
@@ -63,15 +63,18 @@ def check_graphs(config: Config) -> None:
                 f"{key}=true {name}.packing=true: packed batches have varying shapes; choose one of the two"
             )
         if trainer.gradient_checkpointing:
-            raise UsageError(f"{key}=true {name}.gradient_checkpointing=true: recorded steps do not support it")
+            raise UsageError(f"{key}=true {name}.gradient_checkpointing=true: cannot be combined; choose one")
         if trainer.optimizer.eight_bit:
-            raise UsageError(f"{key}=true {name}.optimizer={trainer.optimizer.value}: recorded steps do not support it")
+            raise UsageError(
+                f"{key}=true {name}.optimizer={trainer.optimizer.value}: CUDA graphs do not support 8-bit optimizers; "
+                "use adam or adamw"
+            )
         if trainer.precision is Precision.fp16:
-            raise UsageError(f"{key}=true {name}.precision=fp16: the loss scaler cannot be recorded; use bf16")
+            raise UsageError(f"{key}=true {name}.precision=fp16: CUDA graphs do not support the loss scaler; use bf16")
         for observed in ("gradient_overlap", "class_gradients"):
             if getattr(config.evaluate, observed):
                 raise UsageError(
-                    f"{key}=true evaluate.{observed}=true: gradients of recorded steps cannot be read; choose one"
+                    f"{key}=true evaluate.{observed}=true: gradients cannot be read in CUDA graphs; choose one"
                 )
         if longest % EVEN_PIECES:
             raise UsageError(f"{key}=true model.max_length={longest}: must be a multiple of {EVEN_PIECES}")
@@ -105,8 +108,8 @@ def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
         raise UsageError(f"{name}: the launcher starts {ranks} processes; omit runtime.devices")
     if not divisible(strategy):
         raise UsageError(
-            f"{name} strategy={config.strategy.name}: does not support several devices, because its class defines loss "
-            "without skip; use runtime.devices=1"
+            f"{name} strategy={config.strategy.name}: does not support several devices, because its class overrides "
+            "loss but not skip; use runtime.devices=1"
         )
     for key, trainer in config.trainers.items():
         if trainer.gradient_accumulation < ranks:
@@ -115,7 +118,7 @@ def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
                 f"use {key}.gradient_accumulation={ranks} and a smaller {key}.batch_size (sentences per micro-batch)"
             )
         if trainer.cuda_graphs:
-            raise UsageError(f"{name} {key}.cuda_graphs=true: recorded steps support one device; choose one of the two")
+            raise UsageError(f"{name} {key}.cuda_graphs=true: CUDA graphs need a single device; choose one")
 
 
 def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
@@ -144,7 +147,7 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
 
 
 def _check_prompts(config: Config, settings: Mapping[str, Any], tokens: int) -> None:
-    """Check that an encoder has positions for prompts; in BERT's families they take none."""
+    """Check that an encoder has enough positions for prompts. In `BERTS`, prompts take no positions."""
     model, name = config.model, f"strategy={config.strategy.name}"
     if tokens and config.evaluate.attention:
         raise UsageError(f"evaluate.attention=true {name}: not supported for texts with prompts")
@@ -183,7 +186,7 @@ def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]
     name, keys = config.strategy.name, keys_of(order)
     if strategy.adds_language_parts or getattr(config.strategy, "expansion", None) is not None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: key-specific parameters do not support mixtures")
-    # Strategies with independent or joint hops ignore mixtures. Streams in blocks are always sequences.
+    # Independent and joint hops ignore mixtures. With blocks, every stream is a sequence, which supports mixtures.
     stream = strategy.stream(keys)
     if stream.kind not in ("independent", "joint") and stream != sequence(keys) and config.dataset.blocks is None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: mixtures need a strategy with one hop per element")

@@ -91,9 +91,9 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
     except (OSError, ValueError, TypeError, AttributeError, AssertionError, OmegaConfBaseException, YAMLError) as error:
         if (version := _other_version(directory)) and isinstance(error, OmegaConfBaseException):
             why = f"made by {version}, whose config this version cannot read"
-            raise RunError(f"{directory.run_id}: {why}; re-run the run's command") from error
+            raise RunError(f"{directory.run_id}: {why}; re-run the command that created it") from error
         first = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise RunError(f"{directory.config} cannot be read ({first}); re-run the run's command") from error
+        raise RunError(f"{directory.config} cannot be read ({first}); re-run the command that created it") from error
     run = plan_run(replace(config, strategy_label=label))
     if run.id != directory.run_id:
         raise RunError(f"{directory.run_id}: {_why_another(run, directory)}; re-run its command")

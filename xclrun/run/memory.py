@@ -1,9 +1,11 @@
 """Estimate the peak memory of a run on each device from its config, without torch.
 
-With W the bytes of the weights, G of the gradients, O of the optimizer's states, S of the strategy's tensors, A of the
-activations of one forward pass and E of those of an evaluation batch, the peak is
+The peak in bytes is
 
-    W + O + S + max(A, G, G + E), or W + O + S + max(G + A, G + E) if a device adds gradients of several micro-batches.
+    W + O + S + max(A, G, G + E), or W + O + S + max(G + A, G + E) if a device adds gradients of several micro-batches,
+
+where W are the weights, G the gradients, O the optimizer's states, S the strategy's tensors, A the activations of one
+forward pass, and E the activations of an evaluation batch.
 
 With one micro-batch, the gradients of a layer replace its activations during the backward pass. Activations are counted
 per layer and subword, in states of H (hidden) and I (inner) values. A transformer layer stores 8 H + 2 I values for its
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 # Bytes of an fp32 number; bytes of a parameter's two moment estimates, by whether they are 8-bit.
 FP32 = 4
 MOMENTS: Mapping[bool, int] = {False: 8, True: 2}
-# Encoder parameters that need a backward pass through the layers; the pooler reads only the last states.
+# Encoder parameters whose training needs a backward pass through the layers. The pooler reads only the last states.
 BODY = re.compile(r"encoder\.(?!pooler\.)")
 # Special tokens of a sentence.
 SPECIAL = 2
@@ -56,7 +58,7 @@ class Memory:
 
     Attributes:
         strategy: tensors that the strategy stores, such as Fisher information or weights of earlier languages.
-        best: copy of the best weights, on a CPU; on a GPU, it is moved to the CPU if necessary.
+        best: copy of the best weights on a CPU; 0 on a GPU, which copies them to the CPU if its memory is short.
         activations: of the forward pass of a micro-batch, with the weights that autocast copies.
         evaluation: activations of an evaluation batch.
         adds: whether a device adds the gradients of several micro-batches.

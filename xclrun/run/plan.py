@@ -154,7 +154,7 @@ class Run:
 
     @property
     def in_blocks(self) -> dict[str, Any]:
-        """Manifest entries of a stream in blocks: the number of blocks, and the heads that the first keys train."""
+        """Manifest entries of a stream in blocks: their number, and the last key's heads that earlier keys train."""
         number, (*start, key) = self.config.dataset.blocks, self.stream.languages
         if number is None:
             return {}
@@ -217,7 +217,8 @@ def _arranged(order: OrderConfig, dataset: Dataset, fingerprint: str) -> list[st
 
 def _identity(dataset: Dataset) -> DataIdentity:
     spans = any(metric.span_f1 for metric in dataset.metrics.all)
-    # The reader determines how English answers are scored, and dev scores can select the weights of a training.
+    # The reader determines how English answers are scored. It is part of the identity, because dev scores may select
+    # the weights of a hop.
     mlqa = any(t.task.answers and rule_of(k, dataset.reader) == "en" for t in dataset.targets for k in t.keys)
     sets = [[*target.sets, *(["MLQA's English"] if mlqa else [])] for target in dataset.targets]
     if dataset.task is None:
@@ -250,7 +251,7 @@ def plan_run(config: Config) -> Run:
     config, dataset, data, whole = _read(config)
     config, order = _ordered(config, dataset, data.fingerprint)
     config = replace(config, plugins=_plugins(config))
-    # Before the split into blocks, which does not affect the encoder.
+    # Identify the encoder before the split into blocks, which does not affect it.
     encoder = encoder_identity(config.model, dataset)
     if (blocks := config.dataset.blocks) is not None:
         dataset = with_blocks(dataset, order[-1], blocks, config.dataset.subset_seed)
@@ -286,7 +287,7 @@ def _read(config: Config) -> tuple[Config, Dataset, DataIdentity, str]:
         resolved = {setting: name and _key(name, dataset, setting) for setting, name in names.items()}
         if resolved != names:
             config = replace(config, source=resolved["source"], language=resolved["language"])
-            # Both names may mean the same key.
+            # Check again: two different names may turn out to be the same key.
             check(config)
     return replace(config, strategy=_with_adapters(config.strategy, dataset)), dataset, data, whole
 

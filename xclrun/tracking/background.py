@@ -86,7 +86,7 @@ class BackgroundMirror:
                 start_new_session=True,  # not interrupted by Ctrl-C; it ends when its input is closed
             )
         assert process.stdin is not None
-        # Not as an argument: the IDs of a large sweep exceed its maximum length.
+        # Pass the request on standard input: the IDs of a large sweep exceed the maximum length of an argument.
         process.stdin.write(f"{json.dumps(request)}\n".encode())
         process.stdin.flush()
         # Lines that do not fit into the pipe are dropped from now on, so training never waits.
@@ -142,7 +142,7 @@ def send() -> None:
         if not text.startswith(_LIVE):
             mirror.send_one(text.strip())
         elif began >= pause_until:
-            # A failed update is sent when the run has ended.
+            # Ignore errors: the data are sent again when the run has ended.
             with contextlib.suppress(Exception):
                 mirror.send_one(text.removeprefix(_LIVE).strip())
             ended = time.monotonic()

@@ -90,7 +90,7 @@ class Mirror(Tracker):
         self.uri = self.place = tracking_uri(outputs, tracking.uri)
         # Sweep → ID of its parent run.
         self._parents: dict[str, str] = {}
-        # All runs, from the last query if no run was sent since.
+        # All runs of the experiment, from the query of `records_elsewhere`; used once, by the next call of `before`.
         self._runs: list[MlflowRun] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
         with self._one_line_errors():
@@ -161,7 +161,7 @@ class Mirror(Tracker):
     def _describe(self) -> None:
         """Describe the experiment unless a user has done so."""
         tags = self.client.get_experiment(self.experiment).tags
-        # Kind "machine learning": the page opens on the runs.
+        # With the kind "machine learning", the experiment's page opens on the runs.
         kind, about = "custom_model_development", payload.about_experiment(self.experiment, _shows_views())
         for key, value in {"mlflow.experimentKind": kind, NOTE: about}.items():
             if key not in tags:
@@ -250,7 +250,7 @@ class Mirror(Tracker):
                 start_time=milliseconds(record.environment["started"]),
                 tags=payload.tags(record, self._parents.get(update.sweep)),
             )
-            # The start time of the first attempt to send the run.
+            # An existing MLflow run keeps the start time with which it was created.
             run_id, started = run.info.run_id, run.info.start_time
             self.client.set_tag(run_id, NOTE, payload.about_run(record))
             values = [(key, value, 0) for key, value in update.measures.items()]
@@ -270,7 +270,7 @@ class Mirror(Tracker):
             else:
                 seconds = directory.read_manifest().get("seconds", 0)
                 self.client.set_terminated(run_id, status=status, end_time=started + round(1000 * seconds))
-            # Last, so an interrupted update is sent again.
+            # Set the version last, so an interrupted update is sent again.
             self.client.set_tag(run_id, f"{TAG}.version", update.version)
 
     def _log_artifacts(self, run: str, directory: RunDirectory, record: RunRecord) -> None:
@@ -343,6 +343,6 @@ def saved_views(outputs: Path, server: str) -> list[str]:
         with _quiet():
             experiments = MlflowClient(tracking_uri(outputs, None)).search_experiments()
     except Exception:
-        # The server reports a damaged file.
+        # Ignore a damaged file: the server reports it.
         return []
     return [view_address(server, experiment.experiment_id) for experiment in experiments if VIEW_TAG in experiment.tags]

@@ -55,7 +55,7 @@ class PackFiles:
         return Pack(tuple(content["runs"]), tuple((run, hop) for run, hop in content["stages"]))
 
     def add_event(self, event: str, **facts: Any) -> None:
-        """Append an event to those of the attempts."""
+        """Append an event to the log of the job's attempts."""
         append_event(self.path.with_suffix(".tries.jsonl"), event, **facts)
 
     def events(self) -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ class Submission:
         return files
 
     def add_array(self, jobs: Sequence[str], packs: Sequence[Pack]) -> None:
-        """Record a submitted array at once, for status, even if the next one is rejected."""
+        """Write a submitted array to the file at once, so status finds it even if the next array is rejected."""
         facts = {"name": f"array-{len(self.arrays)}", "job": jobs[0].partition("_")[0], "jobs": list(jobs)}
         self.arrays.append({**facts, "packs": [list(pack.runs) for pack in packs]})
         write_json(self.folder / "submission.json", {"submitted": self.submitted, "arrays": self.arrays})

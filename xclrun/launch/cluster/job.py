@@ -48,7 +48,7 @@ class PackJob:
         """Execute the pack."""
         # Submitit's handler, which calls `checkpoint` and has Slurm requeue the job.
         requeue = signal.getsignal(signal.SIGUSR2)
-        # First: an unhandled signal would end the job without a requeue.
+        # Handle signals before any work: an unhandled signal would end the job without a requeue.
         for number in SIGNALS:
             signal.signal(number, _stop)
         try:
@@ -56,7 +56,7 @@ class PackJob:
         except Stopped as stopped:
             _ignore_signals()
             line(f"xclrun: interrupted ({signal.Signals(stopped.number).name}); checkpoint saved")
-            # In other states, Slurm has cancelled or requeued the job.
+            # If the job is not running, Slurm has already cancelled or requeued it.
             if (job := slurm.this_job()) and slurm.states([job])[job].state in ("RUNNING", ""):
                 signal.signal(signal.SIGUSR2, requeue)
                 signal.raise_signal(signal.SIGUSR2)
@@ -149,7 +149,7 @@ def _ignore_signals() -> None:
 
 
 def position(runs: Sequence[Run]) -> list[int]:
-    """Return the progress of runs: the number of stages, and the steps of all checkpoints."""
+    """Return the progress of runs: the number of stored results and finished runs, and the steps of checkpoints."""
     stages = steps = 0
     for run in runs:
         store = run.store

@@ -59,7 +59,7 @@ class Slurm(Launcher):
 
     def check(self) -> None:
         if self.cluster not in ("slurm", "debug"):
-            raise UsageError(f"hydra.launcher.cluster={self.cluster}: unknown; Known: debug, slurm")
+            raise UsageError(f"hydra.launcher.cluster={self.cluster}: must be slurm or debug")
         for key in (
             "nodes",
             "tasks_per_node",
@@ -134,7 +134,7 @@ class Slurm(Launcher):
     def waves(self, runs: Sequence[Run]) -> list[list[Pack]]:
         """Return the waves of jobs: shared stages, if any, then the runs."""
         ahead = shared_first(runs) if self.share_first else []
-        # Costs reads the whole store.
+        # Create `Costs` only if needed, because it reads the whole store.
         estimate = None if self.pack_minutes is None else Costs(runs[0].store).of_run
         packs = pack(runs, self.pack, self.pack_minutes, estimate)
         return [wave for wave in (ahead, packs) if wave]
@@ -171,7 +171,7 @@ class Slurm(Launcher):
     def _do_here(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
         """Execute the jobs in this process, one after another, for debugging."""
         start = [*self._start(sweep), "-u", "-m", PackJob.__module__]
-        # This process may run in a Slurm job.
+        # If this process runs in a Slurm job, the runs must not join that job's tasks.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
         for wave in waves:
             submission.write_packs(wave)

@@ -28,7 +28,7 @@ def pack(
             size, limit = 1.0, float(count)
         else:
             size, limit = seconds / 60, minutes
-        # Duration as a share of a job, to combine runs with and without an estimate.
+        # Each run fills a share of its job, so runs with and without an estimate can be combined.
         if not packs or filled + size / limit > 1 + 1e-9:
             packs.append([])
             filled = 0.0
@@ -38,9 +38,10 @@ def pack(
 
 
 def shared_first(runs: Sequence[Run]) -> list[Pack]:
-    """Return packs that train the shared stages that are not in the store, a pack per initial training.
+    """Return packs that train the shared stages missing from the store.
 
-    The runs start after these jobs, so none occupies a GPU while it waits for a stage.
+    Stages that build on the same first training are in one pack. The runs start after these jobs, so no run occupies
+    a GPU while it waits for a stage.
     """
     users = Counter(stage.train for run in runs for stage in run.stages if stage.hop.index)
     packs: dict[str, list[tuple[str, int]]] = {}
@@ -55,7 +56,7 @@ def shared_first(runs: Sequence[Run]) -> list[Pack]:
 
 
 def _first(run: Run, stage: Stage) -> Stage:
-    """Return the initial training that a stage builds on."""
+    """Return the first training in the chain of trainings that leads to a stage."""
     while run.stages[stage.hop.parent].hop.index:
         stage = run.stages[stage.hop.parent]
     return stage
