@@ -148,7 +148,7 @@ def changed(config: Config, key: str, value: Any) -> Config:
         ("model.vocab_size", 10**12, "at most 10,000,000"),
         ("model.hidden_size", 0, "at least 1"),
         ("model.hidden_layers", 0, "at least 1"),
-        ("model.hidden_size", None, "must be given"),
+        ("model.hidden_size", None, "set it to train from scratch, or set model.path"),
         ("model.hidden_size", 127, "multiple of model.attention_heads=4"),
     ],
 )

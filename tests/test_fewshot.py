@@ -162,8 +162,11 @@ def test_source_and_target_are_found_by_any_of_their_codes(sentences: str, make:
         (["strategy=multilingual"], "strategy=multilingual: few-shot transfer needs a strategy"),
         (["strategy=inc_joint"], "strategy=inc_joint: few-shot transfer needs a strategy"),
         (["protocol.source_trainer.epochs=0"], "protocol.source_trainer.epochs=0: must be at least 1"),
-        (["protocol.source_trainer.optimizer_state=kept"], "trainer.optimizer_state=fresh: must be protocol.source_tr"),
-        (["protocol.source_trainer.precision=bf16"], "trainer.precision=fp32: must be protocol.source_trainer.prec"),
+        (
+            ["protocol.source_trainer.optimizer_state=kept"],
+            "trainer.optimizer_state=fresh: must equal protocol.source_tr",
+        ),
+        (["protocol.source_trainer.precision=bf16"], "trainer.precision=fp32: must equal protocol.source_trainer.prec"),
     ],
 )
 def test_what_cannot_be_planned(overrides: list[str], message: str, make: Make) -> None:

@@ -308,7 +308,7 @@ def test_weights_and_biases_keeps_one_run_open_while_it_trains(
         ),
         (
             ("tracking=wandb", "tracking.uri=http://x"),
-            "tracking.uri=http://x: is only for MLflow; with tracking=wandb, use ",
+            "tracking.uri=http://x: has an effect only with tracking=mlflow; set WANDB_BASE_URL in ",
         ),
     ],
 )

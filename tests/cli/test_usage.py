@@ -51,7 +51,7 @@ WRONG_VALUES = [
     ("dataset.buckets.number=3", "dataset.buckets.number=3: needs shots=K; without it, all training data is used"),
     (
         "dataset.statements.wrong=1",
-        "dataset.statements.wrong=1: needs dataset.statements.kind, or statements of a part; without it",
+        "dataset.statements.wrong=1: needs dataset.statements.kind, or dataset.parts.NAME.statements; without it",
     ),
     ("dataset.hub_columns=text", "dataset.hub_columns"),
     ("trainer.lr=abc", "trainer.lr=abc: must be a number"),
@@ -78,7 +78,7 @@ WRONG_VALUES = [
     ("hydra.launcher.gpus=3", "hydra.launcher.gpus=3: must be a list, as in [0,1]"),
     (
         "tracking.uri=foo://",
-        "tracking.uri=foo://: unknown kind of tracking server; Known: http://, https://, sqlite://",
+        "tracking.uri=foo://: must be a folder or a full address that starts with http://, https://, sqlite://",
     ),
     ("tracking.uri=http://[bad", "tracking.uri=http://[bad"),
     ("model.hidden_size=100000", "the encoder would have 40,043,000,000 parameters; at most 10,000,000,000 can be"),
@@ -141,7 +141,7 @@ def test_a_wrong_override_is_refused(override: str, told: str, refused: Callable
     [f"{sign}model.settings.hidden_act=relu" for sign in ("", "+", "++")] + ["model.settings={hidden_act: relu}"],
 )
 def test_settings_of_a_pretrained_encoder_are_refused(given: str, refused: Callable[..., str]) -> None:
-    told = "needs an encoder that is trained from scratch; a pretrained encoder uses its config.json"
+    told = "needs an encoder that is trained from scratch; remove it, because a pretrained encoder uses its config.json"
     assert refused("model=tiny", given, "model.path=encoder") == f"{given.lstrip('+')}: {told}"
     # Here one of two makes use of them.
     assert "model.path=" in refused("model=tiny", given, "model.path=null,encoder", "tracking=none")
@@ -314,7 +314,7 @@ def test_a_port_that_nothing_can_listen_at(refused: Callable[..., str], here: Pa
 def test_an_address_of_no_tracking_server(refused: Callable[..., str], here: Path) -> None:
     for command in ("sync", "report"):
         told = refused(command, "--outputs", str(here), "--uri", "foo://")
-        assert told.startswith("--uri=foo://: unknown kind of tracking server; Known: http://, ")
+        assert told.startswith("--uri=foo://: must be a folder or a full address that starts with http://, ")
 
 
 def test_a_format_that_no_figure_has(refused: Callable[..., str], here: Path) -> None:

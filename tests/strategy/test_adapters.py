@@ -246,8 +246,7 @@ def test_settings_that_cannot_work_are_refused_while_planning(given: Any, messag
 def test_a_reduction_that_is_another_kind_s_is_told(make_run: Make) -> None:
     notes = [make_run("strategy=lang_spec_ada_f", f"strategy.adapter={kind}").notes for kind in ("houlsby", "madx")]
     assert [note for own in notes for note in own if "reduction" in note] == [
-        "strategy.adapter=houlsby: strategy.reduction=2 is MAD-X's default; use strategy.reduction=null for houlsby's "
-        "default, 16"
+        "strategy.reduction=2 is MAD-X's default, not houlsby's; set strategy.reduction=null to use 16"
     ]
 
 

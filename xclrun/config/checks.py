@@ -15,9 +15,9 @@ from xclrun.core.errors import UsageError, did_you_mean, redact, require
 from xclrun.core.names import check_name
 from xclrun.core.task import makes_statements
 
-# Bound of a field (`xclrun.config.schema.bounded`) → comparison of a value with the bound.
+# Name of a bound (an argument of `xclrun.config.schema.bounded`) → comparison of a value with the bound.
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
-# Maximum parameters of an encoder that is trained from scratch; with gradients and Adam's two moments, 160 GB.
+# Largest encoder that can be trained from scratch. Weights, gradients and Adam's two moments take 160 GB in fp32.
 MOST_PARAMETERS = 10_000_000_000
 
 # Key → whether it has an effect on a run, and what it needs.
@@ -42,12 +42,13 @@ NEEDS: Needs = {
         for key in ("seed", "start", "measure", "features")
     },
 }
-# Keys, or parents of keys, that YAML files set. Setting one on the command line is an error if no job uses it.
+# Keys, or parents of keys, that YAML files may set where they have no effect. Setting one on the command line is an
+# error if no job uses it.
 TYPED_NEEDS: Needs = {
     "dataset.buckets": (lambda c: c.shots is not None, "shots=K; without it, all training data is used"),
     "dataset.statements": (
         lambda c: makes_statements(plain(c.dataset)),
-        "dataset.statements.kind, or statements of a part; without it, there are no statements",
+        "dataset.statements.kind, or dataset.parts.NAME.statements; without it, the dataset has no statements",
     ),
     **dict.fromkeys(
         ("dataset.word_column", "dataset.tag_column"),
@@ -58,7 +59,7 @@ TYPED_NEEDS: Needs = {
     ),
     "model.settings": (
         lambda c: c.model.from_scratch,
-        "an encoder that is trained from scratch; a pretrained encoder uses its config.json",
+        "an encoder that is trained from scratch; remove it, because a pretrained encoder uses its config.json",
     ),
 }
 
@@ -81,7 +82,7 @@ def _check_values(node: Any, key: str = "", limits: Mapping[str, Any] | None = N
     if is_dataclass(node):
         for field in fields(node):
             below, value = f"{key}.{field.name}" if key else field.name, getattr(node, field.name)
-            # OmegaConf accepts a list as an element of any type.
+            # OmegaConf accepts nested lists even if the field's type is a flat list.
             nested = isinstance(value, list | tuple) and any(isinstance(element, list | tuple) for element in value)
             _require(not nested, below, value, "must not be a list of lists")
             _check_values(value, below, field.metadata.get("limits"))
@@ -120,10 +121,12 @@ def _check_encoder(m: ModelConfig) -> None:
     sizes = []
     for key in ("vocab_size", "hidden_size", "hidden_layers", "attention_heads", "intermediate_size"):
         sizes.append(getattr(m, key))
-        needed = "must be given, or one of model.path, model.hub and model.package"
+        needed = "set it to train from scratch, or set model.path, model.hub or model.package to load an encoder"
         _require(sizes[-1] is not None, f"model.{key}", "null", needed)
     vocabulary, width, depth, heads, inner = sizes
-    _require(m.layers is None or m.layers <= depth, "model.layers", m.layers, f"model.hidden_layers is {depth}")
+    _require(
+        m.layers is None or m.layers <= depth, "model.layers", m.layers, f"must be at most model.hidden_layers={depth}"
+    )
     multiple = f"must be a multiple of model.attention_heads={heads}"
     _require(width % heads == 0, "model.hidden_size", width, multiple)
     rows = vocabulary + (m.positions or m.max_length) + (m.token_types or 2)
@@ -162,12 +165,12 @@ def _check_protocol(cfg: Config) -> None:
     _require(order.languages in possible and order.by_size is None and order.by is None, "order", order_text, fixed)
     for name in ("precision", "optimizer_state"):
         value, source_value = getattr(cfg.trainer, name), getattr(cfg.protocol.source_trainer, name)
-        equal = f"must be protocol.source_trainer.{name}={source_value.value}"
+        equal = f"must equal protocol.source_trainer.{name}={source_value.value}"
         _require(value is source_value, f"trainer.{name}", value.value, equal)
 
 
 def _check_order(order: OrderConfig) -> None:
-    """Check that a computed order has one method and its arguments."""
+    """Check that at most one method computes the order, and that the method's arguments are set."""
     both = f"order.by_size={order.by_size} is set too; set only one of them"
     _require(order.by is None or order.by_size is None, "order.by", order.by, both)
     for key in {"seed", "measure"} & set(WAYS[order.by] if order.by else ()):
@@ -178,7 +181,7 @@ def _check_order(order: OrderConfig) -> None:
     )  # fmt: skip
 
 
-# ``tracking.to``, which is also the name of the required package and extra → title of the tracker.
+# Value of ``tracking.to`` → title of the tracker. The tracker's package and extra have the same name as the value.
 TRACKERS = {"mlflow": "MLflow", "wandb": "Weights & Biases", "tensorboard": "TensorBoard"}
 # URL schemes of MLflow tracking servers.
 SERVERS = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
@@ -197,7 +200,7 @@ def check_uri(key: str, uri: str | None) -> None:
         kind = urlsplit(uri).scheme.partition("+")[0]
     except ValueError as error:
         raise UsageError(f"{key}={uri}: not an address ({error})") from None
-    servers = f"unknown kind of tracking server; Known: {', '.join(f'{name}://' for name in SERVERS)}"
+    servers = f"must be a folder or a full address that starts with {', '.join(f'{name}://' for name in SERVERS)}"
     _require(kind in SERVERS and "://" in uri and len(uri) > uri.index("://") + 3, key, uri, servers)
 
 
@@ -205,13 +208,15 @@ def _check_tracking(t: TrackingConfig) -> None:
     """Check the tracker, and that its package is installed."""
     check_tracker("tracking.to", t.to)
     check_uri("tracking.uri", t.uri)
-    servers = {"wandb": "WANDB_BASE_URL in the environment", "tensorboard": "<outputs>/tensorboard"}
-    where = servers.get(t.to, "")
+    instead = {
+        "wandb": "; set WANDB_BASE_URL in the environment instead",
+        "tensorboard": "; TensorBoard's files are always in <outputs>/tensorboard",
+    }
     _require(
         t.uri is None or t.to == "mlflow",
         "tracking.uri",
         t.uri,
-        f"is only for MLflow; with tracking={t.to}, use {where}",
+        f"has an effect only with tracking=mlflow{instead.get(t.to, '')}",
     )
     if t.enabled:
         require(t.to, f"tracking={t.to}", t.to)

@@ -1,7 +1,7 @@
 """Few-shot adaptation of BERT's pooler and a new cosine classifier ("COS + pooler"; FS, Table 6).
 
 p(c | x) = softmax over c of α · cos(w_c, x), with x the output of pooler and dropout, and w_c a vector per class
-(Gidaris & Komodakis 2018, section 3.2; Vinyals et al. 2016). It replaces the classifier of source training.
+(Gidaris & Komodakis 2018, section 3.2; Vinyals et al. 2016). This classifier replaces that of source training.
 
 Settings: ``alpha``, α, the factor of the cosines; FS: 10.
 """
@@ -51,7 +51,7 @@ class CosPooler(HeadsOnly[CosineSettings]):
             reinitialise(classifier, context, "classifier")
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
-        # During an adapting hop, `seen` does not contain the hop's language yet.
+        # `seen` contains a language only after its hop, so test separately whether the current hop adapts the heads.
         self._choose(self.adapting or not self.adapted.isdisjoint(seen))
 
     def _choose(self, cosine: bool) -> None:

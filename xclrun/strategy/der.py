@@ -6,9 +6,10 @@ also in the first hop, has the loss
 
     loss + α · ‖z' − h(x')‖²
 
-on as many examples x' of the reservoir as the main mini-batch has. As in the authors' code, squares are averaged over
-classes and over examples. For tags, z contains the emissions of all words (before a CRF); for answers, those of start
-and end. Distances are summed over the words of a sentence, as in the model's own loss.
+on as many examples x' of the reservoir as the main mini-batch has; h(x') are the current raw outputs. As in the
+authors' code, squares are averaged over classes and over examples. For tags, z contains the emissions of all words
+(before a CRF); for answers, those of start and end. Like the model's loss, distances are summed over the words of a
+sentence.
 
 The reservoir (Vitter 1985, "Random sampling with a reservoir", algorithm R) is a uniform sample of all examples offered
 so far; every epoch offers its examples again. It contains indices into the training splits. Its draws depend only on
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from xclrun.data.batches import Batch
 
-# Head outputs for one example: name → (numbers,) float32, words in order.
+# Head outputs for one example: name → flat float32 tensor, words in order.
 Outputs = Mapping[str, "Tensor"]
 
 
@@ -75,7 +76,7 @@ class Reservoir:
         """Offer the examples of a mini-batch.
 
         Args:
-            examples: (position among all sentences of the hop, language after language; outputs).
+            examples: (position, outputs); positions count the sentences of the hop, language after language.
             sizes: language → number of sentences, in the order of the hop.
         """
         languages, ends = list(sizes), np.cumsum(list(sizes.values()))
@@ -105,7 +106,7 @@ class Reservoir:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the outputs, and of an 8-byte index for each example."""
+        """Bytes of the outputs, plus 8 for the index of each example."""
         return sum(8 + sum(t.nbytes for t in example.outputs.values()) for example in self.examples)
 
     def state(self) -> State:
@@ -132,7 +133,9 @@ class Reservoir:
 def as_batches(
     examples: Sequence[Example], context: Context, together: bool
 ) -> list[tuple[str, Batch, dict[str, Tensor]]]:
-    """Return examples as batches on the device: (first language, batch, outputs as in `xclrun.model.network.Output`).
+    """Return examples as batches on the device: (language, batch, outputs as in `xclrun.model.network.Output`).
+
+    The language is the first one of the batch; it selects the language-specific parameters.
 
     Args:
         together: see `xclrun.strategy.shared.memory.group_keys`.
@@ -221,7 +224,7 @@ class DER(Expandable[Settings]):
             self._drawn.skip(batch)
 
     def edit_gradients(self, context: Context) -> None:
-        """Offer the step's examples to the reservoir; no gradient is changed."""
+        """Offer the step's examples to the reservoir, now that all losses are computed; gradients are unchanged."""
         sizes = {key: len(context.train[key]) for key in context.hop.train}
         seen = dict(context.gather(list(self._seen.items())))
         examples = [seen[row] for row in sorted(seen)]

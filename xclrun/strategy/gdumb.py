@@ -1,12 +1,12 @@
 """GDumb: store a class-balanced memory and train from scratch on it.
 
 Prabhu et al. 2020, "GDumb: a simple approach that questions our progress in continual learning", algorithms 1 and 2: a
-baseline without forgetting, limited to the content of its memory. The sampler sees the training sentences of the stream
+baseline without forgetting that learns from its memory only. The sampler sees the training sentences of the stream
 once, language after language, each in random order. With k places and C classes so far, a sentence of class c is stored
 
     if c is new or has fewer than k / C places.
 
-If the memory is full, it replaces a random sentence of the largest class.
+If the memory is full, the new sentence replaces a random one of the largest class.
 
 Hop i trains the model of hop 0 on the memory after language i. Deviation: instead of the paper's recipe (cosine
 annealing, CutMix) the run's trainer is used, with the dev data of the languages so far.
@@ -51,7 +51,7 @@ class GDumb(Strategy[GDumbSettings]):
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         stream: list[tuple[str, int]] = []
         classes: list[Hashable] = []
-        # Draws depend on the hop's depth. It is 1 in every hop, so each hop repeats the draws of the previous one.
+        # Generators depend on the hop's depth, here always 1. So each hop first repeats the draws of the previous hop.
         for key in context.hop.train:
             train = context.train[key]
             for index in context.generator("gdumb", key).permutation(len(train)):

@@ -81,7 +81,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         loss = super().loss(batch, context)
         start, self._done = self._done, self._done + batch.size
         for language, rows in self._drawn.items():
-            # With gradient accumulation each part of the main batch takes a part of the rows, weighted by its share.
+            # With gradient accumulation, each micro-batch takes a part of the rows; the factor cancels its weight.
             part = rows[len(rows) * start // self._size : len(rows) * self._done // self._size]
             if len(part):
                 distance = self.distance(language, part, context, among=rows)
@@ -95,7 +95,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         """Return the MSE between outputs and teacher on rows of the memory, summed over outputs (scalar).
 
         Args:
-            among: all rows of the step, whose number is the denominator of the mean; None: ``rows``.
+            among: all rows of the step; the sum over ``rows`` is divided by their number. None: ``rows``.
         """
         from xclrun.data.transfer import to_device
 
@@ -120,7 +120,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         for language in context.hop.train:
             sentences = context.train[language].select(self.memory.indices[language])
             self.teacher[language] = record(context, sentences, dtype, self.distilled)
-        # The shares of earlier languages have become shorter.
+        # The new language has reduced the other shares: drop the outputs of the removed sentences.
         for language, outputs in self.teacher.items():
             indices = self.memory.indices[language]
             words = int(context.train[language].word_pieces.lengths[indices].sum())

@@ -3,7 +3,7 @@
 CCL, section 3.2 ("Lang-Spec Enc[a-b]": layers a to b, counted from 1, both included). The layers of a hop's language
 start from the pretrained ones, which also serve languages not learned yet.
 
-Settings: ``layers``, their numbers; null: all layers.
+Settings: ``layers``, the numbers of the language-specific layers; null: all layers.
 """
 
 from __future__ import annotations

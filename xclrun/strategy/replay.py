@@ -44,7 +44,7 @@ class Replay(Strategy[Settings]):
     Attributes:
         earlier: key → indices, ascending, written in earlier hops; keys in the order of the hops.
         fresh: key → indices written in this hop so far.
-        examples: number of examples of the hop's own data so far, over all epochs.
+        examples: number of the hop's training examples processed so far, over all epochs, without replay.
     """
 
     name = "replay"
@@ -90,7 +90,7 @@ class Replay(Strategy[Settings]):
                 yield from self.batches(drawn, context)
 
     def end_hop(self, context: Context) -> None:
-        # Observed batches cannot be used, because the training may be loaded from the store.
+        # Draw the indices again: if the hop was loaded from the store, no batch was observed.
         for key in context.hop.train:
             self.earlier[key] = self.indices_to_write(key, context)
         self.fresh, self.examples = {}, 0
@@ -101,7 +101,10 @@ class Replay(Strategy[Settings]):
         return np.flatnonzero(drawn < self.settings.replay_write)
 
     def observe(self, main: Batch, context: Context) -> range:
-        """Write examples of a main mini-batch into the memory; return the intervals (from 1) that end in it."""
+        """Write examples of a main mini-batch into the memory; return the numbers of the intervals that end.
+
+        Intervals are numbered from 1.
+        """
         start = 0
         for key in context.hop.train:
             size = len(context.train[key])

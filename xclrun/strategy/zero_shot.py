@@ -1,7 +1,7 @@
 """Zero-shot transfer: one hop on the order's first language; all languages are tested. No settings.
 
-ED = "Don't Use English Dev" (Keung et al. 2020), section 3; checkpoints are selected afterwards
-(`xclrun.analysis.points`). The hop is shared with the first hop of naive fine-tuning.
+Keung et al. 2020, "Don't Use English Dev", section 3. `xclrun.analysis.points` selects checkpoints after training. The
+trained hop is also the first hop of naive fine-tuning, and is stored once for both.
 """
 
 from __future__ import annotations

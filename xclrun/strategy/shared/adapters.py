@@ -1,19 +1,20 @@
 """Language adapters in the encoder, through the library ``adapters``: CCL, section 3.2 ("Ada").
 
-Every language has its own adapters. In its hop they start from its pretrained ones if available, otherwise from a fresh
-initialisation that is equal for all languages and serves languages not learned yet. The heads are shared.
+Each language has separate adapters; the heads are shared. A hop starts from the language's pretrained adapters if they
+are available. Otherwise it starts from a fresh initialisation, the same for all languages. Languages not learned yet
+also use this initialisation.
 
 ``adapter`` selects the kind. In each layer, x is the input and f the output of the feed-forward block, d the width, and
 r the ``reduction``:
 
 - ``madx`` (Pfeiffer et al. 2020, "MAD-X: an adapter-based framework for multi-task cross-lingual transfer"):
-  f ← f + U relu(D LN(f + x) + b) + c, with D of shape (d/r, d) and U of shape (d, d/r), before the layer's own
+  f ← f + U relu(D LN(f + x) + b) + c, with D of shape (d/r, d) and U of shape (d, d/r), before the encoder's
   LN(f + x); and one invertible adapter (NICE coupling, reduction 2) on the embeddings.
 - ``pfeiffer``: the same without the invertible adapter (Pfeiffer et al. 2021, "AdapterFusion").
 - ``houlsby``: U swish(D f + b) + c + f, after attention and after the feed-forward part (Houlsby et al. 2019).
 - ``lora``: W ← W + (α/rank) B A for the matrices ``lora_targets``, with A of shape (rank, d) and B zero at first (Hu et
   al. 2022, "LoRA").
-- ``ia3``: keys, values and inner feed-forward states, each times a vector that is 1 at first (Liu et al. 2022,
+- ``ia3``: keys, values and inner feed-forward states, multiplied by vectors that are 1 at first (Liu et al. 2022,
   "Few-shot parameter-efficient fine-tuning …").
 - ``prefix``: ``prefix_length`` additional keys and values in each attention, computed by an MLP with 512 inner states
   (Li and Liang 2021, "Prefix-tuning").
@@ -21,10 +22,10 @@ r the ``reduction``:
   2021).
 
 Settings: ``adapter``; ``reduction``, r, null for the kind's default (`DEFAULT_REDUCTION`). MAD-X's language adapters
-use 2, which gives mBERT 7,387,776 parameters per language (the paper's totals imply 7,370,000, rounded). ``lora_rank``,
-``lora_alpha``, and ``lora_targets`` among q, k, v, intermediate, output. ``pretrained``: language → local folder or hub
-name of its pretrained adapters (`xclrun.model.adapter_files`), of the same kind and reduction, trained in the same
-encoder. Their content, not their location, enters the run ID.
+use 2, which gives mBERT 7,387,776 parameters per language (CCL's totals imply 7,370,000, rounded). For LoRA:
+``lora_rank``, ``lora_alpha``, and ``lora_targets``, some of q, k, v, intermediate and output. ``pretrained``: language
+→ local folder or hub name of its pretrained adapters (`xclrun.model.adapter_files`), of the same kind and reduction,
+trained in the same encoder. Their content, not their location, enters the run ID.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ class Adapter(Enum):
     compacter = "compacter"
 
 
-# Reduction in the papers of the kinds with a bottleneck.
+# Default reduction of each kind with a bottleneck, from its paper.
 DEFAULT_REDUCTION = {Adapter.madx: 2, Adapter.pfeiffer: 16, Adapter.houlsby: 16, Adapter.compacter: 32}
-# Compacter's number of Kronecker products in a sum; it divides the width of the bottleneck.
+# Number of Kronecker products in each sum of compacter; the bottleneck's width must be a multiple of it.
 PRODUCTS = 4
 TARGETS = ("q", "k", "v", "intermediate", "output")
 
@@ -97,7 +98,7 @@ class LowRankSettings(StrategyConfig):
 
 
 class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSettings]):
-    """Adapters per language, in a tuned or ``frozen`` encoder."""
+    """Language-specific adapters. The encoder is trained too, unless it is ``frozen``."""
 
     has_adapters = True
     settings_type = AdapterSettings
@@ -110,7 +111,8 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSet
         self.sources: dict[str, str] = settings.pretrained or {}
         if not isinstance(self.sources, dict) or not all(isinstance(name, str) for name in self.sources.values()):
             raise UsageError(
-                f"strategy.pretrained={self.sources}: must be null or a folder per language, for example {{en: DIR}}"
+                f"strategy.pretrained={self.sources}: must be null, or a folder or hub name per language, for example "
+                "{en: DIR}"
             )
         self.pretrained: dict[str, Mapping[str, Tensor]] = {}
 
@@ -139,8 +141,8 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSet
         if kind is Adapter.madx or self.reduction is None or reduction != DEFAULT_REDUCTION[Adapter.madx]:
             return ()
         return (
-            f"strategy.adapter={kind.value}: strategy.reduction={reduction} is MAD-X's default; "
-            f"use strategy.reduction=null for {kind.value}'s default, {DEFAULT_REDUCTION[kind]}",
+            f"strategy.reduction={reduction} is MAD-X's default, not {kind.value}'s; "
+            f"set strategy.reduction=null to use {DEFAULT_REDUCTION[kind]}",
         )
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
@@ -265,7 +267,9 @@ def add_adapters(encoder: Any, settings: StrategyConfig, configs: Mapping[str, A
     try:
         adapters.init(encoder)
     except ValueError as error:
-        raise UsageError(f"strategy={settings.name}: adapters do not fit this encoder ({error})") from error
+        raise UsageError(
+            f"strategy={settings.name}: adapters do not fit this encoder ({error}); choose another encoder"
+        ) from error
     if hasattr(encoder, "prompt_tuning"):
         # Remove an unused second reference to the embeddings.
         encoder.prompt_tuning.base_model_embeddings = None

@@ -1,8 +1,8 @@
 """Recorded teacher outputs and distances to them.
 
-Outputs are recorded in eval mode and without padding: one row per sentence, or per word (emissions of tags or of start
-and end) in order. Distances are summed over words and averaged over sentences, as in the model's own loss. Shapes: B
-sentences, W words, C classes, T tags.
+Outputs are recorded in eval mode, in order and without padding: ``logits`` with one row per sentence, ``emissions`` (of
+tags, or of start and end) with one row per word. Like the model's loss, distances are summed over words and averaged
+over sentences. Shapes: B sentences, W words, C classes, T tags.
 """
 
 from __future__ import annotations
@@ -99,11 +99,12 @@ def squared_distance(output: Output, target: dict[str, Tensor], batch: Batch) ->
 def cross_entropy(output: Output, teacher: dict[str, Tensor], batch: Batch, temperature: float, spans: bool) -> Tensor:
     """Return the cross-entropy with a teacher's softened probabilities as targets (scalar).
 
-    −Σ q^(1/T) log p^(1/T), with both normalised to sum to 1. Sums over classes, over the tags of all words, or over the
-    words for start and end; averages over sentences.
+    −Σ q^(1/τ) log p^(1/τ), with q the teacher's and p the student's probabilities, τ the temperature, and both powers
+    renormalised to sum to 1. Σ runs over classes or tags, or with ``spans`` over words. The values are summed over the
+    words of a sentence, or over start and end, and averaged over sentences.
 
     Args:
-        teacher: ``logits`` (B, C), or ``emissions`` of all words in order (words, T), or both; on the device.
+        teacher: outputs on the device: ``logits`` (B, C), or ``emissions`` of all words in order (words, T), or both.
         spans: whether emissions score start and end, with probabilities over words.
     """
     import torch

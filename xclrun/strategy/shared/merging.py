@@ -72,7 +72,7 @@ def ties(base: Weights, models: Sequence[Weights], density: float, scale: float)
     """Trim the task vectors, elect a sign for each parameter, and average the entries of that sign.
 
     Args:
-        density: share of the entries of a task vector, over all parameters, that trimming keeps: the largest ones.
+        density: share of a task vector's entries that trimming keeps: the largest ones of all parameters together.
     """
     thresholds = [_threshold(base, model, 1 - density, base) for model in models]
 
@@ -130,7 +130,7 @@ def weighted_mean(weighted: Weights, total: Weights, models: Sequence[Weights]) 
     """Return Σ F_i θ_i / Σ F_i, and the plain mean where the total weight is 0.
 
     Args:
-        weighted: Σ F_i θ_i, of the parameters that have weights.
+        weighted: Σ F_i θ_i, for the parameters with an F_i.
         total: Σ F_i.
     """
     merged = mean(models)
@@ -140,9 +140,10 @@ def weighted_mean(weighted: Weights, total: Weights, models: Sequence[Weights]) 
 
 
 def input_products(off_diagonal: float) -> Callable[[Model, Encoded, torch.device], dict[str, Tensor]]:
-    """Return the function that computes G = XᵀX of linear layers, averaged over sentences, by name of the weight.
+    """Return a function that computes G = XᵀX for each linear layer: name of its weight → mean of G over sentences.
 
-    X are the layer's inputs, (positions, d). Off-diagonal entries of G are scaled by ``off_diagonal`` (section 4.2).
+    X are the layer's inputs for one sentence, (positions, d). Off-diagonal entries of G are scaled by ``off_diagonal``
+    (section 4.2).
     """
 
     def mean_products(model: Model, sentences: Encoded, device: torch.device) -> dict[str, Tensor]:
@@ -171,7 +172,7 @@ def input_products(off_diagonal: float) -> Callable[[Model, Encoded, torch.devic
 def regression_mean(weighted: Weights, total: Weights, models: Sequence[Weights]) -> dict[str, Tensor]:
     """Return the linear layers that best fit the outputs of all models, and the plain mean of other parameters.
 
-    Weights of inputs that are 0 in all sentences keep the plain mean.
+    If an input is 0 in all sentences, its weights do not affect the fit; they are set to the plain mean.
 
     Args:
         weighted: Σ G_i W_i, (d, d'), by name of the weight.
@@ -186,7 +187,7 @@ def regression_mean(weighted: Weights, total: Weights, models: Sequence[Weights]
 
 
 def add(sums: Weights, values: Weights) -> dict[str, Tensor]:
-    """Return sums of tensors by name, on the device of ``values``."""
+    """Add values to the sums of the same names, on the device of ``values``."""
     return {**sums, **{n: sums[n].to(t.device) + t if n in sums else t for n, t in values.items()}}
 
 
@@ -202,7 +203,7 @@ def revert(
 
     Args:
         strength: how far a change is undone: 1 sets the weight back to its initial value.
-        reverted: the parameters, by name, among which the share is chosen; the others stay as trained.
+        reverted: name of a parameter → whether its changes count in the share and may be undone.
     """
     names = [name for name in base if reverted(name)]
     threshold = _threshold(base, model, 1 - share if largest else share, names)
@@ -210,7 +211,7 @@ def revert(
     for name in names:
         change = model[name].double() - base[name].double()
         undone = change.abs() >= threshold if largest else change.abs() < threshold
-        # Unchanged weights keep their exact value, which a sum would round.
+        # Copy the other weights: base + change could differ from them by rounding.
         merged[name] = torch.where(undone, base[name] + (1 - strength) * change, model[name]).to(model[name].dtype)
     return merged
 
@@ -225,7 +226,7 @@ def _changes(base: Weights, models: Sequence[Weights], name: str) -> Tensor:
 
 
 def _threshold(base: Weights, model: Weights, share: float, names: Iterable[str]) -> Tensor:
-    """Return the absolute change below which a share of the changes of some parameters lie (scalar, double)."""
+    """Return the quantile of the absolute changes of parameters at ``share`` (scalar, double); infinity at 1."""
     sizes = torch.cat([(model[name].double() - base[name].double()).abs().flatten() for name in names])
     rank = round(share * len(sizes))
     return sizes.new_tensor(float("inf")) if rank >= len(sizes) else sizes.kthvalue(rank + 1).values
