@@ -112,7 +112,7 @@ def published() -> dict[str, Published]:
 def captions() -> dict[tuple[str, str, str], str]:
     """Return (paper, ``figure`` or ``table``, number) → caption; a row of the file may cover a range: ``10-12``."""
     caption_of = {}
-    # Open the file by its path, because importing `xclrun.report` would slow down every command.
+    # Use the path, because importing `xclrun.report` would slow down every command.
     with (PACKAGE / "report" / "published" / "captions.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             first, _, last = row["number"].partition("-")

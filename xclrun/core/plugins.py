@@ -270,7 +270,7 @@ def require(plugins: Iterable[str], user: str) -> None:
         if Path(source).is_absolute():
             load_file(Path(source), subject, sha256)
             continue
-        # Look up only names without a dot: for others, `find_spec` would import the parent package.
+        # Skip names with a dot: `find_spec` would import their parent package.
         if source not in _loaded and source.isidentifier() and importlib.util.find_spec(source) is not None:
             _check_unchanged(_hash_of_package(source, subject), sha256, subject)
             load_installed()

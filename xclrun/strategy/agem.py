@@ -122,7 +122,7 @@ def project(gradients: list[Tensor], reference: list[Tensor]) -> None:
     groups = [(gradients[chunk], reference[chunk]) for chunk in _groups([tensor.numel() for tensor in gradients])]
     along = torch.stack([part.sum() for g, r in groups for part in torch._foreach_mul(g, r)]).sum()
     squared = torch.stack([part.sum() for _, r in groups for part in torch._foreach_mul(r, r)]).sum()
-    # The clamp avoids 0 / 0: a zero memory gradient leaves the gradients unchanged.
+    # The clamp avoids 0 / 0 for a zero memory gradient.
     share = along.clamp(max=0.0) / squared.clamp(min=torch.finfo(squared.dtype).tiny)
     for g, r in groups:
         torch._foreach_sub_(g, torch._foreach_mul(r, share))

@@ -10,10 +10,10 @@ Order of the calls in a run::
     (for each evaluated language: for_language → predict …)
 
 A signature describes everything about a strategy that can change a stored result; runs with equal signatures share the
-result. `HOOK_SIGNATURES` assigns a signature method to each hook that can change results. A class that overrides the
-hook must also define this method; otherwise the class is refused when it is created. ``signature = Strategy.signature``
-is always safe: a hop is then shared only with runs of the same strategy and settings. A shorter signature claims that
-another strategy trains the hop identically; add a test that compares the results of both strategies bit for bit.
+result. `HOOK_SIGNATURES` assigns a signature to each hook that can change results. A class that overrides the hook must
+also define this signature; otherwise the class is refused. ``signature = Strategy.signature`` is always safe: a hop is
+then shared only with runs of the same strategy and settings. A shorter signature claims that another strategy trains
+the hop identically; add a test that compares both results bit for bit.
 """
 
 from __future__ import annotations
@@ -146,10 +146,10 @@ class Strategy(Generic[Settings]):
         settings_type: dataclass of the strategy's settings: the schema of its YAML.
         version: increase it when a code change alters results; this changes run IDs and stage keys.
         expandable: whether the strategy can be combined with language-specific parameters (``strategy.expansion``).
-        expands: whether the strategy can be an expansion, because it only adds parameters.
-        adds_language_parts: whether the strategy gives each language its own parameters.
-        parts_per_hop: whether the strategy adds parameters for each hop; the model's size then depends on the stream.
-        has_adapters: whether the strategy adds language adapters; its settings then include ``pretrained``.
+        expands: whether it can be an expansion, because it only adds parameters.
+        adds_language_parts: whether it gives each language its own parameters.
+        parts_per_hop: whether it adds parameters for each hop; the model's size then depends on the stream.
+        has_adapters: whether it adds language adapters; its settings then include ``pretrained``.
         mixes_languages: whether a batch may contain sentences of several languages.
         updates_in_training: whether the state changes during the training of a hop, as a reservoir does. The state is
             then stored with the selected weights, and `end_hop` starts from it. A hop with an empty `signature` must
@@ -249,7 +249,7 @@ class Strategy(Generic[Settings]):
     def keeps_encoder(self, hop: Hop) -> bool:
         """Return whether the training of ``hop`` leaves the encoder unchanged and in eval mode.
 
-        The encoder's features are then computed once per sentence, and the heads are trained on these features.
+        The encoder's features are then computed once per sentence, to train the heads.
         """
         return False
 
@@ -333,7 +333,7 @@ class Strategy(Generic[Settings]):
 
         Called before each update. In a captured step `loss` and `edit_gradients` must depend only on the tensors of the
         batch and on tensors at fixed addresses. Replaying the graph calls neither method. A class that overrides one of
-        them must define `capturable` too; otherwise no step is captured (`supports_capture`).
+        them must define `capturable` too (`supports_capture`).
         """
         return True
 

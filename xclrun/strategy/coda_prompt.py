@@ -7,14 +7,14 @@ attention vector A_m:
     prompt = Σ_m cos(q ⊙ A_m, K_m) P_m
     loss = L + λ Σ_{B ∈ P, K, A} mean((B Bᵀ − I)²)
 
-Sums over m and the rows of P, K and A cover the components of the hops so far; only the components of the current hop
-are trained.
+over the components of the hops so far, which are the rows of P, K and A. Only the components of the current hop are
+trained.
 
 Settings: ``pool``, number of components of all hops together, in equal shares (the paper: 100); ``length``, tokens of
 the prompt (8); ``penalty`` λ (0.1; the authors' newer code: 0). As in the authors' code, squares are averaged, and
 components are initialised orthogonally. Deviations: one prompt at the input, instead of prefixes in the first five
-layers; new components are initialised orthogonally to the initial values of earlier components, not to their trained
-values. See also `xclrun.strategy.shared.prompts`.
+layers; new components are initialised orthogonally to the initial, not the trained values of earlier ones. See also
+`xclrun.strategy.shared.prompts`.
 """
 
 from __future__ import annotations

@@ -52,8 +52,7 @@ class GDumb(Strategy[GDumbSettings]):
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         stream: list[tuple[str, int]] = []
         classes: list[Hashable] = []
-        # Generators depend on the hop's depth, which is always 1 here. So each hop first repeats the previous hop's
-        # draws.
+        # Generators depend on the hop's depth, here always 1. So each hop first repeats the previous hop's draws.
         for key in context.hop.train:
             train = context.train[key]
             for index in context.generator("gdumb", key).permutation(len(train)):

@@ -98,7 +98,7 @@ def _product(a: list[Tensor], b: list[Tensor]) -> float:
 def dual(gram: np.ndarray, products: np.ndarray) -> np.ndarray:
     """Return v ≥ 0, (K,) float64, that minimises ½ vᵀ A v + bᵀ v, exactly, by the active-set method of `nnls`.
 
-    With A = Rᵀ R and b = −Rᵀ c, v minimises ‖R v − c‖². Such R and c exist because b is in A's range.
+    With A = Rᵀ R and b = −Rᵀ c, v minimises ‖R v − c‖². R and c exist because b is in A's range.
 
     Args:
         gram: A = G Gᵀ, (K, K).

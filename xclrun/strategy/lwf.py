@@ -5,8 +5,8 @@ training sentences are recorded in eval mode. The loss of every step is
 
     loss + λ · H(p_{i−1}, p),        H(q, p) = −Σ_c q_c^(1/T) log p_c^(1/T), each normalised to sum to 1
 
-where p are the model's probabilities and p_{i−1} the recorded ones: a cross-entropy, with probabilities softened by the
-temperature T. No sentences of earlier languages are needed, unlike for ``kd_logit``.
+a cross-entropy of the model's probabilities p with the recorded ones, p_{i−1}, both softened by the temperature T. No
+sentences of earlier languages are needed, unlike for ``kd_logit``.
 
 The cross-entropy is averaged over sentences, like the model's own loss. Tags: p is the softmax of a word's emissions,
 and the cross-entropy is summed over the words of a sentence; a CRF's transitions are not distilled. Answers: p is a
@@ -17,7 +17,7 @@ for each earlier language; its outputs come from the current shared parameters a
 language. Otherwise all languages share the heads, and there is one term. Several tasks in one model are refused.
 
 With ``warm_up`` > 0, the first ``warm_up`` main steps of each hop train only the new language-specific parameters; the
-shared parameters are frozen (section 3.1, "warm-up step"; in the paper, it lasts until convergence).
+shared parameters are frozen (section 3.1, "warm-up step", there until convergence).
 
 Settings: ``weight``, λ, and ``temperature``, T; the paper: 1 and 2; ``warm_up``, main steps. Cost: one pass over the
 hop's sentences; 4 bytes in memory for each class and for each tag of each word; no state.
@@ -131,7 +131,6 @@ class LwF(Expandable[LwFSettings]):
             for language, recorded in self.teacher.items()
             for name, t in recorded.items()
         }
-        # Copy the targets of all teachers to the device at once.
         targets = to_device(rows, context.device)
         for language, recorded in self.teacher.items():
             output = self.output_of(language, batch, context) if language else main

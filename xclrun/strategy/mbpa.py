@@ -1,14 +1,14 @@
 """Memory-based parameter adaptation (MbPA++): replay in training, and a locally adapted model for each test example.
 
 d'Autume et al. 2019, "Episodic memory in lifelong language learning", section 3; Hussain et al. 2021 ("LL"), section 4.
-Training is identical to ``replay``. For each test example the K nearest memory examples are retrieved; distances are
-between features of the encoder of hop 0 (`xclrun.train.features`). Starting from the trained weights W, L steps of
-gradient descent minimise
+Training is identical to ``replay``. For each test example the K nearest memory examples are retrieved, by features of
+the encoder of hop 0 (`xclrun.train.features`). Starting from the trained weights W, L steps of gradient descent
+minimise
 
     λ ‖W̃ − W‖² − Σ_k (1/K) log p(y_k | x_k; W̃),
 
-without dropout. The adapted weights W̃ predict this example and are then discarded. If the memory has fewer than K
-examples, all of them are used; if the memory is empty, the model is not adapted.
+without dropout. The adapted weights W̃ predict this example and are then discarded. With fewer than K examples in
+memory, all are used; with none, the model is not adapted.
 
 Many copies of the model are adapted at a time (`torch.func.vmap`). Each copy contains only the embeddings of subwords
 that occur in the batch; the result is exact, because other embeddings have no gradient.
@@ -95,7 +95,7 @@ class MbPA(Replay[MbPASettings]):
         return self.trained_as.signature(hop)
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        # Even without replay in training, there is a state, because predictions use the memory.
+        # Even without replay there is a state: predictions use the memory.
         return self.trained_as.described() if self.settings.replay_write > 0 else None
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class MbPA(Replay[MbPASettings]):
         return replace(result, **{name: value[back] for name, value in vars(result).items() if value is not None})
 
     def keys(self, language: str, split: str) -> np.ndarray:
-        """Return the vectors by which neighbours are retrieved, for all sentences of a split: (n, H)."""
+        """Return the retrieval keys of a split's sentences, (n, H)."""
         if (language, split) not in self.features:
             assert self.library is not None
             cls = self.library.features(language, split)
@@ -192,8 +192,7 @@ class MbPA(Replay[MbPASettings]):
 
         near_fields = {name: value.unflatten(0, (count, k)) for name, value in fields_of(neighbours).items()}
         weights = {name: value.expand(count, *value.shape) for name, value in start.items()}
-        # vmap supports attention only as plain arithmetic (`MATH`). Adapt in fp32 instead of fp16, because there is no
-        # gradient scaler here.
+        # vmap supports attention only as plain arithmetic. fp16 would need a gradient scaler, so adapt in fp32 instead.
         full_precision = (
             torch.autocast(context.device.type, enabled=False) if context.precision == "fp16" else nullcontext()
         )
@@ -223,7 +222,7 @@ def pooled(pooler: nn.Module, cls: np.ndarray) -> np.ndarray:
 def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], list[Batch]]:
     """Restrict a model's trained parameters (by name) and batches to the subwords that occur in the batches.
 
-    Subwords are renumbered, except for IDs up to the ID of the padding.
+    Subwords are renumbered, except those up to the padding's ID.
     """
     import torch
 

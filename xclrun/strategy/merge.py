@@ -1,9 +1,9 @@
 """Weight-space merging: evaluate a merge of the models of all hops so far, without further training.
 
 Let θ_0 be the weights before any hop, and θ_1 … θ_i the trained weights of the hops so far. The evaluation after hop i
-uses a merge of these weights by one of the methods in `xclrun.strategy.shared.merging` (Ilharco et al. 2023; Yadav et
-al. 2023; Yu et al. 2024; Matena & Raffel 2022; Jin et al. 2023). All parameters are merged, heads included: they
-descend from the same initial values in all hops.
+merges them by a method in `xclrun.strategy.shared.merging` (Ilharco et al. 2023; Yadav et al. 2023; Yu et al. 2024;
+Matena & Raffel 2022; Jin et al. 2023). All parameters are merged, including the heads, which descend from the same
+initial values.
 
 Settings:
 
@@ -26,8 +26,8 @@ Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores
 inside hops use unmerged weights.
 
 Cost: no training. Merging reads the weights of all hops so far: 4 bytes per weight and hop in memory. ``fisher`` needs
-a forward and backward pass over the sentences, and a state of 8 bytes per weight. ``regmean`` needs a forward pass for
-each sentence, and a state of 4 d (d + d') bytes for each linear layer from d to d' units."""
+a forward and backward pass over the sentences, and 8 bytes per weight of state. ``regmean`` needs a forward pass per
+sentence, and 4 d (d + d') bytes of state per linear layer from d to d' units."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ SETTINGS: Mapping[Method, tuple[str, ...]] = {
     Method.revert: ("share", "strength", "reverted", "layers"),
 }
 
-# Methods that weight the models by statistics of the hops' sentences. The state contains the sums of the statistics.
+# Methods that weight models by statistics of the hops' sentences; the state contains sums of these statistics.
 WEIGHTED = (Method.fisher, Method.regmean)
 
 
@@ -205,7 +205,7 @@ class Merge(Expandable[MergeSettings]):
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) > 1:
-            return "merging would dilute the heads of each task with untrained heads from hops without this task"
+            return "the merge would dilute the heads of each task with hops that do not train this task"
         return self.expansion.unsupported(tasks)
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:

@@ -1,7 +1,7 @@
 """Multilingual training: one hop on the union of all languages.
 
-CCL, section 3.1 ("Multilingual"): an upper bound. The stream has a single hop, so final performance is the only measure
-that is defined. No settings.
+CCL, section 3.1 ("Multilingual"): an upper bound. There is only one hop, so only final performance is defined. No
+settings.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class SI(ImportancePenalty[SISettings]):
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         if self.active() and hop.depth == 1:
-            # Hop 1 has no penalty, and its path does not depend on c and ξ: omit both settings.
+            # Omit c and ξ: hop 1 has no penalty, and its path depends on neither.
             return {"name": self.name, "version": self.version, "expansion": self.expansion.signature(hop)}
         return super().signature(hop)
 
@@ -87,7 +87,7 @@ class SI(ImportancePenalty[SISettings]):
         for name, p, _ in stepped:
             if name not in self._before:
                 self._before[name] = torch.empty_like(p.detach()), torch.empty_like(p.detach())
-                # After a resume, the path is on the CPU: checkpoints are loaded there.
+                # After a resume, the path is on the CPU.
                 self.path[name] = self.path[name].to(p.device)
         self._step = [(self.path[name], p, *self._before[name]) for name, p, _ in stepped]
         if self._step:
@@ -107,7 +107,7 @@ class SI(ImportancePenalty[SISettings]):
             moved = torch._foreach_sub(weights, values)
             products = torch._foreach_mul(gradients, moved)
             if self._scaled:
-                # If the gradient scaler skips a step, its product is ∞ · 0 = NaN: count it as 0.
+                # A step that the gradient scaler skips gives ∞ · 0 = NaN: count it as 0.
                 for product, change in zip(products, moved, strict=True):
                     product.masked_fill_(change == 0, 0.0)
             torch._foreach_sub_(path, products)

@@ -6,8 +6,8 @@ mean loss cannot be used. There are two exact implementations:
 
 - `by_batches`: one forward and backward pass per batch. The gradients at the outputs of all modules are recorded. A
   module's per-example gradients follow from its inputs and these gradients (Goodfellow 2015, "Efficient per-example
-  gradient computations"): for a linear layer, per-example gradients are outer products summed over positions, with at
-  most (batch, out, in) numbers in memory at a time.
+  gradient computations"): for a linear layer, they are outer products summed over positions, with at most
+  (batch, out, in) numbers in memory at a time.
 - `one_by_one`: a backward pass per example, for models with modules that `by_batches` does not know.
 
 MAS averages the absolute values of per-example gradients with the same implementations (`mean_over`).
@@ -42,7 +42,7 @@ BATCH = 16
 Sums = dict[Tensor, Tensor]
 # (model, batch) → the value to differentiate, summed over the batch's sentences (scalar).
 Value = Callable[["Model", "Batch"], Tensor]
-# Function that changes a tensor in place, element by element, and returns it.
+# Changes a tensor in place, element by element, and returns it.
 InPlace = Callable[[Tensor], Tensor]
 
 
@@ -70,7 +70,7 @@ def mean_over(
 
     Args:
         value: (model, batch) → the value to differentiate, summed over the batch's sentences (scalar).
-        transform: replaces gradients in place by their squares or absolute values, element by element.
+        transform: replaces gradients in place by their squares or absolute values.
     """
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     with evaluating(model):
@@ -171,8 +171,7 @@ class _Calls(ExitStack):
     def gradients(self, total: Tensor) -> Iterator[tuple[nn.Module, tuple[Any, ...], Tensor]]:
         """Yield (module, its inputs, gradient of ``total`` at its output) of the modules that ``total`` depends on."""
         outputs = [output for _, output in self.noted.values()]
-        # Hooks miss parameters that are used without calling their module: if ``total`` depends on one, refuse the
-        # model.
+        # Hooks miss parameters that are used without calling their module: refuse a ``total`` that depends on one.
         unseen = [p for m in self.trained if m not in self.noted for p in m.parameters(recurse=False)]
         all_gradients = torch.autograd.grad(total, outputs + [p for p in unseen if p.requires_grad], allow_unused=True)
         if any(gradient is not None for gradient in all_gradients[len(outputs) :]):
@@ -182,8 +181,7 @@ class _Calls(ExitStack):
                 yield module, tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs), gradient
 
 
-# The functions below handle one type of module each. They yield (parameter, transformed gradients summed over
-# sentences).
+# Each function for a type of module yields (parameter, transformed gradients summed over sentences).
 ParameterSums = Iterator[tuple[Tensor, Tensor]]
 
 
@@ -219,7 +217,7 @@ def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor,
 
 def _crf(module: TagCRF, inputs: Sequence[Any], gradient: Tensor, transform: InPlace) -> ParameterSums:
     emissions, tags, mask = inputs[:3]
-    # Give each sentence its own copy of the CRF, so that gradients stay separate.
+    # Each sentence gets its own copy of the CRF and thus its own gradient.
     parameters = [module.start_transitions, module.transitions, module.end_transitions]
     copies = [p.detach().expand(len(tags), *p.shape).clone().requires_grad_() for p in parameters]
     with torch.enable_grad():

@@ -45,11 +45,11 @@ class LanguageParts(Strategy[Settings]):
         return parameter.startswith(self.parts)
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        # The first hop is trained as in plain fine-tuning, so its result is shared with plain fine-tuning.
+        # The first hop is shared with plain fine-tuning.
         return self.described() if hop.depth > 1 else {}
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        # Before fine-tuning all languages have the same parameters, so `for_language` changes nothing.
+        # Before fine-tuning all languages have the same parameters.
         return self.described() if hop.depth else {}
 
     def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:

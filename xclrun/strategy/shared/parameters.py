@@ -119,7 +119,7 @@ def keeps_parameters(strategy: Strategy[Any]) -> bool:
 
 
 def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
-    """Return the counts of a strategy on a stream; ``sizes`` are those of the prepared model (see `sizes`)."""
+    """Return the counts of a strategy on a stream, from the `sizes` of its prepared model."""
     languages = len(stream.languages)
     numbers: dict[tuple[str, str, int, bool, tuple[int, ...]], int] = {}
     for name, (n, trainable) in sizes.items():

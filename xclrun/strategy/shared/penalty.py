@@ -1,7 +1,7 @@
 """Quadratic penalties on changes of shared parameters.
 
-The loss has the penalty λ/2 · Σ_θ precision[θ] · (θ − anchor[θ])². Its gradient is added directly to the gradients
-before clipping, which is equivalent; logged losses therefore do not contain the penalty.
+The loss has the penalty λ/2 · Σ_θ precision[θ] · (θ − anchor[θ])². Its gradient is added before clipping, which is
+equivalent; logged losses do not contain the penalty.
 
 | strategy | precision | anchor |
 |---|---|---|
@@ -78,7 +78,7 @@ class QuadraticPenalty(Expandable[Settings]):
         return 2 if self.active() and hop.depth > 1 else 0
 
     def capturable(self) -> bool:
-        # Once created, the terms keep their addresses until the hop ends, so that steps can be captured.
+        # Once created, the terms keep their addresses during the hop, so steps can be captured.
         return self._terms is not None
 
     def edit_gradients(self, context: Context) -> None:
