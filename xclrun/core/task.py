@@ -57,8 +57,8 @@ class Metric:
         floor: name of the metric that scores a constant answer, if tables show it as a baseline.
         undefined: footnote for keys without a score: the missing data. Empty if the score is always defined.
         count: function that returns hits and totals of each sentence, shape (sentences, cells) or (sentences, 1); a
-            cell is the model after one hop. The score is the sum of hits divided by the sum of totals, undefined for 0. If
-            totals are None, each sentence counts 1. If ``count`` is None, ``of`` determines the counts.
+            cell is the model after one hop. The score is the sum of hits divided by the sum of totals, undefined for
+            totals of 0. If totals are None, each sentence counts 1. If ``count`` is None, ``of`` determines the counts.
         mean_of: if the metric is the mean of other metrics, the names of these metrics; ``count`` is then None.
         probabilities: whether ``count`` needs log2 p(gold class).
     """

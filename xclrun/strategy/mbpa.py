@@ -10,8 +10,8 @@ minimise
 without dropout. The adapted weights W̃ predict this example and are then discarded. With fewer than K examples in
 memory, all are used; with none, the model is not adapted.
 
-Many copies of the model are adapted at a time (`torch.func.vmap`). Each copy contains only the embeddings of subwords
-that occur in the batch; the result is exact, because other embeddings have no gradient.
+Many copies of the model are adapted at a time (`torch.func.vmap`). Word embeddings are copied only for subwords that
+occur in the batch; the result is exact, because the other embeddings have no gradient.
 
 The model is adapted in evaluations after a hop. At evaluation points inside a hop it is adapted only with
 ``adapt_points``; otherwise, measures over points, such as AULTC, use the unadapted model. Dev scores always use the
