@@ -122,7 +122,7 @@ def test_what_a_plug_in_counts_is_left_out_without_it() -> None:
 @pytest.mark.usefixtures("own_registries")
 def test_a_further_metric_must_be_of_what_the_task_predicts() -> None:
     with pytest.raises(
-        UsageError, match=r"^task 'topic': its metric 'exact_sentences' scores spans; the task predicts none$"
+        UsageError, match=r"^task 'topic': its metric 'exact_sentences' scores spans; the task predicts no spans$"
     ):
         task.register(Task("topic", CLASS_ACCURACY, None, beside=(EXACT,)))
     assert "topic" not in task.TASKS

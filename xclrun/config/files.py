@@ -17,7 +17,7 @@ from xclrun.core.version import PACKAGE
 
 # Maximum number of values of a YAML file in --config-dir, with aliases expanded. Hydra loads this many in seconds.
 MOST_VALUES = 20_000
-# libyaml recurses: the process crashes at ten thousand levels.
+# Maximum nesting depth: libyaml recurses, and the process crashes at ten thousand levels.
 MOST_LEVELS = 100
 # Maximum characters of an unquoted value. Python cannot parse numbers of more than 4,300 digits.
 LONGEST_PLAIN = 4_000
@@ -90,7 +90,7 @@ class Published:
         shows: description in one line: paper, number and caption.
         sweep: sweep with its runs, or several separated by commas.
         figure: prefix of the file name of the corresponding figure in a report; empty if there is none.
-        set: key → value that replaces the sweep's.
+        set: key → value that replaces the sweep's value.
         without: key → values to remove from the sweep, separated by commas.
     """
 
@@ -110,9 +110,9 @@ def published() -> dict[str, Published]:
 
 @cache
 def captions() -> dict[tuple[str, str, str], str]:
-    """Return (paper, ``figure`` or ``table``, number) → caption; the file may contain a range such as ``10-12``."""
+    """Return (paper, ``figure`` or ``table``, number) → caption; a row of the file may cover a range: ``10-12``."""
     caption_of = {}
-    # By path, because importing `xclrun.report` would slow down every command.
+    # Use the path, because importing `xclrun.report` would slow down every command.
     with (PACKAGE / "report" / "published" / "captions.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             first, _, last = row["number"].partition("-")

@@ -37,7 +37,7 @@ def bounded(
     hint: str = "",
     **bounds: float,
 ) -> Any:
-    """Declare a config field with limits, which `xclrun.config.checks.check` checks. None is always valid.
+    """Declare a config field with limits. `xclrun.config.checks.check` checks them; None is always valid.
 
     Args:
         name: whether to check the text with `xclrun.core.names.check_name`, because paths or IDs contain it.
@@ -132,7 +132,7 @@ class Optimizer(Enum):
 
     @property
     def eight_bit(self) -> bool:
-        """Whether moment estimates have 8 bits."""
+        """Whether the optimiser stores its moment estimates in 8 bits."""
         return self in (Optimizer.adam_8bit, Optimizer.adamw_8bit)
 
 
@@ -202,7 +202,7 @@ class StatementKind:
 
 @dataclass
 class StatementsConfig:
-    """Statements in place of labels or tags (see `xclrun.data.statements`)."""
+    """Conversion of labels or tags to statements (see `xclrun.data.statements`)."""
 
     kind: str | None = None
     wrong: int = count(3, at_most=1_000)
@@ -214,7 +214,7 @@ class StatementsConfig:
 
 @dataclass
 class PartConfig:
-    """A part of a composite dataset (see `xclrun.data.parts`); None: the dataset's value."""
+    """A part of a composite dataset (see `xclrun.data.parts`); None means the value of the dataset."""
 
     reader: str | None = None
     task: str | None = None
@@ -287,7 +287,7 @@ class StrategyConfig:
 
 @dataclass
 class WindowsConfig:
-    """How texts with questions are split into windows, in subwords (see `xclrun.data.windows`)."""
+    """How texts with questions are split into windows; lengths are in subwords (see `xclrun.data.windows`)."""
 
     stride: int = 128
     question: int = 64
@@ -352,12 +352,12 @@ class TrainerConfig:
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether it needs a GPU."""
+        """Whether these settings need a GPU."""
         return self.cuda_graphs or self.optimizer.eight_bit or self.precision in (Precision.fp16, Precision.tf32)
 
     @property
     def uses_dev(self) -> bool:
-        """Whether dev scores select the weights of a hop, or end it."""
+        """Whether dev scores select a hop's weights or end its training early."""
         return self.selection is Selection.best or (self.patience or 0) > 0
 
     def part(self, sentences: int) -> int:
@@ -405,13 +405,13 @@ class EvaluateConfig:
         return self.every_examples is not None or self.every_share is not None
 
     def every(self, sentences: int) -> int | None:
-        """Return the sentences between evaluation points in a hop of ``sentences``; None without points."""
+        """Return the sentences between two evaluation points of a hop of ``sentences``; None without points."""
         if self.every_share is not None:
             return max(1, round(self.every_share * sentences))
         return self.every_examples
 
     def kept(self, points: int) -> int:
-        """Return how many of the last evaluation points have stored weights after ``points`` points of a hop."""
+        """Return how many evaluation points (the last ones) have stored weights after ``points`` points of a hop."""
         if self.keep_points is None:
             return 0
         return points if self.keep_points == ALL_POINTS else min(points, int(self.keep_points))

@@ -27,8 +27,8 @@ from xclrun.core.task import has_answers, makes_statements
 # Version of the algorithms, part of all IDs and keys. Increase it when a code change can change a result.
 ALGORITHMS = 1
 
-# Config keys that are not part of a run's identity. Most cannot change a result. Some can, but the identity contains
-# what they lead to:
+# Config keys that are not part of a run's identity. Most cannot change a result. For the others, the identity contains
+# their effect instead:
 # - paths (dataset.root, dataset.parts, model.path, pretrained adapters): fingerprints of the files;
 # - keys that compute an order: the list of languages;
 # - default replay budgets and learning rates: the settings of the strategy or trainer that uses them.
@@ -119,7 +119,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in node.items():
             path = f"{prefix}{key}"
             if path in PLUGINS:
-                # Keep only the hash: the location cannot change a result.
+                # Keep only the hash: a plug-in's location cannot change a result.
                 selected[key] = [plugin.split()[0] for plugin in value]
             elif path not in excluded and not (path in LATER and value == LATER[path]):
                 selected[key] = select(value, f"{path}.") if isinstance(value, Mapping) else value
@@ -268,7 +268,7 @@ def stages(
 
 
 def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], strategy: Signed) -> dict[str, Any]:
-    """Return the keys of weights that the evaluation of a hop reads from hops other than its ancestors."""
+    """Return the keys of weights that a hop's evaluation reads from hops that are not ancestors of the hop."""
     ancestors, index = {hop.index}, hop.index
     while index > 0:
         index = stream.hops[index].parent
@@ -278,7 +278,7 @@ def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], strateg
 
 
 def hands_on(hop: Hop, stream: Stream) -> bool:
-    """Whether a hop, with ``optimizer_state=kept``, loads an optimizer state from its parent or stores one."""
+    """Whether a hop loads an optimizer state from its parent or stores one, with ``optimizer_state=kept``."""
     return hop.parent > 0 or any(other.parent == hop.index for other in stream.hops)
 
 
@@ -295,7 +295,7 @@ def _selecting_f1(settings: Mapping[str, Any], hop: Hop, data: DataIdentity) -> 
     all other scores from predictions.
     """
     trainer = _trainer_of(settings, hop)
-    # As `xclrun.config.schema.TrainerConfig.uses_dev`, which plain values do not have.
+    # The rule of `xclrun.config.schema.TrainerConfig.uses_dev`, for a plain dict.
     uses_dev = trainer["selection"] == "best" or (trainer.get("patience") or 0) > 0
     return str(settings["evaluate"]["slot_f1"]) if uses_dev and data.spans else SPAN_MICRO
 
@@ -321,7 +321,7 @@ def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
 def _points(
     settings: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed
 ) -> dict[str, Any]:
-    """Return the entries of a training's key that depend on evaluation points; empty without points."""
+    """Return the entries of a training key that evaluation points add; empty without evaluation points."""
     evaluate = settings["evaluate"]
     if evaluate.get("every_examples") is None and evaluate.get("every_share") is None:
         return {}

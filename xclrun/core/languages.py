@@ -2,8 +2,8 @@
 
 Datasets use different codes for the same language: ``de``, ``de-DE``, ``deu``, ``deu_Latn``, ``de_gsd``. All are read
 as case-insensitive BCP 47 tags (RFC 5646): language, script and region, separated by hyphens or underscores. Other
-parts, such as a treebank, are ignored. Files, IDs and tables use the dataset's keys. The language of a key serves to
-describe the key, to find it by any code of the language, and to order a stream.
+parts, such as a treebank, are ignored. Files, IDs and tables use the dataset's keys. The language of a key is used to
+describe the key, to accept any code of the language, and to order a stream.
 
 ``languages.csv`` has a row for each language of the supported datasets, except for the long tail of Taxi1500:
 
@@ -124,7 +124,7 @@ def key_of(name: str, keys: Collection[str], setting: str) -> str:
         setting: the setting that contains the name, for the message.
 
     Returns:
-        The key; the unchanged name if no key has its language, or the language is unknown.
+        The key. If the name's language is unknown or no key has this language, the unchanged name.
     """
     if name in keys:
         return name
@@ -140,7 +140,7 @@ def key_of(name: str, keys: Collection[str], setting: str) -> str:
 
 
 def scripts_of(keys: Iterable[str]) -> dict[str, list[str]]:
-    """Return script name → keys in it, the most common script first; leave out keys of unknown languages."""
+    """Return script name → keys with this script, most common script first; omit keys of unknown languages."""
     keys_of_script: dict[str, list[str]] = {}
     for key in keys:
         if (language := language_of(key)) is not None:

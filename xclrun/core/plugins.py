@@ -32,8 +32,8 @@ GROUPS = {
     "xclrun.tasks": "task",
     "xclrun.measures": "measure",
 }
-# Modules that register xclrun's own strategies, readers, tasks and measures. Import them before a plug-in; otherwise,
-# these registrations are recorded as the plug-in's.
+# Modules that register xclrun's own strategies, readers, tasks and measures. Import them before a plug-in; otherwise
+# their registrations are attributed to the plug-in.
 _REGISTRIES = ("xclrun.core.task", "xclrun.analysis.measures", "xclrun.data.readers", "xclrun.strategy")
 # Prefix of the module names of plug-in files, omitted from messages.
 MODULE = "xclrun_plugin_"
@@ -56,7 +56,7 @@ class Plugin:
     provides: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def registers(self, kind: str) -> bool:
-        """Whether it registered something of a kind."""
+        """Whether the plug-in registered anything of this kind."""
         return any(registered == kind for registered, _ in self.provides)
 
 
@@ -69,7 +69,7 @@ _folders: list[Path] = []
 
 
 def provides(kind: str, name: str, about: str | None = None) -> None:
-    """Record a registration of the plug-in that is being loaded, if any.
+    """Record a registration for the plug-in that is being loaded; otherwise do nothing.
 
     Args:
         about: description; lists show its first line.
@@ -82,7 +82,7 @@ def provides(kind: str, name: str, about: str | None = None) -> None:
 
 
 def provided(kind: str) -> dict[str, str]:
-    """Return name → description of the registrations of a kind by plug-ins."""
+    """Return name → description for everything of a kind that plug-ins registered."""
     return {n: about for plugin in _loaded.values() for (k, n), about in plugin.provides.items() if k == kind}
 
 
@@ -120,7 +120,7 @@ def typed_command() -> str:
 
 
 def load_files(arguments: Sequence[str]) -> list[str]:
-    """Load the files of ``--plugin FILE`` and ``--plugin=FILE``; return the other arguments."""
+    """Load the file of each ``--plugin FILE`` or ``--plugin=FILE``; return the remaining arguments."""
     rest: list[str] = []
     words = iter(arguments)
     for argument in words:
@@ -270,12 +270,12 @@ def require(plugins: Iterable[str], user: str) -> None:
         if Path(source).is_absolute():
             load_file(Path(source), subject, sha256)
             continue
-        # For a name with a dot, `find_spec` would import its parent.
+        # Skip names with a dot: `find_spec` would import their parent package.
         if source not in _loaded and source.isidentifier() and importlib.util.find_spec(source) is not None:
             _check_unchanged(_hash_of_package(source, subject), sha256, subject)
             load_installed()
         if source not in _loaded:
-            raise UsageError(f"{user}: the plug-in '{source}' is not installed")
+            raise UsageError(f"{user}: the plug-in '{source}' is not installed; install its package")
         _check_unchanged(_loaded[source].sha256, sha256, subject)
 
 

@@ -167,7 +167,7 @@ def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]
 
 
 def zero_shot(order: Sequence[str]) -> Stream:
-    """Return the stream that trains only on the first language and tests all (ED, section 3)."""
+    """Return the stream that trains only on the first language and evaluates on all (ED, section 3)."""
     source = (order[0],)
     return Stream("zero_shot", tuple(order), (BEFORE, Hop(1, source, source, parent=0, depth=1)))
 

@@ -53,13 +53,13 @@ class Metric:
         of: the predictions that it scores.
         noun, nouns: the predicted thing, singular and plural.
         definition: footnote of tables; empty if the title suffices.
-        beside: whether it accompanies another metric and has no separate tables and tests.
+        beside: whether the metric accompanies another one and therefore has no separate tables and tests.
         floor: name of the metric that scores a constant answer, if tables show it as a baseline.
-        undefined: footnote of keys without a score, which names the missing data; empty if the score is always defined.
-        count: function that returns hits and totals of each sentence, shape (sentences, cells) or (sentences, 1). The
-            score is the ratio of their sums, undefined for a total of 0. If totals are None, each sentence counts 1.
-            If ``count`` is None, ``of`` determines the counts.
-        mean_of: for a mean of other metrics, their names; ``count`` is then None.
+        undefined: footnote for keys without a score: the missing data. Empty if the score is always defined.
+        count: function that returns hits and totals of each sentence, shape (sentences, cells) or (sentences, 1); a
+            cell is the model after one hop. The score is the sum of hits divided by the sum of totals, undefined for
+            totals of 0. If totals are None, each sentence counts 1. If ``count`` is None, ``of`` determines the counts.
+        mean_of: if the metric is the mean of other metrics, the names of these metrics; ``count`` is then None.
         probabilities: whether ``count`` needs log2 p(gold class).
     """
 
@@ -79,12 +79,12 @@ class Metric:
 
     @property
     def of_tags(self) -> bool:
-        """Whether it scores the tags of words."""
+        """Whether the metric scores the tags of words."""
         return self.of in (Scored.words, Scored.spans)
 
     @property
     def span_f1(self) -> bool:
-        """Whether it is F1 over spans, as defined by ``evaluate.slot_f1``."""
+        """Whether the metric is F1 over spans, as defined by ``evaluate.slot_f1``."""
         return self.of is Scored.spans and self.count is None
 
 
@@ -104,7 +104,7 @@ ENTITY_F1 = Metric("entity_f1", "entities", "entity F1", Scored.spans, "entity",
 
 
 def _truth(sentences: Any) -> tuple[Any, Any]:
-    """Return whether statements are true (class 1), shape (S, 1), and predicted as true, shape (S, cells)."""
+    """Return which statements are true (class 1), shape (S, 1), and which are predicted as true, shape (S, cells)."""
     return (sentences.gold == 1)[:, None], sentences.predicted == 1
 
 
@@ -134,7 +134,7 @@ def _beside(name: str, short: str, title: str, definition: str, count: Count | N
     )
 
 
-# Metrics of statements (degree of belief): Hussain et al. 2021, section 4.1 and appendix A.6; choice accuracy is new.
+# Metrics of statements (degree of belief): Hussain et al. 2021, section 4.1, appendix A.6, except choice accuracy.
 CONSTANT_ACCURACY = _beside(
     "constant_accuracy", "constant", "accuracy of a constant answer",
     "accuracy of the better of the two constant answers, true or false, for each key", _constant,
@@ -245,7 +245,7 @@ class Task:
     answers: tuple[Metric, ...] = ()
 
     def metrics(self, tagged: bool) -> tuple[Metric, ...]:
-        """Return the base scores of a dataset, with or without tags."""
+        """Return the base scores of a dataset; ``tagged``: whether its examples have tags."""
         return (*filter(None, (self.label, self.tag if tagged else None)), *self.answers)
 
     def measured(self, tagged: bool) -> tuple[Metric, ...]:
@@ -312,7 +312,7 @@ TASKS: dict[str, Task] = {}
 
 
 def register(task: Task) -> Task:
-    """Register a task as ``dataset.task=NAME``, with its metrics."""
+    """Register a task and its metrics, so that ``dataset.task=NAME`` selects it."""
     if not task.metrics(tagged=True):
         raise UsageError(f"task '{task.name}': needs a metric of labels, of tags or of answers")
     if task.name in TASKS:
@@ -321,7 +321,8 @@ def register(task: Task) -> Task:
     for metric in task.beside:
         if not predictions.get(metric.of, task.tag):
             raise UsageError(
-                f"task '{task.name}': its metric '{metric.name}' scores {metric.of.value}; the task predicts none"
+                f"task '{task.name}': its metric '{metric.name}' scores {metric.of.value}; "
+                f"the task predicts no {metric.of.value}"
             )
     _add_metrics(task)
     TASKS[task.name] = task
@@ -371,7 +372,7 @@ def _add_metrics(task: Task) -> Task:
     for new in metrics:
         if other := next((m for m in METRICS if m != new and {m.name, m.short} & {new.name, new.short}), None):
             raise UsageError(
-                f"task '{task.name}': its metric '{new.name}' has the name or short name of '{other.name}'"
+                f"task '{task.name}': its metric '{new.name}' has the name or short name of '{other.name}'; rename it"
             )
     for new in metrics:
         if new not in METRICS:
@@ -382,7 +383,7 @@ def _add_metrics(task: Task) -> Task:
 
 INTENT_SLOTS = register(Task("intent_slots", INTENT_ACCURACY, SLOT_F1, crf=True, outside="O"))
 SEQUENCE_CLASS = register(Task("sequence_class", CLASS_ACCURACY, None, pooled=True, pairs=True))
-# ``token_tags`` with ``dataset.tags_are=words``. Not registered, because both share the name; `task_of` returns it.
+# ``token_tags`` with ``dataset.tags_are=words``. Not registered, because TOKEN_TAGS has this name; see `task_of`.
 WORD_TAGS = _add_metrics(Task("token_tags", None, TOKEN_ACCURACY, tags_needed=True))
 TOKEN_TAGS = register(Task("token_tags", None, ENTITY_F1, tags_needed=True))
 STATEMENT_TRUTH = register(
@@ -431,7 +432,7 @@ def tasks_of_dataset(dataset: Mapping[str, Any]) -> tuple[Task, ...]:
 
 
 def task_identified(identified: str) -> Task:
-    """Return the task with this `Task.identified`; an unknown one raises a `UsageError`."""
+    """Return the task with this `Task.identified`, or raise a `UsageError`."""
     name, _, words = identified.partition("/")
     return task_of(name, words or "spans")
 

@@ -1,4 +1,4 @@
-"""Registry of strategies: `STRATEGIES` maps each name in conf to its class.
+"""Registry of strategies: `STRATEGIES` maps the name of each strategy (``strategy=NAME``) to its class.
 
 Each strategy is a class in the module with the strategy's name, for example ``er`` in ``er.py``. A module is imported
 on first access. `register` adds strategies from outside the package.
@@ -50,7 +50,7 @@ Class = TypeVar("Class", bound=type[Strategy[Any]])
 
 
 class _Strategies(Mapping[str, type[Strategy[Any]]]):
-    """All strategies by name, packaged ones first; each is imported on first access."""
+    """Name → class of all strategies, packaged ones first; a packaged module is imported on first access."""
 
     def __init__(self) -> None:
         self.packaged = [m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg and m.name != "base"]
@@ -123,12 +123,12 @@ def _check_settings(cls: type[Strategy[Any]], title: str) -> None:
 
 
 def names_with(trait: str) -> list[str]:
-    """Return the names of the strategies whose class has a trait, for example ``expandable`` (see `Strategy`)."""
+    """Return the names of the strategies whose class attribute ``trait`` is true, for example ``expandable``."""
     return [name for name, cls in STRATEGIES.items() if getattr(cls, trait)]
 
 
 def strategy_class(name: str) -> type[Strategy[Any]]:
-    """Return the class of the strategy called ``name`` in conf."""
+    """Return the class of the strategy with this name (``strategy=NAME``)."""
     if name not in STRATEGIES:
         raise UsageError(f"unknown strategy '{name}'; {did_you_mean(name, STRATEGIES)}")
     return STRATEGIES[name]

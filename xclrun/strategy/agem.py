@@ -1,12 +1,12 @@
 """Averaged gradient episodic memory (A-GEM): no step may increase the mean loss on the memory.
 
-Chaudhry et al. 2019, "Efficient lifelong learning with A-GEM", section 4, equation 11. With g the gradient of the main
-mini-batch and r that of a random batch from the memory of all earlier languages,
+Chaudhry et al. 2019, "Efficient lifelong learning with A-GEM", section 4, equation 11. Let g be the gradient of the
+main mini-batch and r the gradient of a random batch from the memory of all earlier languages, both over all shared
+parameters with a gradient. Before clipping,
 
-    g ← g − (g · r / r · r) r    where g · r < 0
+    g ← g − (g · r) / (r · r) · r    if g · r < 0
 
-over all shared parameters with a gradient, before clipping. After each hop a sample of its training sentences enters
-the memory, with equal shares per language.
+After each hop a sample of its training sentences enters the memory, with equal shares per language.
 
 Settings: ``memory``, total number of sentences; ``every_k``: the gradients of every k-th main mini-batch are projected
 (the paper: 1); ``selection`` (`xclrun.strategy.shared.memory`). With fp16, r is computed in fp32, because only the main
@@ -42,7 +42,7 @@ class AGEM(MemoryStrategy[Settings]):
         return (main,)
 
     def loss(self, batch: Batch, context: Context) -> torch.Tensor:
-        # With gradient accumulation the memory batch is split into as many parts as the main batch.
+        # Count the micro-batches of the main batch: the memory batch is split into the same number.
         self._parts += 1
         return super().loss(batch, context)
 
@@ -69,8 +69,8 @@ class AGEM(MemoryStrategy[Settings]):
     def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
         """Return this step's random memory batch as (language, batch).
 
-        If all languages share the whole model, there is one batch per task, named by its first language; otherwise one
-        per language.
+        If all languages share the whole model, there is one batch per task, paired with the task's first language.
+        Otherwise there is one batch per language.
         """
         drawn = self.memory.draw_from_all(context.batch_size, context.generator("reference", self._step))
         return to_batches(drawn, context, together=self.settings.expansion is None)
@@ -116,20 +116,20 @@ CHUNK = 2**20
 
 
 def project(gradients: list[Tensor], reference: list[Tensor]) -> None:
-    """Change ``gradients`` in place by equation 11, without synchronising with the GPU."""
+    """Project ``gradients`` in place (equation 11), without synchronising with the GPU."""
     import torch
 
     groups = [(gradients[chunk], reference[chunk]) for chunk in _groups([tensor.numel() for tensor in gradients])]
     along = torch.stack([part.sum() for g, r in groups for part in torch._foreach_mul(g, r)]).sum()
     squared = torch.stack([part.sum() for _, r in groups for part in torch._foreach_mul(r, r)]).sum()
-    # A zero memory gradient has no direction to project out.
+    # The clamp avoids 0 / 0 for a zero memory gradient.
     share = along.clamp(max=0.0) / squared.clamp(min=torch.finfo(squared.dtype).tiny)
     for g, r in groups:
         torch._foreach_sub_(g, torch._foreach_mul(r, share))
 
 
 def _groups(sizes: list[int]) -> list[slice]:
-    """Return slices of consecutive tensors with at most `CHUNK` elements in total, or of one larger tensor."""
+    """Split a list of tensors into slices: each has at most `CHUNK` elements, or a single larger tensor."""
     starts, room = list[int](), 0
     for i, size in enumerate(sizes):
         if not starts or size > room:

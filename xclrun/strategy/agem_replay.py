@@ -1,11 +1,11 @@
-"""A-GEM with the memory of ``replay``: at intervals, no step may increase the mean loss on memory examples.
+"""A-GEM with the memory of ``replay``: at intervals, a step must not increase the mean loss on memory examples.
 
 Hussain et al. 2021 ("LL"), section 4, "A-GEM", after Chaudhry et al. 2019 (`xclrun.strategy.agem`). The memory
 contains no task identities (`xclrun.strategy.replay`). The gradient g of the main mini-batch is edited at every step
-that includes a ``replay_interval``-th example. With r the mean gradient of ``replay_number`` examples drawn uniformly
-from the whole memory:
+whose mini-batch contains a ``replay_interval``-th training example. Let r be the mean gradient of ``replay_number``
+examples, drawn uniformly from the whole memory. Then
 
-    g ← g − (g · r / r · r) r    where g · r < 0
+    g ← g − (g · r) / (r · r) · r    if g · r < 0
 
 ``replay_interval=1`` edits every step, as Chaudhry et al. do.
 """
@@ -39,7 +39,7 @@ class AGEMReplay(Replay[ReplaySettings]):
         return not self._intervals
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
-        # With gradient accumulation, memory batches are split into parts no larger than those of the main batch.
+        # Record the largest micro-batch: memory batches are split into parts of this size.
         self._largest = max(self._largest, batch.size)
         return super().loss(batch, context)
 
@@ -47,7 +47,7 @@ class AGEMReplay(Replay[ReplaySettings]):
         self._largest = max(self._largest, batch.size)
 
     def edit_gradients(self, context: Context) -> None:
-        # If several intervals end in a step, only the draw of the last one is used.
+        # If several intervals end in a step, use only the examples drawn for the last interval.
         if not self._intervals or not any(len(indices) for indices in self.memory.values()):
             return
         drawn = self.draw(self._intervals[-1], "reference", context)

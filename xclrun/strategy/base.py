@@ -2,7 +2,7 @@
 
 A strategy is one file here, one YAML in ``conf/strategy`` and one test. The training loop is the only place that steps
 the optimiser; it calls the hooks below and knows no strategy by name. Strategy modules import torch inside the hooks
-that need it, so that plans start fast.
+that need it, so that ``xclrun plan`` starts fast.
 
 Order of the calls in a run::
 
@@ -10,10 +10,10 @@ Order of the calls in a run::
     (for each evaluated language: for_language → predict …)
 
 A signature describes everything about a strategy that can change a stored result; runs with equal signatures share the
-result. Each hook that can change results has its signature (`HOOK_SIGNATURES`). A class that overrides the hook must
-also define the signature; otherwise the class is refused when it is created. ``signature = Strategy.signature`` is
-always safe: a hop is then shared only with runs of the same strategy and settings. A shorter signature claims that
-another strategy trains the hop identically; add a test that compares the two bit for bit.
+result. `HOOK_SIGNATURES` assigns a signature to each hook that can change results. A class that overrides the hook must
+also define this signature; otherwise the class is refused. ``signature = Strategy.signature`` is always safe: a hop is
+then shared only with runs of the same strategy and settings. A shorter signature claims that another strategy trains
+the hop identically; add a test that compares both results bit for bit.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Context:
         train: language → its encoded training split.
         batch_size: sentences in a mini-batch.
         precision: autocast type of the run (``fp32``, ``bf16``, ``fp16``).
-        observe_batch: call it with each memory batch that a step uses in addition to the main batch.
-        check_stop: call it repeatedly in long computations; it raises if the run was asked to stop.
-        gather: takes this process's values for parts of a batch; returns those of all processes, in any order.
+        observe_batch: counts a memory batch; call it with each one that a step uses in addition to the main batch.
+        check_stop: raises an error if the run was asked to stop; call it repeatedly in long computations.
+        gather: takes this process's values for parts of a batch; returns the values of all processes, in any order.
     """
 
     model: Model
@@ -68,7 +68,7 @@ class Context:
     gather: Callable[[list[Any]], list[Any]] = lambda values: values
 
     def generator(self, purpose: str, *position: int | str) -> np.random.Generator:
-        """Return the generator for ``purpose`` at ``position`` in this hop, independent of earlier draws."""
+        """Return the random generator for ``purpose`` at ``position`` in this hop; earlier draws do not affect it."""
         return np.random.Generator(np.random.PCG64(derive(self.seed, purpose, self.hop.depth, *position)))
 
     def batch(self, language: str, indices: np.ndarray) -> Batch:
@@ -90,7 +90,8 @@ class Length:
 
     Attributes:
         sentences: size of the training data.
-        steps, examples: main steps, and the sentences in them, over all epochs.
+        steps: main steps in all epochs together.
+        examples: sentences in the batches of these steps.
         points: whether the model is evaluated inside the hop.
     """
 
@@ -105,15 +106,15 @@ class Library(Protocol):
     """Stored artifacts of a run: weights of earlier hops and features of the encoder before training."""
 
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        """Return some of the weights after a hop (from 1), on the CPU."""
+        """Return the weights with these names after a hop (1 or later), on the CPU."""
 
     def state(self, hop: int) -> State:
         """Return the strategy's state after a hop; the hop must be in `Strategy.states_read_in_evaluation`."""
 
     def features(self, language: str, split: str) -> np.ndarray:
-        """Return the [CLS] states of the encoder of hop 0 in eval mode for a split: (n, H) float32.
+        """Return the [CLS] states of a split from the encoder of hop 0 in eval mode: (n, H) float32.
 
-        Available for test splits and for the training splits of learned languages, if `reads_features`.
+        Available if `Strategy.reads_features`, for test splits and for the training splits of learned languages.
         """
 
 
@@ -141,18 +142,18 @@ class Strategy(Generic[Settings]):
     """Base of all strategies; by itself, plain sequential fine-tuning.
 
     Attributes:
-        name: name of the strategy in conf, and of its module here.
+        name: name of the strategy (``strategy=NAME``) and of its module in this package.
         settings_type: dataclass of the strategy's settings: the schema of its YAML.
         version: increase it when a code change alters results; this changes run IDs and stage keys.
-        expandable: whether it can be combined with language-specific parameters (``strategy.expansion``).
+        expandable: whether the strategy can be combined with language-specific parameters (``strategy.expansion``).
         expands: whether it can be an expansion, because it only adds parameters.
         adds_language_parts: whether it gives each language its own parameters.
-        parts_per_hop: whether it adds parameters for each hop, so that their number depends on the number of hops.
-        has_adapters: whether these parameters are language adapters; the settings then have ``pretrained``.
+        parts_per_hop: whether it adds parameters for each hop; the model's size then depends on the stream.
+        has_adapters: whether it adds language adapters; its settings then include ``pretrained``.
         mixes_languages: whether a batch may contain sentences of several languages.
-        updates_in_training: whether the state changes during the training of a hop (a reservoir). The state is then
-            stored with the selected weights, and `end_hop` starts from it. A hop with an empty `signature` must not
-            change it.
+        updates_in_training: whether the state changes during the training of a hop, as a reservoir does. The state is
+            then stored with the selected weights, and `end_hop` starts from it. A hop with an empty `signature` must
+            not change it.
     """
 
     name: ClassVar[str] = ""
@@ -170,7 +171,7 @@ class Strategy(Generic[Settings]):
         self.settings = settings
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a class that overrides a hook but inherits its signature, and would load the results of its base."""
+        """Refuse a class that overrides a hook but inherits its signature: it would load results of its base class."""
         super().__init_subclass__(**options)
         check_signatures(cls)
 
@@ -196,7 +197,7 @@ class Strategy(Generic[Settings]):
         return {}
 
     def points_signature(self, hop: Hop) -> dict[str, Any]:
-        """Return the serving signature of evaluation points inside ``hop``; empty if they use the model's `predict`."""
+        """Return `serving_signature` for evaluation points inside ``hop``; empty if they use the model's `predict`."""
         return self.serving_signature(hop)
 
     def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
@@ -206,7 +207,7 @@ class Strategy(Generic[Settings]):
     def states_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
         """Return earlier hops whose states `for_language` may read in the evaluation after ``hop``.
 
-        They must be among `hops_read_in_evaluation`, and `serving_signature` must cover their `state_signature`.
+        These hops must be among `hops_read_in_evaluation`, and `serving_signature` must cover their `state_signature`.
         """
         return ()
 
@@ -219,7 +220,7 @@ class Strategy(Generic[Settings]):
         return False
 
     def merged_strategy(self) -> StrategyConfig | None:
-        """Return the settings of the strategy whose hops this strategy merges without training; None if it trains."""
+        """If this strategy only merges hops that another one trains, return the other one's settings, else None."""
         return None
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
@@ -231,7 +232,7 @@ class Strategy(Generic[Settings]):
         return ()
 
     def limit(self, hop: Hop) -> int | None:
-        """Return the maximum number of training sentences of a hop if `choose` selects a subset."""
+        """Return the maximum number of training sentences of a hop if `choose` selects a subset, otherwise None."""
         return None
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
@@ -248,12 +249,12 @@ class Strategy(Generic[Settings]):
     def keeps_encoder(self, hop: Hop) -> bool:
         """Return whether the training of ``hop`` leaves the encoder unchanged and in eval mode.
 
-        Its features are then computed once per sentence, and the heads are trained on them.
+        The encoder's features are then computed once per sentence, to train the heads.
         """
         return False
 
     def trains(self, parameter: str, hop: Hop) -> bool:
-        """Return whether the training of ``hop`` changes a parameter, given by name, unless `prepare` froze it."""
+        """Return whether ``hop`` trains the parameter with this name; parameters that `prepare` froze never change."""
         return True
 
     def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
@@ -261,7 +262,7 @@ class Strategy(Generic[Settings]):
         return sizes
 
     def copies(self, hop: Hop) -> int:
-        """Return how many tensors per trained parameter, such as Fisher information, training adds on the device.
+        """Return how many extra tensors, such as Fisher information, each trained parameter needs on the device.
 
         Temporary tensors of `edit_gradients` count too.
         """
@@ -277,11 +278,11 @@ class Strategy(Generic[Settings]):
         return self.settings if self.has_adapters else None
 
     def version_id(self) -> int | str:
-        """Return what identifies the strategy in a run ID in addition to its settings."""
+        """Return the version of the strategy for the run ID, which also contains the settings."""
         return self.version
 
     def described(self) -> dict[str, Any]:
-        """Return name, version and settings, without newer settings that keep the earlier behavior (`LATER`)."""
+        """Return name, version and settings; omit newer settings whose value gives the earlier behavior (`LATER`)."""
         settings = {key: v.value if isinstance(v, Enum) else v for key, v in asdict(self.settings).items()}
         stored = {key: value for key, value in settings.items() if LATER.get(f"strategy.{key}", self) != value}
         return {**stored, "version": self.version}
@@ -295,7 +296,7 @@ class Strategy(Generic[Settings]):
         """
 
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
-        """Select the training sentences of a hop: language → indices; a missing language uses all its sentences.
+        """Select the training sentences of a hop: language → indices; a missing language keeps all its sentences.
 
         Called before `begin_hop`. Inside the hop ``context.train`` contains only these sentences.
         """
@@ -305,7 +306,7 @@ class Strategy(Generic[Settings]):
         """Prepare the strategy for a hop, for example activate or freeze parameters."""
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        """Return the batches of this step, one optimiser step each; default: only the main one.
+        """Return the batches of this step, one optimiser step each; default: only the main mini-batch.
 
         Args:
             step: number of main mini-batches in this hop so far, including this one.
@@ -320,8 +321,8 @@ class Strategy(Generic[Settings]):
     def skip(self, batch: Batch, context: Context) -> None:
         """Account for a part of a batch whose loss another process computes (``runtime.devices``).
 
-        A class that overrides `loss` must override this method too (`divisible`). Its body is empty unless `loss`
-        counts the parts of a batch or their sentences.
+        A class that overrides `loss` must override this method too; otherwise it runs on one device only (`divisible`).
+        The method does nothing unless `loss` counts the parts of a batch or their sentences.
         """
 
     def edit_gradients(self, context: Context) -> None:
@@ -331,8 +332,8 @@ class Strategy(Generic[Settings]):
         """Return whether the next step can be captured in a CUDA graph and replayed (``trainer.cuda_graphs``).
 
         Called before each update. In a captured step `loss` and `edit_gradients` must depend only on the tensors of the
-        batch and on tensors at fixed addresses; they are not called when the step is replayed. A class that overrides
-        them must define this method too (`supports_capture`).
+        batch and on tensors at fixed addresses. Replaying the graph calls neither method. A class that overrides one of
+        them must define `capturable` too (`supports_capture`).
         """
         return True
 
@@ -342,12 +343,12 @@ class Strategy(Generic[Settings]):
     def end_hop(self, context: Context) -> None:
         """Update the state after a hop: fill the memory, compute the Fisher information, store teacher outputs.
 
-        The result must depend only on the trained model, the data, the seed and the earlier state, because the training
-        may be loaded from the store.
+        The result must depend only on the trained model, the data, the seed and the earlier state, because the trained
+        model may be loaded from the store.
         """
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
-        """Activate the parameters that serve ``language`` in evaluation, given the languages learned so far."""
+        """Activate the parameters for evaluating ``language``; ``seen`` are the languages learned so far."""
 
     def predict(self, batch: Batch, language: str, split: str, context: Context) -> Prediction:
         """Return the predictions for a batch in evaluation; default: the model's own.
@@ -386,7 +387,7 @@ def check_signatures(cls: type[Strategy[Any]], instance: Strategy[Any] | None = 
     for hook, signature in HOOK_SIGNATURES.items():
         if instance is not None and hook in vars(instance):
             raise UsageError(f"{name}: assigns {hook} to the object; define {hook} and {signature} in the class")
-        # A mixin's hooks count too: the method resolution order decides.
+        # Compare positions in the method resolution order, so that the hooks of a mixin count too.
         if _depth(cls, signature) > _depth(cls, hook):
             raise UsageError(
                 f"{name}: overrides {hook} but inherits {signature}, and would share results of another strategy; "
@@ -400,7 +401,7 @@ def adds_parameters(strategy: Strategy[Any]) -> bool:
 
 
 def divisible(strategy: Strategy[Any]) -> bool:
-    """Return whether several processes may compute parts of a batch: the class that defines `loss` defines `skip`."""
+    """Return whether processes may share a batch: a class that overrides `loss` must override `skip` too."""
     cls = type(strategy)
     return "loss" not in vars(strategy) and _depth(cls, "skip") <= _depth(cls, "loss")
 
@@ -413,5 +414,5 @@ def supports_capture(strategy: Strategy[Any]) -> bool:
 
 
 def _depth(cls: type, name: str) -> int:
-    """Return the position in a class's method resolution order at which an attribute is defined: 0 is the class."""
+    """Return the index, in a class's method resolution order, of the class that defines an attribute."""
     return next(i for i, base in enumerate(cls.__mro__) if name in vars(base))

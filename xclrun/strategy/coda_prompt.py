@@ -1,17 +1,19 @@
 """CODA-Prompt: each text gets a weighted sum of prompt components; each hop adds components and freezes earlier ones.
 
 Smith et al. 2023, "CODA-Prompt: continual decomposed attention-based prompting for rehearsal-free continual learning",
-section 4. With the query q of a text (the frozen encoder's [CLS]) and components P_m with keys K_m and attention A_m,
+section 4. The query q of a text is the frozen encoder's [CLS] state. Component m has a prompt P_m, a key K_m and an
+attention vector A_m:
 
     prompt = Σ_m cos(q ⊙ A_m, K_m) P_m
     loss = L + λ Σ_{B ∈ P, K, A} mean((B Bᵀ − I)²)
 
-over the components of the hops so far; those of the current hop are trained.
+over the components of the hops so far, which are the rows of P, K and A. Only the components of the current hop are
+trained.
 
-Settings: ``pool``, components of all hops together, in equal shares (the paper: 100); ``length``, tokens of the prompt
-(8); ``penalty`` λ (0.1; the authors' newer code: 0). As in the authors' code, squares are averaged, and components are
-initialised orthogonally. Deviations: one prompt at the input, instead of prefixes in the first five layers; newer
-components are orthogonal to the initial values of earlier ones, not to the trained values. See also
+Settings: ``pool``, number of components of all hops together, in equal shares (the paper: 100); ``length``, tokens of
+the prompt (8); ``penalty`` λ (0.1; the authors' newer code: 0). As in the authors' code, squares are averaged, and
+components are initialised orthogonally. Deviations: one prompt at the input, instead of prefixes in the first five
+layers; new components are initialised orthogonally to the initial, not the trained values of earlier ones. See also
 `xclrun.strategy.shared.prompts`.
 """
 

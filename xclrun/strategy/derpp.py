@@ -1,15 +1,15 @@
 """Dark experience replay++ (DER++): ``der`` with an additional loss on the gold labels of the reservoir.
 
 Buzzega et al. 2020, "Dark experience for general continual learning: a strong, simple baseline", equation 6 and
-algorithm 2. With the reservoir of ``der`` (`xclrun.strategy.der`), every step has the loss
+algorithm 2. With the reservoir and z' of ``der`` (`xclrun.strategy.der`), every step has the loss
 
     loss + α · ‖z' − h(x')‖² + β · loss(x'', y'')
 
-on two draws, x' and x'', each of as many examples as the main mini-batch; the last term is the model's own loss. α = 0
-is replay from a reservoir.
+x' and x'' are two draws from the reservoir, each with as many examples as the main mini-batch. The last term is the
+model's own loss. α = 0 gives replay from a reservoir.
 
-Settings: those of ``der``, and ``beta``, β (the paper on CIFAR-10: α = 0.1, β = 0.5). Cost: two more batches per step;
-memory as for ``der``.
+Settings: ``beta``, β, in addition to the settings of ``der`` (the paper on CIFAR-10: α = 0.1, β = 0.5). Cost: two more
+batches per step; memory as for ``der``.
 """
 
 from __future__ import annotations

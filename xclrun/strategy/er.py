@@ -3,7 +3,7 @@
 CCL, section 3.2 ("ER"), after Chaudhry et al. 2019, "On tiny episodic memories in continual learning". After each hop a
 sample of its training sentences enters a memory with equal shares per language (`xclrun.strategy.shared.memory`). In
 later hops, after every k-th main mini-batch, one extra optimiser step is taken for each earlier language, on a batch
-drawn from its share.
+drawn from this language's share.
 
 Settings: ``memory``, total number of sentences; ``every_k``, in main mini-batches; ``selection``: ``reservoir``,
 ``ring`` or ``herding``; ``interleave``: ``extra`` (replay in addition to the main step) or ``replace`` (as in the
@@ -62,7 +62,7 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
         self._replayed = None
 
     def capturable(self) -> bool:
-        # With an expansion, a replay step computes the loss with the parameters of another language.
+        # With an expansion, replay steps use the parameters of another language, so they cannot be captured.
         return self._replayed is None or self.settings.expansion is None
 
     def skip(self, batch: Batch, context: Context) -> None:

@@ -5,11 +5,11 @@ From hop 2 on, the loss of hop i has one penalty per earlier hop j, around the w
 
     Σ_{j<i} λ/2 · Σ_θ F_j[θ] · (θ − θ*_j)²
 
-with F_j as for ``ewc_online``. With A = Σ_j F_j and m = Σ_j F_j θ*_j / A for each weight, this equals
-λ/2 · Σ_θ A (θ − m)² up to a constant, so that A and m are the whole state.
+F_j is the Fisher information of ``ewc_online``. For each weight, let A = Σ_j F_j and m = (Σ_j F_j θ*_j) / A. Up to a
+constant, the penalties then add up to λ/2 · Σ_θ A (θ − m)², so that A and m are the whole state.
 
-Settings: ``penalty``, λ; ``fisher_examples``, size of the random sample of a hop's sentences for F, or null: all.
-Cost: 8 bytes per weight (A and m), on the device during training and in the stored state.
+Settings: ``penalty``, λ; ``fisher_examples``, number of randomly drawn sentences of a hop for F; null: all. Cost: 8
+bytes per weight (A and m), on the device during training and in the stored state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EWC(FisherPenalty[PenaltySettings]):
             if name in precision:
                 before, middle = precision[name].to(fisher.device), anchor[name].to(fisher.device)
                 total = before + fisher
-                # 0 / 0 where every Fisher value is 0; the anchor has no effect there.
+                # Where every Fisher value is 0, the quotient 0 / 0 becomes 0: the anchor has no effect there.
                 precision[name], anchor[name] = total, middle + (fisher / total).nan_to_num_(0.0) * (last - middle)
             else:
                 precision[name], anchor[name] = fisher, last

@@ -1,15 +1,15 @@
 """Online elastic weight consolidation (EWC-Online): one penalty on changes of weights with high Fisher information.
 
-CCL, section 3.2 ("EWC-Online"), after Schwarz et al. 2018, "Progress & Compress", section 4.2 ("online EWC"). From
-hop 2 on the loss of hop i has a penalty around the weights at its beginning:
+CCL, section 3.2 ("EWC-Online"), after Schwarz et al. 2018, "Progress & Compress", section 4.2 ("online EWC"). From hop
+2 on the loss of hop i has a penalty around θ_prev, the weights at the beginning of the hop:
 
     λ/2 · Σ_θ F̃_i[θ] · (θ − θ_prev)²        F̃_i = γ · F̃_{i−1} + F_{i−1}        F̃_1 = 0
 
-F_j is the diagonal empirical Fisher information of hop j's training data after the hop, over body and heads
-(`xclrun.strategy.shared.fisher`).
+F_j is the diagonal of the empirical Fisher information for the parameters of body and heads. It is computed after hop j
+on the hop's training data (`xclrun.strategy.shared.fisher`).
 
-Settings: ``penalty``, λ; ``gamma``, γ from 0 to 1; ``fisher_examples``, size of the random sample of a hop's sentences
-for F, or null: all. Cost: 8 bytes per weight on the device during training (F̃ and θ_prev), 4 in the stored state (F̃).
+Settings: ``penalty``, λ; ``gamma``, γ from 0 to 1; ``fisher_examples``, number of randomly drawn sentences of a hop for
+F; null: all. Cost: 8 bytes per weight on the device during training (F̃ and θ_prev), 4 in the stored state (F̃).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Few-shot adaptation of pooler and output layer, one of them reinitialised ("FC (reset) + pooler"; FS, section 5.5).
 
-Settings: ``reset``: ``classifier`` (FS, Table 6), ``pooler`` or ``both``. The classifier is
-reinitialised as before source training, the pooler as in BERT (normal weights, zero bias).
+Settings: ``reset``: ``classifier`` (FS, Table 6), ``pooler`` or ``both``. The classifier gets new initial values, drawn
+as before source training; the pooler is reinitialised as in BERT (normal weights, zero bias).
 """
 
 from __future__ import annotations

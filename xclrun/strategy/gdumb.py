@@ -2,9 +2,10 @@
 
 Prabhu et al. 2020, "GDumb: a simple approach that questions our progress in continual learning", algorithms 1 and 2: a
 baseline without forgetting that learns from its memory only. The sampler sees the training sentences of the stream
-once, language after language, each in random order. With k places and C classes so far, a sentence of class c is stored
+once, language after language, each in random order. Let k be the size of the memory and C the number of classes so
+far. A sentence of class c is stored
 
-    if c is new or has fewer than k / C places.
+    if c is new, or the memory has fewer than k / C sentences of c.
 
 If the memory is full, the new sentence replaces a random one of the largest class.
 
@@ -12,7 +13,7 @@ Hop i trains the model of hop 0 on the memory after language i. Deviation: inste
 annealing, CutMix) the run's trainer is used, with the dev data of the languages so far.
 
 A class is a label of a task. For tasks without labels (tags, answers) the languages are the classes. With labels,
-languages have no fixed shares: once every class has k / C places, few sentences of later languages enter
+languages have no fixed shares: once every class has k / C sentences, few sentences of later languages enter
 (docs/fidelity.md).
 
 Settings: ``memory``, k, in sentences. Cost: each hop trains on at most k sentences. The memory is a function of seed
@@ -51,7 +52,7 @@ class GDumb(Strategy[GDumbSettings]):
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         stream: list[tuple[str, int]] = []
         classes: list[Hashable] = []
-        # Generators depend on the hop's depth, here always 1. So each hop first repeats the draws of the previous hop.
+        # Generators depend on the hop's depth, here always 1. So each hop first repeats the previous hop's draws.
         for key in context.hop.train:
             train = context.train[key]
             for index in context.generator("gdumb", key).permutation(len(train)):
@@ -66,7 +67,7 @@ class GDumb(Strategy[GDumbSettings]):
 
 
 def balanced(classes: Sequence[Hashable], size: int, generator: np.random.Generator) -> list[int]:
-    """Return the positions, ascending, of the examples in memory after a stream of examples with these classes."""
+    """Return the ascending positions of the examples that are stored from a stream with these classes."""
     members: dict[Hashable, list[int]] = {}
     taken = 0
     for place, label in enumerate(classes):

@@ -1,14 +1,14 @@
 """Gradient episodic memory (GEM): no step may increase the loss on the memory of any earlier language.
 
 Lopez-Paz & Ranzato 2017, "Gradient episodic memory for continual learning", section 3, equations 8 to 11. Let g be the
-gradient of the main mini-batch, and row k of G the gradient on the memory of the earlier language k. If some
-g · G_k < 0, the nearest vector that satisfies all constraints replaces g:
+gradient of the main mini-batch, and row k of G the gradient on the memory of the earlier language k. If g · G_k < 0 for
+some k, the nearest vector g̃ that satisfies all constraints replaces g before clipping:
 
     min_{g̃} ½ ‖g̃ − g‖²  with  G g̃ ≥ 0        g̃ = Gᵀ (v* + γ) + g,    v* = argmin_{v ≥ 0} ½ vᵀ G Gᵀ v + (G g)ᵀ v
 
-over all shared parameters, before clipping. The dual problem has one variable per earlier language and is solved
-exactly. γ, added to v* as in the paper's text (the authors' code bounds v by γ), favours earlier languages; the paper
-uses 0.5.
+All gradients are over the shared parameters. The dual problem has one variable per earlier language and is solved
+exactly. γ favours earlier languages; the paper uses 0.5. As in the paper's text, γ is added to v*; the authors' code
+instead requires v ≥ γ.
 
 Settings: ``memory``, ``every_k`` and ``selection`` as for ``agem``; ``margin``, γ; ``compared``, sentences drawn from
 each language's share per step, or null: all, as in the paper.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from xclrun.data.batches import Batch
 
-# Sentences of memory per step above which a note is printed before the run.
+# If a step uses more memory sentences than this, a note is printed before the run.
 MANY = 500
 
 
@@ -76,7 +76,7 @@ class GEM(AGEM[GEMSettings]):
             return
         parameters = self.compared(context)
         gradients = [p.grad for p in parameters if p.grad is not None]
-        # Forward passes have at most as many sentences as a part of the main batch.
+        # Forward passes have at most as many sentences as a micro-batch of the main batch.
         largest = -(-context.batch_size // max(1, self._parts))
         references = [
             mean_gradient([(language, batch)], parameters, largest, self.loss_of, context)
@@ -98,7 +98,7 @@ def _product(a: list[Tensor], b: list[Tensor]) -> float:
 def dual(gram: np.ndarray, products: np.ndarray) -> np.ndarray:
     """Return v ≥ 0, (K,) float64, that minimises ½ vᵀ A v + bᵀ v, exactly, by the active-set method of `nnls`.
 
-    With A = Rᵀ R and b = −Rᵀ c, this minimises ‖R v − c‖². R and c exist because b is in A's range.
+    With A = Rᵀ R and b = −Rᵀ c, v minimises ‖R v − c‖². R and c exist because b is in A's range.
 
     Args:
         gram: A = G Gᵀ, (K, K).
@@ -107,7 +107,7 @@ def dual(gram: np.ndarray, products: np.ndarray) -> np.ndarray:
     from scipy.optimize import nnls
 
     values, vectors = np.linalg.eigh(gram)
-    # Linearly dependent gradients have eigenvalues of 0, up to rounding.
+    # Linearly dependent gradients have eigenvalues of 0, up to rounding: omit these.
     positive = values > values.max() * len(values) * np.finfo(float).eps
     roots = np.sqrt(values[positive])
     return np.asarray(nnls(roots[:, None] * vectors[:, positive].T, -(vectors[:, positive].T @ products) / roots)[0])

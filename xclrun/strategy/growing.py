@@ -29,7 +29,7 @@ class Growing(Strategy[GrowingSettings]):
     mixes_languages = True
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        # A stage key contains the hop's data and parent, which determine the training.
+        # Empty, because stage keys already contain the hop's data and parent, which determine the training.
         return {}
 
     def stream(self, order: Sequence[str]) -> Stream:

@@ -11,7 +11,7 @@ earlier hops. A batch with several tasks is split into one step per task; if lan
 one step per language.
 
 Settings: ``rate``, r ≥ 0, replayed batches per main batch; 0.1 is the rate of lifelong replay
-(`xclrun.strategy.replay`). Cost: r extra steps per main step; no state, but all training data.
+(`xclrun.strategy.replay`). Cost: r extra steps per main step; no state, but all earlier training data is needed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Knowledge distillation on representations (KD-Rep): keep [CLS] of memory sentences close to its recorded state.
+"""Knowledge distillation on representations (KD-Rep): keep [CLS] states of memory sentences close to recorded ones.
 
-CCL, section 3.2 ("KD-Rep"). As ``kd_logit``, with the encoder's state at [CLS] in place of the outputs,
+CCL, section 3.2 ("KD-Rep"). The method is ``kd_logit`` with the encoder's [CLS] state in place of the outputs. At every
+k-th main mini-batch the loss is
 
     loss + weight · Σ_j MSE(cls, cls_j)
 
-over the earlier languages j, at every k-th main mini-batch. The settings are those of ``kd_logit``.
+where cls is the current state of a memory sentence of the earlier language j, and cls_j the recorded one. The settings
+are those of ``kd_logit``.
 """
 
 from __future__ import annotations

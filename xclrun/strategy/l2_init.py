@@ -1,14 +1,13 @@
 """L2 regularisation towards the initial weights.
 
 Kumar et al. 2023, "Maintaining plasticity in continual learning via regenerative regularization", equation 1 ("L2
-Init"); with pretrained weights, L2-SP (Li et al. 2018, "Explicit inductive bias for transfer learning with
-convolutional networks"). In every hop the loss has the penalty
+Init"); with pretrained weights, the method is L2-SP (Li et al. 2018, "Explicit inductive bias for transfer learning
+with convolutional networks"). In every hop the loss has the penalty
 
     λ/2 · ‖θ − θ_0‖²
 
-over body and heads, with θ_0 the weights of hop 0: pretrained encoder, initial heads
-(`xclrun.strategy.shared.penalty`). Deviations: the paper writes λ for λ/2; L2-SP pulls new layers towards 0 with a
-separate λ.
+over body and heads. θ_0 are the weights of hop 0: pretrained encoder, initial heads (`xclrun.strategy.shared.penalty`).
+Deviations: the paper writes λ for λ/2; L2-SP pulls new layers towards 0 with a separate λ.
 
 Settings: ``penalty``, λ. Cost: 4 bytes per weight in memory and on the device during training.
 """

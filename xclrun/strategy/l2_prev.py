@@ -5,7 +5,7 @@ The baseline of Kirkpatrick et al. 2017, "Overcoming catastrophic forgetting in 
 
     λ/2 · ‖θ − θ*_{i−1}‖²
 
-over body and heads (`xclrun.strategy.shared.penalty`).
+over body and heads, with θ*_{i−1} the weights after the previous hop (`xclrun.strategy.shared.penalty`).
 
 Settings: ``penalty``, λ; the paper gives no value. Cost: 4 bytes per weight on the device during training.
 """

@@ -1,7 +1,7 @@
 """Language-specific embeddings; layers, pooler and heads are shared (CCL, section 3.2, "Lang-Spec Embed").
 
-The embeddings (of subwords, positions and types, with their layer norm) of a hop's language start from the pretrained
-ones, which also serve languages not learned yet. No settings.
+The embeddings of subwords, positions and types and their layer norm are language-specific. In each hop they start from
+the pretrained values, which are also used for languages that are not learned yet. No settings.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 CCL, section 3.1 ("Lang-Spec FT"). The score of each model on its own language is the reference M[j] of transfer and
 intransigence. The models are shared with the first hops of naive runs whose orders begin with these languages.
 
-Settings: ``expansion``: language adapters in every model (``lang_spec_ada_t``, ``lang_spec_ada_f``, …), for references
-of strategies with adapters; shared with the first hops of these strategies.
+Settings: ``expansion``: language adapters in every model (``lang_spec_ada_t``, ``lang_spec_ada_f``, …), as a reference
+for strategies with adapters, which share their first hops with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 
 class LangSpecFT(Expandable[ExpandableSettings]):
-    """Every hop starts from hop 0, and its model serves all languages."""
+    """Every hop starts from hop 0. The model after the hop is evaluated on all languages."""
 
     name = "lang_spec_ft"
     settings_type = ExpandableSettings
@@ -43,7 +43,7 @@ class LangSpecFT(Expandable[ExpandableSettings]):
         return ()
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
-        """Serve every language with the hop's own model."""
+        """Use the hop's model for every language."""
 
     def stream(self, order: Sequence[str]) -> Stream:
         return independent(order)

@@ -1,10 +1,10 @@
 """Prompt tuning per language: each language has its own prompt in front of its texts; encoder frozen, heads shared.
 
 Lester et al. 2021, "The power of scale for parameter-efficient prompt tuning"; per language as in CCL, section 3.2. All
-prompts start from the same embeddings of randomly drawn subwords; this initial prompt serves languages not learned yet.
-Prefix tuning per language is ``lang_spec_ada_f`` with ``adapter=prefix``.
+prompts start from the same embeddings of randomly drawn subwords. This initial prompt is also used for languages that
+are not learned yet. Prefix tuning per language is ``lang_spec_ada_f`` with ``adapter=prefix``.
 
-Settings: ``length``, tokens of a prompt; the paper: gains are small beyond 20. Implementation and cost:
+Settings: ``length``, tokens of a prompt; according to the paper, gains are small beyond 20. Implementation and cost:
 `xclrun.strategy.shared.prompts`.
 """
 

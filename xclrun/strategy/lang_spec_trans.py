@@ -1,7 +1,7 @@
 """Language-specific encoder; the heads are shared (CCL, section 3.2, "Lang-Spec Trans").
 
-Hop i starts from the pretrained encoder θ_0 and the heads of the previous hop. Languages not learned yet are served by
-θ_0. No settings.
+Hop i starts from the pretrained encoder θ_0 and the heads of the previous hop. Languages that are not learned yet are
+evaluated with θ_0. No settings.
 """
 
 from __future__ import annotations

@@ -5,19 +5,19 @@ training sentences are recorded in eval mode. The loss of every step is
 
     loss + λ · H(p_{i−1}, p),        H(q, p) = −Σ_c q_c^(1/T) log p_c^(1/T), each normalised to sum to 1
 
-a cross-entropy with the recorded probabilities, softened by the temperature T, as targets. No sentences of earlier
-languages are needed, unlike for ``kd_logit``.
+a cross-entropy of the model's probabilities p with the recorded ones, p_{i−1}, both softened by the temperature T. No
+sentences of earlier languages are needed, unlike for ``kd_logit``.
 
 The cross-entropy is averaged over sentences, like the model's own loss. Tags: p is the softmax of a word's emissions,
-and the words of a sentence are summed; a CRF's transitions are not distilled. Answers: p is a softmax over the words of
-the text, one for start and one for end.
+and the cross-entropy is summed over the words of a sentence; a CRF's transitions are not distilled. Answers: p is a
+softmax over the words of the text, one for start and one for end.
 
 In the paper, every old task is distilled through its own head. With ``strategy.expansion`` there is likewise one term
-for each earlier language, through the current shared parameters and that language's frozen ones. Otherwise all
-languages share the heads, and there is one term. Several tasks in one model are refused.
+for each earlier language; its outputs come from the current shared parameters and the frozen parameters of that
+language. Otherwise all languages share the heads, and there is one term. Several tasks in one model are refused.
 
 With ``warm_up`` > 0, the first ``warm_up`` main steps of each hop train only the new language-specific parameters; the
-shared ones are frozen ("warm-up step", section 3.1, where it lasts until convergence).
+shared parameters are frozen (section 3.1, "warm-up step", there until convergence).
 
 Settings: ``weight``, λ, and ``temperature``, T; the paper: 1 and 2; ``warm_up``, main steps. Cost: one pass over the
 hop's sentences; 4 bytes in memory for each class and for each tag of each word; no state.
@@ -55,8 +55,8 @@ class LwF(Expandable[LwFSettings]):
     """Distillation on new data.
 
     Attributes:
-        teacher: earlier language ("" if all share the whole model) → name → outputs.
-        words: (n,) words of each sentence of the hop.
+        teacher: earlier language ("" if languages share the whole model) → name of an output → recorded values.
+        words: number of words of each sentence of the hop, (n,).
     """
 
     name = "lwf"
@@ -131,7 +131,6 @@ class LwF(Expandable[LwFSettings]):
             for language, recorded in self.teacher.items()
             for name, t in recorded.items()
         }
-        # One copy for all teachers.
         targets = to_device(rows, context.device)
         for language, recorded in self.teacher.items():
             output = self.output_of(language, batch, context) if language else main

@@ -1,19 +1,21 @@
 """Memory-based parameter adaptation (MbPA++): replay in training, and a locally adapted model for each test example.
 
 d'Autume et al. 2019, "Episodic memory in lifelong language learning", section 3; Hussain et al. 2021 ("LL"), section 4.
-Training is that of ``replay``. For each test example the K nearest memory examples are retrieved, by the features of
-the encoder of hop 0 (`xclrun.train.features`), and L steps of gradient descent are taken from the trained weights W on
+Training is identical to ``replay``. For each test example the K nearest memory examples are retrieved, by features of
+the encoder of hop 0 (`xclrun.train.features`). Starting from the trained weights W, L steps of gradient descent
+minimise
 
     λ ‖W̃ − W‖² − Σ_k (1/K) log p(y_k | x_k; W̃),
 
-without dropout. The adapted weights W̃ predict this example and are discarded. If the memory has fewer than K examples,
-all are used; if it is empty, the model is not adapted.
+without dropout. The adapted weights W̃ predict this example and are then discarded. With fewer than K examples in
+memory, all are used; with none, the model is not adapted.
 
-Many copies of the model are adapted at a time (`torch.func.vmap`). Each copies only the word embeddings that occur; the
-result is exact, since the other embeddings have no gradient.
+Many copies of the model are adapted at a time (`torch.func.vmap`). Word embeddings are copied only for subwords that
+occur in the batch; the result is exact, because the other embeddings have no gradient.
 
-The model is adapted in evaluations after a hop; at evaluation points inside a hop, only with ``adapt_points``. Measures
-over points, such as AULTC, otherwise use the unadapted model, as dev scores always do.
+The model is adapted in evaluations after a hop. At evaluation points inside a hop it is adapted only with
+``adapt_points``; otherwise, measures over points, such as AULTC, use the unadapted model. Dev scores always use the
+unadapted model.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class MbPASettings(ReplaySettings):
 def nearest(keys: np.ndarray, memory: np.ndarray, count: int, distance: Distance) -> np.ndarray:
     """Return for each of ``keys`` (n, H) the nearest rows of ``memory`` (m, H), nearest first: (n, at most count).
 
-    Ties: the earlier row comes first; pairwise products make equal rows tie exactly.
+    Ties: the earlier row comes first. Distances are computed pair by pair, so that equal rows tie exactly.
     """
     from scipy.spatial.distance import cdist
 
@@ -93,7 +95,7 @@ class MbPA(Replay[MbPASettings]):
         return self.trained_as.signature(hop)
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        # Without replay the memory is still used in inference.
+        # Even without replay there is a state: predictions use the memory.
         return self.trained_as.described() if self.settings.replay_write > 0 else None
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
@@ -122,7 +124,7 @@ class MbPA(Replay[MbPASettings]):
         return [
             *super().notes(lengths),
             f"strategy={self.settings.name}: evaluation points inside hops, and AULTC, use the unadapted model; set "
-            "strategy.adapt_points=true to adapt there too, which takes much longer",
+            "strategy.adapt_points=true to adapt it at these points too, which takes much longer",
         ]
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
@@ -157,7 +159,7 @@ class MbPA(Replay[MbPASettings]):
         return replace(result, **{name: value[back] for name, value in vars(result).items() if value is not None})
 
     def keys(self, language: str, split: str) -> np.ndarray:
-        """Return the keys of the sentences of a split, (n, H)."""
+        """Return the retrieval keys of a split's sentences, (n, H)."""
         if (language, split) not in self.features:
             assert self.library is not None
             cls = self.library.features(language, split)
@@ -190,7 +192,7 @@ class MbPA(Replay[MbPASettings]):
 
         near_fields = {name: value.unflatten(0, (count, k)) for name, value in fields_of(neighbours).items()}
         weights = {name: value.expand(count, *value.shape) for name, value in start.items()}
-        # vmap supports attention only as plain arithmetic. There is no gradient scaler for fp16.
+        # vmap supports attention only as plain arithmetic. fp16 would need a gradient scaler, so adapt in fp32 instead.
         full_precision = (
             torch.autocast(context.device.type, enabled=False) if context.precision == "fp16" else nullcontext()
         )
@@ -209,7 +211,7 @@ class MbPA(Replay[MbPASettings]):
 
 
 def pooled(pooler: nn.Module, cls: np.ndarray) -> np.ndarray:
-    """Apply BERT's pooler to [CLS] states, both (n, H) float32."""
+    """Apply BERT's pooler to [CLS] states; input and output are (n, H) float32."""
     import torch
 
     with torch.no_grad():
@@ -239,7 +241,7 @@ def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], 
 def fields_of(batch: Batch) -> dict[str, Tensor]:
     """Return a batch's tensors by name, for vmap, with a mask of shape (B, L, L).
 
-    vmap does not support reading values of a mask, as libraries do with masks of shape (B, L).
+    Libraries read the values of a mask of shape (B, L), which vmap does not support.
     """
     mask = batch.attention_mask
     return batch.tensors | {"attention_mask": mask.unsqueeze(1).expand(-1, mask.shape[1], -1)}

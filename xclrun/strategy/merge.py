@@ -1,33 +1,33 @@
 """Weight-space merging: evaluate a merge of the models of all hops so far, without further training.
 
-With θ_0 the weights before any hop and θ_1 … θ_i the trained weights of the hops so far, the evaluation after hop i
-uses one of the merges in `xclrun.strategy.shared.merging` (Ilharco et al. 2023; Yadav et al. 2023; Yu et al. 2024;
-Matena & Raffel 2022; Jin et al. 2023). All parameters are merged, heads included: they start from the same initial
-values in every hop.
+Let θ_0 be the weights before any hop, and θ_1 … θ_i the trained weights of the hops so far. The evaluation after hop i
+merges them by a method in `xclrun.strategy.shared.merging` (Ilharco et al. 2023; Yadav et al. 2023; Yu et al. 2024;
+Matena & Raffel 2022; Jin et al. 2023). All parameters are merged, including the heads, which descend from the same
+initial values.
 
 Settings:
 
 - ``start``, how the models are trained: ``pretrained``: each hop starts from θ_0, as in ``lang_spec_ft`` (continual
-  learning without a sequence); ``previous``: from the unmerged model of the previous hop, as in ``naive``. Both share
-  all training with these strategies. ``merged``: from the merge of the previous hop, so that each hop merges two
-  models, its initial and its trained weights, at the end of its training.
+  learning without a sequence); ``previous``: from the unmerged model of the previous hop, as in ``naive``. In both
+  cases all training is shared with runs of the named strategy. ``merged``: from the merge of the previous hop; at the
+  end of its training, each hop merges two models, its initial and its trained weights.
 - ``method`` and its coefficients: ``scale``, λ (null: 0.4 for ``task_arithmetic`` and ``dare``, as the TIES paper
   recommends without validation data, 1 for ``ties``); ``density``, of ``ties`` (the paper: 0.2); ``drop``, p of
   ``dare`` (the paper: 0.9); ``decay``, β of ``exponential_mean``. ``revert`` undoes a ``share`` of the changes of
-  the last model: the ``smallest`` or the ``largest`` ones, as ``reverted`` says. ``strength`` 1 undoes a change fully.
-  ``layers`` limits ``revert`` to some layers (0: embeddings; null: all parameters). ``fisher`` weights the models by
-  their diagonal Fisher information on ``fisher_examples`` training sentences of their hops (null: all). ``regmean``
-  fits the outputs of each linear layer on these sentences; ``off_diagonal``, α, scales the off-diagonal entries of XᵀX
-  (the paper: 0.9).
+  the last model: ``reverted`` selects the ``smallest`` or the ``largest`` changes. ``strength`` 1 undoes a change
+  fully. ``layers`` limits ``revert`` to some layers (0: embeddings; null: all parameters). ``fisher`` weights the
+  models by their diagonal Fisher information on ``fisher_examples`` training sentences of their hops (null: all).
+  ``regmean`` fits the outputs of each linear layer on these sentences; ``off_diagonal``, α, scales the off-diagonal
+  entries of XᵀX (the paper: 0.9).
 - ``expansion``: another strategy whose hops are merged (`xclrun merge RUN` sets it); null: ``lang_spec_ft`` or
   ``naive``, depending on ``start``.
 
 Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores in training and evaluation points
 inside hops use unmerged weights.
 
-Cost: no training. Merging reads the weights of all hops so far, 4 bytes per weight and hop in memory; ``fisher`` needs
-a forward and backward pass over the sentences and 8 bytes per weight of state, ``regmean`` a forward pass for each
-sentence and 4 d (d + d') bytes for each linear layer from d to d' units."""
+Cost: no training. Merging reads the weights of all hops so far: 4 bytes per weight and hop in memory. ``fisher`` needs
+a forward and backward pass over the sentences, and 8 bytes per weight of state. ``regmean`` needs a forward pass per
+sentence, and 4 d (d + d') bytes of state per linear layer from d to d' units."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class MergeSettings(ExpandableSettings):
     off_diagonal: float = bounded(0.9, at_least=0, at_most=1)
 
 
-# Method → its settings; the others have no effect.
+# Method → the settings that it uses; all other settings have no effect.
 SETTINGS: Mapping[Method, tuple[str, ...]] = {
     Method.mean: (),
     Method.exponential_mean: ("decay",),
@@ -108,14 +108,14 @@ SETTINGS: Mapping[Method, tuple[str, ...]] = {
     Method.revert: ("share", "strength", "reverted", "layers"),
 }
 
-# Methods that weigh the models by statistics of their hops' sentences, summed in the state.
+# Methods that weight models by statistics of the hops' sentences; the state contains sums of these statistics.
 WEIGHTED = (Method.fisher, Method.regmean)
 
 
 def settings_for(source: StrategyConfig, method: Method) -> MergeSettings:
-    """Return the settings that merge the hops of a run of the strategy with the settings ``source``."""
+    """Return settings that merge the hops of a run; ``source`` are the settings of the run's strategy."""
     start = Start.pretrained if source.name == LangSpecFT.name else Start.previous
-    # `start` already implies these two strategies.
+    # These two strategies follow from `start`, so `expansion` stays null.
     plain = source.name in (Naive.name, LangSpecFT.name) and getattr(source, "expansion", None) is None
     return MergeSettings("merge", method=method, start=start, expansion=None if plain else source)
 
@@ -143,7 +143,7 @@ class Merge(Expandable[MergeSettings]):
         traits = ("mixes_languages", "updates_in_training")
         vars(self).update({trait: getattr(self.expansion, trait) for trait in traits})
         self.before: dict[str, Tensor] = {}
-        # By parameter: Σ F and Σ F θ, or Σ G and Σ G W.
+        # Parameter name → Σ F and Σ F θ (``fisher``), or Σ G and Σ G W with G = XᵀX (``regmean``).
         self.total: dict[str, Tensor] = {}
         self.weighted: dict[str, Tensor] = {}
         self._in_hop = False
@@ -167,7 +167,7 @@ class Merge(Expandable[MergeSettings]):
         return {key: value for key, value in super().described().items() if key not in unused}
 
     def stream(self, order: Sequence[str]) -> Stream:
-        # The merge after hop i has learned languages 1 … i, even if the merged models are independent.
+        # A sequence, even if the merged models are independent: the merge after hop i has learned languages 1 … i.
         return replace(self.expansion.stream(order), kind="sequence")
 
     def signature(self, hop: Hop) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class Merge(Expandable[MergeSettings]):
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) > 1:
-            return "hops without a task would dilute the heads of that task"
+            return "the merge would dilute the heads of each task with hops that do not train this task"
         return self.expansion.unsupported(tasks)
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
@@ -213,7 +213,7 @@ class Merge(Expandable[MergeSettings]):
         if s.start is Start.previous and s.scale is None and s.method in (Method.task_arithmetic, Method.dare):
             notes.append(
                 f"strategy.method={s.method.value} strategy.start=previous: models trained one after another share "
-                "most of their changes, whose sum overshoots; choose strategy.scale on dev data, or use method=mean"
+                "most of their changes, so the sum is too large; choose strategy.scale on dev data, or use method=mean"
             )
         return notes
 
@@ -233,7 +233,7 @@ class Merge(Expandable[MergeSettings]):
         # All languages are served by one merged model, however many were trained.
         return False
 
-    # Training, by the other strategy.
+    # Training: delegated to the other strategy.
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         import torch

@@ -1,15 +1,15 @@
 """Averaged weights: after each hop the model is a mean of the weights before and after training.
 
-WiSE-FT between hops (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models", section 3: there between a
-pretrained and a fine-tuned model). From hop 2 on, with θ_{i−1} the weights at the beginning of the hop and θ* the
-selected ones,
+WiSE-FT (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models", section 3) averages a pretrained and a
+fine-tuned model. Here, it averages the weights before and after a hop. From hop 2 on, with θ_{i−1} the weights at the
+beginning of the hop and θ* the selected weights,
 
     θ_i = (1 − α) · θ_{i−1} + α · θ*
 
 for all shared parameters. θ_i is evaluated, and the next hop starts from it. Hop 1 is plain fine-tuning, because its
 initial heads are random; heads of a task that no earlier hop has learned are not averaged either. Dev scores and
-evaluation points inside a hop use the weights before averaging. A continued optimiser
-(``trainer.optimizer_state=kept``) keeps its state.
+evaluation points inside a hop use the weights before averaging. With ``trainer.optimizer_state=kept``, the optimiser's
+state is not averaged.
 
 Settings: ``weight``, α, above 0 and up to 1 (plain fine-tuning); the paper recommends 0.5. Cost: 4 bytes per weight on
 the device during training.

@@ -1,6 +1,6 @@
 """Multilingual training: one hop on the union of all languages.
 
-CCL, section 3.1 ("Multilingual"): an upper bound; without further hops only its final performance is defined. No
+CCL, section 3.1 ("Multilingual"): an upper bound. There is only one hop, so only final performance is defined. No
 settings.
 """
 

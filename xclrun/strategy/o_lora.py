@@ -6,10 +6,11 @@ B_t A_t is trained with the loss
     L + λ Σ_{i<t} Σ_jk |A_i A_tᵀ|_jk
 
 summed over all matrices with an update; A_i of the earlier hops is frozen. A has the shape (rank, d), so rows span the
-subspaces. The absolute value is that of the authors' code; the paper squares the entries.
+subspaces. The absolute value follows the authors' code; the paper squares the entries.
 
-Settings: ``penalty`` λ (the authors' code: 0.5), and those of ``inc_lora``, which trains the same hop 1. Deviations:
-heads are trained too, since encoders need them; no dropout before A. See also `xclrun.strategy.shared.low_rank`.
+Settings: ``penalty`` λ (the authors' code: 0.5), and the settings of ``inc_lora``, which trains hop 1 identically.
+Deviations: heads are trained too, since encoders need them; no dropout before A. See also
+`xclrun.strategy.shared.low_rank`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class OLoraSettings(LowRankSettings):
 class OLora(LowRankPerHop[OLoraSettings]):
     name = "o_lora"
     settings_type = OLoraSettings
-    # It changes the loss, so it does not only add parameters.
+    # O-LoRA changes the loss, so it cannot be the expansion of another strategy.
     expands = False
 
     def signature(self, hop: Hop) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class OLora(LowRankPerHop[OLoraSettings]):
 
 
 def overlap(parameters: Mapping[str, Tensor], hop: int) -> Tensor:
-    """Return Σ |A_i A_tᵀ| over all matrices with updates, i < t = ``hop``, and entries (scalar)."""
+    """Return the sum of |A_i A_tᵀ| over all matrices with updates, all i < t = ``hop`` and all entries (scalar)."""
     import torch
 
     sums, end = [], f".{product(hop)}.lora_A"

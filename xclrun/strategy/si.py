@@ -5,10 +5,10 @@ has the penalty
 
     c · Σ_θ Ω[θ] · (θ − θ*_{i−1})²        Ω = Σ_{j<i} max(0, ω_j / (Δ_j² + ξ))        ω_j = −Σ_t g_t · (θ_{t+1} − θ_t)
 
-with θ*_{i−1} the weights at the beginning of the hop, over body and heads. ω_j sums over the steps of hop j: g_t is the
-gradient of the model's loss, without the penalty and before clipping, θ_{t+1} − θ_t the optimiser's update. Δ_j is the
-total change in the hop. Negative terms of a hop count as 0; the authors' code sets the running sum to 0 instead. With
-``trainer.selection=best``, ω_j and Δ_j are those of the selected epoch.
+with θ*_{i−1} the weights at the beginning of the hop, over body and heads. ω_j sums over the steps t of hop j: g_t is
+the gradient of the model's loss, without the penalty and before clipping, and θ_{t+1} − θ_t is the optimiser's update.
+Δ_j is the change of the weight over the whole hop. Negative terms of a hop count as 0; the authors' code sets the
+running sum to 0 instead. With ``trainer.selection=best``, ω_j and Δ_j end with the selected epoch.
 
 Settings: ``penalty``, c; ``damping``, ξ (the paper on split MNIST: 1 and 0.001). Cost: 20 bytes per weight on the
 device during training (Ω, ω, weights and gradient of the step, θ*), 12 in the state stored with the weights, 4 in the
@@ -58,7 +58,7 @@ class SI(ImportancePenalty[SISettings]):
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         if self.active() and hop.depth == 1:
-            # No penalty yet; the path depends neither on c nor on ξ.
+            # Omit c and ξ: hop 1 has no penalty, and its path depends on neither.
             return {"name": self.name, "version": self.version, "expansion": self.expansion.signature(hop)}
         return super().signature(hop)
 
@@ -87,7 +87,7 @@ class SI(ImportancePenalty[SISettings]):
         for name, p, _ in stepped:
             if name not in self._before:
                 self._before[name] = torch.empty_like(p.detach()), torch.empty_like(p.detach())
-                # Checkpoints are loaded on the CPU.
+                # After a resume, the path is on the CPU.
                 self.path[name] = self.path[name].to(p.device)
         self._step = [(self.path[name], p, *self._before[name]) for name, p, _ in stepped]
         if self._step:
@@ -107,7 +107,7 @@ class SI(ImportancePenalty[SISettings]):
             moved = torch._foreach_sub(weights, values)
             products = torch._foreach_mul(gradients, moved)
             if self._scaled:
-                # A step skipped by the gradient scaler has infinite gradients and no change.
+                # A step that the gradient scaler skips gives ∞ · 0 = NaN: count it as 0.
                 for product, change in zip(products, moved, strict=True):
                     product.masked_fill_(change == 0, 0.0)
             torch._foreach_sub_(path, products)

@@ -30,7 +30,7 @@ class AddsParameters(Strategy[Settings]):
         return self.described()
 
     def added(self, encoder: Dimensions) -> Mapping[str, int]:
-        """Return the estimated sizes of the added parameters: name → number."""
+        """Return the estimated sizes of the added parameters: name → number of values."""
         raise NotImplementedError
 
     def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:

@@ -10,7 +10,7 @@ none. The two strategies act on different parameters:
 
 Cost: strategies that pass memory batches through the model have the parameters of all earlier languages on the device,
 4 bytes per parameter and language: with mBERT 0.7 GB a language for ``lang_spec_trans``, 0.9 MB for
-``lang_spec_task``. They are read from the store once per hop. Penalties do not need them.
+``lang_spec_task``. These parameters are read from the store once per hop. Penalties do not need them.
 
 An expansion may also add parameters that all languages share: ``seq_lora``, ``inc_lora``. The other strategy then acts
 on them and on the heads.
@@ -87,7 +87,7 @@ class Expandable(Strategy[Settings]):
         return range(1, hop.index) if revisits else ()
 
     def with_language(self, language: str, context: Context, function: Callable[[Model], Result]) -> Result:
-        """Apply ``function`` to the model that serves an earlier language.
+        """Apply ``function`` to the model with the parameters for an earlier language.
 
         This model has the current shared parameters and the language's own parameters, frozen.
         """
@@ -96,13 +96,13 @@ class Expandable(Strategy[Settings]):
         return function(context.model)
 
     def output_of(self, language: str, batch: Batch, context: Context) -> Output:
-        """Return the output for a batch of the model that serves a language of this hop or an earlier one."""
+        """Return the output for a batch, with the parameters for ``language`` (of this hop or an earlier one)."""
         if language in context.hop.train:
             return context.model(batch)
         return self.with_language(language, context, lambda model: model(batch))
 
     def loss_of(self, language: str, batch: Batch, context: Context) -> Tensor:
-        """Return the loss of a batch under the model that serves a language of this hop or an earlier one."""
+        """Return the loss of a batch, with the parameters for ``language`` (of this hop or an earlier one)."""
         if language in context.hop.train:
             return context.model.loss(batch)
         return self.with_language(language, context, lambda model: model.loss(batch))

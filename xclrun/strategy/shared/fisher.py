@@ -4,10 +4,10 @@ F[θ] = 1/n Σ_x (∂ ln p(y_x | x) / ∂θ)², with y_x the gold label and tags
 section 2.1, with gold labels in place of sampled ones). The square is taken per example, so the gradient of a batch's
 mean loss cannot be used. There are two exact implementations:
 
-- `by_batches`: one forward and backward pass per batch. The gradients at the outputs of all modules are kept, and each
-  module's per-example gradients follow from its inputs (Goodfellow 2015, "Efficient per-example gradient
-  computations"): for a linear layer, they are outer products summed over positions, with at most (batch, out, in)
-  numbers in memory at a time.
+- `by_batches`: one forward and backward pass per batch. The gradients at the outputs of all modules are recorded. A
+  module's per-example gradients follow from its inputs and these gradients (Goodfellow 2015, "Efficient per-example
+  gradient computations"): for a linear layer, they are outer products summed over positions, with at most
+  (batch, out, in) numbers in memory at a time.
 - `one_by_one`: a backward pass per example, for models with modules that `by_batches` does not know.
 
 MAS averages the absolute values of per-example gradients with the same implementations (`mean_over`).
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 # Sentences in a batch: the per-example gradients of a layer with 3072 × 768 weights take 150 MB.
 BATCH = 16
 
-# Parameter → sum over examples of a function of its gradient, same shape.
+# Parameter → transformed per-example gradients, summed over examples; the parameter's shape.
 Sums = dict[Tensor, Tensor]
-# (model, batch) → a sum over its sentences (scalar).
+# (model, batch) → the value to differentiate, summed over the batch's sentences (scalar).
 Value = Callable[["Model", "Batch"], Tensor]
 # Changes a tensor in place, element by element, and returns it.
 InPlace = Callable[[Tensor], Tensor]
@@ -66,11 +66,11 @@ def _log_likelihood(model: Model, batch: Batch) -> Tensor:
 def mean_over(
     model: Model, sentences: Encoded, device: torch.device, value: Value, transform: InPlace
 ) -> dict[str, Tensor]:
-    """Return parameter name → mean over sentences of a function of each sentence's gradient, same shape, float32.
+    """Return parameter name → mean of ``transform(gradient)`` over sentences, float32 in the parameter's shape.
 
     Args:
-        value: (model, batch) → sum over its sentences of the differentiated value (scalar).
-        transform: changes gradients in place, element by element: to their squares, or absolute values.
+        value: (model, batch) → the value to differentiate, summed over the batch's sentences (scalar).
+        transform: replaces gradients in place by their squares or absolute values.
     """
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     with evaluating(model):
@@ -88,7 +88,7 @@ def one_by_one(
     value: Value = _log_likelihood,
     transform: InPlace = Tensor.square_,
 ) -> Sums:
-    """Return the sums by a backward pass per example."""
+    """Return the sums of `mean_over`, computed with one backward pass per example."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     sums: Sums = {}
     for index in range(len(sentences)):
@@ -107,7 +107,7 @@ def by_batches(
     value: Value = _log_likelihood,
     transform: InPlace = Tensor.square_,
 ) -> Sums:
-    """Return the sums by a backward pass per batch.
+    """Return the sums of `mean_over`, computed with one backward pass per batch.
 
     Raises:
         Unknown: a module with parameters is not of a type in `_SUMS`, is used twice in a forward pass, or shares a
@@ -171,7 +171,7 @@ class _Calls(ExitStack):
     def gradients(self, total: Tensor) -> Iterator[tuple[nn.Module, tuple[Any, ...], Tensor]]:
         """Yield (module, its inputs, gradient of ``total`` at its output) of the modules that ``total`` depends on."""
         outputs = [output for _, output in self.noted.values()]
-        # Hooks miss parameters that are used without calling their module.
+        # Hooks miss parameters that are used without calling their module: refuse a ``total`` that depends on one.
         unseen = [p for m in self.trained if m not in self.noted for p in m.parameters(recurse=False)]
         all_gradients = torch.autograd.grad(total, outputs + [p for p in unseen if p.requires_grad], allow_unused=True)
         if any(gradient is not None for gradient in all_gradients[len(outputs) :]):
@@ -181,7 +181,7 @@ class _Calls(ExitStack):
                 yield module, tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs), gradient
 
 
-# (parameter, sum over sentences of the transformed gradient), yielded by the functions for each type of module.
+# Each function for a type of module yields (parameter, transformed gradients summed over sentences).
 ParameterSums = Iterator[tuple[Tensor, Tensor]]
 
 
@@ -217,7 +217,7 @@ def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor,
 
 def _crf(module: TagCRF, inputs: Sequence[Any], gradient: Tensor, transform: InPlace) -> ParameterSums:
     emissions, tags, mask = inputs[:3]
-    # Each sentence gets its own CRF.
+    # Each sentence gets its own copy of the CRF and thus its own gradient.
     parameters = [module.start_transitions, module.transitions, module.end_transitions]
     copies = [p.detach().expand(len(tags), *p.shape).clone().requires_grad_() for p in parameters]
     with torch.enable_grad():

@@ -8,8 +8,8 @@ more hops, all hops but the first adapt only the heads.
 |---|---|---|
 | ``fc`` | output layers: classes; intents, tags and their CRF | all |
 | ``fc_pooler`` | BERT's pooler and the output layer | tasks whose class head uses the pooler: ``sequence_class`` |
-| ``fc_reset_pooler`` | the same, with one of them reinitialised | the same |
-| ``cos_pooler`` | the pooler and a new cosine classifier | the same |
+| ``fc_reset_pooler`` | pooler and output layer, one or both of them reinitialised | as ``fc_pooler`` |
+| ``cos_pooler`` | the pooler and a new cosine classifier | as ``fc_pooler`` |
 
 ``full`` tunes all parameters and is plain fine-tuning: ``strategy=naive``.
 """

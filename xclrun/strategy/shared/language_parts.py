@@ -2,9 +2,9 @@
 
 CCL, section 3.2 ("model expansion"). The model contains the parameters of one language at a time. A hop starts with its
 language's parameters as they were at hop 0 (or reinitialised), and with the shared parameters of the previous hop. In
-evaluation, a learned language is served by its parameters after its hop. Other languages are served by parameters that
-no hop has trained (`LanguageParts.unseen_parts`). The store contains a language's parameters once: in the weights of
-its hop.
+evaluation, a learned language uses its parameters as they were after its hop. Other languages use parameters that no
+hop has trained (`LanguageParts.unseen_parts`). The store contains a language's parameters once: in the weights of the
+language's hop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LanguageParts(Strategy[Settings]):
 
     Attributes:
         parts: name prefixes of the language-specific parameters, unless `language_specific` is overridden.
-        encodes_alone: whether no trained parameter of the encoder is shared.
+        encodes_alone: whether all trained parameters of the encoder are language-specific.
     """
 
     expands = True
@@ -45,7 +45,7 @@ class LanguageParts(Strategy[Settings]):
         return parameter.startswith(self.parts)
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        # The first hop starts from hop 0, as in plain fine-tuning.
+        # The first hop is shared with plain fine-tuning.
         return self.described() if hop.depth > 1 else {}
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class LanguageParts(Strategy[Settings]):
         import torch
 
         self.model, self.library = model, library
-        # The initial seed does not depend on earlier draws.
+        # Use the initial seed, because it does not depend on earlier draws.
         self.seed = torch.initial_seed()
         self.hop_of = {language: hop.index for hop in stream.hops for language in hop.train}
         self.initial = {k: v.clone() for k, v in model.state_dict().items() if self.language_specific(k)}
@@ -68,11 +68,11 @@ class LanguageParts(Strategy[Settings]):
             raise UsageError(f"strategy={self.settings.name}: the model has none of its language-specific parameters")
 
     def unseen_parts(self, language: str) -> Mapping[str, Tensor]:
-        """Return the parameters that serve a language before its hop, after other languages were learned."""
+        """Return the language-specific parameters for evaluating a language that is not learned yet."""
         return self.initial
 
     def initial_parts(self, language: str) -> Mapping[str, Tensor]:
-        """Return the initial parameters of a language's hop."""
+        """Return the language-specific parameters with which the hop of a language starts."""
         return self.unseen_parts(language)
 
     def begin_hop(self, context: Context) -> None:
@@ -83,7 +83,8 @@ class LanguageParts(Strategy[Settings]):
     def with_language(self, language: str, model: Model, function: Callable[[Model], Result]) -> Result:
         """Apply ``function`` to the model with the frozen parameters of an earlier language.
 
-        They are read from the store once per hop; the model's own values are unchanged and get no gradients.
+        The frozen parameters are read from the store once per hop. The model's own values are unchanged and get no
+        gradients.
         """
         from xclrun.model.network import with_weights
 

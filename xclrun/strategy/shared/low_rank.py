@@ -1,8 +1,8 @@
 r"""Low-rank updates of a frozen encoder that all languages share (Hu et al. 2022, "LoRA").
 
-A weight matrix becomes W + (α/rank) Σ B A, through the library ``adapters``: the sum has one product for all hops, or
-one for each hop. W is frozen; A and B are trained, and with them the heads. B is zero at first, so that products of
-later hops change nothing.
+The library ``adapters`` replaces a weight matrix W by W + (α / rank) Σ B A. The sum has one product B A for all hops,
+or one for each hop. W is frozen; A, B and the heads are trained. B is initialised with zeros, so the products of later
+hops have no effect.
 
 | strategy | products | loss |
 |---|---|---|
@@ -14,7 +14,7 @@ Settings: ``lora_rank``, ``lora_alpha``, and ``lora_targets`` among q, k, v, int
 are those of O-LoRA's code (Wang et al. 2023), without its dropout before A.
 
 Cost: one product for each hop of the stream in each target matrix, in training and evaluation; ``seq_lora`` has only
-one. `merged` adds them to W for an export.
+one. `merged` adds the products to W for an export.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LowRank(AddsParameters[Settings]):
         names = self.products(len(stream.hops) - 1)
         for parameter in model.encoder.parameters():
             parameter.requires_grad_(False)
-        # A sum, written as the mean of n products with weight n each.
+        # The library only averages products: the mean of n products with weight n is their sum.
         mean = Average(*names, weights=[float(len(names))] * len(names), normalize_weights=False)
         configs = {name: lora_config(self.settings) for name in names}
         add_adapters(model.encoder, self.settings, configs, mean if len(names) > 1 else names[0])
@@ -92,7 +92,7 @@ class LowRankPerHop(PartsPerHop[Settings], LowRank[Settings]):
         if family in FUSED:
             raise UsageError(
                 f"strategy={self.settings.name}: {family.title} has one matrix for queries, keys and values; the "
-                "library adapters adds only one update to it; use seq_lora"
+                "library 'adapters' can add only one update to this matrix; use seq_lora"
             )
 
     def products(self, hops: int) -> list[str]:

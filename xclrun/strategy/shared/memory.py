@@ -1,8 +1,8 @@
 """Replay memory: a sample of the training sentences of earlier languages, and the batches drawn from it.
 
 A memory contains indices into the training splits. Its size is a total, shared equally by the learned languages (CCL,
-section 3.2). A language's sentences are ranked once. Its share is the beginning of the ranking; when the share shrinks,
-its last sentences are dropped:
+section 3.2). A language's sentences are ranked once. The language's share is the beginning of this ranking; when the
+share shrinks, its last sentences are dropped:
 
 - ``reservoir``: a random order, so that every share is a uniform sample (CCL; Vitter 1985).
 - ``ring``: equally many of each class, the latest in the training split (Chaudhry et al. 2019, "On tiny episodic
@@ -121,16 +121,16 @@ class BalancedMemory:
         return {language: share + (i < rest) for i, language in enumerate(languages)}
 
     def draw(self, language: str, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Return ``count`` distinct indices of ``language`` at random, or all where it has fewer."""
+        """Return ``count`` distinct random indices of ``language``, or all if its share is smaller."""
         return self.indices[language][self.draw_rows(language, count, generator)]
 
     def draw_rows(self, language: str, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Return positions in the language's share for `draw`."""
+        """Return random positions in the language's share, for `draw`."""
         available = len(self.indices[language])
         return generator.choice(available, size=min(count, available), replace=False)
 
     def draw_from_all(self, count: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return language → distinct indices, ``count`` (at most all) drawn uniformly from the whole memory."""
+        """Return language → distinct indices; ``count`` (at most all) are drawn uniformly from the whole memory."""
         return indices_at(self.indices, generator.choice(len(self), size=min(count, len(self)), replace=False))
 
     def __len__(self) -> int:
@@ -184,11 +184,12 @@ def to_batches(drawn: Mapping[str, np.ndarray], context: Context, together: bool
 class MemoryBatches(Generic[Payload]):
     """Memory batches whose mean loss is a term of the loss of one main step.
 
-    With gradient accumulation they are split into as many parts as the main batch.
+    With gradient accumulation, the memory batches are split into as many parts as the main batch.
 
     Args:
-        groups: (language, batch, payload of the batch); the mean is over the sentences of all groups.
-        size: sentences of the main batch.
+        groups: (language, batch, payload); the payload is any value that `take` yields with the batch. The mean is over
+            the sentences of all groups.
+        size: number of sentences in the main batch.
     """
 
     def __init__(self, groups: Sequence[tuple[str, Batch, Payload]], size: int) -> None:
@@ -196,9 +197,10 @@ class MemoryBatches(Generic[Payload]):
         self.total = sum(batch.size for _, batch, _ in groups)
 
     def take(self, main: Batch, context: Context) -> Iterator[tuple[str, Batch, Payload, slice, float]]:
-        """Yield for the next part of the main batch: language, batch, payload, rows, factor.
+        """Yield (language, batch, payload, rows, factor) for the next micro-batch of the main batch.
 
-        The batch contains only these rows. Its mean loss, multiplied by the factor, is added to the loss of this part.
+        The batch contains only these rows of the memory batch. Add its mean loss times the factor to the loss of
+        ``main``.
         """
         start, self.done = self.done, self.done + main.size
         for language, batch, payload in self.groups:
@@ -241,7 +243,7 @@ class MemoryStrategy(Expandable[Settings]):
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         k, name, expansion = self.settings.every_k, self.settings.name, self.settings.expansion
-        # The memory is empty in the first hop.
+        # Ignore the first hop: its memory is empty.
         later = [length for length in lengths if length.hop.depth > 1]
         without = [length.steps for length in later if length.steps < k]
         if not self.active() or not without:

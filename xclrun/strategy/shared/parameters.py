@@ -49,7 +49,7 @@ class Part:
     Attributes:
         name: label, for example ``embeddings``, ``layers 1-9``, ``tag head``.
         of: ``body``, ``heads`` or ``other``.
-        specific: whether every language has its own.
+        specific: whether every language has its own copy.
         trained: the hops that train it, from 1.
         parameters: number of values in one copy.
         copies: number of languages if specific, else 1.
@@ -88,7 +88,7 @@ class Count:
 
     @property
     def learned(self) -> int:
-        """Parameters trained in some hop, which the paper counts."""
+        """Parameters that at least one hop trains; the paper reports this number."""
         return sum(part.parameters * part.copies for part in self.parts if part.trained)
 
     @property
@@ -119,12 +119,12 @@ def keeps_parameters(strategy: Strategy[Any]) -> bool:
 
 
 def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
-    """Return the counts of a strategy on a stream, from the `sizes` of a model that it prepared."""
+    """Return the counts of a strategy on a stream, from the `sizes` of its prepared model."""
     languages = len(stream.languages)
     numbers: dict[tuple[str, str, int, bool, tuple[int, ...]], int] = {}
     for name, (n, trainable) in sizes.items():
         trained = tuple(hop.index for hop in stream.hops[1:] if trainable and strategy.trains(name, hop))
-        # Frozen parameters need no copies.
+        # Frozen parameters are equal in all languages, so they count once.
         key = (*_place(name), strategy.language_specific(name) and bool(trained), trained)
         numbers[key] = numbers.get(key, 0) + n
     parts = []

@@ -1,12 +1,14 @@
 """Quadratic penalties on changes of shared parameters.
 
-The loss has the penalty λ/2 · Σ_θ precision[θ] · (θ − anchor[θ])². Its gradient is added to the gradients before
-clipping, which is equivalent; logged losses are the model's own.
+The loss has the penalty λ/2 · Σ_θ precision[θ] · (θ − anchor[θ])². Its gradient is added before clipping, which is
+equivalent; logged losses do not contain the penalty.
 
 | strategy | precision | anchor |
 |---|---|---|
-| ``l2_init``, ``l2_prev`` | 1 | the weights of hop 0; the weights at the beginning of the hop |
-| ``ewc``, ``ewc_online`` | Fisher information | the weights after each earlier hop; at the beginning of the hop |
+| ``l2_init`` | 1 | the weights of hop 0 |
+| ``l2_prev`` | 1 | the weights at the beginning of the hop |
+| ``ewc`` | Fisher information | the weights after each earlier hop |
+| ``ewc_online`` | Fisher information | the weights at the beginning of the hop |
 | ``mas`` | sensitivity of the outputs | the weights at the beginning of the hop |
 | ``si`` | contribution to the decrease of the loss | the weights at the beginning of the hop |
 """
@@ -40,7 +42,7 @@ Settings = TypeVar("Settings", bound=PullSettings)
 
 
 class QuadraticPenalty(Expandable[Settings]):
-    """Base of the penalties, without state.
+    """Base of the penalties; it has no state.
 
     Attributes:
         factor: multiplies the penalty's gradient; 1 for papers that write λ/2, 2 for papers that write λ.
@@ -65,7 +67,7 @@ class QuadraticPenalty(Expandable[Settings]):
         self._terms = None
 
     def set_anchor(self, weights: Mapping[str, Tensor]) -> None:
-        """Set shared parameters' anchors to ``weights`` (by name), with precision 1."""
+        """Use ``weights`` (by name) as the anchors of shared parameters, with precision 1."""
         import torch
 
         self.anchor = {name: tensor for name, tensor in weights.items() if not self.language_specific(name)}
@@ -76,7 +78,7 @@ class QuadraticPenalty(Expandable[Settings]):
         return 2 if self.active() and hop.depth > 1 else 0
 
     def capturable(self) -> bool:
-        # The tensors of the terms stay at fixed addresses during a hop.
+        # Once created, the terms keep their addresses during the hop, so steps can be captured.
         return self._terms is not None
 
     def edit_gradients(self, context: Context) -> None:
@@ -165,6 +167,6 @@ def mean_over_hop(
 
 
 def tensor_group(state: State, group: str) -> dict[str, Tensor]:
-    """Return the tensors of a state whose keys are ``group/name``, by name."""
+    """Return name → tensor for all tensors of a state with the key ``group/name``."""
     prefix = f"{group}/"
     return {key.removeprefix(prefix): tensor for key, tensor in state.tensors.items() if key.startswith(prefix)}

@@ -1,8 +1,8 @@
 """Strategies that train prompts and heads, in a frozen encoder (`xclrun.model.prompts`).
 
-The encoder is in eval mode, because the papers' vision transformers have no dropout. Common deviation: prompts are
-prepended to the output of the embedding layer (in families other than BERT's and RoBERTa's, to the subwords'
-embeddings); the sentence is represented by [CLS], and words by their own states.
+The encoder is in eval mode, because the papers' vision transformers have no dropout. Deviation of all strategies:
+prompts are prepended to the output of the embedding layer (in families other than BERT and RoBERTa, to the subword
+embeddings). Heads read the states of [CLS] and of the words, not those of the prompt.
 
 Cost: a forward and backward pass over prompt and text. Pools need one more forward pass without gradients, in training
 and in evaluation, for the query.
