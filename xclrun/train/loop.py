@@ -138,7 +138,7 @@ class HopTraining:
         if trainer.cuda_graphs:
             context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
-        # Without selection on dev, runs with different evaluate.slot_f1 share a training. Its log always has span_micro.
+        # Without selection on dev, runs of all evaluate.slot_f1 share a training. Its log always has span_micro.
         self.evaluator = bench.evaluator if trainer.uses_dev else replace(bench.evaluator, slot_f1=SlotF1.span_micro)
         self.dev, self.checkpoints = bench.dev(context.hop), checkpoints
         self.listener, self.stop, self.ranks = bench.listener, bench.stop, bench.ranks
