@@ -1,6 +1,6 @@
 """``make bench``: the overhead of xclrun over plain code for the same work; writes ``benchmarks/results.json``.
 
-A result ``A / B`` is the cost of A divided by the cost of B; the cost is time unless the line says otherwise:
+A result ``A / B`` is the cost of A divided by the cost of B, usually their times:
 
 - a training step of a strategy / of a plain loop (`benchmarks.steps`);
 - evaluation: prediction rows of a split / plain forward passes and decoding on the same length-sorted batches;
@@ -60,7 +60,7 @@ from xclrun.train.progress import Listener, Progress
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
-# Strategy → upper limit of the time of a training step divided by the time of a plain loop's step; None: no limit.
+# Strategy → upper limit of a training step / a plain loop's step; None: no limit.
 AIMS: dict[str, float | None] = {
     "naive": 1.05,
     "er": 1.10,
@@ -69,13 +69,13 @@ AIMS: dict[str, float | None] = {
     "ewc_online": 1.20,
     "agem": None,
 }
-# A step of agem makes two passes, so this limit applies to the comparison with a plain loop that also makes them.
+# A step of agem makes two passes, so its limit applies to a plain loop with the same two passes.
 TWO_PASSES_AIM = 1.05
 EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM, FEATURES_AIM = 1.05, 1.3, round(1 / 1.3, 2), 1 / 50
 # `PACKED_AIM` requires packed steps to be at least 1.25 times as fast as padded steps.
 PACKED_AIM, SORTED_AIM, ENDS_AIM = 0.8, 0.55, 0.03
 RANKS_AIM = 0.65
-# Limits of measured peak memory / estimated peak memory, and of CPU seconds from the start of a run to its first step.
+# Limits of measured / estimated peak memory, and of CPU seconds from the start of a run to its first step.
 ESTIMATE_AIM, START_AIM = 1.25, 1.0
 MEASURED = {
     "naive": [],
@@ -87,10 +87,10 @@ OPERATORS_AIM, CRF_AIM = 0.6, round(1 / 3.5, 3)
 PLANNING_AIM, DEMO_AIM = 45.0, 210.0  # seconds
 # A model with mBERT's shape, so its layers cost as much as mBERT's, but random weights and the data's vocabulary.
 TWELVE_LAYERS = ["model=mbert", "model.hub=null", "model.vocab_size=5000", "trainer.lr=1e-5"]
-# Tagging without a CRF, because the time of a CRF would be included. Dev and test have the size of the smallest
+# Tagging without a CRF, because its time would be included. Dev and test have the size of the smallest
 # treebanks, because larger sets would favour cached features.
 TAGS = ["dataset.task=token_tags", "dataset.buckets.sampler=minimum", "dataset.max_eval=200"]
-# Text classification. The memory has all training examples, so that the neighbours are only a part of the memory.
+# Text classification. The memory has all training examples, so that neighbours are only a part of them.
 INTENTS = ["dataset.task=sequence_class", "strategy.replay_write=1.0"]
 # Little data, but enough for the timed steps of twelve-layer models. With more data, untimed work at the end of earlier
 # hops (such as Fisher information) would take most of the time.
@@ -174,12 +174,12 @@ def demo(outputs: Path) -> Found:
     entry = [["sweep=demo", f"paths.outputs={outputs}", "-m"], ["report", "demo", "--outputs", str(outputs)]]
     sweep, report = (command(arguments, outputs) for arguments in entry)
     if sweep.code or report.code:
-        raise SystemExit(f"make demo failed: exit codes {sweep.code} (sweep) and {report.code} (report)")
+        raise SystemExit(f"make demo: exit codes {sweep.code} (sweep), {report.code} (report)")
     return {"seconds": sweep.wall + report.wall, "sweep_cpu_s": sweep.cpu, "report_cpu_s": report.cpu}
 
 
 def with_threads(number: int, measure: Callable[[], Found]) -> Found:
-    """Call ``measure`` with this number of PyTorch threads, then reset the number to one."""
+    """Call ``measure`` with this number of threads, then reset the number to one."""
     torch.set_num_threads(number)
     try:
         return measure()
@@ -196,7 +196,6 @@ def data() -> tuple[str, list[str]]:
 
 
 def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
-    """Yield all benchmarks."""
     name, overrides = data()
     narrow = [*TWELVE_LAYERS, *NARROW]
     whole = [text for text in overrides if not text.startswith("dataset.max_eval=")]
@@ -312,7 +311,6 @@ def _verdict(value: float, aim: float | None) -> str:
 
 
 def main() -> None:
-    """Run all benchmarks, or only benchmarks whose names contain one of the words in ``only``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("only", nargs="*", help="run benchmarks with one of these words in their name (default: all)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")

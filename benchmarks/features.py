@@ -8,7 +8,7 @@ test sets of source and target. Only a part is run, and the rest is extrapolated
 - without features: one bucket with 1 epoch and with 3 epochs. Half the difference is used for each further epoch, and
   the same time for all other buckets.
 
-The source model is trained for one epoch only, which does not affect times. Its training and evaluations are excluded.
+The source model is hardly trained, which does not affect times. Its training and evaluations are excluded.
 
 Without a GPU, times are CPU seconds, because wall-clock times would depend on other processes.
 """

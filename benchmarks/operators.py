@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.steps import EVERY_K, Enough, a_hop
 from xclrun.train.progress import Listener, Progress
 
-# Operators that always wait for the device. Indexing operators wait only if an index is a mask.
+# Operators that wait for the device. Indexing also waits, but only if an index is a mask.
 WAITING = (
     "_local_scalar_dense",
     "is_nonzero",
@@ -38,7 +38,7 @@ BEFORE = {
     "kd_logit": (666, 1665),
     "agem": (1556, 1853),
 }
-# As `BEFORE`, with twelve layers instead of two as in `tiny`. The operators of a layer have not changed since.
+# As `BEFORE`, with twelve layers instead of two. The operators of a layer have not changed since.
 BEFORE_IN_TWELVE_LAYERS = {
     "naive": (1486, 1618),
     "er": (1486, 6472),

@@ -44,7 +44,7 @@ MASSIVE = (
     "sl-SL sq-AL sv-SE sw-KE ta-IN te-IN th-TH tl-PH tr-TR ur-PK vi-VN zh-CN zh-TW"
 )
 MASSIVE_SENTENCES = 2974
-# Number of different sets of predictions for each strategy and order.
+# Sets of predictions for each strategy and order.
 DRAWS = 4
 # Number of interrupted runs per 1,000 runs.
 INTERRUPTED = 8
@@ -111,11 +111,10 @@ class Maker:
         self.config = yaml.dump(config | {"seed": "SEED"}, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
         # Draw → stages of the manifest, and files of predictions: name → path, size, checksum.
         self.made: dict[int, tuple[list[Any], dict[str, tuple[Path, int, str]]]] = {}
-        # Draw → counts of the draw's predictions.
+        # Draw → counts of predictions.
         self.counted: dict[int, pa.Table] = {}
 
     def directory(self, seed: int) -> RunDirectory:
-        """Return the directory of the run with this seed."""
         name, _, seeded = self.run.id.rpartition("-")
         stem = name.removesuffix(f"-s{self.run.config.seed}")
         return RunDirectory(self.run.directory.path.with_name(f"{stem}-s{seed}-{digest([seeded, seed])[:12]}"))

@@ -46,8 +46,8 @@ class Taken:
     """Cost of a command.
 
     Attributes:
-        code: exit code of the command.
-        cpu, wall: CPU seconds and wall-clock seconds.
+        code: exit code.
+        cpu, wall: seconds.
         memory: largest peak memory of the command's processes, in GB.
     """
 
@@ -57,8 +57,8 @@ class Taken:
     memory: float
 
 
-# Prints the cost of a command and its child processes on the last line. The caller cannot measure this cost, because
-# the caller's child processes include other commands.
+# Prints the cost of a command and its child processes on the last line. The caller's children include other commands,
+# so the caller cannot measure this cost.
 _RUN = """
 import resource, sys
 from xclrun.cli import main
@@ -93,7 +93,6 @@ def _share(name: str, runs: int, taken: Taken) -> str:
 
 
 def main() -> None:
-    """Create the folders, and print the costs of the commands."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("runs", type=int, nargs="*", default=[1000], help="runs of each folder (default: 1000)")
     parser.add_argument("--keep", type=Path, help="folder to store and reuse (default: temporary)")
@@ -115,7 +114,7 @@ def main() -> None:
             outputs.mkdir(parents=True, exist_ok=True)
             began = time.perf_counter()
             run_count = make(outputs)
-            # Skip commands on the second sweep, which the runs of sweep=massive do not have.
+            # The runs of sweep=massive have no second sweep, so skip its commands.
             massive = make is simulate_massive
             only = [name for name in options.only or COMMANDS if not (massive and name.startswith("one sweep"))]
             stages = fill_store(outputs) if any(name.startswith("store") for name in only) else 0

@@ -15,7 +15,7 @@ import numpy as np
 from xclrun.analysis.anova import range_quantile
 from xclrun.analysis.significance import ALPHA, crossed_error
 
-# Number of studies per row divided by `--studies`. The default is 10,000 studies, so .05 has standard error .0022.
+# Studies per row divided by `--studies`. With the default of 10,000 studies, a share of 5 % has standard error .0022.
 MORE = 200 / 3
 # F and FP of two metrics, as in a section on intents and slots.
 MEASURES = 4

@@ -53,7 +53,7 @@ SHORT = tuple(kind for kind in KINDS if kind != "paper")
 
 # Coverage of intervals.
 
-# Name → function of the score right after learning, which returns (drop at the next hop, drop at each further hop,
+# Name → function of the score right after learning: (drop at the next hop, drop at each further hop,
 # standard deviation over cells).
 FORGETTING: dict[str, Callable[[float], tuple[float, float, float]]] = {
     "none": lambda level: (0.0, 0.0, 0.0),
@@ -94,7 +94,6 @@ class World:
 
     @classmethod
     def of(cls, setting: Setting, rng: np.random.Generator) -> World:
-        """Draw true scores."""
         n, level = setting.languages, setting.level
         first, further, noise = FORGETTING[setting.forgetting](level)
         # Number of hops since the language was learned; negative before it is learned.
@@ -103,7 +102,7 @@ class World:
         after = np.where(since > 0, first + further * (since - 1), 0)
         R = np.full((setting.orders, n + 1, n), 0.02)
         R[:, 1:] = level - np.where(since < 0, before, after) + rng.normal(0, noise, (setting.orders, n, n))
-        # The reference M is below ``level``, by 10 % of 1 − level, or by 50 % of 1 − level with much forgetting.
+        # The reference M is lower than ``level`` by 10 % of 1 − level, or by 50 % with much forgetting.
         lower = 0.5 if setting.forgetting == "much" else 0.1
         M = level - (1 - level) * lower + rng.normal(0, 0.02 * (1 - level), n)
         return cls(np.clip(R, 0.01, 0.995), M, np.array([rng.permutation(n) for _ in range(setting.orders)]))
@@ -149,11 +148,8 @@ def coverage(
     """Simulate studies with random test sentences, and return how often intervals contain the true value.
 
     Args:
-        setting: design of the studies.
         sentences: size of each test set.
         size: sentences of each resample; None: ``sentences``.
-        studies: number of studies.
-        kinds: kinds of intervals.
         resamples: number of bootstrap resamples B.
         seed: random seed of true scores, test sentences and resamples.
 
@@ -213,9 +209,9 @@ TESTS = (
     "Nemenyi", "one-way ANOVA, orders (CCL)", "one-way Tukey, orders (CCL)", "paired bootstrap",
     "(seeds as blocks)",
 )  # fmt: skip
-# False positive rates above this limit are bold. Reports do not mark significance with such a test.
+# False positive rates above this limit are bold; reports do not mark significance with such tests.
 LIMIT = 0.07
-# Number of studies per row divided by `--studies`. Tests need more studies than intervals, to distinguish 5 % from 7 %.
+# Studies per row divided by `--studies`. Tests need more studies than intervals, to distinguish 5 % from 7 %.
 STUDIES_OF_TESTS = 20 / 3
 
 
@@ -291,11 +287,11 @@ def rejection(
 # Tables.
 
 
-# (size of the test set, size of a resample, number of studies divided by `--studies`); None: the test set's size.
+# (size of the test set, size of a resample, studies divided by `--studies`); None: the test set's size.
 SIZES = ((100, None, 1.5), (600, None, 1.0), (3000, SENTENCES, 0.5), (3000, None, 0.5))
-# Largest test set for which BCa is computed. With 3,000 sentences, its jackknife would take most of the time.
+# Largest test set with BCa. With 3,000 sentences, its jackknife would take most of the time.
 WITH_BCA = 600
-# The default kinds are chosen on `SETTINGS`, which have forgetting, because without forgetting no kind covers F.
+# The default kinds are chosen on `SETTINGS`, because without forgetting no kind covers F.
 SETTINGS = [Setting(*of) for of in itertools.product((2, 6), (2, 6), (0.5, 0.95, 0.99), ("little", "much"))]
 UNFORGETTING = [Setting(6, 6, level, "none") for level in (0.5, 0.95, 0.99)]
 
@@ -304,7 +300,6 @@ Simulated = dict[tuple[Setting, int, int | None], dict[str, dict[str, float]]]
 
 @cache
 def simulated(studies: int) -> Simulated:
-    """Simulate all settings and sizes."""
     return {
         (setting, sentences, size): coverage(
             setting, sentences, size, max(2, round(part * studies)), KINDS if sentences <= WITH_BCA else NOT_BCA
@@ -416,7 +411,6 @@ def power_figure(text: str) -> Figure:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the tables, or write them into the document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.statistics", description=__doc__)
     parser.add_argument("--studies", type=int, default=150, help="studies per row (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="replace tables and figure in docs/results")

@@ -28,11 +28,10 @@ from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 from xclrun.train.workbench import Workbench
 
-# Index of the hop: three languages were learned before.
+# Index of the timed hop.
 HOP = 4
-# Main steps between two uses of the memory in this benchmark.
+# Main steps between two uses of the memory: here, and in the paper (`K`).
 EVERY_K = 5
-# Main steps between two uses of the memory in the paper.
 K = 100
 
 

@@ -43,7 +43,6 @@ class Tape:
         self.rehearsed = self.recorded = self.repeated = 0
 
     def rehearse(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Run the work."""
         self.rehearsed += 1
         return work()
 

@@ -8,12 +8,12 @@ windows; ties go to the first window, then to the first and shortest span.
 
     p(span) = Σ exp(s + e) over the windows that contain the span / Σ exp(s + e) over all spans of all windows.
 
-This is one distribution over the spans of the whole text. If the text has n subwords and a span at most D, the
-distribution has Y = Σ over starts i of min(D, n − i) outcomes. A span that no window contains has no probability.
+This is one distribution over the spans of the whole text. A text of n subwords, with at most D in a span, has
+Y = Σ over starts i of min(D, n − i) outcomes. A span that no window contains has no probability.
 
-**No answer.** If some training questions have no answer, "no answer" is a possible prediction. Its score is the minimum
-of s + e of [CLS] over the windows (SQuAD 2.0). "No answer" is predicted if its score exceeds the best span's score. It
-adds one term to the denominator of p and one outcome to Y.
+**No answer** is possible if some training questions have no answer. Its score is the minimum of s + e of [CLS] over the
+windows (SQuAD 2.0). "No answer" is predicted if its score exceeds the best span's score. It adds one term to the
+denominator of p and one outcome to Y.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def answers_of(readings: Readings, examples: Sequence[Example], nullable: bool) 
         total = np.logaddexp(total, none)
         gold = np.where([not e.answers for e in examples], none, gold)
     with np.errstate(invalid="ignore"):
-        # If p is nearly 1, rounding can make the total smaller than the gold score, so limit log2 p to 0.
+        # If p is nearly 1, rounding can make gold exceed the total, so limit log2 p to 0.
         log2_gold = np.where(np.isfinite(gold), np.minimum((gold - total) / math.log(2), 0.0), np.nan)
     count = [span_count(int(n), windows.longest) + nullable for n in windows.pieces[starts]]
     places = [None if none else (int(b), int(e)) for none, b, e in zip(silent, begin, end, strict=True)]

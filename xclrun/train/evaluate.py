@@ -42,7 +42,7 @@ class Rows:
 class Evaluator:
     """Evaluates a model on encoded splits, in batches of sentences of similar lengths.
 
-    If several ranks train the run, each rank predicts a part of the sentences.
+    Each rank predicts a part of the sentences.
 
     Attributes:
         batch_size: maximum number of sentences of a batch.
@@ -63,7 +63,7 @@ class Evaluator:
         """Return the prediction columns of one split in file order; the model is in eval mode during the call.
 
         Args:
-            answer: function that returns the predictions for a batch on the device; None: `Model.predict`.
+            answer: predicts a batch on the device; None: `Model.predict`.
         """
         n = len(encoded)
         predicted, log2_gold = np.zeros(n, dtype=np.int64), np.full(n, np.nan)
@@ -112,7 +112,7 @@ class Evaluator:
     ) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
         """Yield (indices, batch, predictions) on the CPU.
 
-        A batch is yielded only after the next batch was launched, so that the device does not wait for the CPU.
+        Each batch is yielded after the next batch is launched, so that the device does not wait.
         """
         before: tuple[np.ndarray, Batch, Callable[[], dict[str, Tensor]]] | None = None
         for at in length_sorted_batches(encoded.lengths[rows], self.batch_size, self.batch_tokens):
@@ -128,7 +128,7 @@ class Evaluator:
             yield before[0], before[1], before[2]()
 
     def _texts_of_pairs(self, language: str, split: str) -> dict[str, list[int]]:
-        """Return the column ``text`` if several pairs of the split have the same first text; otherwise no column."""
+        """Return the column ``text`` if pairs of the split have the same first text; otherwise no column."""
         examples = self.dataset.split(language, split)
         # Statements need no column, because their ids contain the number of the text.
         if self.dataset.task_of(language) == STATEMENT_TRUTH or not any(e.text_b for e in examples):
@@ -193,7 +193,7 @@ class Evaluator:
 def _word_tags(predicted: list[int], gold: list[int], names: Sequence[str]) -> list[int]:
     """Return each word's predicted tag; if every subword has a tag (``label_on=all``), the first subword's tag.
 
-    With ``label_on=all``, later subwords have the gold tag X. If X is predicted for a first subword, O replaces it.
+    If X (the gold tag of later subwords) is predicted for a first subword, O replaces X.
     """
     tail = len(names)
     if tail not in gold and tail not in predicted:

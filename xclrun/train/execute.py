@@ -173,7 +173,7 @@ class _Execution:
                     raise
                 raise error from raised
             finally:
-                # The exception references this frame, which references the model. Break this cycle to free the memory.
+                # The exception references this frame, and the frame references the model: break the cycle.
                 del error
         self.listener.run_ended(self.run, time.monotonic() - started)
 
@@ -185,7 +185,7 @@ class _Execution:
             status = "interrupted"
         message = one_line(error) if status == "failed" else str(error)
         self.manifest |= {"status": status, "error": message}
-        # Writing may fail too, for example on a full disk. Ignore this, because the original error matters more.
+        # Ignore write errors, for example on a full disk: the original error matters more.
         with contextlib.suppress(Exception):
             self.directory.write_manifest(self.manifest)
             self.directory.event(status, error=message)
@@ -320,7 +320,7 @@ def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> di
             "sizes": {split: dataset.sizes(split) for split in ("train", "dev", "test")},
             **count_notes(dataset),
         },
-        # All entries of the store that the run references; `store gc` does not remove entries listed here.
+        # Entries of the store that the run references: `store gc` does not remove them.
         "keys": run.keys,
         "stages": [],
     }
@@ -369,7 +369,7 @@ def _translated(error: BaseException, run: Run) -> BaseException:
 
 
 def _out_of_memory(error: BaseException, run: Run) -> str:
-    """Return the message for a GPU out of memory: the phase, and config keys that reduce the memory."""
+    """Return the message for a GPU out of memory, with the phase and config keys that save memory."""
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     trainer, less = run.config.trainer, " or trainer.precision=bf16"
     if any(name in ("xclrun.train.evaluate", "xclrun.train.encodings") for name in frames):

@@ -91,7 +91,7 @@ class GradientObserver(Protocol):
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    # Avoid torch.manual_seed: without a GPU, it formats a stack trace at every call, which takes time.
+    # torch.manual_seed is slow: without a GPU, it formats a stack trace at every call.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
@@ -155,18 +155,18 @@ class HopTraining:
             self.record(CudaRecorder())
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
-        # Whether checkpoints have the strategy's state. Plain fine-tuning omits the state: all strategies share it.
+        # Whether checkpoints have the strategy's state. Plain fine-tuning omits it: all strategies share the training.
         self.own = bool(strategy.signature(context.hop))
-        # The strategy's tensors at the start of the hop; checkpoints omit tensors that are still unchanged.
+        # Checkpoints omit tensors that are unchanged since the start of the hop.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
         self.best: dict[str, Tensor] = {}
         # The strategy's state at the selected epoch, if training updates this state.
         self.gathers, self.gathered = strategy.updates_in_training and self.own, State()
         # Reading the loss waits for the GPU, so on a GPU the loss is read less often.
         self.look_every = 1 if context.device.type == "cpu" else 25
-        # For each update since losses were last read: main step, and losses of the micro-batches on the device.
+        # For each update since losses were last read: main step, losses of micro-batches on the device.
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
-        # Numbers of memory sentences and subwords that this rank has counted, to be added to the other ranks' numbers.
+        # This rank's numbers of sentences and subwords from the memory, not yet summed over ranks.
         self._from_memory = [0, 0]
         # Whether the ranks are computing different micro-batches of a batch.
         self._counts_parts = False
@@ -193,7 +193,7 @@ class HopTraining:
             RunError: the loss is not finite.
             Stopped: a signal was received; a checkpoint was saved.
         """
-        # Reset the hook after training: it references the optimiser and the best weights, so they would stay in memory.
+        # Reset the hook after training, because it references the optimiser and the best weights.
         self.context.observe_batch, before = self._count_beside, self.context.observe_batch
         self.context.model.packs = self.trainer.packing
         try:
@@ -277,7 +277,7 @@ class HopTraining:
             self._add_losses()
 
     def _step(self, batch: Batch, main: bool = True) -> Sequence[Tensor]:
-        """Sum the gradients of the micro-batches, step the optimiser, and return the losses of the micro-batches."""
+        """Sum the micro-batches' gradients, step the optimiser, and return the micro-batches' losses."""
         self.optimizer.zero_grad(set_to_none=True)
         parts = batch.split(self.trainer.part(self.sentences))
         losses = [torch.zeros((), device=self.context.device) for _ in parts]

@@ -91,14 +91,12 @@ class GradientOverlap:
         return masks
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the state for a checkpoint, by name."""
         yield "steps", torch.tensor(self.steps, dtype=torch.int32)
         yield "counts", self._counts()
         for name, bits in self.last().items():
             yield f"last/{name}", bits
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `tensors` yielded."""
         self.steps, self.counts = tensors["steps"].tolist(), list(tensors["counts"])
         self.before = self._unpacked({k.removeprefix("last/"): t for k, t in tensors.items() if k.startswith("last/")})
 

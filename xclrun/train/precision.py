@@ -109,8 +109,8 @@ def slow_precision(config: Config, device: torch.device, over: Callable[[], floa
 def bf16_over_fp32(rounds: int = 5) -> float:
     """Return the time of a bf16 matrix product divided by the time of an fp32 product, on the CPU.
 
-    The measurement takes a few hundredths of a second. The CPU's list of instructions is not sufficient, because
-    PyTorch may not use bf16 instructions.
+    Takes a few hundredths of a second. The CPU's instruction set is not sufficient: PyTorch may not use its bf16
+    instructions.
     """
 
     def shortest(dtype: torch.dtype) -> float:

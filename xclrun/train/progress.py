@@ -33,7 +33,7 @@ class Progress:
 
 
 class Listener:
-    """Receives the events of runs. All methods do nothing; subclasses override methods."""
+    """Ignores all events of runs; subclasses override methods."""
 
     def run_started(self, run: Run) -> None: ...
 

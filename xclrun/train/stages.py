@@ -90,7 +90,7 @@ class StageGraph:
     # Results for a run.
 
     def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
-        """Return the folder and the metadata of a hop's evaluation; the metadata include the counters of training."""
+        """Return the folder of a hop's evaluation, and its metadata with the counters of the training."""
         if not self.store.has(stage.evaluation):
             self._prepare_evaluation(stage.hop)
         folder = self._find_or_make(stage.evaluation, self._evaluate, stage)
@@ -109,7 +109,7 @@ class StageGraph:
 
         Args:
             points: names of the weight files to average.
-            mean: function that computes the averaged weights.
+            mean: computes the averaged weights.
         """
         points_of = self.store.facts(stage.train)["training"]["points"]
         key = digest({"kind": "average", "evaluation": stage.evaluation, "points": list(points)})
@@ -337,7 +337,7 @@ class StageGraph:
         block = predictions.table(self._at(self.bench.next_block(hop), point), block=True) if hop.codes else None
         facts: dict[str, Any] = {"training": training}
         if hop.index == 0:
-            # Store the parameter counts, so that other runs can read them without building a model.
+            # Every run reads these parameter counts, without building a model.
             model = self.bench.model
             encoder: Any = model.encoder
             facts["parameters"] = sizes(model)

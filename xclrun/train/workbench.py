@@ -57,11 +57,9 @@ class Stored:
     run: Run
 
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
-        """Return the named weights after a hop."""
         return load_tensors(self.run.store.path(self.run.stages[hop].train) / "weights.safetensors", names)
 
     def state(self, hop: int) -> State:
-        """Return the strategy's state after a hop."""
         return load_state(self.run.store.path(str(self.run.stages[hop].state)), STATE)
 
     def features(self, language: str, split: str) -> np.ndarray:
@@ -92,7 +90,7 @@ def load_state(folder: Path, files: tuple[str, str]) -> State:
 class Workbench:
     """Model, strategy and sentences of a run.
 
-    If several ranks train the run, each rank has a workbench, and all ranks execute the `repeated` methods.
+    Each rank of a run has a workbench, and all ranks execute the `repeated` methods.
 
     Attributes:
         weights_of: the hop whose weights the model currently has; None if they belong to no hop.
@@ -113,7 +111,7 @@ class Workbench:
         self.state_of: int | None = 0
         self.features: dict[str, Encoded] = {}
 
-    # These attributes are computed on first use, because a run does not need them if all stages are in the store.
+    # Computed on first use, because a run whose stages are all in the store does not need them.
 
     @cached_property
     def encodings(self) -> Encodings:
@@ -167,7 +165,7 @@ class Workbench:
         return model.to(self.device)
 
     def check_stop(self) -> None:
-        """Check the stop flag; with several ranks do nothing, because only some of them may call this method."""
+        """Check the stop flag; do nothing with several ranks, because not all of them call this method."""
         if not self.ranks.several:
             self.stop.check()
 
@@ -303,7 +301,7 @@ class Workbench:
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
         """Begin a hop; return the part of the parent's optimiser state that this hop continues with.
 
-        Language-specific parameters and parameters that the hop resets start with a new optimiser state.
+        Language-specific parameters, and parameters that the hop resets, start with a new state.
         """
         if optimizer is None:
             self.strategy.begin_hop(context)
@@ -366,7 +364,7 @@ class Workbench:
         """For each evaluated language, load its parameters into the model, then yield the language."""
         seen = self.learned(hop.index)
         if self.strategy.serving_signature(hop):
-            # Language-specific parameters replace weights, so the model no longer has the weights of the hop.
+            # Language-specific parameters replace weights, so the model's weights belong to no hop.
             self.weights_of = None
         for language in sorted(self.run.stream.languages):
             self.stop.check()
