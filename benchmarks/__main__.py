@@ -1,24 +1,26 @@
 """``make bench``: the overhead of xclrun over plain code for the same work; writes ``benchmarks/results.json``.
 
-- training steps of a strategy / of a plain loop (`benchmarks.steps`);
+A result ``A / B`` is the cost of A divided by the cost of B, usually their times:
+
+- a training step of a strategy / of a plain loop (`benchmarks.steps`);
 - evaluation: prediction rows of a split / plain forward passes and decoding on the same length-sorted batches;
 - a step with a trimmed vocabulary / with the full one (`benchmarks.trimming`);
-- adapting heads in 40 buckets on stored features / with the frozen encoder each time (`benchmarks.features`);
+- adapting heads in 40 buckets on stored features / with passes through the encoder (`benchmarks.features`);
 - MbPA's copies of the model, adapted many at a time / one after another (`benchmarks.adapting`);
-- memory of language-specific parameters / of naive fine-tuning, and measured / estimated peaks (`benchmarks.memory`);
+- memory of language-specific parameters / of naive fine-tuning, and measured / estimated memory (`benchmarks.memory`);
 - a training step of two ranks with one thread each / of one rank (`benchmarks.ranks`);
 - a training step on packed / padded batches, and evaluation in batches of similar lengths / in random order
   (`benchmarks.packing`);
-- reading and writing at the end of a hop / its training (`benchmarks.ends`);
-- operators of a step / of a step whose CRF likelihood uses no matrix products (`benchmarks.operators`);
-- the CRF likelihood and its gradient / those of pytorch-crf (`benchmarks.crf`);
-- the start of a sweep's second run, and a job with only shared hops: seconds;
+- reading and writing files at the end of a hop / the training of the hop (`benchmarks.ends`);
+- number of operators in a step / in a step whose CRF likelihood uses no matrix products (`benchmarks.operators`);
+- the CRF likelihood and its gradient / the same computation in pytorch-crf (`benchmarks.crf`);
+- seconds to start a sweep's second run, and to run a job whose hops are all in the store;
 - waiting times of users: CPU seconds of help, plans, status, reports (`benchmarks.waits`), and planning 7,200 runs;
-- ``make demo`` after installation: seconds in wall-clock time, without a comparison.
+- wall-clock seconds of ``make demo`` after installation.
 
 `benchmarks.scale` measures reports of 10⁴ runs and more, which take too long here.
 
-The data is mtop16 if the public data is next to the project (or at XCLRUN_SHARED), otherwise mini.
+The data is mtop16 if ``../shared/data`` (or the folder in XCLRUN_SHARED) has it, otherwise mini.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ from xclrun.train.progress import Listener, Progress
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
-# Upper limits. By strategy: a training step / a step of a bare loop; None: no limit.
+# Strategy → upper limit of a training step / a plain loop's step; None: no limit.
 AIMS: dict[str, float | None] = {
     "naive": 1.05,
     "er": 1.10,
@@ -67,13 +69,13 @@ AIMS: dict[str, float | None] = {
     "ewc_online": 1.20,
     "agem": None,
 }
-# A step of agem makes two passes, so its limit is for the ratio to a loop that makes the same two passes.
+# A step of agem makes two passes, so its limit applies to a plain loop with the same two passes.
 TWO_PASSES_AIM = 1.05
 EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM, FEATURES_AIM = 1.05, 1.3, round(1 / 1.3, 2), 1 / 50
-# `PACKED_AIM`: packed steps are at least 1.25 times as fast as padded ones.
+# `PACKED_AIM` requires packed steps to be at least 1.25 times as fast as padded steps.
 PACKED_AIM, SORTED_AIM, ENDS_AIM = 0.8, 0.55, 0.03
 RANKS_AIM = 0.65
-# Measured / estimated peak memory, and CPU seconds from the start of a run to its first step.
+# Limits of measured / estimated peak memory, and of CPU seconds from the start of a run to its first step.
 ESTIMATE_AIM, START_AIM = 1.25, 1.0
 MEASURED = {
     "naive": [],
@@ -85,13 +87,13 @@ OPERATORS_AIM, CRF_AIM = 0.6, round(1 / 3.5, 3)
 PLANNING_AIM, DEMO_AIM = 45.0, 210.0  # seconds
 # A model with mBERT's shape, so its layers cost as much as mBERT's, but random weights and the data's vocabulary.
 TWELVE_LAYERS = ["model=mbert", "model.hub=null", "model.vocab_size=5000", "trainer.lr=1e-5"]
-# Tagging without a CRF, whose time would be included. Dev and test have the size of the smallest treebanks; larger
-# sets would favour cached features.
+# Tagging without a CRF, because its time would be included. Dev and test have the size of the smallest
+# treebanks, because larger sets would favour cached features.
 TAGS = ["dataset.task=token_tags", "dataset.buckets.sampler=minimum", "dataset.max_eval=200"]
-# Text classification. All examples are written to the memory, so that neighbours are only a part of it.
+# Text classification. The memory has all training examples, so that neighbours are only a part of them.
 INTENTS = ["dataset.task=sequence_class", "strategy.replay_write=1.0"]
-# Little data, but enough for the timed steps of twelve-layer models: work at the end of earlier hops, such as Fisher
-# information, is not timed and would take most of the time.
+# Little data, but enough for the timed steps of twelve-layer models. With more data, untimed work at the end of earlier
+# hops (such as Fisher information) would take most of the time.
 SHORT = ["dataset.max_train=160", "dataset.max_eval=16"]
 # The width of e5_small.
 NARROW = ["model.hidden_size=384", "model.intermediate_size=1536", "trainer.lr=1e-3"]
@@ -102,7 +104,7 @@ Benchmark = tuple[str, float | None, Callable[[], Found]]
 
 
 def evaluation(overrides: Sequence[str], outputs: Path) -> Found:
-    """Time the evaluation of a split against plain forward passes and decoding."""
+    """Return the time to evaluate a split, divided by the time of plain forward passes and decoding."""
     bench = StageGraph(
         plan_runs([*overrides, "tracking=none", f"paths.outputs={outputs}"])[0], Listener(), StopFlag()
     ).bench
@@ -131,7 +133,7 @@ def shared_job(outputs: Path) -> Found:
 
 
 def second_start(overrides: Sequence[str], outputs: Path) -> Found:
-    """Return the CPU seconds from the plan of a second run in a process to its first step, without this step.
+    """Return the CPU seconds from planning a process's second run to its first training step, without the step itself.
 
     The runs differ in strategy, so the second one finds the evaluation of hop 0 in the store.
     """
@@ -172,12 +174,12 @@ def demo(outputs: Path) -> Found:
     entry = [["sweep=demo", f"paths.outputs={outputs}", "-m"], ["report", "demo", "--outputs", str(outputs)]]
     sweep, report = (command(arguments, outputs) for arguments in entry)
     if sweep.code or report.code:
-        raise SystemExit(f"make demo: exit codes {sweep.code} and {report.code}")
+        raise SystemExit(f"make demo: exit codes {sweep.code} (sweep), {report.code} (report)")
     return {"seconds": sweep.wall + report.wall, "sweep_cpu_s": sweep.cpu, "report_cpu_s": report.cpu}
 
 
 def with_threads(number: int, measure: Callable[[], Found]) -> Found:
-    """Measure with a number of threads, then reset it to one."""
+    """Call ``measure`` with this number of threads, then reset the number to one."""
     torch.set_num_threads(number)
     try:
         return measure()
@@ -194,7 +196,6 @@ def data() -> tuple[str, list[str]]:
 
 
 def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
-    """Yield all benchmarks."""
     name, overrides = data()
     narrow = [*TWELVE_LAYERS, *NARROW]
     whole = [text for text in overrides if not text.startswith("dataset.max_eval=")]
@@ -310,9 +311,8 @@ def _verdict(value: float, aim: float | None) -> str:
 
 
 def main() -> None:
-    """Run all benchmarks, or those whose names contain a word."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("only", nargs="*", help="words in the names of benchmarks; default: all")
+    parser.add_argument("only", nargs="*", help="run benchmarks with one of these words in their name (default: all)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")
     parser.add_argument("--steps", type=int, default=60, help="pairs of training steps (default: %(default)s)")
     options = parser.parse_args()

@@ -1,10 +1,10 @@
-"""MbPA's adapted predictions: a batch of test examples at a time / one example at a time, on a copy of the model.
+"""Time of MbPA's predictions for a batch of test examples adapted together, divided by the time one after another.
 
-Both sides take L steps of gradient descent on K neighbours of each example, then predict it. The choice of neighbours
-does not affect times, so keys are random.
+Both methods take L steps of gradient descent on K neighbours of each example, then predict the example. The choice of
+neighbours does not affect times, so the features that select neighbours are random.
 
-On one CPU core there is no gain with K = 25 sentences, which already use the core fully (ratios of 1.0 to 1.3); with
-K = 4 the ratio is 0.6. It has not been measured on a GPU.
+On one CPU core there is no gain with K = 25 neighbours, which already use the core fully (ratios of 1.0 to 1.3); with
+K = 4 the ratio is 0.6. The ratio has not been measured on a GPU.
 """
 
 from __future__ import annotations

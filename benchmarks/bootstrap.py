@@ -1,8 +1,9 @@
-"""``python -m benchmarks.bootstrap``: the bootstrap of a full study against re-scoring every resample.
+"""``python -m benchmarks.bootstrap``: time of a full study's bootstrap, compared with re-scoring every resample.
 
-The study has 10 strategies × 6 orders × 36 cells × 2 metrics (and hop 0), test sets of MTOP's sizes, and 600 resamples
-of 600 sentences. xclrun's bootstrap is timed completely. For re-scoring, scikit-learn computes accuracy and tag F1 of
-one resample of one cell, as research scripts do; the time is multiplied by the number of resamples and cells.
+The study has 10 strategies × 6 orders × 36 cells (and hop 0) × 2 metrics, test sets of MTOP's sizes, and 600 resamples
+of 600 sentences. xclrun's bootstrap is timed completely. For re-scoring, only one resample of one cell is timed:
+scikit-learn computes accuracy and tag F1, as in research scripts. This time is multiplied by the number of resamples
+and cells.
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ def rescoring(rng: np.random.Generator, repetitions: int = 30) -> float:
 
 
 def main() -> None:
-    """Print both times and their ratio."""
     rng = np.random.default_rng(0)
     mine = min(ours(rng) for _ in range(2))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

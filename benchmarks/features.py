@@ -1,15 +1,16 @@
-"""Adapting heads in many buckets on stored features / with the frozen encoder on every sentence each time.
+"""Time to adapt heads in many buckets on stored features, divided by the time with the frozen encoder in every step.
 
-Both sides adapt one source model, K = 1, for 50 epochs with an evaluation on dev after each, and are evaluated on the
+Both methods adapt one source model, K = 1, for 50 epochs. They evaluate it on dev after each epoch, and finally on the
 test sets of source and target. Only a part is run, and the rest is extrapolated:
 
-- with features: the first bucket, which also computes the features of dev and test, and three more, whose mean is the
-  time of the others;
-- without: one bucket with 1 and with 3 epochs; another epoch takes half the difference, and other buckets take as long.
+- with features: the first bucket, which also computes the features of dev and test, and three more buckets. The mean
+  of these three is used for all other buckets;
+- without features: one bucket with 1 epoch and with 3 epochs. Half the difference is used for each further epoch, and
+  the same time for all other buckets.
 
 The source model is hardly trained, which does not affect times. Its training and evaluations are excluded.
 
-Without a GPU, times are CPU seconds: wall-clock differences would depend on other processes.
+Without a GPU, times are CPU seconds, because wall-clock times would depend on other processes.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from xclrun.train.stop import StopFlag
 from xclrun.train.workbench import Workbench
 
 BUCKETS, EPOCHS = 40, 50
-# Buckets that are adapted on features, after the first one.
+# Number of buckets that are adapted on features after the first bucket.
 TIMED = 3
 
 
 def frozen_heads(overrides: Sequence[str], outputs: Path) -> dict[str, Any]:
-    """Return the ratio of times for all buckets, with features over without, and both times in seconds."""
+    """Return the time for all buckets with features divided by the time without, and both times in seconds."""
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     common = ["experiment=fewshot", "strategy=fc", "language=de", "shots=1", "tracking=none", "dataset.max_train=40"]
     common += ["protocol.source_trainer.epochs=1", "trainer.patience=null", f"paths.outputs={outputs}"]

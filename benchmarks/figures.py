@@ -1,4 +1,4 @@
-"""``python -m benchmarks.figures``: draw the first figures of result pages from tables of the same pages."""
+"""``python -m benchmarks.figures``: draw the first figure of a result page from a table of the page."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Dots:
 
     Attributes:
         heading: heading above the table.
-        columns: column of the table → name in the legend.
-        limit: column whose values are drawn as vertical bars; empty without limits.
+        columns: number of the table's column → name in the legend.
+        limit: number of the column whose values are drawn as vertical bars; None: no limits.
         rows: pattern of the first cell of the rows to draw.
     """
 
@@ -65,7 +65,7 @@ def number(cell: str) -> float | None:
 
 
 def draw(dots: Dots, rows: Sequence[Sequence[str]]) -> Figure:
-    """Return a figure of the table's ``rows``, the first one at the top."""
+    """Draw the table's ``rows``, with the first row at the top."""
     figure = figure_of(6.4, 0.8 + 0.21 * len(rows))
     axes = figure.subplots()
     at = range(len(rows), 0, -1)

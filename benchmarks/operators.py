@@ -1,4 +1,4 @@
-"""Number of operators in a training step, and of those that wait for the device, counted without a GPU.
+"""Count the operators in a training step, and the operators that wait for the device, without a GPU.
 
 Each operator that computes or copies is at least one kernel launch on a GPU; views are free. An operator that returns a
 value to the host, or a tensor whose size depends on values, waits for all earlier work of the device.
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.steps import EVERY_K, Enough, a_hop
 from xclrun.train.progress import Listener, Progress
 
-# Operators that wait for the device; indexing waits if an index is a mask.
+# Operators that wait for the device. Indexing also waits, but only if an index is a mask.
 WAITING = (
     "_local_scalar_dense",
     "is_nonzero",
@@ -29,7 +29,8 @@ WAITING = (
     "_unique2",
     "bincount",
 )
-# Operators of a plain step and of a step with replay on `SMALL`, when the CRF still summed logarithms (commit 69cd1d1).
+# Strategy → number of operators in a plain step and in a step with replay, on `SMALL`, before the CRF likelihood used
+# matrix products (commit 69cd1d1).
 BEFORE = {
     "naive": (666, 798),
     "er": (666, 3192),
@@ -37,7 +38,7 @@ BEFORE = {
     "kd_logit": (666, 1665),
     "agem": (1556, 1853),
 }
-# As `BEFORE`, with twelve layers instead of the two of `tiny`; the operators of a layer have not changed.
+# As `BEFORE`, with twelve layers instead of two. The operators of a layer have not changed since.
 BEFORE_IN_TWELVE_LAYERS = {
     "naive": (1486, 1618),
     "er": (1486, 6472),
@@ -46,10 +47,10 @@ BEFORE_IN_TWELVE_LAYERS = {
     "agem": (3996, 4293),
 }
 SMALL = ("dataset=mini", "dataset.max_train=110", "dataset.max_eval=4", "trainer.batch_size=16")
-# Methods that wait for the device without an operator.
+# Methods that wait for the device without calling an operator.
 READING = ("tolist", "numpy", "cpu", "__array__")
-# Methods that copy a tensor to another device, and wait if the host's memory is not pinned. They are counted because no
-# operator shows a copy without a GPU. `xclrun.data.transfer.to_device` copies a whole batch without these methods.
+# Methods that copy a tensor to another device, and wait if the host's memory is not pinned. The methods are counted,
+# because without a GPU a copy calls no operator. `xclrun.data.transfer.to_device` copies a batch without these methods.
 MOVING = ("to", "cuda")
 
 
@@ -75,7 +76,7 @@ class Operators(TorchDispatchMode):
     Attributes:
         launched: operator → number of calls, without views.
         waited: operator → number of calls that wait for the device.
-        moved: method of `MOVING` → number of calls; on one device it is unknown which of them would copy and wait.
+        moved: method of `MOVING` → number of calls. On a single device it is unknown which calls would copy and wait.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,7 @@ class Operators(TorchDispatchMode):
 
 
 def _names_device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the arguments of ``Tensor.to`` include a device, not only a dtype."""
+    """Return whether the arguments of ``Tensor.to`` include a device, not only a dtype."""
     return kwargs.get("device") is not None or any(
         isinstance(x, str | torch.device | torch.Tensor) or (isinstance(x, int) and not isinstance(x, bool))
         for x in args[:1]
@@ -122,7 +123,7 @@ def _has_mask(args: Sequence[Any]) -> bool:
 
 
 class _Steps(Listener):
-    """Records the operators of each main step, including the strategy's."""
+    """Records the operators of each main step, including the strategy's operators."""
 
     def __init__(self, counting: Operators, steps: int) -> None:
         self.counting, self.steps = counting, steps
@@ -148,7 +149,7 @@ def of_steps(strategy: str, overrides: Sequence[str], outputs: Path, looks: int 
 
     Args:
         overrides: dataset and model.
-        looks: number of updates between two checks of the loss; the default exceeds the number of steps.
+        looks: number of updates between two checks of the loss; with the default, the loss is never checked.
     """
     loop, _ = a_hop(strategy, overrides, outputs)
     loop.look_every = looks
@@ -162,13 +163,13 @@ def of_steps(strategy: str, overrides: Sequence[str], outputs: Path, looks: int 
         plain, due = steps.found[EVERY_K], steps.found[2 * EVERY_K - 1]
         waited = sum((first for _, first in steps.found[1:]), Counter[str]())
         return {"plain": plain[0], "due": due[0], "waited": dict(waited), "most": steps.most_used[EVERY_K]}
-    raise RuntimeError("the training has too few steps")
+    raise RuntimeError("the training has too few steps; use more data")
 
 
 def operators_over_before(
     strategy: str, outputs: Path, model: Sequence[str] = (), before: Mapping[str, tuple[int, int]] = BEFORE
 ) -> dict[str, Any]:
-    """Return the larger ratio of operators to those ``before``, over plain steps and steps with replay.
+    """Return the number of operators divided by the number ``before``: the larger ratio of plain and replaying steps.
 
     Args:
         model: overrides of the model for which ``before`` was counted.

@@ -1,10 +1,12 @@
 """A simulated outputs folder: run directories of a study of any size, without training.
 
-10 strategies × 6 orders × any number of seeds as one sweep, with reference runs and some interrupted runs; 7 hops ×
-6 languages × 300 test sentences each, as in a subset of MTOP. Each strategy and order has `DRAWS` different prediction
-files, which other runs share as hard links, so 10⁵ runs take minutes and gigabytes instead of hours and hundreds.
+One sweep has 10 strategies × 6 orders × any number of seeds, reference runs and some interrupted runs. Each run has
+7 hops × 6 languages × 300 test sentences, as in a subset of MTOP. Each strategy and order has only `DRAWS` different
+sets of prediction files, which runs share as hard links. Therefore 10⁵ runs take minutes instead of hours, and
+gigabytes instead of hundreds of gigabytes.
 
-Alternatively, the runs of ``sweep=massive``: streams over 51 languages, with predictions of all their test sentences.
+Alternatively, the folder has the runs of ``sweep=massive``: streams over 51 languages, with predictions of all test
+sentences.
 """
 
 from __future__ import annotations
@@ -33,16 +35,16 @@ from xclrun.store.stages import FACTS, StageStore
 STRATEGIES = ("naive", "er", "ewc_online", "kd_logit", "kd_rep", "agem", "inc_joint", "lang_spec_trans",
               "lang_spec_task", "lang_spec_embed")  # fmt: skip
 ORDERS = 6
-# Test sentences of a language, words of a sentence.
+# Number of test sentences per language, and of words per sentence.
 SENTENCES, WORDS = 300, 7
-# The languages of MASSIVE (FitzGerald et al. 2023, table 1), and the test sentences of each.
+# The languages of MASSIVE (FitzGerald et al. 2023, table 1), and the number of test sentences per language.
 MASSIVE = (
     "af-ZA am-ET ar-SA az-AZ bn-BD cy-GB da-DK de-DE el-GR en-US es-ES fa-IR fi-FI fr-FR he-IL hi-IN hu-HU hy-AM id-ID "
     "is-IS it-IT ja-JP jv-ID ka-GE km-KH kn-IN ko-KR lv-LV ml-IN mn-MN ms-MY my-MM nb-NO nl-NL pl-PL pt-PT ro-RO ru-RU "
     "sl-SL sq-AL sv-SE sw-KE ta-IN te-IN th-TH tl-PH tr-TR ur-PK vi-VN zh-CN zh-TW"
 )
 MASSIVE_SENTENCES = 2974
-# Number of different predictions for each strategy and order.
+# Sets of predictions for each strategy and order.
 DRAWS = 4
 # Number of interrupted runs per 1,000 runs.
 INTERRUPTED = 8
@@ -51,7 +53,7 @@ FORGETS = {"naive": 0.06, "er": 0.02, "inc_joint": 0.0, "lang_spec_trans": 0.01}
 
 
 class Study:
-    """Simulated predictions with the distribution of a model's."""
+    """Simulates predictions that are distributed like the predictions of a model."""
 
     def __init__(self, run: Run, sentences: int = SENTENCES) -> None:
         self.labels, self.tags = run.dataset.labels, run.dataset.tags
@@ -107,13 +109,12 @@ class Maker:
         config: dict[str, Any] = run.resolved
         # The seed is replaced in the text, because dumping the config of every run would take most of the time.
         self.config = yaml.dump(config | {"seed": "SEED"}, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
-        # Draw → stages of the manifest, and name → file, size and checksum of the predictions.
+        # Draw → stages of the manifest, and files of predictions: name → path, size, checksum.
         self.made: dict[int, tuple[list[Any], dict[str, tuple[Path, int, str]]]] = {}
-        # Draw → counts of its predictions.
+        # Draw → counts of predictions.
         self.counted: dict[int, pa.Table] = {}
 
     def directory(self, seed: int) -> RunDirectory:
-        """Return the directory of the run with a seed."""
         name, _, seeded = self.run.id.rpartition("-")
         stem = name.removesuffix(f"-s{self.run.config.seed}")
         return RunDirectory(self.run.directory.path.with_name(f"{stem}-s{seed}-{digest([seeded, seed])[:12]}"))
@@ -212,7 +213,7 @@ def simulate(outputs: Path, runs: int) -> int:
             interrupted = k % ORDERS == 0 and k < len(STRATEGIES) * ORDERS and number % 1000 < INTERRUPTED * ORDERS
             directories.append(maker.write(seed, finished=not interrupted))
     write_sweep(outputs, directories)
-    # With an earlier start time: without a name, commands select the most recent sweep, which has all runs.
+    # This sweep gets an earlier start time, because commands without a sweep's name must select the sweep of all runs.
     write_sweep(outputs, directories[: len(every)], "seed1", 0.5)
     return len(directories)
 
@@ -221,7 +222,7 @@ def simulate_massive(outputs: Path) -> int:
     """Write the runs of ``sweep=massive`` and their sweep; return the number of runs."""
     data = outputs / "data"
     data.mkdir(exist_ok=True)
-    # Planning needs only a sentence of each split; the runs contain everything else.
+    # Planning needs little data: the sentences only have to contain all intents and slots.
     for locale in MASSIVE.split():
         rows = [
             {"id": f"{split}{k}", "locale": locale, "partition": split, "scenario": "made",

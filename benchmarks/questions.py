@@ -5,7 +5,7 @@
 
 Each question asks for a slot whose name occurs once in the sentence: ``date time ?`` about ``remind me on Monday`` has
 the answer ``on Monday``. Questions are names of slots, so they are English in every language. Limits such as
-``dataset.max_train`` count sentences. The licence of the sentences applies to the questions.
+``dataset.max_train`` count sentences, not questions. The licence of the sentences applies to the questions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def places(example: Example) -> list[tuple[int, int]]:
 
 
 def asked(example: Example) -> Iterator[tuple[str, str, int]]:
-    """Yield (question, answer, start position of the answer) for the slots of a sentence."""
+    """Yield (question, answer, start position of the answer) for each slot whose name occurs once in the sentence."""
     slots = spans(example.tags or ())
     often = Counter(name for name, _, _ in slots)
     for name, first, last in slots:

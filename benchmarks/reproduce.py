@@ -2,10 +2,11 @@
 
 A page with the score matrices of its runs (``NAME-matrices.csv``) also lists the commands of the runs. This script
 draws one run, plans the page's commands with the current code, and looks up the run by its ID. It executes the run in
-an empty folder, without shared stages, and compares its matrices with those of the page, count by count.
+an empty folder, without shared stages, and compares each count of its matrices with the count on the page.
 
 On a CPU of the same kind all counts are equal. Another machine or a GPU gives slightly different floating-point
-results, so trainings diverge: then the number of different counts and the largest difference in points are printed.
+results, so trainings diverge. The script then prints the number of different counts and the largest difference in
+percentage points.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Difference:
 
     @property
     def points(self) -> float:
-        """Absolute difference of the scores in points; 100 if one score is missing."""
+        """Absolute difference of the scores in percentage points; 100 if one score is missing."""
         if not (self.was and self.now):
             return 100.0
         return abs(100 * float(score(self.was) - score(self.now)))
@@ -115,7 +116,7 @@ def differences(page: Cells, anew: Cells) -> list[Difference]:
 
 
 def cells(matrices: pd.DataFrame, run_id: str) -> dict[tuple[str, str, str], str]:
-    """Return the cells of one run, without languages that it did not test."""
+    """Return the cells of one run, without languages that the run did not test."""
     selected: list[dict[Any, str]] = matrices[matrices["run_id"] == run_id].astype(str).to_dict("records")
     whole = {(row["metric"], row["hop"], str(name)): row[name] for row in selected for name in row if name not in KEYS}
     tested = {language for (_, _, language), cell in whole.items() if cell}
@@ -137,9 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Reproduce one run of a page; return the exit code: 1 if a count differs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduce", description=__doc__)
     parser.add_argument("page", type=Path, help="docs/results/NAME.md")
-    parser.add_argument("data", type=Path, help=f"data folder, {DATA} in the page's commands")
-    parser.add_argument("--draw", type=int, default=0, metavar="N", help="seed of the draw (default: %(default)s)")
-    parser.add_argument("--run", metavar="ID", help="run to reproduce (default: a drawn one)")
+    parser.add_argument("data", type=Path, help=f"data folder, which replaces {DATA} in the page's commands")
+    parser.add_argument(
+        "--draw", type=int, default=0, metavar="N", help="seed for drawing a run (default: %(default)s)"
+    )
+    parser.add_argument("--run", metavar="ID", help="run to reproduce (default: drawn at random)")
     parser.add_argument("--outputs", type=Path, metavar="DIR", help="new folder for the run (default: temporary)")
     options = parser.parse_args(arguments)
     try:
@@ -153,7 +156,7 @@ def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, 
     """Repeat a run of a page and print whether its counts match; return the exit code.
 
     Raises:
-        UsageError: unknown run, or ``stored`` is not empty.
+        UsageError: the page has no run ``run_id``, or ``stored`` is not empty.
         XclrunError: the run failed.
     """
     matrices = page_matrices(page)
@@ -164,7 +167,7 @@ def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, 
     source = "given" if run_id else f"drawn with seed {draw}"
     print(f"{page}: reproducing {chosen} ({source}; the page has {len(ids)} runs)", flush=True)
     if stored is not None and stored.is_dir() and any(stored.iterdir()):
-        raise UsageError(f"--outputs {stored}: is not empty; use an empty folder")
+        raise UsageError(f"--outputs {stored}: the folder is not empty; use an empty folder")
     with tempfile.TemporaryDirectory(prefix="xclrun-reproduce-") as folder:
         outputs = stored or Path(folder)
         retrained = anew(planned(page, data, chosen, outputs), outputs)

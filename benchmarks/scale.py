@@ -1,10 +1,10 @@
-"""``python -m benchmarks.scale 1000 10000 100000``: cost of commands on simulated outputs of these numbers of runs.
+"""``python -m benchmarks.scale 1000 10000 100000``: cost of commands on simulated outputs with 1,000 (…) runs.
 
-Each command is a separate process. CPU seconds, wall-clock seconds and maximum memory are printed, and the CPU seconds
-relative to a constant workload, timed before and after (`benchmarks.timing.calibration`); for a report also relative to
-its limit. A report reads the counts of each run. One sweep has 62 of the runs, and its first report also indexes the
-others. ``--keep DIR`` stores the folders and reuses them; ``--massive`` adds a folder with the runs of
-``sweep=massive``, with 51 languages each.
+Each command is a separate process. The script prints CPU seconds, wall-clock seconds and peak memory. It also prints
+the CPU seconds divided by the CPU seconds of a constant workload (`benchmarks.timing.calibration`), which runs before
+and after the command. For a report it prints the cost divided by the limits. A report reads the counts of each run. A
+second sweep has 62 of the runs; its first report also indexes all other runs. ``--keep DIR`` stores the folders and
+reuses them; ``--massive`` adds a folder with the runs of ``sweep=massive``, with 51 languages each.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Taken:
     """Cost of a command.
 
     Attributes:
-        code: its exit code.
+        code: exit code.
         cpu, wall: seconds.
-        memory: largest peak memory of its processes, in GB.
+        memory: largest peak memory of the command's processes, in GB.
     """
 
     code: int
@@ -57,7 +57,8 @@ class Taken:
     memory: float
 
 
-# Prints the cost of a command and its child processes on the last line; the caller's children include other commands.
+# Prints the cost of a command and its child processes on the last line. The caller's children include other commands,
+# so the caller cannot measure this cost.
 _RUN = """
 import resource, sys
 from xclrun.cli import main
@@ -92,12 +93,15 @@ def _share(name: str, runs: int, taken: Taken) -> str:
 
 
 def main() -> None:
-    """Create the folders, and print the costs of the commands."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("runs", type=int, nargs="*", default=[1000], help="runs of each folder (default: 1000)")
-    parser.add_argument("--keep", type=Path, help="stores and reuses the folders (default: temporary)")
+    parser.add_argument("--keep", type=Path, help="folder to store and reuse (default: temporary)")
     parser.add_argument(
-        "--only", action="append", metavar="COMMAND", choices=COMMANDS, help="may be given several times"
+        "--only",
+        action="append",
+        metavar="COMMAND",
+        choices=COMMANDS,
+        help="measure only this command; may be repeated",
     )
     parser.add_argument("--massive", action="store_true", help="add the runs of sweep=massive (51 languages)")
     options = parser.parse_args()
@@ -110,7 +114,7 @@ def main() -> None:
             outputs.mkdir(parents=True, exist_ok=True)
             began = time.perf_counter()
             run_count = make(outputs)
-            # The runs of sweep=massive have no smaller sweep.
+            # The runs of sweep=massive have no second sweep, so skip its commands.
             massive = make is simulate_massive
             only = [name for name in options.only or COMMANDS if not (massive and name.startswith("one sweep"))]
             stages = fill_store(outputs) if any(name.startswith("store") for name in only) else 0
@@ -120,7 +124,7 @@ def main() -> None:
 
 
 def _measure(name: str, outputs: Path, runs: int | None) -> None:
-    """Print the cost of a command on a folder; ``runs`` is the number of runs, if a limit depends on it."""
+    """Print the cost of a command; ``runs`` is the folder's number of runs, if a report's limits depend on it."""
     before = calibration()
     usage = command([*COMMANDS[name], "--outputs", str(outputs)])
     ratio = usage.cpu / ((before + calibration()) / 2)

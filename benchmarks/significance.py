@@ -1,8 +1,8 @@
 """Simulated studies for the significance tests of reports; `benchmarks.statistics` writes the tables.
 
-Family-wise error and power of the primary comparisons, and coverage of intervals of T and T0, whose orders share
-reference models. Vectorised over studies; `tests/analysis/test_statistics.py` compares the decisions with those of
-reports.
+The tables show the family-wise error and the power of the primary comparisons, and the coverage of intervals of T and
+T0, whose orders share reference models and hop 0. The code is vectorised over studies;
+`tests/analysis/test_statistics.py` compares its decisions with the decisions of reports.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import numpy as np
 from xclrun.analysis.anova import range_quantile
 from xclrun.analysis.significance import ALPHA, crossed_error
 
-# Studies per row / `--studies`: 10,000 studies by default, so the standard error of a share of 5 % is .0022.
+# Studies per row divided by `--studies`. With the default of 10,000 studies, a share of 5 % has standard error .0022.
 MORE = 200 / 3
 # F and FP of two metrics, as in a section on intents and slots.
 MEASURES = 4
-# Correlation between these measures of one run.
+# Correlation between the measures of one run.
 CORRELATION = 0.5
-# Standard deviation of an order's effect on all strategies, relative to that of a run.
+# Standard deviation of an order's effect on all strategies, in standard deviations of a run's noise.
 OF_ORDER = 2.0
 SPREADS = (1, 3, 10)
 STRATEGIES = (2, 3, 5, 10)
 ORDERS = (2, 3, 6)
-# Strategies that can have the larger spread.
+# Options for the strategy whose noise has the larger spread.
 NOISY = ("baseline", "another")
-# In the table of power, one strategy differs from the baseline by this number of standard deviations of a run.
+# In the table of power, one strategy differs from the baseline by this number of standard deviations of a run's noise.
 EFFECT = 3.0
-# Standard deviation of the noise that runs of a seed share, relative to that of their independent noise.
+# Standard deviation of the noise that runs of a seed share, in standard deviations of their independent noise.
 SHARED = (0.5, 1.0, 2.0)
 SEEDS = (1, 2, 3, 5)
-# Standard deviation of the interaction strategy × order, relative to that of the residual.
+# Standard deviation of the interaction strategy × order, in standard deviations of the residual.
 INTERACTIONS = (0.0, 1.0)
 
 
 def studies(
     n: int, strategies: int, orders: int, spread: float, noisy: str, rng: np.random.Generator, effect: float = 0.0
 ) -> np.ndarray:
-    """Draw means of orders, shape (n, measures, strategies, orders). The first strategy is the baseline.
+    """Draw the mean of each order, shape (n, measures, strategies, orders). The first strategy is the baseline.
 
     The second strategy differs from the baseline by ``effect``. ``spread`` scales the noise of the strategy ``noisy``:
     the baseline or the last strategy.
@@ -62,7 +62,7 @@ def primary_p(values: np.ndarray) -> np.ndarray:
     t = differences.mean(axis=-1) / (differences.std(axis=-1, ddof=1) / np.sqrt(n))
     p = 2 * t_distribution.sf(np.abs(t), n - 1)
     flat = p.reshape(len(p), -1)
-    # Holm's correction, a family for each study.
+    # Holm's correction; all comparisons of a study are one family.
     order = np.argsort(flat, axis=1)
     steps = np.take_along_axis(flat, order, axis=1) * np.arange(flat.shape[1], 0, -1)
     adjusted = np.empty_like(flat)
@@ -114,7 +114,7 @@ def power_table(count: int) -> Iterator[str]:
 def shared_coverage(
     n: int, orders: int, seeds: int, shared: float, interaction: float, rng: np.random.Generator
 ) -> dict[str, float]:
-    """Return interval → share of studies in which it covers the true mean of a measure such as T.
+    """Return interval → share of studies in which the interval covers the true mean of a measure such as T.
 
     Runs of a seed share noise with ``shared`` times the standard deviation of their independent noise.
     """
@@ -148,7 +148,7 @@ def shared_table(count: int) -> Iterator[str]:
 
 
 def _spreads() -> Iterator[tuple[int, str]]:
-    """Yield each spread and the strategies that have it: all, only the baseline, or only another strategy."""
+    """Yield (spread, strategy with this spread); spread 1 occurs once, because all strategies have it."""
     yield 1, NOISY[0]
     yield from itertools.product(SPREADS[1:], NOISY)
 
@@ -157,5 +157,5 @@ def _share(value: float) -> str:
     return f"{value:.3f}".removeprefix("0")
 
 
-# Marker in the document → the lines of the table, given `--studies`.
+# Marker in the document → function that takes `--studies` and yields the lines of the table.
 TABLES = {"family": family_table, "power": power_table, "shared": shared_table}

@@ -1,7 +1,8 @@
 """``python -m benchmarks.statistics``: coverage of the intervals of reports, and error rates of their tests.
 
-Simulated studies whose truth is known; the intervals and tests are those of `xclrun.analysis`. With ``--write`` the
-tables and the figure replace those of docs/results/statistics.md. Eleven CPU minutes; ``--studies 20`` for a quick run.
+The studies are simulated, so the true scores are known; intervals and tests come from `xclrun.analysis`. ``--write``
+replaces the tables and the figure of docs/results/statistics.md. The default takes eleven CPU minutes; ``--studies 20``
+is a quick run.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ SHORT = tuple(kind for kind in KINDS if kind != "paper")
 
 # Coverage of intervals.
 
-# Score right after learning → (drop at the next hop, drop at each further hop, standard deviation over cells).
+# Name → function of the score right after learning: (drop at the next hop, drop at each further hop,
+# standard deviation over cells).
 FORGETTING: dict[str, Callable[[float], tuple[float, float, float]]] = {
     "none": lambda level: (0.0, 0.0, 0.0),
     "little": lambda level: (0.05 * (1 - level), 0.05 * (1 - level), 0.06 * (1 - level)),
@@ -82,7 +84,7 @@ class World:
 
     Attributes:
         R: score matrix of each order, columns in the order of learning; shape (orders, N + 1, N).
-        M: by language, shape (N,).
+        M: reference score of each language, shape (N,).
         at: position of each language in each order, shape (orders, N).
     """
 
@@ -92,22 +94,21 @@ class World:
 
     @classmethod
     def of(cls, setting: Setting, rng: np.random.Generator) -> World:
-        """Draw true scores."""
         n, level = setting.languages, setting.level
         first, further, noise = FORGETTING[setting.forgetting](level)
-        # Hops since the language was learned; negative before.
+        # Number of hops since the language was learned; negative before it is learned.
         since = np.arange(n)[:, np.newaxis] - np.arange(n)
         before = (1 - level) * (0.5 - 0.1 * since)
         after = np.where(since > 0, first + further * (since - 1), 0)
         R = np.full((setting.orders, n + 1, n), 0.02)
         R[:, 1:] = level - np.where(since < 0, before, after) + rng.normal(0, noise, (setting.orders, n, n))
-        # Models trained on one language score lower: by 10 % of the distance to 1, or by 50 % with much forgetting.
+        # The reference M is lower than ``level`` by 10 % of 1 − level, or by 50 % with much forgetting.
         lower = 0.5 if setting.forgetting == "much" else 0.1
         M = level - (1 - level) * lower + rng.normal(0, 0.02 * (1 - level), n)
         return cls(np.clip(R, 0.01, 0.995), M, np.array([rng.permutation(n) for _ in range(setting.orders)]))
 
     def cells(self, language: int) -> np.ndarray:
-        """Return the true scores of one language: hop after hop of each order, then M."""
+        """Return the true scores of one language: the scores after each hop, order by order, then M."""
         columns = [R[:, at[language]] for R, at in zip(self.R, self.at, strict=True)]
         return np.concatenate([*columns, self.M[[language]]])
 
@@ -127,7 +128,7 @@ class World:
 
 
 def right(scores: np.ndarray, sentences: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw which sentences each cell gets right, shape (sentences, cells). Cells share the difficulty of sentences."""
+    """Draw which sentences are right in each cell, shape (sentences, cells). Cells share a part of each difficulty."""
     from scipy.special import ndtri
 
     hard = np.sqrt(COMMON) * rng.standard_normal((sentences, 1), dtype=np.float32)
@@ -147,24 +148,21 @@ def coverage(
     """Simulate studies with random test sentences, and return how often intervals contain the true value.
 
     Args:
-        setting: design of the studies.
         sentences: size of each test set.
         size: sentences of each resample; None: ``sentences``.
-        studies: number of studies.
-        kinds: kinds of intervals.
         resamples: number of bootstrap resamples B.
         seed: random seed of true scores, test sentences and resamples.
 
     Returns:
-        Measure → shares of studies: by kind of interval, those whose interval contains the true value;
-        ``excludes KIND``: those whose interval does not contain the value from the data, or does not exist. And
-        ``error``, the mean error of the value, and ``bias``, its mean bootstrap estimate.
+        Measure → results. ``KIND``: share of studies whose interval contains the true value. ``excludes KIND``: share
+        of studies whose interval excludes the value computed from the data, or does not exist. ``error``: mean error
+        of this value. ``bias``: mean bootstrap estimate of the error.
     """
     rng = np.random.default_rng(seed)
     world = World.of(setting, rng)
     every = range(setting.languages)
     truth = world.measures([world.cells(k) for k in every])
-    # Each study draws new test sentences; all studies use these resampled positions.
+    # All studies use the same resampled positions, but each study draws new test sentences.
     drawn = [draws(sentences, seed, f"{k}", resamples, size) for k in every]
     tallies: dict[str, Counter[str]] = {name: Counter() for name in truth}
     for _ in range(studies):
@@ -195,7 +193,7 @@ def coverage(
 
 # Standard deviations of scores: effects of orders and of seeds on all strategies, and the residual of a run.
 OF_ORDER, OF_SEED, RESIDUAL = 0.02, 0.005, 0.01
-# Standard deviations of the interaction strategy × order, relative to the residual's.
+# Standard deviations of the interaction strategy × order, in standard deviations of the residual.
 INTERACTIONS = (0.0, 0.5, 1.0, 2.0)
 STRATEGIES = 4
 DESIGNS = {
@@ -211,9 +209,9 @@ TESTS = (
     "Nemenyi", "one-way ANOVA, orders (CCL)", "one-way Tukey, orders (CCL)", "paired bootstrap",
     "(seeds as blocks)",
 )  # fmt: skip
-# Higher false positive rates are shown in bold; reports do not use these tests for marks of significance.
+# False positive rates above this limit are bold; reports do not mark significance with such tests.
 LIMIT = 0.07
-# Studies per row / `--studies`: tests need more studies than intervals, to distinguish 5 % from 7 %.
+# Studies per row divided by `--studies`. Tests need more studies than intervals, to distinguish 5 % from 7 %.
 STUDIES_OF_TESTS = 20 / 3
 
 
@@ -223,7 +221,7 @@ def null(
     """Draw final scores of strategies with equal expected scores; ``seeds`` has the number of runs of each order.
 
     Args:
-        interaction: standard deviation of strategy × order, in units of the residual's.
+        interaction: standard deviation of strategy × order, in standard deviations of the residual.
     """
     of = np.repeat(np.arange(len(seeds)), seeds)
     common = rng.normal(0.8, OF_ORDER, len(seeds))[of] + rng.normal(0, OF_SEED, len(of))
@@ -234,7 +232,7 @@ def null(
 
 
 def rejected(data: Replicates) -> dict[str, bool]:
-    """Return test → whether it finds any difference at 5 %, over all strategies or between any two of them."""
+    """Return test → whether it finds a significant difference (5 %), among all strategies or between any two."""
     from scipy.stats import ttest_rel, wilcoxon
 
     averaged = data.averaged()
@@ -259,7 +257,7 @@ def rejected(data: Replicates) -> dict[str, bool]:
 
 
 def bootstrap_rejected(data: Replicates, sentences: int, drawn: np.ndarray, rng: np.random.Generator) -> bool:
-    """Whether the paired bootstrap with the resamples ``drawn`` finds any difference at 5 %."""
+    """Return whether the paired bootstrap with the resamples ``drawn`` finds a significant difference (5 %)."""
     own = Counts.of_accuracy(right(data.values.ravel(), sentences, rng)).resampled(drawn)
     means = own.reshape(len(own), *data.values.shape).mean(axis=2).T
     return bool((holm([paired_p_value(a - b) for a, b in itertools.combinations(means, 2)]) < ALPHA).any())
@@ -270,7 +268,7 @@ def rejection(
 ) -> dict[str, float]:
     """Return test → false positive rate at 5 % in studies without any difference.
 
-    The paired bootstrap, over 3,000 sentences, is tried on every tenth of the studies.
+    The paired bootstrap, on test sets of 3,000 sentences, is computed only for every tenth study.
     """
     # statsmodels' Holm correction collects garbage at each call; exclude existing objects to save time.
     gc.freeze()
@@ -289,11 +287,11 @@ def rejection(
 # Tables.
 
 
-# (size of the test set, sentences of a resample, studies / `--studies`).
+# (size of the test set, size of a resample, studies divided by `--studies`); None: the test set's size.
 SIZES = ((100, None, 1.5), (600, None, 1.0), (3000, SENTENCES, 0.5), (3000, None, 0.5))
-# Largest test set with BCa, whose jackknife would take most of the time for 3,000 sentences.
+# Largest test set with BCa. With 3,000 sentences, its jackknife would take most of the time.
 WITH_BCA = 600
-# The default kinds are chosen on `SETTINGS`. Without forgetting, no kind covers F.
+# The default kinds are chosen on `SETTINGS`, because without forgetting no kind covers F.
 SETTINGS = [Setting(*of) for of in itertools.product((2, 6), (2, 6), (0.5, 0.95, 0.99), ("little", "much"))]
 UNFORGETTING = [Setting(6, 6, level, "none") for level in (0.5, 0.95, 0.99)]
 
@@ -302,7 +300,6 @@ Simulated = dict[tuple[Setting, int, int | None], dict[str, dict[str, float]]]
 
 @cache
 def simulated(studies: int) -> Simulated:
-    """Simulate all settings and sizes."""
     return {
         (setting, sentences, size): coverage(
             setting, sentences, size, max(2, round(part * studies)), KINDS if sentences <= WITH_BCA else NOT_BCA
@@ -313,9 +310,9 @@ def simulated(studies: int) -> Simulated:
 
 
 def worst(found: Simulated, measure: str, kind: str) -> tuple[float, float, str]:
-    """Return the lowest coverage of a kind of interval, its exclusion rate, and the setting of the lowest coverage.
+    """Return a kind's lowest coverage, its highest exclusion rate, and the setting of the lowest coverage.
 
-    Ignores the settings without forgetting.
+    Settings without forgetting are ignored.
     """
     own = {key: by[measure] for key, by in found.items() if key[0] in SETTINGS and kind in by[measure]}
     key = min(own, key=lambda key: own[key][kind])
@@ -326,13 +323,13 @@ def worst(found: Simulated, measure: str, kind: str) -> tuple[float, float, str]
 
 
 def choose_kind(found: Simulated, measure: str) -> str:
-    """Return the kind with the highest worst coverage among those that contain the value in every study."""
+    """Return the kind whose lowest coverage is highest, among kinds that contain the computed value in every study."""
     of = {kind: worst(found, measure, kind) for kind in KINDS}
     return max((kind for kind in KINDS if of[kind][1] == 0), key=lambda kind: of[kind][0])
 
 
 def choice_table(studies: int) -> Iterator[str]:
-    """Yield the lines of the table of worst coverages, from which the default of each measure follows."""
+    """Yield the lines of the table of lowest coverages, which determines the default kind of each measure."""
     found = simulated(studies)
     yield "| measure | interval | lowest coverage | setting | excludes | default |"
     yield "|---|---|--:|---|--:|---|"
@@ -373,7 +370,7 @@ def rejection_table(studies: int) -> Iterator[str]:
     yield "| design | strategy × order |" + "".join(f" {name} |" for name in TESTS)
     yield "|---|--:|" + "--:|" * len(TESTS)
     for design, seeds in DESIGNS.items():
-        # With a single order, an interaction is a true difference between strategies.
+        # With a single order, only 0 is simulated: an interaction would be a true difference between strategies.
         for interaction in INTERACTIONS if len(seeds) > 1 else (0.0,):
             strategies = 2 if design.startswith("2 strategies") else STRATEGIES
             found = rejection(seeds, interaction, round(STUDIES_OF_TESTS * studies), strategies=strategies)
@@ -390,7 +387,7 @@ def _share(value: float, name: str) -> str:
 
 
 def documented(name: str, text: str) -> list[dict[str, str]]:
-    """Return the rows of a table of the document, column → cell."""
+    """Return the rows of a table of the document, each as column → cell."""
     table = text.partition(f"<!-- {name} -->\n")[2].partition("\n<!-- end")[0]
     header, _, *rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in table.splitlines()]
     return [dict(zip(header, row, strict=True)) for row in rows]
@@ -414,7 +411,6 @@ def power_figure(text: str) -> Figure:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the tables, or write them into the document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.statistics", description=__doc__)
     parser.add_argument("--studies", type=int, default=150, help="studies per row (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="replace tables and figure in docs/results")

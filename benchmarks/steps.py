@@ -1,9 +1,10 @@
-"""A training step of a strategy / of a plain loop with the same encoder, heads, optimiser, precision and batches.
+"""Time of a strategy's training step, divided by the time of a plain loop's step.
 
-The hop has three earlier languages, the mean for a stream of six. After each step of the training loop, including the
-strategy's work, a plain loop takes a step on a copy of the model with the same sentences; the two form a pair. Steps
-that use a memory are separated from the others, and the ratio for the paper's k = 100 combines both:
-(99 · plain + due) / 100.
+The plain loop has the same encoder, heads, optimiser, precision and batches. Three languages are learned before the
+timed hop: the mean over hops 2 to 6 of six languages. After each step of xclrun's loop, including the strategy's work,
+the plain loop takes a step on a copy of the model with the same sentences. These two steps form a pair. Steps without
+and with replay have separate ratios, ``plain`` and ``due``. The paper replays every k = 100 steps, so the combined
+ratio is (99 · plain + due) / 100.
 """
 
 from __future__ import annotations
@@ -27,20 +28,19 @@ from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 from xclrun.train.workbench import Workbench
 
-# Index of the hop: three languages were learned before.
+# Index of the timed hop.
 HOP = 4
-# Main steps between two uses of the memory in this benchmark.
+# Main steps between two uses of the memory: here, and in the paper (`K`).
 EVERY_K = 5
-# Main steps between two uses of the memory in the paper.
 K = 100
 
 
 class Enough(Exception):
-    """All pairs have been measured."""
+    """Ends a training when enough steps have been measured."""
 
 
 class _Pairs(Listener):
-    """Takes a plain step after each step of the loop, and records the seconds of both."""
+    """Takes a plain step after each step of the loop, and records the seconds of both steps."""
 
     def __init__(self, bench: Workbench, steps: int, replayed: Callable[[], Sequence[Batch]]) -> None:
         self.replayed = replayed
@@ -88,18 +88,18 @@ class _Pairs(Listener):
 def training_step(
     strategy: str, overrides: Sequence[str], steps: int, outputs: Path, two_passes: bool = False
 ) -> dict[str, Any]:
-    """Return the ratios of ``plain`` steps, of steps with replay (``due``), and of both combined (``at_k_100``).
+    """Return the ratios of ``plain`` steps and of steps with replay (``due``), and the combined ``ratio``.
 
     Args:
         overrides: dataset and model.
         steps: pairs to take, a multiple of `EVERY_K`.
-        two_passes: plain steps also train on the memory batch that the strategy has just drawn, as A-GEM does.
+        two_passes: the plain loop also trains on the memory batch that the strategy has just drawn.
     """
     loop, bench = a_hop(strategy, overrides, outputs)
     context, drawn = loop.context, getattr(loop.strategy, "memory_batches", None)
 
     def replayed() -> Sequence[Batch]:
-        # The draw depends only on the step, so it returns the batch that the strategy used.
+        # The draw depends only on the step, so drawing again returns the batch that the strategy used.
         return [batch.to(context.device) for _, batch in drawn(context)] if two_passes and drawn else ()
 
     pairs = _Pairs(bench, steps, replayed)

@@ -1,8 +1,8 @@
 """Emulation of a CUDA graph without a GPU: it records the operators of a step and repeats them on the same memory.
 
 As in a graph, a repetition does not run the recorded code: it uses the operators, numbers and memory of the recording,
-and operators that wait for the device cannot be recorded. Unlike a graph, it is as slow as the step, and recording
-executes the step: the first repetition does nothing.
+and operators that wait for the device cannot be recorded. Unlike with a graph, a repetition is as slow as the
+step, and recording already executes the step. Therefore the first repetition does nothing.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ class _Writing(Operators):
 
 
 class Tape:
-    """A `xclrun.train.graphs.Recorder` that emulates a GPU's.
+    """Emulates `xclrun.train.graphs.CudaRecorder` without a GPU.
 
     Attributes:
-        rehearsed, recorded, repeated: number of calls of each kind.
+        rehearsed, recorded, repeated: number of rehearsals, recordings and repetitions.
     """
 
     def __init__(self) -> None:
         self.rehearsed = self.recorded = self.repeated = 0
 
     def rehearse(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Run the work."""
         self.rehearsed += 1
         return work()
 

@@ -1,4 +1,7 @@
-"""A training step with a trimmed / the full vocabulary, at mBERT's size with random weights."""
+"""Time of a training step with a trimmed vocabulary, divided by the time with mBERT's full vocabulary.
+
+The model has mBERT's size and random weights.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ WHOLE = 119_547
 
 
 class _Sized:
-    """Replaces a tokenizer, with the vocabulary size of mBERT."""
+    """Stands in for a tokenizer that has mBERT's vocabulary size."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.pad_token_id = tokenizer.pad_token_id

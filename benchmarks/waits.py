@@ -1,6 +1,6 @@
 """Waiting times of users: median CPU seconds of commands in separate processes.
 
-Commands that read runs use simulated ones (`benchmarks.outputs`); a small finished sweep is trained once.
+Commands that read runs get simulated runs (`benchmarks.outputs`), except that one small sweep is trained.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.timing import calibration
 from xclrun.command.plan import plan_runs
 
 TIMES = 3
-# Tracking is on, as by default.
+# With tracking, which is the default.
 SMALL = ("experiment=smoke", "strategy=naive", "-m")
 DEMO = ("strategy=naive,er,lang_spec_ft", "order=h2l,l2h", "seed=1,2")
 
@@ -34,7 +34,7 @@ def waits(folder: Path) -> Iterator[Wait]:
     ) -> Callable[[], dict[str, Any]]:
         return partial(_taken, arguments, folder, ready, code, times)
 
-    # With MLflow, as by default; the first report sends the runs to it.
+    # With MLflow, which is the default; the first report sends the runs to MLflow.
     demo = ("report", "made", "--outputs", str(folder / "demo"))
     yield "--help", 0.3, of("--help")
     yield "list", 1.0, of("list")
@@ -59,14 +59,14 @@ def demo_runs(outputs: Path) -> None:
 def _taken(
     arguments: tuple[str, ...], folder: Path, ready: Callable[[], object] | None, code: int, times: int
 ) -> dict[str, Any]:
-    """Return the median CPU seconds, without the first run of the command, which fills caches."""
+    """Return the median CPU seconds of a command; its first call fills caches and does not count."""
     folder.mkdir(parents=True, exist_ok=True)
     if ready is not None:
         ready()
     before = calibration()
     every = [command(arguments, folder, folder / "user") for _ in range(times + 1)]
     if any(first.code != code for first in every):
-        raise SystemExit(f"xclrun {' '.join(arguments)}: exit code {every[0].code}, not {code}")
+        raise SystemExit(f"xclrun {' '.join(arguments)}: exit code {every[0].code}, expected {code}")
     later = [first.cpu for first in every[1:]]
     taken = statistics.median(later)
     facts = {"first": every[0].cpu, "gigabytes": max(first.memory for first in every)}

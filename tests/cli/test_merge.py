@@ -80,7 +80,7 @@ def test_the_cost_of_a_merge_is_that_of_nothing_trained(
     [
         (["--method", "tie"], "did you mean 'ties'"),
         (["--method", "ties", "--coefficient", "drop=0.5"], "no setting 'drop'"),
-        (["--method", "ties", "--coefficient", "density=a"], "'a' is not a value of density"),
+        (["--method", "ties", "--coefficient", "density=a"], "'a' is not a value of 'density'; expected a number"),
         (["--method", "ties", "--coefficient", "density=2"], "strategy.density=2.0"),
     ],
 )

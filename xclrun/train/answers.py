@@ -4,16 +4,16 @@ A span scores s + e, the start emission of its first subword plus the end emissi
 section 4.2), with start ≤ end and at most `Windows.longest` subwords of the text. The answer is the best span over all
 windows; ties go to the first window, then to the first and shortest span.
 
-**Probability.** Softmax over the spans of all windows together:
+**Probability.** A softmax over the spans of all windows together:
 
-    p(span) = Σ over windows that contain it of exp(s + e), divided by Σ over windows and their spans of exp(s + e).
+    p(span) = Σ exp(s + e) over the windows that contain the span / Σ exp(s + e) over all spans of all windows.
 
-This is one distribution over the spans of the whole text: with n subwords and at most D in a span, it has
+This is one distribution over the spans of the whole text. A text of n subwords, with at most D in a span, has
 Y = Σ over starts i of min(D, n − i) outcomes. A span that no window contains has no probability.
 
-**No answer**, if some training questions have no answer: its score is s + e of [CLS], the minimum over windows (SQuAD
-2.0). "No answer" is predicted if this score exceeds the best span's score. It adds one term to the sum and one outcome
-to Y.
+**No answer** is possible if some training questions have no answer. Its score is the minimum of s + e of [CLS] over the
+windows (SQuAD 2.0). "No answer" is predicted if its score exceeds the best span's score. It adds one term to the
+denominator of p and one outcome to Y.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Readings:
         span: (n, 2) int64, first and last word of the best span.
         best: score of the best span.
         total: log-sum-exp of the scores of all spans.
-        gold: score of the gold span; −∞ if the window does not contain it or it is too long.
-        none: score of [CLS].
+        gold: score of the gold span; −∞ if the window does not contain the span or the span is too long.
+        none: s + e of [CLS], for "no answer".
     """
 
     windows: Windows
@@ -104,7 +104,7 @@ def answers_of(readings: Readings, examples: Sequence[Example], nullable: bool) 
     best = np.maximum.reduceat(readings.best, starts)
     total, gold = (np.logaddexp.reduceat(values, starts) for values in (readings.total, readings.gold))
     none = np.minimum.reduceat(readings.none, starts)
-    # Each example's first window with the best score.
+    # For each example, the first window with the best score.
     hit = np.flatnonzero(readings.best == best[windows.examples])
     row = hit[np.unique(windows.examples[hit], return_index=True)[1]]
     words = windows.characters.offsets[row, np.newaxis] + readings.span[row]
@@ -114,7 +114,7 @@ def answers_of(readings: Readings, examples: Sequence[Example], nullable: bool) 
         total = np.logaddexp(total, none)
         gold = np.where([not e.answers for e in examples], none, gold)
     with np.errstate(invalid="ignore"):
-        # If the answer is certain, rounding can make the total smaller than its only term.
+        # If p is nearly 1, rounding can make gold exceed the total, so limit log2 p to 0.
         log2_gold = np.where(np.isfinite(gold), np.minimum((gold - total) / math.log(2), 0.0), np.nan)
     count = [span_count(int(n), windows.longest) + nullable for n in windows.pieces[starts]]
     places = [None if none else (int(b), int(e)) for none, b, e in zip(silent, begin, end, strict=True)]

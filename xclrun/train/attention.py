@@ -1,11 +1,11 @@
-"""Attention of [CLS]: the share that each word of a test split receives (FS Table 5; Zhao et al. 2021, section 5).
+"""Attention of [CLS]: the share that each word of a test split receives (Zhao et al. 2021, "FS", section 5, table 5).
 
 The attention is softmax(q·k / √d) of the last layer, averaged over its heads, with the query of [CLS] over all subwords
-of the sentence, special ones included. A word's share is the sum over its subwords within the length limit; words cut
-off entirely do not count. Queries and keys are read in a separate forward pass in eval mode, because fused attention
-kernels do not return their weights.
+of the sentence, including special tokens. A word's share is the sum over its subwords within the length limit. Words
+beyond the limit do not count. A separate forward pass in eval mode reads queries and keys, because fused attention
+kernels do not return attention weights.
 
-The store shares a summary between runs with the same trained encoder and test splits.
+Runs with the same trained encoder and test splits share one stored summary.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FILE = "attention.parquet"
 
-# Word → its occurrences, and the mean share of attention that they get.
+# Word → number of its occurrences, and their mean share of attention.
 Summary = Mapping[str, tuple[int, float]]
 
 
@@ -54,12 +54,12 @@ def subword_shares(model: Model, sentences: Encoded, device: torch.device, preci
 
 
 def by_word(shares: np.ndarray, numbers: Ragged, examples: Sequence[Example]) -> Summary:
-    """Return the occurrences of each word form of the examples, and its mean share of attention.
+    """Return the number of occurrences of each word form, and their mean share of attention.
 
     Args:
         shares: the share of each subword (see `subword_shares`).
-        numbers: the word of each subword (see `xclrun.data.encode.word_numbers`).
-        examples: in the order of the subwords; the words of both texts of a pair count.
+        numbers: the index of each subword's word (see `xclrun.data.encode.word_numbers`).
+        examples: the sentences, in the order of ``shares``; a pair has the words of both texts.
     """
     texts = [(*e.tokens, *e.tokens_b) for e in examples]
     words = [word for text in texts for word in text]
@@ -77,7 +77,7 @@ def by_word(shares: np.ndarray, numbers: Ragged, examples: Sequence[Example]) ->
 
 
 def table(summaries: Mapping[str, Summary]) -> pa.Table:
-    """Return the summaries of languages as rows of `xclrun.analysis.fewshot.attention.COLUMNS`, without a hop."""
+    """Return the languages' summaries as rows with `xclrun.analysis.fewshot.attention.COLUMNS`, except the hop."""
     import pyarrow as pa
 
     rows = [(language, word, *counts) for language, words in summaries.items() for word, counts in words.items()]

@@ -81,7 +81,7 @@ class Checkpoints:
                 temporary.unlink(missing_ok=True)
             sync_directory(self.folder)
         for other in self.folder.iterdir():
-            # The folder also holds the files of evaluation points.
+            # Keep the files of evaluation points, which are in the same folder.
             if other != path and other.suffix not in (".parquet", ".weights"):
                 other.unlink(missing_ok=True)
 

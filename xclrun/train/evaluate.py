@@ -1,4 +1,4 @@
-"""Evaluation: prediction rows of a model, and base scores of rows."""
+"""Evaluation: compute a model's prediction rows, and base scores from the rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xclrun.train.answers import Readings, answers_of
 from xclrun.train.precision import autocast
 from xclrun.train.ranks import ALONE, Ranks
 
-# The prediction function: the model's own, or that of a strategy.
+# The prediction function: `Model.predict`, or a function that calls `Strategy.predict`.
 Answer = Callable[[Batch], Prediction]
 
 
@@ -40,7 +40,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a model on encoded splits, in batches of sentences of similar lengths; each rank predicts a share.
+    """Evaluates a model on encoded splits, in batches of sentences of similar lengths.
+
+    Each rank predicts a part of the sentences.
 
     Attributes:
         batch_size: maximum number of sentences of a batch.
@@ -61,7 +63,7 @@ class Evaluator:
         """Return the prediction columns of one split in file order; the model is in eval mode during the call.
 
         Args:
-            answer: returns the predictions for a batch on the device; None: the model's own.
+            answer: predicts a batch on the device; None: `Model.predict`.
         """
         n = len(encoded)
         predicted, log2_gold = np.zeros(n, dtype=np.int64), np.full(n, np.nan)
@@ -96,7 +98,7 @@ class Evaluator:
                 for place, sequence in zip(places, tags, strict=True):
                     sequences[place] = sequence
         if readings is not None:
-            # One answer per example, over all its windows.
+            # Combine the windows of an example into one answer.
             first = readings.windows.starts
             predicted, log2_gold, log2_tags = predicted[first], log2_gold[first], log2_tags[first]
             columns = self._columns(encoded, language, split, predicted, log2_gold, log2_tags, [[]] * len(first))
@@ -108,7 +110,10 @@ class Evaluator:
     def _late(
         self, encoded: Encoded, rows: np.ndarray, answer: Answer
     ) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
-        """Yield (indices, batch, predictions) on the CPU, one batch late so that the device does not wait."""
+        """Yield (indices, batch, predictions) on the CPU.
+
+        Each batch is yielded after the next batch is launched, so that the device does not wait.
+        """
         before: tuple[np.ndarray, Batch, Callable[[], dict[str, Tensor]]] | None = None
         for at in length_sorted_batches(encoded.lengths[rows], self.batch_size, self.batch_tokens):
             indices = rows[at]
@@ -123,9 +128,9 @@ class Evaluator:
             yield before[0], before[1], before[2]()
 
     def _texts_of_pairs(self, language: str, split: str) -> dict[str, list[int]]:
-        """Return the column ``text`` if the split has pairs that share their first text; else no column."""
+        """Return the column ``text`` if pairs of the split have the same first text; otherwise no column."""
         examples = self.dataset.split(language, split)
-        # The ids of statements contain the number of their text.
+        # Statements need no column, because their ids contain the number of the text.
         if self.dataset.task_of(language) == STATEMENT_TRUTH or not any(e.text_b for e in examples):
             return {}
         numbers = text_numbers(examples)
@@ -153,7 +158,7 @@ class Evaluator:
             "gold": [labels.get(str(e.label), -1) if labelled else None for e in examples],
             "predicted": predicted.tolist() if labelled else [None] * len(examples),
             "log2_gold": log2_gold.tolist(),
-            # The column is int16; texts of questions may be longer.
+            # Limit the value to the column's int16, because texts of questions may be longer.
             "tokens": [min(len(e.tokens), 2**15 - 1) for e in examples],
             "log2_gold_tags": log2_tags.tolist(),
             "seen": list(map(len, sequences)),
@@ -166,7 +171,7 @@ class Evaluator:
                 values: tuple[Any, ...] = (None, None, 0, 0, 0)
             else:
                 gold = e.tags or ()
-                # Words beyond the length limit have no predictions.
+                # Words beyond the length limit have no predictions: ignore them, or count them as outside of spans.
                 if task.outside is None:
                     gold = gold[: len(sequence)]
                 else:
@@ -186,9 +191,9 @@ class Evaluator:
 
 
 def _word_tags(predicted: list[int], gold: list[int], names: Sequence[str]) -> list[int]:
-    """Return each word's tag; if every subword has a tag (``label_on=all``), that of the first subword.
+    """Return each word's predicted tag; if every subword has a tag (``label_on=all``), the first subword's tag.
 
-    If X, the tag of later subwords, is predicted for a first subword, it counts as outside of spans.
+    If X (the gold tag of later subwords) is predicted for a first subword, O replaces X.
     """
     tail = len(names)
     if tail not in gold and tail not in predicted:

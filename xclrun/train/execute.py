@@ -48,9 +48,9 @@ __all__ = ["Busy", "execute", "make_stages"]
 
 # Torch's own number of threads, before any run sets it.
 THREADS = torch.get_num_threads()
-# PyTorch's message about an operation, after the operation's name.
+# The text after the operation's name in PyTorch's error message.
 NOT_DETERMINISTIC = " does not have a deterministic implementation"
-# Share of truncated sentences in a split above which a note is printed.
+# Print a note if more than this fraction of a split's sentences is truncated.
 CUT = 0.01
 
 
@@ -62,8 +62,8 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
 
     Raises:
         XclrunError: the run failed; the manifest has the message too.
-        Stopped: a signal was received; a checkpoint was saved, or the run had ended.
-        Busy: another process is working on the run or on one of its stages, and this one is not patient.
+        Stopped: a signal was received, and a checkpoint was saved or the run had ended.
+        Busy: another process is working on the run or on one of its stages, and ``patient`` is false.
     """
     lease, waited = run.directory.lease, False
     while (mine := lease.try_acquire()) is None:
@@ -103,7 +103,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
 
 
 def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFlag) -> None:
-    """Train and evaluate hops of a run with a saved config; other runs then find them in the store.
+    """Train and evaluate hops of a run, so that other runs can load the results from the store.
 
     Raises:
         Stopped: a signal was received; a checkpoint was saved.
@@ -122,12 +122,12 @@ def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFla
 
 
 def set_threads(run: Run, ranks: Ranks = ALONE) -> None:
-    """Set the number of PyTorch's threads: by default, the ranks of a machine share its processors."""
+    """Set PyTorch's number of threads; by default, the ranks on a machine divide its cores equally."""
     torch.set_num_threads(run.config.runtime.threads or max(1, THREADS // ranks.on_machine))
 
 
 def _ranks(run: Run) -> Ranks:
-    """Return the ranks for a run: only this process if the store has all evaluations."""
+    """Return the ranks of a run; if the store has all evaluations, this process is the only rank."""
     ranks = ALONE
     if not all(run.store.has(stage.evaluation) for stage in run.stages):
         ranks = ranks_of(run)
@@ -142,7 +142,7 @@ class _Execution:
     def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool, ranks: Ranks) -> None:
         self.run, self.listener, self.directory, self.ranks = run, listener, run.directory, ranks
         self.graph = StageGraph(run, listener, stop, patient, ranks)
-        # File in the run directory → rows of each hop: optional measurements in addition to predictions.
+        # Optional measurements: file in the run directory → rows of each hop.
         self.measured: dict[Path, list[pa.Table]] = {}
         self.manifest = _manifest(run, self.graph.strategy.version_id(), self.graph.bench.device)
         if ranks.several:
@@ -173,7 +173,7 @@ class _Execution:
                     raise
                 raise error from raised
             finally:
-                # The exception references this frame, and so the model: break the cycle.
+                # The exception references this frame, and the frame references the model: break the cycle.
                 del error
         self.listener.run_ended(self.run, time.monotonic() - started)
 
@@ -185,7 +185,7 @@ class _Execution:
             status = "interrupted"
         message = one_line(error) if status == "failed" else str(error)
         self.manifest |= {"status": status, "error": message}
-        # The disk may be the cause; the original error matters more.
+        # Ignore write errors, for example on a full disk: the original error matters more.
         with contextlib.suppress(Exception):
             self.directory.write_manifest(self.manifest)
             self.directory.event(status, error=message)
@@ -226,7 +226,7 @@ class _Execution:
                 "shared": shared,
                 "scores": scores,
                 "training": facts["training"],
-                # Definition of span F1 in the dev scores, which cannot be recomputed without dev predictions.
+                # The dev scores' definition of span F1. Without dev predictions, these scores cannot be recomputed.
                 "slot_f1": dev_scores.value,
             }
         )
@@ -274,12 +274,12 @@ class _Execution:
 
 
 def cut_short(truncated: Mapping[str, int], run: Run) -> str | None:
-    """Return a note if the length limit truncates more than `CUT` of some split's sentences; None otherwise.
+    """Return a note if the length limit truncates more than the fraction `CUT` of a split's sentences, else None.
 
-    Texts of questions are read in windows and are not truncated.
+    Texts of questions are ignored, because they are read in windows and not truncated.
 
     Args:
-        truncated: ``language/split`` → truncated sentences.
+        truncated: ``language/split`` → number of truncated sentences.
     """
     sizes = {
         f"{language}/{split}": len(examples)
@@ -320,14 +320,14 @@ def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> di
             "sizes": {split: dataset.sizes(split) for split in ("train", "dev", "test")},
             **count_notes(dataset),
         },
-        # All entries of the store that the run references, so that `store gc` does not remove them.
+        # Entries of the store that the run references: `store gc` does not remove them.
         "keys": run.keys,
         "stages": [],
     }
 
 
 def _targets(run: Run) -> dict[str, Any]:
-    """Return label sets and tasks; a built-in task is omitted if ``dataset.task`` names it."""
+    """Return the manifest's label sets and tasks, without a built-in task that ``dataset.task`` names."""
     dataset = run.dataset
 
     def description(task: Task) -> str | dict[str, Any]:
@@ -364,12 +364,12 @@ def _translated(error: BaseException, run: Run) -> BaseException:
             del error
     if not isinstance(error, Exception | Stopped | KeyboardInterrupt):
         # A plug-in's sys.exit() must not end the sweep.
-        return RunError(f"{one_line(error)}: a plug-in must not end the process")
+        return RunError(f"{one_line(error)}: a plug-in must not end the process; raise an exception instead")
     return error
 
 
 def _out_of_memory(error: BaseException, run: Run) -> str:
-    """Return the message for a GPU out of memory, with the phase and the keys that help."""
+    """Return the message for a GPU out of memory, with the phase and config keys that save memory."""
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     trainer, less = run.config.trainer, " or trainer.precision=bf16"
     if any(name in ("xclrun.train.evaluate", "xclrun.train.encodings") for name in frames):
@@ -392,7 +392,7 @@ def _now() -> str:
 
 
 def _environment() -> dict[str, str]:
-    # Versions come from package metadata: a run whose stages are all in the store does not import transformers.
+    # Read versions from package metadata, so that a run whose stages are all stored need not import transformers.
     facts = {"python": platform.python_version(), "torch": torch.__version__, "transformers": version("transformers")}
     if (gpus := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         facts["gpus"] = gpus

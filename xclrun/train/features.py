@@ -1,11 +1,11 @@
-"""Features of a frozen encoder, computed once per split and weights and cached in the store.
+"""Features of a frozen encoder, computed once for each split and encoder, and cached in the store.
 
-A hop that keeps the encoder (`Strategy.keeps_encoder`) learns from these features instead of subwords: the float32
-states that heads read (`xclrun.model.network.Features`), in eval mode. A sentence of W words takes 4·H·(W + 1) bytes,
-or 4·H if the task has no tags. Strategies that look up sentences (`Strategy.reads_features`) use only the [CLS]
-states of hop 0.
+A hop that leaves the encoder unchanged (`Strategy.keeps_encoder`) is trained on these features instead of subwords.
+Features are the float32 inputs of the heads (`xclrun.model.network.Features`), computed in eval mode. A sentence of W
+words takes 4·H·(W + 1) bytes with hidden size H, or 4·H bytes if the task has no tags. Strategies that compare
+sentences in `predict` (`Strategy.reads_features`) use only the [CLS] features of hop 0.
 
-Batches depend on the sentences alone, so features are bit-identical whichever process computes them.
+Batches depend only on the sentences, so all processes compute bit-identical features.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE = "features.safetensors"
 
 
 def features_key(weights: str, examples: str, precision: str, words: bool = True) -> str:
-    """Return the store's key of features.
+    """Return the key of features in the store.
 
     Args:
         weights: stage key of the training that produced the encoder.

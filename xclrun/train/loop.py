@@ -49,11 +49,11 @@ class Position:
         updates: optimiser steps taken in the hop, replayed ones included.
         examples, tokens: sentences and subwords trained on, replayed ones included.
         beside_examples, beside_tokens: sentences and subwords from the memory that steps used in addition to their
-            batch: for a term of the loss (KD), or for a reference gradient (A-GEM).
-        seconds: of training and dev evaluation, over all attempts.
+            batch, for a further loss term (KD) or a reference gradient (A-GEM).
+        seconds: time of training and dev evaluation, summed over all attempts.
         loss_sum, loss_count: sum of the losses of this epoch's updates, and their number.
-        best_score, best_epoch, best_step: best selection score so far, and its position.
-        epochs: one entry per finished epoch: the training curve.
+        best_score, best_epoch, best_step: best selection score so far, and the epoch and step that reached it.
+        epochs: training curve, one entry per finished epoch.
         points: one entry per evaluation point inside the hop (see `xclrun.train.points`).
     """
 
@@ -78,7 +78,7 @@ class GradientObserver(Protocol):
     """Observes the gradients of main steps, before a strategy edits them and before clipping."""
 
     def look(self, step: int) -> None:
-        """Record the current gradients, those of main step ``step``."""
+        """Record the gradients of main step ``step``."""
 
     def tensors(self) -> Iterable[tuple[str, Tensor]]:
         """Yield the state for a checkpoint, by name."""
@@ -87,11 +87,11 @@ class GradientObserver(Protocol):
         """Load the state that `tensors` yielded."""
 
     def write(self, folder: Path) -> None:
-        """Write the observations of the hop into the folder of its training in the store."""
+        """Write the observations into ``folder``, where the store has the hop's training."""
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    # torch.manual_seed formats a stack trace at every call if there is no GPU.
+    # torch.manual_seed is slow: without a GPU, it formats a stack trace at every call.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
@@ -103,7 +103,7 @@ def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of tensors: on their GPU if twice their size is free, otherwise on the CPU."""
+    """Copy tensors, to the CPU if their GPU has less free memory than twice their size."""
     size = sum(tensor.nbytes for tensor in tensors.values() if tensor.is_cuda)
     room = not size or torch.cuda.mem_get_info()[0] >= 2 * size
     return {name: tensor.clone() if room else tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
@@ -118,8 +118,8 @@ class HopTraining:
     """The training of one hop: ``context.model`` starts with the parent hop's weights and ends with this hop's weights.
 
     Args:
-        bench: the workbench, after `begin_hop` of its strategy was called.
-        points: takes the evaluation points inside the hop; None: there are none.
+        bench: the workbench; `begin_hop` of its strategy must have been called.
+        points: evaluates the model at points inside the hop; None: no evaluation points.
         inherited: initial state of the optimiser (see `optimizer_state`).
         observers: observers of gradients, by their name in checkpoints.
     """
@@ -138,7 +138,7 @@ class HopTraining:
         if trainer.cuda_graphs:
             context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
-        # Without selection on dev, runs with different evaluate.slot_f1 share the training, so its log ignores the key.
+        # Without selection on dev, runs of all evaluate.slot_f1 share a training. Its log always has span_micro.
         self.evaluator = bench.evaluator if trainer.uses_dev else replace(bench.evaluator, slot_f1=SlotF1.span_micro)
         self.dev, self.checkpoints = bench.dev(context.hop), checkpoints
         self.listener, self.stop, self.ranks = bench.listener, bench.stop, bench.ranks
@@ -149,26 +149,26 @@ class HopTraining:
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
         if inherited:
             load_optimizer_state(self.optimizer, context.model, inherited)
-        # Recorded steps; None: all steps run kernel by kernel.
+        # Captured CUDA graphs of steps; None: no step is captured.
         self.recorded: RecordedSteps | None = None
         if trainer.cuda_graphs and context.device.type == "cuda":
             self.record(CudaRecorder())
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
-        # Whether checkpoints have the strategy's state. Strategies share fine-tuning, so its checkpoints have none.
+        # Whether checkpoints have the strategy's state. Plain fine-tuning omits it: all strategies share the training.
         self.own = bool(strategy.signature(context.hop))
-        # Checkpoints omit unchanged tensors.
+        # Checkpoints omit tensors that are unchanged since the start of the hop.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
         self.best: dict[str, Tensor] = {}
         # The strategy's state at the selected epoch, if training updates this state.
         self.gathers, self.gathered = strategy.updates_in_training and self.own, State()
-        # Reading the loss synchronises with a GPU, so it is read less often there.
+        # Reading the loss waits for the GPU, so on a GPU the loss is read less often.
         self.look_every = 1 if context.device.type == "cpu" else 25
-        # (main step, losses of the update's parts on the device) since the last reading.
+        # For each update since losses were last read: main step, losses of micro-batches on the device.
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
-        # Sentences and subwords from the memory that only this rank has counted.
+        # This rank's numbers of sentences and subwords from the memory, not yet summed over ranks.
         self._from_memory = [0, 0]
-        # Whether the ranks are computing different parts of a batch.
+        # Whether the ranks are computing different micro-batches of a batch.
         self._counts_parts = False
 
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
@@ -179,7 +179,7 @@ class HopTraining:
         return Mixed(parts, context.hop.train, size, steps, lambda *at: context.generator("mixture", *at))
 
     def record(self, recorder: Recorder) -> None:
-        """Use recorded steps, if encoder and strategy support them."""
+        """Capture steps with ``recorder``, if encoder and strategy support CUDA graphs."""
         if supports_capture(self.strategy) and takes_masks(self.context.model.encoder):
             self.recorded = RecordedSteps(recorder, self._step, self.trainer.part(self.sentences))
 
@@ -193,7 +193,7 @@ class HopTraining:
             RunError: the loss is not finite.
             Stopped: a signal was received; a checkpoint was saved.
         """
-        # Reset after training, because the method references the optimiser and the best weights.
+        # Reset the hook after training, because it references the optimiser and the best weights.
         self.context.observe_batch, before = self._count_beside, self.context.observe_batch
         self.context.model.packs = self.trainer.packing
         try:
@@ -211,7 +211,9 @@ class HopTraining:
             return
         if not encoder.supports_gradient_checkpointing:
             kind = type(encoder).__name__
-            raise UsageError(f"trainer.gradient_checkpointing=true: {kind} does not support it; set it to false")
+            raise UsageError(
+                f"trainer.gradient_checkpointing=true: {kind} does not support gradient checkpointing; use false"
+            )
         encoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         try:
             yield
@@ -247,7 +249,7 @@ class HopTraining:
         return asdict(position) | self._end_training()
 
     def _end_training(self) -> dict[str, Any]:
-        """Call the strategy's `end_training`; return ``edited`` if it changed the weights."""
+        """Call the strategy's `end_training`; return ``{"edited": True}`` if the weights changed, else ``{}``."""
         if type(self.strategy).end_training is Strategy.end_training:
             return {}
         before = {name: tensor.clone() for name, tensor in self.context.model.state_dict().items()}
@@ -257,7 +259,7 @@ class HopTraining:
         return {} if same else {"edited": True}
 
     def _update(self, batch: Batch, main: bool = True) -> None:
-        """Take one optimiser step on a batch; ``main``: whether it is a main step's batch."""
+        """Take one optimiser step on a batch; ``main`` is false for replayed batches."""
         position = self.position
         factor = lr_factor(position.step - 1, self.steps, self.trainer.schedule, self.trainer.warmup)
         set_lr(self.optimizer, self.trainer.lr * factor)
@@ -275,7 +277,7 @@ class HopTraining:
             self._add_losses()
 
     def _step(self, batch: Batch, main: bool = True) -> Sequence[Tensor]:
-        """Compute the gradients part by part, step the optimiser, and return the losses of the parts."""
+        """Sum the micro-batches' gradients, step the optimiser, and return the micro-batches' losses."""
         self.optimizer.zero_grad(set_to_none=True)
         parts = batch.split(self.trainer.part(self.sentences))
         losses = [torch.zeros((), device=self.context.device) for _ in parts]
@@ -297,7 +299,7 @@ class HopTraining:
         if divided:
             self.ranks.sum_gradients(self.context.model.parameters())
         elif self.ranks.rank:
-            # Every rank computed the single part; only rank 0 counts its loss.
+            # Every rank computed the only micro-batch, so only rank 0 counts its loss.
             losses = [torch.zeros_like(loss) for loss in losses]
         self.context.gather = self._gather if divided else list
         self.scaler.unscale_(self.optimizer)
@@ -312,9 +314,9 @@ class HopTraining:
         return losses
 
     def _seed_dropout(self, *part: int) -> None:
-        """Seed dropout from the update and, after the first part, the part; the seed does not depend on the rank."""
+        """Seed dropout by update and, after the first micro-batch, by micro-batch; all ranks use the same seed."""
         if part and self.trainer.cuda_graphs:
-            # A replayed step does not run this code, so it cannot change the seed between parts.
+            # A replayed CUDA graph does not run this code, so it cannot change the seed between micro-batches.
             return
         place = self.context.hop.depth, self.position.updates, *part
         _seed(derive(self.context.seed, "dropout", *place), self.context.device)
@@ -333,7 +335,7 @@ class HopTraining:
         """Add the losses since the last reading to the sum.
 
         Raises:
-            RunError: one of them is not finite.
+            RunError: a loss is not finite.
         """
         if not self._losses:
             return
@@ -354,7 +356,7 @@ class HopTraining:
         self._losses = []
 
     def _end_epoch(self) -> None:
-        """Score the dev splits, copy the best weights, and record the epoch."""
+        """Score the dev splits, copy the weights if they are the best, and record the epoch."""
         self._add_losses()
         self._compare_ranks()
         position = self.position
@@ -389,7 +391,7 @@ class HopTraining:
         """Check that all ranks have the same weights.
 
         Raises:
-            RunError: they differ, which a nondeterministic algorithm can cause.
+            RunError: the weights differ; a nondeterministic algorithm can cause this.
         """
         if self.ranks.several:
             weights = sum(float(p.detach().double().sum()) for p in self.context.model.parameters())
@@ -397,7 +399,7 @@ class HopTraining:
                 raise RunError("the weights of the ranks differ; use runtime.deterministic=true or runtime.devices=1")
 
     def _point(self, last: bool = False) -> None:
-        """Take an evaluation point if one is due, or at the ``last`` step."""
+        """Evaluate the model if an evaluation point is due or this is the ``last`` step."""
         position, points = self.position, self.points
         if points is None or (position.points and position.points[-1]["step"] == position.step):
             return

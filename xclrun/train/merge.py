@@ -23,10 +23,10 @@ def candidates(run: Run, method: str, coefficients: Sequence[str]) -> list[Run]:
     """Plan the merges of a run's hops, one for each combination of the coefficients' values.
 
     Args:
-        coefficients: ``NAME=VALUE[,VALUE…]``, names of settings of the method.
+        coefficients: options ``NAME=VALUE[,VALUE…]``; each name is a setting of the method.
 
     Raises:
-        UsageError: an unknown method, setting or value, or a strategy whose models cannot be merged.
+        UsageError: a method, setting or value is unknown, or the strategy's models cannot be merged.
     """
     if method not in Method.__members__:
         raise UsageError(f"--method {method}: unknown; {did_you_mean(method, Method.__members__)}")
@@ -55,7 +55,12 @@ def _value(name: str, value: str, text: str) -> Any:
             return [int(number) for number in value.split("+")]
         return int(value) if name == "fisher_examples" else float(value)
     except (KeyError, ValueError):
-        raise UsageError(f"--coefficient {text}: '{value}' is not a value of {name}") from None
+        expected = {
+            "reverted": " or ".join(Reverted.__members__),
+            "layers": "layer numbers joined by '+'",
+            "fisher_examples": "an integer",
+        }.get(name, "a number")
+        raise UsageError(f"--coefficient {text}: '{value}' is not a value of '{name}'; expected {expected}") from None
 
 
 def check_weights(run: Run) -> None:
@@ -63,16 +68,16 @@ def check_weights(run: Run) -> None:
     for stage in run.stages[1:]:
         if run.store.get(stage.train) is None:
             raise RunError(
-                f"{run.id}, hop {stage.hop.index}: the store has no weights; `xclrun rerun {run.id} --fresh DIR` "
-                "trains the hop again"
+                f"{run.id}, hop {stage.hop.index}: the store has no weights of this hop; retrain it with "
+                f"`xclrun rerun {run.id} --fresh DIR`"
             )
 
 
 def select(runs: Sequence[Run]) -> tuple[Run, dict[str, float]]:
-    """Choose the merge with the best mean dev score of all learned languages after the last hop; ties: the first.
+    """Choose the merge with the best mean dev score of all learned languages after the last hop; ties go to the first.
 
     Returns:
-        The run, and the dev scores in percent by settings.
+        The chosen run, and settings → dev score in percent for all runs.
     """
     scores = [dev_score(run) for run in runs]
     names = [
@@ -89,7 +94,7 @@ def _settings(run: Run) -> Sequence[str]:
 
 
 def dev_score(run: Run) -> float:
-    """Return the mean dev score over the learned languages of a run's last merge, in [0, 1]."""
+    """Return the mean dev score over the learned languages after a run's last merge, in [0, 1]."""
     graph, last = StageGraph(run, Listener(), StopFlag()), run.stages[-1].hop
     graph.bring(last)
     bench, learned = graph.bench, graph.bench.learned(last.index)
@@ -108,5 +113,5 @@ def dev_score(run: Run) -> float:
 
 
 def evaluate(run: Run) -> None:
-    """Execute a planned merge; its trainings must be in the store."""
+    """Execute a planned merge; the store must have the weights of all hops to merge."""
     execute(run, Listener(), StopFlag())

@@ -1,9 +1,9 @@
 """Gradient overlap: parameters with a nonzero gradient in a step and in the previous step.
 
 Hussain et al. 2021 ("LL"), section 5, figure 5. S_t is the set of scalar parameters whose gradient at main step t is
-nonzero, before a strategy edits gradients and before clipping; replayed steps do not count. Recorded are |S_t|,
-|S_t ∩ S_{t−1}| and |S_t ∪ S_{t−1}|. Dense weights nearly always have a gradient, so embeddings (subwords, positions,
-types) are counted separately. LL's code measures every second step only.
+nonzero, before a strategy edits gradients and before clipping; replayed steps do not count. The sizes |S_t|,
+|S_t ∩ S_{t−1}| and |S_t ∪ S_{t−1}| are recorded. Dense weights nearly always have a nonzero gradient, so embeddings
+(subwords, positions, types) are counted separately. LL's code measures only every second step.
 
 The first step of a hop is compared with the last step of its parent hop, whose set S is stored with the parent's
 weights. ``overlap.parquet`` has a row for each hop, step and part:
@@ -38,22 +38,22 @@ PARTS = ("embeddings", "rest")
 FILE = "overlap.parquet"
 # File with the set S of a hop's last step, in the store's folder of its training.
 LAST = "gradients.safetensors"
-# Represents null among the counts.
+# The count that `table` writes as null.
 NULL = -1
 
 
 class GradientOverlap:
-    """Counts the gradients of a hop's main steps; ``before`` is `last` of the parent hop, or empty."""
+    """Counts the nonzero gradients of a hop's main steps; ``before`` is `last` of the parent hop, if there is one."""
 
     def __init__(self, model: nn.Module, before: Mapping[str, Tensor]) -> None:
         self.model = model
         self.before = self._unpacked(before)
         self.steps: list[int] = []
-        # One (part, nonzero | both | either) tensor per step, on the device until it is read.
+        # One tensor per step, on the device: a row for each of `PARTS`, columns nonzero, both, either.
         self.counts: list[Tensor] = []
 
     def look(self, step: int) -> None:
-        """Count the current gradients, those of main step ``step``."""
+        """Count the nonzero gradients of main step ``step``."""
         now = {name: p.grad != 0 for name, p in self.model.named_parameters() if p.grad is not None}
         sums = [[[] for _ in range(3)] for _ in PARTS]  # type: list[list[list[Tensor]]]
         for name in now.keys() | self.before.keys():
@@ -65,7 +65,7 @@ class GradientOverlap:
                 both.append((current & previous).sum())
                 either.append((current | previous).sum())
             else:
-                # Only one of the two steps has a gradient for this parameter.
+                # Only one of the two steps has a gradient for this parameter, so the intersection is empty.
                 either += [mask.sum() for mask in (current, previous) if mask is not None]
         device = next(self.model.parameters()).device
         zero = torch.zeros((), dtype=torch.int64, device=device)
@@ -91,14 +91,12 @@ class GradientOverlap:
         return masks
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the state for a checkpoint, by name."""
         yield "steps", torch.tensor(self.steps, dtype=torch.int32)
         yield "counts", self._counts()
         for name, bits in self.last().items():
             yield f"last/{name}", bits
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `tensors` yielded."""
         self.steps, self.counts = tensors["steps"].tolist(), list(tensors["counts"])
         self.before = self._unpacked({k.removeprefix("last/"): t for k, t in tensors.items() if k.startswith("last/")})
 

@@ -16,12 +16,12 @@ from xclrun.config.schema import Config, Device, Precision
 from xclrun.core.errors import UsageError
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Warn if a bf16 matrix product takes this many times as long as fp32; without bf16 instructions it takes about 30.
+# Warn if a bf16 matrix product takes this many times as long as in fp32: about 30 without bf16 instructions.
 SLOW = 2.0
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the context in which the encoder computes in ``precision``; it has no effect for fp32."""
+    """Return a context manager in which the encoder computes in ``precision``."""
     return torch.autocast(device.type, dtype=TYPES[precision]) if precision in TYPES else products(precision)
 
 
@@ -29,7 +29,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 def products(precision: str) -> Iterator[None]:
     """Compute fp32 matrix products in TF32 inside the block if ``precision`` is ``tf32``, else in full fp32.
 
-    Unlike autocast, this also affects heads, and the block must include the backward pass.
+    Unlike `autocast`, `products` also affects the heads, and the block must include the backward pass.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
@@ -63,9 +63,9 @@ def choose_device(config: Config) -> torch.device:
 
 
 def set_deterministic(config: Config, device: torch.device) -> None:
-    """Apply ``runtime.deterministic`` to this process; it has no effect on a CPU.
+    """Apply ``runtime.deterministic`` to this process; on a CPU the key has no effect.
 
-    An operation without a deterministic algorithm then raises RuntimeError.
+    If the key is true, an operation without a deterministic algorithm raises RuntimeError.
     """
     if on_gpu := device.type == "cuda":
         # PyTorch reads this variable once, before its first matrix product.
@@ -81,7 +81,7 @@ def device_name(device: torch.device) -> str:
 
 
 def device_facts(device: torch.device, driver: Path = Path("/sys/module/nvidia/version")) -> dict[str, str]:
-    """Return the device's name, and a GPU's versions of CUDA and driver, for the manifest."""
+    """Return the manifest's entries for the device: its name; for a GPU also versions and determinism."""
     facts = {"device": device_name(device)}
     if device.type == "cuda":
         facts["cuda"] = str(torch.version.cuda)
@@ -95,7 +95,7 @@ def slow_precision(config: Config, device: torch.device, over: Callable[[], floa
     """Return a warning if this CPU emulates the precision; None otherwise.
 
     Args:
-        over: returns the slowdown of bf16 relative to fp32 (default: `bf16_over_fp32`).
+        over: function that returns the time of bf16 divided by the time of fp32 (default: `bf16_over_fp32`).
     """
     keys = [key for key, trainer in config.trainers.items() if trainer.precision is Precision.bf16]
     if device.type != "cpu" or not keys or (times := (over or bf16_over_fp32)()) < SLOW:
@@ -107,9 +107,10 @@ def slow_precision(config: Config, device: torch.device, over: Callable[[], floa
 
 
 def bf16_over_fp32(rounds: int = 5) -> float:
-    """Measure the slowdown of a bf16 matrix product relative to fp32 on the CPU, in a few hundredths of a second.
+    """Return the time of a bf16 matrix product divided by the time of an fp32 product, on the CPU.
 
-    The CPU's instruction set does not tell, because PyTorch may not use its bf16 instructions.
+    Takes a few hundredths of a second. The CPU's instruction set is not sufficient: PyTorch may not use its bf16
+    instructions.
     """
 
     def shortest(dtype: torch.dtype) -> float:
@@ -125,7 +126,7 @@ def bf16_over_fp32(rounds: int = 5) -> float:
 
 
 def context_broken() -> bool:
-    """Whether the process's CUDA context is broken, as after a failed device assertion; it cannot recover."""
+    """Return whether the process's CUDA context is broken for good, for example after a failed device assertion."""
     if not torch.cuda.is_initialized():
         return False
     try:

@@ -1,9 +1,9 @@
 """The stages of a run: their dependencies, and how they are loaded from the store or computed.
 
-A hop has up to four stages: trained weights, the strategy's state, predictions, and the attention of [CLS]. A missing
-stage is computed on the run's workbench under its lease, so concurrent processes compute it once. Its dependencies are
-computed first, so a process never waits while it holds a lease. A run whose evaluations are all in the store builds no
-model.
+A hop has up to four stages: trained weights, the strategy's state, predictions, and the attention of [CLS]. The run's
+workbench computes a missing stage while the process holds the stage's lease, so concurrent processes compute each stage
+once. The stage's dependencies are computed first, so a process never waits while it holds a lease. A run whose
+evaluations are all in the store builds no model.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ UNTRAINED: dict[str, Any] = {"examples": 0, "tokens": 0, "updates": 0, "seconds"
 
 
 class Busy(Exception):
-    """Another process is computing a required stage; do something else first."""
+    """Another process is computing a required stage; the caller can do other work first."""
 
 
 def made_here() -> dict[str, Any]:
@@ -90,7 +90,7 @@ class StageGraph:
     # Results for a run.
 
     def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
-        """Return a hop's evaluation: its folder, and its metadata with the counters of the training."""
+        """Return the folder of a hop's evaluation, and its metadata with the counters of the training."""
         if not self.store.has(stage.evaluation):
             self._prepare_evaluation(stage.hop)
         folder = self._find_or_make(stage.evaluation, self._evaluate, stage)
@@ -105,10 +105,10 @@ class StageGraph:
         return self._find_or_make(key, self._attend, stage.hop, key)
 
     def averaged(self, stage: Stage, points: Sequence[str], mean: Callable[[], Mapping[str, Tensor]]) -> Path:
-        """Return the folder of the predictions of averaged weights after a hop.
+        """Return the folder of the predictions of a hop's averaged weights.
 
         Args:
-            points: names of the averaged files.
+            points: names of the weight files to average.
             mean: computes the averaged weights.
         """
         points_of = self.store.facts(stage.train)["training"]["points"]
@@ -147,7 +147,7 @@ class StageGraph:
         """Return the folder of a stage; if the store does not have it, call ``make(*arguments)`` under its lease.
 
         Raises:
-            Busy: another process is computing it, and this one is not patient.
+            Busy: another process is computing the stage, and ``patient`` is false.
         """
         noted = False
         while True:
@@ -198,7 +198,7 @@ class StageGraph:
             # Evaluation points use the parameters of earlier languages.
             needed |= {index for index in self.strategy.hops_read_in_evaluation(hop) if index < hop.index}
         if self._continues_optimizer(hop) or self._compares_gradients(hop):
-            # Even if the model already has the parent's weights, other files of the parent's folder are needed.
+            # The optimiser's state and the last gradients are in the parent's folder, so the folder must exist.
             needed.add(hop.parent)
         self._need_weights(sorted(needed))
         if self.run.config.evaluate.has_points and self.strategy.points_signature(hop):
@@ -209,14 +209,14 @@ class StageGraph:
         self._need_features(hop, [*splits, *self.bench.point_splits()])
 
     def _need_weights(self, hops: Iterable[int]) -> None:
-        """Compute the weights after these hops that are missing or damaged in the store."""
+        """Train the hops whose weights are missing or damaged in the store."""
         for key, index in ((self.run.stages[index].train, index) for index in hops):
             if key not in self._checked or not self.store.has(key):
                 self._trained(index)
                 self._checked.add(key)
 
     def _need_features(self, hop: Hop, splits: Iterable[Split]) -> None:
-        """Load the features of splits, if the hop keeps the encoder; the model must have this encoder."""
+        """Load the features of splits if the hop leaves the encoder unchanged; the model must have this encoder."""
         for split in splits:
             key = self.bench.features_key(hop, split)
             if key is not None and key not in self.bench.features:
@@ -224,7 +224,7 @@ class StageGraph:
                 self.bench.load_features(key, folder, split)
 
     def _need_lookup(self, hop: Hop) -> None:
-        """Compute the features of hop 0 that the strategy looks up after a hop; this may load the model of hop 0."""
+        """Compute the features of hop 0 that the strategy reads after a hop; this may load the weights of hop 0."""
         if not self.strategy.reads_features(hop):
             return
         for split in [*((k, "train") for k in self.bench.learned(hop.index)), *self._predicted(hop)]:
@@ -337,7 +337,7 @@ class StageGraph:
         block = predictions.table(self._at(self.bench.next_block(hop), point), block=True) if hop.codes else None
         facts: dict[str, Any] = {"training": training}
         if hop.index == 0:
-            # Every run reads its parameter counts here, without building a model.
+            # Every run reads these parameter counts, without building a model.
             model = self.bench.model
             encoder: Any = model.encoder
             facts["parameters"] = sizes(model)
@@ -348,7 +348,7 @@ class StageGraph:
             predictions.write(folder / "predictions.parquet", table)
             if block is not None:
                 predictions.write(folder / predictions.BLOCK, block)
-            # The store keeps evaluations longer than weights.
+            # Copy these files from the training, because the store keeps evaluations longer than weights.
             for path in inside:
                 if path.is_file():
                     shutil.copyfile(path, folder / path.name)
@@ -363,7 +363,7 @@ class StageGraph:
     def _at(self, columns: dict[str, list[Any]], point: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Add the columns that identify the weights."""
         n = len(columns["split"])
-        # The hop's number depends on the run, which sets it when it copies the rows.
+        # −1 is a placeholder: each run sets its own hop number when it copies the rows.
         return columns | {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
 
     def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:

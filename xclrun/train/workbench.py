@@ -52,24 +52,22 @@ Split = tuple[str, str]
 
 @dataclass(frozen=True)
 class Stored:
-    """The strategy's `Library`: weights and states after earlier hops, and features of hop 0, from the store."""
+    """Implements `Library`: reads weights and states after earlier hops, and features of hop 0, from the store."""
 
     run: Run
 
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
-        """Return the named weights after a hop."""
         return load_tensors(self.run.store.path(self.run.stages[hop].train) / "weights.safetensors", names)
 
     def state(self, hop: int) -> State:
-        """Return the strategy's state after a hop."""
         return load_state(self.run.store.path(str(self.run.stages[hop].state)), STATE)
 
     def features(self, language: str, split: str) -> np.ndarray:
-        """Return the [CLS] features of hop 0 of a split, (n, H) float32."""
+        """Return a split's [CLS] features from the encoder of hop 0, (n, H) float32."""
         return load_cls(self.run.store.path(lookup_key(self.run, (language, split))))
 
 
-# Files of `State.facts` and `State.tensors`: `STATE` after a hop, `GATHERED` after its training, before `end_hop`.
+# File names of `State.facts` and `State.tensors`: `STATE` after `Strategy.end_hop`, `GATHERED` before `end_hop`.
 STATE = ("facts.json", "state.safetensors")
 GATHERED = ("gathered.json", "gathered.safetensors")
 # The optimiser's state after a hop, if the next hop continues with it.
@@ -92,7 +90,7 @@ def load_state(folder: Path, files: tuple[str, str]) -> State:
 class Workbench:
     """Model, strategy and sentences of a run.
 
-    If several ranks train the run, each has a workbench, and `repeated` methods are executed by all ranks.
+    Each rank of a run has a workbench, and all ranks execute the `repeated` methods.
 
     Attributes:
         weights_of: the hop whose weights the model currently has; None if they belong to no hop.
@@ -113,7 +111,7 @@ class Workbench:
         self.state_of: int | None = 0
         self.features: dict[str, Encoded] = {}
 
-    # Built on first use: not needed if all stages are in the store.
+    # Computed on first use, because a run whose stages are all in the store does not need them.
 
     @cached_property
     def encodings(self) -> Encodings:
@@ -167,23 +165,23 @@ class Workbench:
         return model.to(self.device)
 
     def check_stop(self) -> None:
-        """Check the stop flag at a point that only some ranks reach."""
+        """Check the stop flag; do nothing with several ranks, because not all of them call this method."""
         if not self.ranks.several:
             self.stop.check()
 
     @repeated
     def reset(self) -> None:
-        """Replace the model by a new one, as before fine-tuning."""
+        """Replace the model by a new model that is not fine-tuned."""
         self.model = self.untrained()
 
     @repeated
     def load_weights(self, file: Path) -> None:
-        """Load weights after a hop, which `train` wrote."""
+        """Load the weights of a hop that `train` wrote."""
         load_weights(self.model, load_tensors(file))
 
     @repeated
     def load_state(self, folder: Path | None, files: tuple[str, str] = STATE) -> None:
-        """Load the strategy's state from a folder of the store; None: the state before any hop."""
+        """Load the strategy's state from ``folder``; None: the state before the first hop."""
         self.strategy.load_state_dict(self.fresh_state if folder is None else load_state(folder, files))
 
     @repeated
@@ -194,7 +192,7 @@ class Workbench:
     # Sentences.
 
     def features_key(self, hop: Hop, split: Split) -> str | None:
-        """Return the store's key of the features that a hop learns from; None if it learns from subwords."""
+        """Return the store's key of the features on which a hop is trained; None if it is trained on subwords."""
         if not self.strategy.keeps_encoder(hop):
             return None
         trained = self.run.stages[encoder_hop(hop, self.run.stream, self.strategy).index].train
@@ -225,7 +223,7 @@ class Workbench:
     def context(self, hop: Hop, trains: bool = True) -> Context:
         """Return the context of the strategy's hooks in a hop, or in the evaluation after it."""
         trainer = self.run.trainer(hop)
-        # Include blocks, because strategies use the training data of earlier hops.
+        # Include the keys of blocks, because strategies use the training data of all earlier hops.
         stream = self.run.stream
         keys = dict.fromkeys([*stream.languages, *(key for other in stream.hops for key in other.train)])
         train = {key: self.encodings.splits[key, "train"] for key in keys}
@@ -254,19 +252,19 @@ class Workbench:
     def train(
         self, hop: Hop, folder: Path, optimizer: Path | None, last: Path | None = None
     ) -> tuple[dict[str, Any], Callable[[Path], None]]:
-        """Train a hop, from the model and the strategy's state after its parent.
+        """Train a hop, starting with the model and the strategy's state after the parent hop.
 
         Args:
             folder: folder of the checkpoints; training resumes from the newest one.
             optimizer: file of the parent's optimiser state, if this hop continues with it.
-            last: file of the parent's last gradients, for `GradientOverlap`.
+            last: file with the nonzero gradients of the parent's last step, for `GradientOverlap`.
 
         Returns:
             The counters (`xclrun.train.loop.Position` as a dict), and a function that writes the weights and related
             files into a folder of the store.
         """
         context, trainer, evaluate = self.context(hop), self.run.trainer(hop), self.run.config.evaluate
-        # If training is interrupted, the model's weights are not those of any hop.
+        # If training is interrupted, the model's weights belong to no hop.
         self.weights_of = None
         checkpoints = Checkpoints(folder, self.listener.noted)
         inherited = self._begin(context, optimizer)
@@ -285,7 +283,7 @@ class Workbench:
         def write(folder: Path) -> None:
             save_tensors(folder / "weights.safetensors", self.stored_weights(hop))
             if hands_over:
-                # The state after the last update, whichever epoch was selected.
+                # Store the state after the last update, even if an earlier epoch was selected.
                 save_tensors(folder / OPTIMIZER, optimizer_state(training.optimizer, self.model))
             if points is not None:
                 points.write(folder, counters["points"])
@@ -297,13 +295,13 @@ class Workbench:
         return counters, write
 
     def stored_weights(self, hop: Hop) -> Mapping[str, Tensor]:
-        """Return the weights to store after a hop's training: all, or only the trained ones if it kept the encoder."""
+        """Return the weights to store after a hop: all, or only trained weights if the encoder was unchanged."""
         return trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
 
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
         """Begin a hop; return the part of the parent's optimiser state that this hop continues with.
 
-        Parameters that the hop resets, and language-specific ones, start with a new state.
+        Language-specific parameters, and parameters that the hop resets, start with a new state.
         """
         if optimizer is None:
             self.strategy.begin_hop(context)
@@ -319,7 +317,7 @@ class Workbench:
 
     @repeated
     def end_hop(self, hop: Hop) -> dict[str, float]:
-        """Update the strategy's state after a trained hop; return its footprint and the seconds that this took."""
+        """Update the strategy's state after a trained hop; return the footprint and the ``seconds`` of the update."""
         self.state_of, began = None, time.monotonic()
         self.strategy.end_hop(self.context(hop))
         return {**self.strategy.footprint(), "seconds": time.monotonic() - began}
@@ -331,7 +329,7 @@ class Workbench:
         for language in self._served(hop):
 
             def answer(batch: Batch, language: str = language) -> Prediction:
-                # A strategy's prediction may take long, so check before every batch.
+                # A strategy's prediction may take long, so check the stop flag before every batch.
                 self.check_stop()
                 return self.strategy.predict(batch, language, "test", context)
 
@@ -363,10 +361,10 @@ class Workbench:
         return attention.table(summaries)
 
     def _served(self, hop: Hop) -> Iterator[str]:
-        """Yield the evaluated languages, sorted, after loading each language's parameters into the model."""
+        """For each evaluated language, load its parameters into the model, then yield the language."""
         seen = self.learned(hop.index)
         if self.strategy.serving_signature(hop):
-            # The parameters of other languages replace weights of the hop.
+            # Language-specific parameters replace weights, so the model's weights belong to no hop.
             self.weights_of = None
         for language in sorted(self.run.stream.languages):
             self.stop.check()
@@ -379,6 +377,6 @@ class Workbench:
 
 
 def lookup_key(run: Run, split: Split) -> str:
-    """Return the store's key of the [CLS] features of hop 0 of a split."""
+    """Return the store's key of a split's [CLS] features from the encoder of hop 0."""
     precision = run.config.trainer.precision.value
     return features_key(run.stages[0].train, run.dataset.fingerprints[split], precision, words=False)
