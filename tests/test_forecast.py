@@ -262,7 +262,7 @@ NO_POINTS = "no effect without evaluate.every_examples or evaluate.every_share"
         (
             (*ALONE, "dataset.buckets.counts=sentences"),
             5,
-            "belongs to dataset.buckets.sampler=minimum",
+            "only dataset.buckets.sampler=minimum uses it",
         ),
         ((*ALONE, "dataset.buckets.sampler=minimum", "dataset.buckets.counts=sentences"), 6, None),
     ],
@@ -284,7 +284,7 @@ def test_a_setting_that_does_nothing_is_told(
 
 
 def test_a_patience_that_no_hop_is_long_enough_for_is_told(make_run: Callable[..., Run]) -> None:
-    output = "trainer.patience=3 has no effect with trainer.epochs=3"
+    output = "trainer.patience=3 has no effect with trainer.epochs=3; lower it to allow early stopping"
     assert make_run("trainer.patience=3", "trainer.epochs=3").notes == (output,)
     assert make_run("trainer.patience=3", "trainer.epochs=4").notes == ()
     source = make_run(*FEW, "trainer.patience=null", "protocol.source_trainer.patience=99").notes

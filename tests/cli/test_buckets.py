@@ -24,7 +24,7 @@ def test_what_is_made_passes_the_check_and_what_is_broken_does_not(xclrun: Calla
     for arguments in (MINI, ("--from", "few"), ("--from", "few", "dataset=mini"), ("--from", "few/mini")):
         told = xclrun("buckets", "check", *arguments)
         assert told.code == 0, told.out
-        assert "8 buckets have all properties" in told.out
+        assert "8 buckets have all required properties" in told.out
         assert ("overlap with dev and test: not checked" in told.out) == ("dataset=mini" not in arguments)
     # One bucket becomes another one's copy, without a fingerprint.
     one, other = (here / f"few/mini/1-shots/de/{b}-th" for b in (0, 1))

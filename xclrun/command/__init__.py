@@ -30,7 +30,7 @@ COMMANDS = {
     "merge": "merge the models of a run's hops and evaluate the merge",
     "export": "export a trained model in Hugging Face format",
     "store": "manage stored artifacts: list, remove, verify",
-    "selftest": "kill small runs on this machine, resume them, compare",
+    "selftest": "kill and resume small runs; verify equal predictions",
 }
 
 # Commands with KEY=VALUE arguments, like `xclrun` itself.

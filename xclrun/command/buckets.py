@@ -43,7 +43,8 @@ def main(arguments: Sequence[str]) -> int:
         "--counts",
         choices=[c.value for c in BucketCounts],
         default="words",
-        help="what K counts per tag in Minimum-Including files that do not record it (default: %(default)s)",
+        help="whether K counts words or sentences with each tag, in Minimum-Including files that do not record it "
+        "(default: %(default)s)",
     )
     parser.add_argument("--sentences", action="store_true", help="show: also print every sentence")
     parser.add_json()
@@ -157,7 +158,7 @@ def _check(args: argparse.Namespace, groups: Sequence[Group]) -> int:
     total = sum(len(buckets) for _, buckets, _ in groups)
     against = "" if all(whole is not None for *_, whole in groups) else " (overlap with dev and test: not checked)"
     if not broken:
-        print(f"{total} buckets have all properties{against}.")
+        print(f"{total} buckets have all required properties{against}.")
         return 0
     which = len({(task, _key(violation)) for task, violation in broken})
     print(f"{len(broken)} violations in {which} of {total} buckets{against}.")

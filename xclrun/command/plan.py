@@ -21,7 +21,11 @@ def main(arguments: Sequence[str]) -> int:
         usage="xclrun plan KEY=VALUE … [--missing | --budget [--width N]] [--json]",
     )
     parser.add_overrides(outputs=True)
-    parser.add_argument("--missing", action="store_true", help="print the commands of runs that measures still need")
+    parser.add_argument(
+        "--missing",
+        action="store_true",
+        help="print the commands for missing runs, and the measures that need these runs",
+    )
     parser.add_argument("--budget", action="store_true", help="GPU-hours, disk, and wall time with N parallel jobs")
     parser.add_argument(
         "--width", type=int, default=8, metavar="N", help="parallel jobs, for --budget (default: %(default)s)"

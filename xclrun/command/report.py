@@ -179,8 +179,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "--interval",
         choices=tuple(INTERVALS),
         help="kind of bootstrap interval over test sentences (default: depends on the measure, see "
-        "docs/statistics.md); paper is the interval of the CCL paper, which shows the standard error of the "
-        "bootstrap mean",
+        "docs/statistics.md); paper is the interval of the CCL paper, which is based on the standard error of "
+        "the bootstrap mean",
     )
     parser.add_argument(
         "--full", action="store_true", help="resample as many sentences as the test set has (default: at most 600)"
@@ -245,13 +245,13 @@ def _read_runs(
 ) -> tuple[list[RunRecord], list[FinishedRun]]:
     """Read the runs that the report needs; return their records, and the index entries of all other finished runs.
 
-    For one sweep, these are its runs and their reference runs; otherwise all runs.
+    A report on one sweep needs the runs of the sweep and their reference runs; other reports need all runs.
     """
     from xclrun.store.finished import with_references
     from xclrun.store.records import read_records
 
     outputs, name = args.outputs, args.sweep or next(reversed(all_sweeps), None)
-    # With another --slot-f1, the settings of runs differ from those in their index entries.
+    # Index entries match references by each run's own slot_f1; with --slot-f1, read all runs instead.
     if name is not None and not args.all and args.slot_f1 is None:
         records = read_records(outputs, warn, only=all_sweeps[name]["runs"])
         if args.sweep or _without_references(records):
@@ -281,8 +281,8 @@ def _add_mirrored(records: list[RunRecord], args: argparse.Namespace, warn: Unre
         if args.slot_f1 in (None, way) or not any(BY_NAME[metric].span_f1 for metric in record.scores):
             records.append(record)
         else:
-            why = f"MLflow has its scores with slot_f1={way} and no predictions to compute others"
-            warn(f"{record.run_id}: skipped; {why}; omit --slot-f1 to include it")
+            why = f"MLflow has only its scores with slot_f1={way}, not its predictions"
+            warn(f"{record.run_id}: skipped, because {why}; omit --slot-f1 to include it")
     return mirror
 
 
@@ -295,7 +295,7 @@ def _run_ids(sweep: Sweep) -> list[str]:
 def _chosen(
     args: argparse.Namespace, sweep: Sweep | None, pool: Sequence[RunRecord], more: bool
 ) -> tuple[list[RunRecord], Choice | None]:
-    """Return the records to report, including the reference runs for transfer, and the choice of settings on dev.
+    """Return the records to report, including the reference runs for transfer, and the settings selected on dev.
 
     Args:
         sweep: None: all runs.
@@ -332,7 +332,7 @@ def _chosen(
 def _left_out(
     outputs: Path, sweep: Sweep | None, records: Sequence[RunRecord], pool: Sequence[RunRecord]
 ) -> dict[str, tuple[str, str]]:
-    """Return run ID → state and reason of the runs of a report that cannot be used.
+    """Return run ID → (state, reason) for each run that is missing from the report because it cannot be used.
 
     Args:
         sweep: None: all runs.
@@ -390,7 +390,10 @@ def _choice(records: Sequence[RunRecord], absent: Sequence[str], objective: str,
 
 
 def _commands(all_sweeps: Iterable[Sweep], choice: Choice | None) -> dict[str, str]:
-    """Return run ID → the command that made the run; for chosen settings, a command for these settings only."""
+    """Return run ID → the command that made the run.
+
+    For settings selected on dev, the command has only the selected values.
+    """
     from xclrun.analysis.reference import command_of_setting
 
     commands = {run_id: sweep["command"] for sweep in all_sweeps for run_id in sweep["runs"]}

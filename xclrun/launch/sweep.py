@@ -40,8 +40,8 @@ class Sweep:
         name: ``sweep_name``, else the ``sweep=`` of the command, else ``sweep-`` and a hash of its run IDs.
         command: as typed.
         runs: each run once, in the order of the command.
-        search: progress of a search: ``objective``, ``keys``, ``trials`` (number of settings), ``made``, ``ended``, and
-            ``runs``: IDs of the runs of scored settings.
+        search: progress of a search: ``objective``, ``keys``, ``trials`` (number of settings to try), ``made`` (number
+            tried so far), ``ended`` (bool) and ``runs`` (IDs of the runs of settings with a dev score).
     """
 
     name: str
@@ -51,7 +51,7 @@ class Sweep:
 
     @property
     def blind(self) -> bool:
-        """Whether test scores must be hidden, during a search."""
+        """Whether test scores must be hidden, because the sweep is a search that has not ended."""
         return self.search is not None and not self.search["ended"]
 
     @property
@@ -94,12 +94,12 @@ class Sweep:
 
     @property
     def outputs_option(self) -> str:
-        """The option that selects the outputs in a subcommand; empty for the default."""
+        """The ``--outputs`` option to append to a printed command; empty for the default folder."""
         return "" if str(self.outputs) == default_outputs() else f" --outputs {shlex.quote(str(self.outputs))}"
 
     @property
     def tracking_options(self) -> str:
-        """The options that select MLflow in a subcommand; empty for the defaults."""
+        """The MLflow options to append to a printed command; empty for the defaults."""
         options: list[str] = []
         if self.tracking.in_mlflow and self.tracking.uri is not None:
             options += ["--uri", self.tracking.uri]

@@ -255,8 +255,8 @@ def _wait_for(
     """Wait until all workers have ended; print their progress every minute.
 
     Args:
-        children: process → its place; ended processes are removed.
-        start: starts a new worker at the place of one that died or has a broken GPU.
+        children: process ID → its CUDA_VISIBLE_DEVICES; ended processes are removed.
+        start: starts a new worker in place of one that died or has a broken GPU, with the same CUDA_VISIBLE_DEVICES.
     """
     last = time.monotonic()
     if console.time_left is not None:

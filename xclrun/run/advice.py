@@ -38,15 +38,18 @@ def notes_of(run: Run) -> Iterator[str]:
     recorded = supports_capture(strategy) and (strategy.prompt_tokens() or not adds_parameters(strategy))
     if keys and not recorded:
         yield (
-            f"{keys[0]}.cuda_graphs=true only changes the padding, because the steps of strategy={run.strategy_name} "
-            "cannot be captured in CUDA graphs"
+            f"{keys[0]}.cuda_graphs=true only adds padding, because no step of strategy={run.strategy_name} can be "
+            f"captured in CUDA graphs; consider {keys[0]}.cuda_graphs=false"
         )
     yield from _strategies_without_effect(run, strategy)
     yield from _evaluation(config, dataset)
     yield from _subsets(config)
     for name, trainer in config.trainers.items():
         if trainer.patience is not None and trainer.patience >= trainer.epochs:
-            yield f"{name}.patience={trainer.patience} has no effect with {name}.epochs={trainer.epochs}"
+            yield (
+                f"{name}.patience={trainer.patience} has no effect with {name}.epochs={trainer.epochs}; lower it to "
+                "allow early stopping"
+            )
     lengths = []
     for hop in run.stream.hops[1:]:
         sentences, epochs = run.sentences(hop), run.epochs(hop)
@@ -113,6 +116,6 @@ def _subsets(config: Config) -> Iterator[str]:
     counts, sampler = cfg.buckets.counts, cfg.buckets.sampler
     if few_shot and counts is not BucketCounts.words and sampler is not Sampler.minimum:
         yield (
-            f"dataset.buckets.counts={counts.value} has no effect with dataset.buckets.sampler={sampler.value}; it "
-            "belongs to dataset.buckets.sampler=minimum"
+            f"dataset.buckets.counts={counts.value} has no effect with dataset.buckets.sampler={sampler.value}; "
+            "only dataset.buckets.sampler=minimum uses it"
         )

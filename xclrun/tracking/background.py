@@ -74,7 +74,7 @@ class BackgroundMirror:
         """Start the process.
 
         Raises:
-            OSError: its log is not writable, or the system starts no more processes.
+            OSError: its log is not writable, or the system cannot start another process.
         """
         request = {"outputs": str(self.outputs), "tracking": asdict(self.tracking), "runs": list(self.runs)}
         with self.log.open("ab") as log:
@@ -147,7 +147,7 @@ def send() -> None:
                 mirror.send_one(text.removeprefix(_LIVE).strip())
             ended = time.monotonic()
             pause_until = ended + (ended - began) / LIVE_SHARE
-    # Compute the state before sending, because a run that ends later changes the state.
+    # Compute the state before sending: the marker must not cover a run that ends later and is not sent.
     state = _state(outputs, tracking, runs)
     unread: list[str] = []
     mirror.send_all(only=runs, warn=unread.append)
@@ -174,7 +174,8 @@ def _marker(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> Pat
 def _state(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> str | None:
     """Return a hash of all data that a tracker shows of these runs.
 
-    None if a run is unfinished or MLflow's database does not exist (creating it removes the markers).
+    Return None if no marker may be written: a run is unfinished, or MLflow's database does not exist (creating it
+    deletes all markers).
     """
     states = []
     if tracking.in_mlflow and tracking.uri is None and not (outputs / DATABASE).is_file():

@@ -83,7 +83,10 @@ class Update:
 
     @property
     def sent(self) -> dict[str, Any]:
-        """The value of `before` for the next update. A resumed run may report fewer hops than were sent."""
+        """The value of `before` for the next update.
+
+        The numbers never decrease: a resumed run may report fewer hops than were sent.
+        """
         hops = 1 + max((hop for hop, *_ in payload.scores(self.run)), default=-1)
         now = {"hops": hops, "epochs": len(self.run.curve)}
         return {"version": self.version, **{key: max(now[key], self.before.get(key, 0)) for key in now}}
@@ -129,7 +132,7 @@ class Tracker(ABC):
         """Close the connections of running runs."""
 
     def send_one(self, run_id: str) -> int:
-        """Send one run, without transfer, whose computation needs other runs; return the number of runs sent."""
+        """Send one run, without the transfer measures, which need other runs; return the number of runs sent."""
         return self.send_records(read_records(self.outputs, only=[run_id]), References([]))
 
     def send_all(
@@ -152,7 +155,7 @@ class Tracker(ABC):
         warn: Callable[[str], None] = note,
         rebuild: bool = False,
     ) -> int:
-        """Send the changed runs among those with a run directory here; return the number of runs sent."""
+        """Send the changed runs that have a run directory under the outputs; return the number of runs sent."""
         runs = []
         for run in records:
             directory = RunDirectory(self.outputs / "runs" / run.run_id)

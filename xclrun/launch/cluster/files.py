@@ -62,7 +62,7 @@ class PackFiles:
         return list(read_events(self.path.with_suffix(".tries.jsonl")))
 
     def errors(self) -> dict[str, str] | None:
-        """Return run ID → error of the last attempt; None if it has not ended."""
+        """Return run ID → error in the last attempt; None if the last attempt has not ended."""
         events = self.events()
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if events and events[-1]["event"] == "ended":
@@ -151,7 +151,7 @@ def submissions(outputs: Path, sweep: str = "*", warn: Callable[[str], None] = n
             assert all(isinstance(run, str) for _, runs in submission.jobs() for run in runs)
             readable.append(submission)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError):
-            warn(f"{path} cannot be read; skipped; the status of its jobs is read from the runs only")
+            warn(f"{path} skipped, because it cannot be read; the status comes from the run directories only")
     return sorted(readable, key=lambda submission: submission.submitted)
 
 

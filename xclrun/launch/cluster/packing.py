@@ -28,7 +28,8 @@ def pack(
             size, limit = 1.0, float(count)
         else:
             size, limit = seconds / 60, minutes
-        # Each run fills a share of its job, so runs with and without an estimate can be combined.
+        # A run fills the fraction size / limit of a job; a job is full at 1. So runs with and without an estimate can
+        # share a job.
         if not packs or filled + size / limit > 1 + 1e-9:
             packs.append([])
             filled = 0.0
@@ -40,8 +41,8 @@ def pack(
 def shared_first(runs: Sequence[Run]) -> list[Pack]:
     """Return packs that train the shared stages missing from the store.
 
-    Stages that build on the same first training are in one pack. The runs start after these jobs, so no run occupies
-    a GPU while it waits for a stage.
+    Stages whose chains of trainings begin with the same training go into one pack. The runs start after these jobs, so
+    no run occupies a GPU while it waits for a stage.
     """
     users = Counter(stage.train for run in runs for stage in run.stages if stage.hop.index)
     packs: dict[str, list[tuple[str, int]]] = {}
