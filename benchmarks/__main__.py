@@ -6,9 +6,9 @@ A result ``A / B`` is the cost of A divided by the cost of B, usually their time
 - evaluation: prediction rows of a split / plain forward passes and decoding on the same length-sorted batches;
 - a step with a trimmed vocabulary / with the full one (`benchmarks.trimming`);
 - adapting heads in 40 buckets on stored features / with passes through the encoder (`benchmarks.features`);
-- MbPA's copies of the model, adapted many at a time / one after another (`benchmarks.adapting`);
+- MbPA's predictions, adapting to many test examples together / to one at a time (`benchmarks.adapting`);
 - memory of language-specific parameters / of naive fine-tuning, and measured / estimated memory (`benchmarks.memory`);
-- a training step of two ranks with one thread each / of one rank (`benchmarks.ranks`);
+- a training step of two ranks / of one rank, with one thread per rank (`benchmarks.ranks`);
 - a training step on packed / padded batches, and evaluation in batches of similar lengths / in random order
   (`benchmarks.packing`);
 - reading and writing files at the end of a hop / the training of the hop (`benchmarks.ends`);
@@ -87,10 +87,10 @@ OPERATORS_AIM, CRF_AIM = 0.6, round(1 / 3.5, 3)
 PLANNING_AIM, DEMO_AIM = 45.0, 210.0  # seconds
 # A model with mBERT's shape, so its layers cost as much as mBERT's, but random weights and the data's vocabulary.
 TWELVE_LAYERS = ["model=mbert", "model.hub=null", "model.vocab_size=5000", "trainer.lr=1e-5"]
-# Tagging without a CRF, because its time would be included. Dev and test have the size of the smallest
-# treebanks, because larger sets would favour cached features.
+# Tagging without a CRF: its time would add to both sides and hide the cost of the encoder. Dev and test have the size
+# of the smallest treebanks, because larger sets would favour cached features.
 TAGS = ["dataset.task=token_tags", "dataset.buckets.sampler=minimum", "dataset.max_eval=200"]
-# Text classification. The memory has all training examples, so that neighbours are only a part of them.
+# Text classification. The memory stores all training examples, so it is much larger than the number of neighbours.
 INTENTS = ["dataset.task=sequence_class", "strategy.replay_write=1.0"]
 # Little data, but enough for the timed steps of twelve-layer models. With more data, untimed work at the end of earlier
 # hops (such as Fisher information) would take most of the time.

@@ -1,4 +1,4 @@
-"""Time of MbPA's predictions for a batch of test examples adapted together, divided by the time one after another.
+"""Ratio of MbPA's prediction times for a batch of test examples: adapting all examples together / one at a time.
 
 Both methods take L steps of gradient descent on K neighbours of each example, then predict the example. The choice of
 neighbours does not affect times, so the features that select neighbours are random.

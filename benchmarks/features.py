@@ -1,12 +1,12 @@
-"""Time to adapt heads in many buckets on stored features, divided by the time with the frozen encoder in every step.
+"""Ratio of times to adapt heads to many buckets: with stored features / with the frozen encoder run in every step.
 
 Both methods adapt one source model, K = 1, for 50 epochs. They evaluate it on dev after each epoch, and finally on the
 test sets of source and target. Only a part is run, and the rest is extrapolated:
 
 - with features: the first bucket, which also computes the features of dev and test, and three more buckets. The mean
   of these three is used for all other buckets;
-- without features: one bucket with 1 epoch and with 3 epochs. Half the difference is used for each further epoch, and
-  the same time for all other buckets.
+- without features: one bucket with 1 epoch and with 3 epochs. Half the difference is the time of each further epoch.
+  All other buckets are assumed to take as long as this one.
 
 The source model is hardly trained, which does not affect times. Its training and evaluations are excluded.
 

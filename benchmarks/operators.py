@@ -169,7 +169,9 @@ def of_steps(strategy: str, overrides: Sequence[str], outputs: Path, looks: int 
 def operators_over_before(
     strategy: str, outputs: Path, model: Sequence[str] = (), before: Mapping[str, tuple[int, int]] = BEFORE
 ) -> dict[str, Any]:
-    """Return the number of operators divided by the number ``before``: the larger ratio of plain and replaying steps.
+    """Return the number of operators of a step divided by its number in ``before``.
+
+    ``plain`` is the ratio of a plain step, ``due`` of a step with replay, and ``ratio`` the larger of the two.
 
     Args:
         model: overrides of the model for which ``before`` was counted.

@@ -58,7 +58,8 @@ def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> d
 def sorted_over_mixed(overrides: Sequence[str], outputs: Path, rounds: int = 3) -> dict[str, Any]:
     """Return the ratio of evaluation times, batches of similar lengths / batches in random order, all padded.
 
-    ``packed_over_sorted`` is the ratio of packed to padded batches of similar lengths.
+    ``packed_over_sorted`` is the ratio of times for batches of similar lengths, packed / padded. xclrun itself never
+    packs in evaluation.
     """
     bench, _, _ = _made(overrides, 1, outputs)
     sentences = bench.encodings.splits[bench.run.stream.languages[0], "test"]

@@ -1,8 +1,9 @@
 """Simulated studies for the significance tests of reports; `benchmarks.statistics` writes the tables.
 
-The tables show the family-wise error and the power of the primary comparisons, and the coverage of intervals of T and
-T0, whose orders share reference models and hop 0. The code is vectorised over studies;
-`tests/analysis/test_statistics.py` compares its decisions with the decisions of reports.
+The tables show the family-wise error and the power of the primary comparisons, and the coverage of confidence intervals
+for T and T0. The orders of a seed share the reference models and hop 0, so their values of T and T0 are correlated. The
+code is vectorised over studies; `tests/analysis/test_statistics.py` compares its decisions with the decisions of
+reports.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from xclrun.analysis.anova import range_quantile
 from xclrun.analysis.significance import ALPHA, crossed_error
 
-# Studies per row divided by `--studies`. With the default of 10,000 studies, a share of 5 % has standard error .0022.
+# Number of studies per row / `--studies`. The default, --studies=150, gives 10,000 studies per row; a share of 5 %
+# then has a standard error of .0022.
 MORE = 200 / 3
 # F and FP of two metrics, as in a section on intents and slots.
 MEASURES = 4
@@ -26,7 +28,7 @@ OF_ORDER = 2.0
 SPREADS = (1, 3, 10)
 STRATEGIES = (2, 3, 5, 10)
 ORDERS = (2, 3, 6)
-# Options for the strategy whose noise has the larger spread.
+# The strategy with the larger noise: the baseline or another strategy.
 NOISY = ("baseline", "another")
 # In the table of power, one strategy differs from the baseline by this number of standard deviations of a run's noise.
 EFFECT = 3.0

@@ -211,7 +211,7 @@ TESTS = (
 )  # fmt: skip
 # False positive rates above this limit are bold; reports do not mark significance with such tests.
 LIMIT = 0.07
-# Studies per row divided by `--studies`. Tests need more studies than intervals, to distinguish 5 % from 7 %.
+# Number of studies per row / `--studies`. Tests need more studies than intervals, to distinguish 5 % from 7 %.
 STUDIES_OF_TESTS = 20 / 3
 
 

@@ -44,7 +44,7 @@ def sbatch(frame: FrameType) -> bool:
 
 
 def never(frame: FrameType) -> bool:
-    """Return False: the walk ends with the command."""
+    """Return False for every frame, so that the command is traced to its end."""
     return False
 
 

@@ -13,7 +13,7 @@ from .test_graphs import GRAPHS
 from .test_several_tasks import STREAM
 
 BLOCKS = ("order=[en,de]", "dataset.blocks=3")
-OWN_HOPS = "its hops do not learn one block after another; use growing, naive or inc_joint"
+OWN_HOPS = "the strategy does not train on the blocks one after another; use growing, naive or inc_joint"
 EVERY = "evaluate.every_examples=10"
 TAGS = "dataset.task=token_tags"
 

@@ -25,8 +25,8 @@ class Hop:
             a model trained from hop 0 on one language does not depend on the language's position in the order.
         adapts: whether the hop is the target adaptation of few-shot transfer.
         mixed: whether the keys are a `Mixture`. Otherwise, several keys are learned in passes over their union.
-        codes: in a stream of blocks (`in_blocks`), the block that the model after this hop predicts for the online
-            codelength; empty in other streams.
+        codes: the block that is encoded with this hop's model to compute the online codelength. Empty unless the stream
+            has blocks (`in_blocks`).
     """
 
     index: int
@@ -133,8 +133,8 @@ def block_names(key: str, number: int) -> tuple[str, ...]:
 def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]], Stream]) -> Stream:
     """Return the stream for online codelengths: the last language of an order is learned block by block.
 
-    The first block is learned from the model after the other languages, or from hop 0. Each model predicts the next
-    block before that block is learned, so the last block is never learned.
+    Training on the first block starts from the model trained on the other languages, or from hop 0 if there are none.
+    Each model predicts the next block before that block is learned, so the last block is never learned.
 
     Args:
         number: number of blocks, at least 2.
@@ -142,7 +142,7 @@ def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]
             the first block.
 
     Raises:
-        ValueError: the order ends with a mixture, or hop i does not end with block i.
+        ValueError: the order ends with a mixture, or the strategy does not train on the blocks one after another.
     """
     *first, key = order
     if isinstance(key, Mixture):
@@ -154,7 +154,7 @@ def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]
     hops = of_blocks.hops[1:]
     in_turn = [hop.train[-1:] for hop in hops] == [(name,) for name in names[:-1]]
     if of_blocks.kind not in ("sequence", "growing") or not in_turn:
-        raise ValueError("its hops do not learn one block after another")
+        raise ValueError("the strategy does not train on the blocks one after another")
     before = (*start[:-1], replace(start[-1], codes=names[0]))
     after = (
         replace(
@@ -194,8 +194,8 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
     """Return the order of languages that a config sets.
 
     Args:
-        languages: an explicit list, or None. ``a+b`` is a `Mixture`, unless a language has this name. Any code of a
-            key's language is accepted (`xclrun.core.languages.key_of`).
+        languages: an explicit list, or None. ``a+b`` is a `Mixture`, unless a language has this name. A tag such as
+            ``de`` can stand for the key ``de-DE`` (`xclrun.core.languages.key_of`).
         by_size: ``descending`` or ``ascending`` number of training sentences. Ties are resolved by the dataset's order:
             the first language counts as the largest.
         sizes: language → number of training sentences, in the dataset's order.

@@ -12,8 +12,9 @@ Order of the calls in a run::
 A signature describes everything about a strategy that can change a stored result; runs with equal signatures share the
 result. `HOOK_SIGNATURES` assigns a signature to each hook that can change results. A class that overrides the hook must
 also define this signature; otherwise the class is refused. ``signature = Strategy.signature`` is always safe: a hop is
-then shared only with runs of the same strategy and settings. A shorter signature claims that another strategy trains
-the hop identically; add a test that compares both results bit for bit.
+then shared only with runs of the same strategy and settings. A signature without the name or a setting lets different
+strategies share the hop. Omit them only if these strategies train the hop identically, and add a test that their
+results are bit-identical.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Context:
         precision: autocast type of the run (``fp32``, ``bf16``, ``fp16``).
         observe_batch: counts a memory batch; call it with each one that a step uses in addition to the main batch.
         check_stop: raises an error if the run was asked to stop; call it repeatedly in long computations.
-        gather: takes this process's values for parts of a batch; returns the values of all processes, in any order.
+        gather: takes this process's values for micro-batches; returns the values of all processes, in any order.
     """
 
     model: Model
@@ -152,8 +153,8 @@ class Strategy(Generic[Settings]):
         has_adapters: whether it adds language adapters; its settings then include ``pretrained``.
         mixes_languages: whether a batch may contain sentences of several languages.
         updates_in_training: whether the state changes during the training of a hop, as a reservoir does. The state is
-            then stored with the selected weights, and `end_hop` starts from it. A hop with an empty `signature` must
-            not change it.
+            then stored with the selected weights, and `end_hop` starts from it. If a hop's `signature` is empty, its
+            training must not change the state.
     """
 
     name: ClassVar[str] = ""
@@ -182,7 +183,10 @@ class Strategy(Generic[Settings]):
         return sequence(order)
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        """Return everything about the strategy that can change the *training* of ``hop``; empty for fine-tuning."""
+        """Return everything about the strategy that can change the *training* of ``hop``.
+
+        Empty if the hop is trained as in `naive`.
+        """
         return self.described()
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
@@ -197,7 +201,7 @@ class Strategy(Generic[Settings]):
         return {}
 
     def points_signature(self, hop: Hop) -> dict[str, Any]:
-        """Return `serving_signature` for evaluation points inside ``hop``; empty if they use the model's `predict`."""
+        """Return everything that can change evaluations inside ``hop``; empty if they use the model's own `predict`."""
         return self.serving_signature(hop)
 
     def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
@@ -220,7 +224,7 @@ class Strategy(Generic[Settings]):
         return False
 
     def merged_strategy(self) -> StrategyConfig | None:
-        """If this strategy only merges hops that another one trains, return the other one's settings, else None."""
+        """Return the settings of the strategy that trains the models, if this strategy only merges them, else None."""
         return None
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
@@ -282,7 +286,10 @@ class Strategy(Generic[Settings]):
         return self.version
 
     def described(self) -> dict[str, Any]:
-        """Return name, version and settings; omit newer settings whose value gives the earlier behavior (`LATER`)."""
+        """Return name, version and settings.
+
+        A setting in `LATER` is omitted at the value that gives the earlier behavior, so existing IDs do not change.
+        """
         settings = {key: v.value if isinstance(v, Enum) else v for key, v in asdict(self.settings).items()}
         stored = {key: value for key, value in settings.items() if LATER.get(f"strategy.{key}", self) != value}
         return {**stored, "version": self.version}
@@ -319,10 +326,10 @@ class Strategy(Generic[Settings]):
         return context.model.loss(batch)
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Account for a part of a batch whose loss another process computes (``runtime.devices``).
+        """Account for a micro-batch whose loss another process computes (``runtime.devices``).
 
         A class that overrides `loss` must override this method too; otherwise it runs on one device only (`divisible`).
-        The method does nothing unless `loss` counts the parts of a batch or their sentences.
+        If `loss` counts micro-batches or their sentences, update the counter here. Otherwise an empty method is enough.
         """
 
     def edit_gradients(self, context: Context) -> None:
@@ -367,7 +374,9 @@ class Strategy(Generic[Settings]):
         return {"examples": 0, "bytes": 0}
 
     def state_dict(self) -> State:
-        """Return everything that the next hop needs; in a hop without a `signature`, only `end_hop` may change it.
+        """Return everything that the next hop needs.
+
+        If a hop's `signature` is empty, only `end_hop` may change the state.
 
         Checkpoints inside a hop omit tensors that have not changed since the hop began. A changed tensor must therefore
         be a new object or be changed by torch operations, not through numpy or ``.data``.

@@ -66,7 +66,7 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
         return self._replayed is None or self.settings.expansion is None
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` does not count parts."""
+        """Do nothing: `loss` does not count micro-batches."""
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:

@@ -12,9 +12,9 @@ If the memory is full, the new sentence replaces a random one of the largest cla
 Hop i trains the model of hop 0 on the memory after language i. Deviation: instead of the paper's recipe (cosine
 annealing, CutMix) the run's trainer is used, with the dev data of the languages so far.
 
-A class is a label of a task. For tasks without labels (tags, answers) the languages are the classes. With labels,
-languages have no fixed shares: once every class has k / C sentences, few sentences of later languages enter
-(docs/fidelity.md).
+A class is a label of a task. In tasks without a label for the whole sentence (tagging, question answering), the class
+is the language. With labels, languages have no fixed shares: once every class has k / C sentences, few sentences of
+later languages enter (docs/fidelity.md).
 
 Settings: ``memory``, k, in sentences. Cost: each hop trains on at most k sentences. The memory is a function of seed
 and languages, so there is no state.
@@ -52,7 +52,8 @@ class GDumb(Strategy[GDumbSettings]):
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         stream: list[tuple[str, int]] = []
         classes: list[Hashable] = []
-        # Generators depend on the hop's depth, here always 1. So each hop first repeats the previous hop's draws.
+        # Generators are seeded by the hop's depth, which is equal for all hops of this stream. So each hop repeats the
+        # draws of the previous hop, as if the sampler continued.
         for key in context.hop.train:
             train = context.train[key]
             for index in context.generator("gdumb", key).permutation(len(train)):
@@ -67,7 +68,7 @@ class GDumb(Strategy[GDumbSettings]):
 
 
 def balanced(classes: Sequence[Hashable], size: int, generator: np.random.Generator) -> list[int]:
-    """Return the ascending positions of the examples that are stored from a stream with these classes."""
+    """Run the sampler over examples with these classes; return the positions of the stored examples in order."""
     members: dict[Hashable, list[int]] = {}
     taken = 0
     for place, label in enumerate(classes):

@@ -7,7 +7,8 @@ with convolutional networks"). In every hop the loss has the penalty
     λ/2 · ‖θ − θ_0‖²
 
 over body and heads. θ_0 are the weights of hop 0: pretrained encoder, initial heads (`xclrun.strategy.shared.penalty`).
-Deviations: the paper writes λ for λ/2; L2-SP pulls new layers towards 0 with a separate λ.
+Deviations: the paper's penalty has the factor λ instead of λ/2, so λ here is twice the paper's λ; L2-SP pulls new
+layers towards 0 with a separate λ.
 
 Settings: ``penalty``, λ. Cost: 4 bytes per weight in memory and on the device during training.
 """

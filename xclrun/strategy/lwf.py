@@ -116,7 +116,7 @@ class LwF(Expandable[LwFSettings]):
         return not self.teacher and not self._warming_up
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` does not count parts."""
+        """Do nothing: `loss` does not count micro-batches."""
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if not self.teacher:

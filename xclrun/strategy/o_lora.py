@@ -59,7 +59,7 @@ class OLora(LowRankPerHop[OLoraSettings]):
         return loss + self.settings.penalty * overlap(dict(context.model.named_parameters()), hop)
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` does not count parts."""
+        """Do nothing: `loss` does not count micro-batches."""
 
 
 def overlap(parameters: Mapping[str, Tensor], hop: int) -> Tensor:

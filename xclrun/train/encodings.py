@@ -55,8 +55,8 @@ class Encodings:
         return {kind: {name: n for name, n in by_name.items() if n} for kind, by_name in counts.items()}
 
 
-# Cache for later runs: key of the most recent encoder and label sets, and their encodings. Here a split's key is the
-# fingerprint of its examples and its task.
+# Cache for later runs: (cache key, encodings) of the most recent run. The cache key contains the encoder and the label
+# sets. The splits of these encodings are indexed by (fingerprint of the examples, task), not by (language, split).
 _common: tuple[tuple[str, ...], Encodings] | None = None
 
 

@@ -226,11 +226,12 @@ class _Execution:
                 "shared": shared,
                 "scores": scores,
                 "training": facts["training"],
-                # The dev scores' definition of span F1. Without dev predictions, these scores cannot be recomputed.
+                # The definition of span F1 in the dev scores. Dev predictions are not stored, so these scores cannot
+                # be recomputed with another definition.
                 "slot_f1": dev_scores.value,
             }
         )
-        # Some states are computed only when the next hop begins, so set the footprints of earlier hops again.
+        # A strategy's state may be computed only when the next hop begins, so update the sizes of earlier hops' states.
         for entry, earlier in zip(self.manifest["stages"], self.run.stages, strict=False):
             entry["kept"] = self.graph.footprint(earlier)
         if "parameters" in facts:
@@ -327,7 +328,7 @@ def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> di
 
 
 def _targets(run: Run) -> dict[str, Any]:
-    """Return the manifest's label sets and tasks, without a built-in task that ``dataset.task`` names."""
+    """Return the label sets and tasks for the manifest; omit a built-in task that ``dataset.task`` names."""
     dataset = run.dataset
 
     def description(task: Task) -> str | dict[str, Any]:

@@ -6,7 +6,7 @@
 - ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
 - ``language.safetensors``: the language-specific parameters, also contained in encoder and heads.
 - ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`; not part of the encoder.
-- ``export.json``: what each head computes, labels and tags in the order of their numbers, and the run.
+- ``export.json``: a description of each head, the labels and tags in index order, and the run.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
         facts |= {"heads": _heads(heads)} if not model.tasks else {"tasks": _tasks(run, heads)}
         for name, inputs in (("intent", "[CLS]"), ("classifier", "the pooler's output")):
             if (head := getattr(model, name)) is not None and head.scale is not None:
-                facts["heads"][name] = f"{head.scale} · cosine of a label's row in weight and {inputs}"
+                facts["heads"][name] = f"{head.scale} · cosine similarity of {inputs} and the label's row of `weight`"
         parts = {k: v for k, v in model.state_dict().items() if strategy.language_specific(k)}
         if own_parts and 0 < len(parts) < len(model.state_dict()):
             save_tensors(folder / "language.safetensors", parts)
@@ -131,7 +131,10 @@ def _heads(names: Iterable[str]) -> dict[str, str]:
 
 
 def _tasks(run: Run, names: Iterable[str]) -> dict[str, Any]:
-    """Describe several tasks, by the prefix of their heads in ``heads.safetensors``."""
+    """Return task → its keys, labels, tags and heads, for a model with several tasks.
+
+    Heads have their full names in ``heads.safetensors``.
+    """
     parameters, tasks = list(names), {}
     for target in run.dataset.targets:
         task, prefix = target.task, f"tasks.{target.task.head}."

@@ -53,7 +53,8 @@ class Expandable(Strategy[Settings]):
 
     Attributes:
         expansion: the strategy that adds the parameters; `Naive` if ``strategy.expansion`` is null.
-        acts_from: depth of the first hop whose training differs from the expansion's.
+        acts_from: depth of the first hop in which the strategy changes training. Earlier hops are trained as with the
+            expansion alone.
         revisits: whether batches of earlier languages go through the model in training.
     """
 

@@ -1,8 +1,8 @@
 r"""Low-rank updates of a frozen encoder that all languages share (Hu et al. 2022, "LoRA").
 
 The library ``adapters`` replaces a weight matrix W by W + (α / rank) Σ B A. The sum has one product B A for all hops,
-or one for each hop. W is frozen; A, B and the heads are trained. B is initialised with zeros, so the products of later
-hops have no effect.
+or one for each hop. W is frozen; A, B and the heads are trained. All products exist from the start. B is initialised
+with zeros, so a product has no effect until its hop trains it.
 
 | strategy | products | loss |
 |---|---|---|
@@ -64,7 +64,7 @@ class LowRank(AddsParameters[Settings]):
         check_family(self.settings, family)
 
     def products(self, hops: int) -> list[str]:
-        """Return the names of the products in a stream of ``hops``."""
+        """Return the names of the products in a stream with this number of hops."""
         return ["shared"]
 
     def added(self, encoder: Dimensions) -> Mapping[str, int]:
@@ -76,7 +76,8 @@ class LowRank(AddsParameters[Settings]):
         names = self.products(len(stream.hops) - 1)
         for parameter in model.encoder.parameters():
             parameter.requires_grad_(False)
-        # The library only averages products: the mean of n products with weight n is their sum.
+        # The library can average products but not add them. With a weight of n for each of n products, the average is
+        # the sum.
         mean = Average(*names, weights=[float(len(names))] * len(names), normalize_weights=False)
         configs = {name: lora_config(self.settings) for name in names}
         add_adapters(model.encoder, self.settings, configs, mean if len(names) > 1 else names[0])
@@ -113,7 +114,7 @@ def product(hop: int) -> str:
 
 
 def merged(encoder: Any) -> Mapping[str, Tensor]:
-    """Return name → weight matrix with its low-rank updates added, for the matrices that languages share."""
+    """Return name → weight matrix with its low-rank updates added, except for language-specific updates."""
     weights: dict[str, Tensor] = {}
     for place, module in encoder.named_modules():
         for name, lora in getattr(module, "loras", {}).items():

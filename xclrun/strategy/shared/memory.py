@@ -212,7 +212,7 @@ class MemoryBatches(Generic[Payload]):
             yield language, part, payload, rows, (count / self.total) * (self.size / main.size)
 
     def skip(self, main: Batch) -> None:
-        """Skip the memory sentences of a part of the main batch that another process computes."""
+        """Skip the memory sentences of a micro-batch that another process computes."""
         self.done += main.size
 
 

@@ -63,4 +63,4 @@ class PromptPools(AddsParameters[Settings]):
         return loss + self.settings.penalty * prompts.penalty(context.hop.index)
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` does not count parts."""
+        """Do nothing: `loss` does not count micro-batches."""
