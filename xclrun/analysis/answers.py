@@ -1,7 +1,7 @@
 """Exact match and F1 of answers, following the official scripts. docs/metrics.md, "Base scores".
 
-SQuAD (Rajpurkar et al. 2016, ``evaluate-v1.1.py``) converts answers to lower case, removes ASCII punctuation, the
-articles a, an and the, and extra white space, and computes F1 over bags of words. MLQA (Lewis et al. 2020,
+SQuAD (Rajpurkar et al. 2016, ``evaluate-v1.1.py``) converts answers to lower case and removes ASCII punctuation, the
+articles "a", "an" and "the", and extra white space. F1 is computed over bags of words. MLQA (Lewis et al. 2020,
 ``mlqa_evaluation_v1.py``) removes Unicode punctuation and the articles of the language; each Chinese character is a
 word. Both take the maximum over gold answers, and give F1 = 0 and EM = 1 if both answers are empty after
 normalization. For a question without an answer, the empty answer is correct, as in SQuAD's ``evaluate-v2.0.py``.
@@ -30,7 +30,7 @@ MLQA_ARTICLES = {
 }
 # The rule for all other keys, and for English outside MLQA.
 SQUAD = "squad"
-# Reader of MLQA, and the usual name of a part with its data.
+# Name of MLQA's reader. A part of a composite dataset with MLQA data usually has the same name.
 MLQA = "mlqa"
 
 _ASCII = dict.fromkeys(map(ord, string.punctuation))

@@ -178,7 +178,7 @@ class Windows:
         pieces: (n,) int64, number of subwords of the whole text.
         answer: (n,) int64, number of subwords of the first gold answer; 0 without an answer.
         longest: largest number of subwords of an answer.
-        characters: first and last + 1 character of each word, (2,) int32 a word; same rows as ``word_pieces``.
+        characters: character range [start, end) of each word, int32 pairs; same rows as ``word_pieces``.
     """
 
     examples: np.ndarray
@@ -217,8 +217,8 @@ class Encoded:
         ids, languages: (n,) ids and languages of the examples, as objects.
         pieces: subwords, including special tokens.
         types: token type of each subword; same rows as ``pieces``.
-        word_pieces: position of each word's labeled subword in the row of ``pieces``; if all subwords have labels, of
-            each subword.
+        word_pieces: positions in the row of ``pieces``: of each word's labeled subword, or of every subword of the
+            words if all subwords have labels.
         tags: tag id of each word, −1 for an unseen tag; same rows as ``word_pieces``.
         labels: (n,) int64 label ids, −1 for an unseen or missing label.
         words: (n,) int64 number of words of the sentence before truncation.
@@ -226,7 +226,7 @@ class Encoded:
         pad: id of the padding token.
         windows: for rows that are windows of texts (`xclrun.data.windows`).
         cls: (n, H) float32, states of a frozen encoder at [CLS]; None: the encoder must be run.
-        word_states: states of a frozen encoder at each word, (H,) a word, or None.
+        word_states: states of a frozen encoder, (H,) for each word; None: the encoder must be run.
         task: see `Batch`.
         even: whether the widths of batches are multiples of `EVEN_PIECES` and `EVEN_WORDS`.
     """
@@ -266,7 +266,7 @@ class Encoded:
         return Encoded(**{name: _select(value, at) for name, value in vars(self).items()})
 
     def renumbered(self, rows: np.ndarray) -> Encoded:
-        """Return the examples with subword ``rows[i]`` renumbered to i; ``rows`` (m,) ascending, with all subwords."""
+        """Renumber the subwords: ``rows[i]`` becomes i. ``rows`` (m,) is ascending and contains every subword id."""
         pieces = Ragged(np.searchsorted(rows, self.pieces.values).astype(np.int32), self.pieces.offsets)
         return replace(self, pieces=pieces, pad=int(np.searchsorted(rows, self.pad)))
 
@@ -307,7 +307,11 @@ def concat(parts: Sequence[Encoded]) -> Encoded:
 
 
 def by_task(parts: Sequence[Encoded]) -> list[tuple[Encoded, np.ndarray]]:
-    """Concatenate the parts of each task; return them with their positions in the concatenation of all parts."""
+    """Concatenate the parts of each task.
+
+    Returns:
+        For each task, its examples and their positions in the concatenation of all parts.
+    """
     starts = offsets_of(np.array([len(part) for part in parts]))
     groups: dict[str, list[int]] = {}
     for i, part in enumerate(parts):

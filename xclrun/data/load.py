@@ -49,8 +49,9 @@ def load_dataset(
             skip = bucket * size
             if skip + size > len(examples):
                 raise UsageError(
-                    f"bucket={bucket}: {language}/train has {len(examples)} sentences: {len(examples) // size} "
-                    f"disjoint buckets of dataset.max_train={size}, numbered from 0"
+                    f"bucket={bucket}: the {len(examples)} sentences of {language}/train are only enough for "
+                    f"{len(examples) // size} disjoint buckets of dataset.max_train={size}, numbered from 0; lower "
+                    "bucket or dataset.max_train"
                 )
         drawn[language, split] = _drawn(cfg, whole, examples, (language, split), skip)
         if split == "train" and cfg.repeat_to is not None:

@@ -63,7 +63,7 @@ def encode_task(
 
 @dataclass(frozen=True)
 class _Text:
-    """The subwords of a text: their ids (m,), and their first and last + 1 characters (m, 2), both int32."""
+    """The subwords of a text: their ids (m,) and character ranges [start, end) (m, 2), both int32."""
 
     pieces: np.ndarray
     characters: np.ndarray
@@ -131,7 +131,7 @@ def encode_windows(
 
 
 def window_bounds(count: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last + 1 subword of each window of a text with ``count`` subwords."""
+    """Yield the range [start, end) of subwords of each window of a text with ``count`` subwords."""
     for first in range(0, count, room - stride):
         yield first, min(first + room, count)
         if first + room >= count:

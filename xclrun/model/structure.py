@@ -10,7 +10,8 @@ import re
 # Layers are in one list (BERT: encoder.layer.3.…) or in several (XLM: attentions.3.…, ffns.3.…). No other modules are
 # in lists, so the first number in a name is the layer's.
 LAYER = re.compile(r"encoder\.(?:[A-Za-z]\w*\.)+?(\d+)\.")
-# The tables of subwords, positions and types, and their norm: in a separate module, or next to the layers.
+# Modules of the embeddings (subwords, positions, token types or languages) and their layer norm. Some families group
+# them in one module; others have them at the level of the list of layers.
 EMBEDDING = re.compile(
     r"encoder\.(?:embeddings|position_embeddings|lang_embeddings|layer_norm_emb|embed_tokens|shared|wte|wpe|"
     r"word_embeddings|word_embeddings_layernorm)\."

@@ -52,7 +52,7 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
     sentences = list(sentences)
     characters = alphabet(sentences)
     check_vocabulary(size, characters)
-    # BPE contains the marker and each character once; WordPiece contains each character twice.
+    # BPE counts each character once, but WordPiece has two forms of it: reserve room for the second form.
     budget = size - len(SPECIAL) - len(characters)
     trainer = trainers.BpeTrainer(vocab_size=budget, show_progress=False)
     tokenizer.train_from_iterator(sentences, trainer)
@@ -123,6 +123,6 @@ def load_tokenizer(
         # Decoders have no padding token. Padding is masked, so any token can be used.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.bos_token
     if hasattr(tokenizer, "add_prefix_space"):
-        # GPT-2's class needs it to accept single words; `xclrun.data.encode` adds the spaces.
+        # GPT-2's tokenizer accepts lists of words only with this option. `xclrun.data.encode` adds the spaces.
         tokenizer.add_prefix_space = True
     return tokenizer

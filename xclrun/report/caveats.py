@@ -111,7 +111,7 @@ def _alike(comparison: Comparison) -> Iterator[str]:
 
 
 def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str]:
-    """Suggest commands for missing reference runs; T needs one for each language after the first of an order."""
+    """Suggest commands for missing reference runs; T needs them for every language of an order except the first."""
     references, metric = References(comparison.runs), comparison.metrics[0]
     sequences = [run for run in comparison.runs if run.stream == "sequence"]
     lacking = [run for run in sequences if np.isnan(references.scores(run, metric)[1:]).any()]

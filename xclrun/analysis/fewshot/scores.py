@@ -78,7 +78,7 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
 
 
 def numbered(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return the settings of numbered labels of few-shot runs: see `numbered_labels`."""
+    """Return label → its settings, for the few-shot labels that have a number instead (see `numbered_labels`)."""
     numbers = numbered_labels((r for r in records if is_few_shot(r)), _IGNORED)
     return {called(label): meaning for label, meaning in numbers.items()}
 
@@ -110,9 +110,9 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns `KEYS`, ``mean``, ``std`` (sample standard deviation over buckets, n − 1), ``zero_shot`` (averaged in
-        the same way), ``buckets``, ``fewest`` and ``seeds`` (minimum and maximum number of seeds per bucket), ``n``
-        (number of runs), ``runs`` (their IDs). Every strategy also has a row K = 0 with 0 buckets: the zero-shot mean
-        and its standard deviation over seeds.
+        the same way), ``buckets`` (their number), ``fewest`` (minimum number of seeds per bucket), ``seeds`` (maximum
+        number of seeds per bucket), ``n`` (number of runs), ``runs`` (their IDs). Every strategy also has a row K = 0
+        with 0 buckets: the zero-shot mean and its standard deviation over seeds.
     """
     import pandas as pd
 
@@ -135,7 +135,7 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def common(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured rows whose bucket and seed every strategy of the same language and K has."""
+    """Keep the measured rows of every (bucket, seed) for which all strategies of that language and K have a score."""
     cell = [key for key in KEYS if key != "strategy"]
     measured = scores[scores["score"].notna()]
     # Includes strategies without any measured score.

@@ -1,15 +1,18 @@
 """Draw a bucket: N-way K-shot for classes, Minimum-Including for tags.
 
-N-way K-shot: K examples of every class; the buckets of one K are disjoint. Bucket b has the examples b·K … (b+1)·K − 1
-of each class in a random order, so that each bucket can be drawn without the others.
+N-way K-shot: K examples of every class; the buckets of one K are disjoint. The examples of each class are shuffled, and
+bucket b takes positions b·K to (b+1)·K − 1. Each bucket can therefore be drawn without the others.
 
 Minimum-Including (Hou et al. 2020, algorithm 1): every tag at least K times, and removing any sentence violates this.
 Tags are processed from rare to frequent: sentences are added until the tag occurs K times. Then superfluous sentences
 are removed. A tag with n < K occurrences in all sentences must occur n times. Buckets are drawn independently and can
 overlap.
 
-Random orders are hashes of (seed, example id), so that adding an example to the file changes few buckets. Both
-samplers return examples by class, and within a class in file order.
+Examples are shuffled by sorting hashes of (seed, example id), so another example in the file does not change the order
+of the others. In `nway` it moves the later examples of its class by one position: every bucket from its position on has
+one different example, on average half of the buckets. In `minimum` most buckets usually stay the same.
+
+`nway` returns examples by class, in file order within a class; `minimum` returns them in file order.
 """
 
 from __future__ import annotations
@@ -57,8 +60,8 @@ def nway(examples: Sequence[Example], shots: int, bucket: int, seed: int) -> tup
     for label, members in by_class(examples).items():
         if len(members) < (bucket + 1) * shots:
             raise UsageError(
-                f"bucket={bucket}: '{label}' has {len(members)} sentences to draw from: {len(members) // shots} "
-                f"disjoint buckets of shots={shots}, numbered from 0"
+                f"bucket={bucket}: the {len(members)} sentences of '{label}' are only enough for "
+                f"{len(members) // shots} disjoint buckets of shots={shots}, numbered from 0; lower bucket or shots"
             )
         chosen = _shuffled(members, seed)[bucket * shots : (bucket + 1) * shots]
         drawn += sorted(chosen, key=lambda example: place[example.id])

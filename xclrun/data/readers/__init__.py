@@ -44,12 +44,12 @@ class Reader:
     """A reader of one layout.
 
     Attributes:
-        read: takes the dataset's config; returns the examples of every selected language and split, with languages in
-            order, and counts for the manifest.
+        read: takes the dataset's config; returns (examples by language and split, counts for the manifest). Languages
+            are in the order of ``dataset.languages``, if set.
         layout: file names under ``dataset.root`` (see `xclrun.data.readers.files`); may be empty.
         gives: names from `COLUMNS` that the files can contain; tasks that need other columns are refused.
         languages: the default order of languages; other languages follow by name.
-        config: config of ``dataset=NAME``, such as the task, for a plug-in's reader, which has no YAML file.
+        config: settings of ``dataset=NAME``, such as the task. Only for plug-ins, whose readers have no YAML file.
     """
 
     read: Read
@@ -114,8 +114,8 @@ def row_reader(
         split_names: split → its names in file names.
         language_names: name in file names → language key; other names are keys themselves.
         may_lack: optional splits; empty if a language lacks them.
-        files: replaces the layout for data in one language (the first of ``languages``): split → possible names of its
-            file; the first existing file is used. Other splits are empty.
+        files: split → possible file names, of which the first that exists is used; splits that are not listed are
+            empty. Replaces ``layout`` for data in one language, the first of ``languages``.
         unit: name of a row in errors if it is not a line.
         config: see `Reader`.
     """

@@ -182,7 +182,7 @@ def find_files(
 
 
 def named_files(cfg: DatasetConfig, language: str, files: Mapping[str, Sequence[str]]) -> list[SplitFile]:
-    """Return the files of a dataset in one language; ``files``: split → candidate names, the first existing is used."""
+    """Return the files of a dataset in one language. ``files``: split → names, the first existing one is used."""
     root = root_of(cfg, [names[0] for names in files.values()])
     choose_languages(cfg.languages, [language], f"{cfg.reader}, whose only language is '{language}'")
     return [root.required(language, split, names) for split, names in files.items()]

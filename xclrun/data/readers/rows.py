@@ -104,7 +104,8 @@ def tagged(
 
     Args:
         word: line → word and tag, or None to skip the line.
-        comment: matches the name and value of a fact in lines that begin with ``#``; None: such lines are words too.
+        comment: pattern of comment lines (``# name = value``), whose two groups are the name and value of a fact. None:
+            lines that begin with ``#`` are parsed as words.
         facts: receives the facts. The example's id is ``sent_id``, if present, and its text is ``text``.
     """
     facts = {} if facts is None else facts

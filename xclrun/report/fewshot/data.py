@@ -51,7 +51,7 @@ def task_name(dataset: str) -> str:
 
 
 def source_name(source: str) -> str:
-    """Return a title's remark on the source; empty for English, the source of the paper."""
+    """Return the suffix of a title that names the source language; empty for English, the paper's source."""
     return "" if source == fsxlt.SOURCE else f", source {source}"
 
 
@@ -122,7 +122,7 @@ class FewShotTests(Verdicts):
         return [*self.p_values, *(p for other in self._family() for p in other.p_values)]
 
     def notes(self, heading: str) -> list[str]:
-        """Return the notes of the table of means on the tests under ``heading``."""
+        """Return notes about the tests for the table of means; ``heading`` is the heading above the tests."""
         if not self.tests:
             return [*self.untested, UNTESTED]
         shared = self.several_languages and self.source != NO_SOURCE
@@ -156,7 +156,7 @@ class FewShotRuns:
 
     Attributes:
         scores: rows of `few_shot_scores`.
-        records: run ID → run, of all runs.
+        records: run ID → run; also contains runs that are not in ``scores``.
         section: the runs of all metrics and sources of the section, whose tests are one family.
     """
 
@@ -225,7 +225,7 @@ class FewShotRuns:
 
     @cached_property
     def words(self) -> dict[Cell, list[Words]]:
-        """(language, K) → words of each bucket, which seeds and strategies share."""
+        """(language, K) → the words of each bucket. They are the same for all seeds and strategies."""
         words = {
             cell: [self.data.words[i] for i in first_of_buckets(rows) if i in self.data.words]
             for cell, rows in self.cells(self.first).items()
@@ -248,7 +248,11 @@ class FewShotRuns:
 
 @dataclass(frozen=True)
 class FewShotSource:
-    """The few-shot runs of the first metric of a source, for parts that are the same for every metric."""
+    """The few-shot runs of one source, for report parts that do not depend on the metric.
+
+    Attributes:
+        runs: the runs of the first metric.
+    """
 
     runs: FewShotRuns
 

@@ -39,7 +39,7 @@ class FewShotSection(Section):
 
     Args:
         scores: rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
-        records: run ID → run, of all runs.
+        records: run ID → run; also contains runs that are not in ``scores``.
     """
 
     definitions = {

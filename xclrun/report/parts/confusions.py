@@ -23,7 +23,7 @@ CLASSES = 24  # in a panel
 
 @part(StrategySection, place=100, title="Confusions", folded=True)
 def confusions(section: StrategySection) -> Iterator[Item]:
-    """Confusions of strategies with one final model for all languages."""
+    """Show confusion matrices of the strategies that end with a single model for all languages."""
     metric = next((m for m in map(BY_NAME.get, section.comparison.metrics) if m and m.of is Scored.labels), None)
     if metric is None:
         return

@@ -99,8 +99,8 @@ def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric:
         "selected: test score at the evaluation point with the best dev score on the hop's training languages; oracle: "
         "at the point with the language's best dev score; mean over hops and runs, percent (ED)",
         "spread: max − min over seeds of the same order, in points, mean over hops and orders; – with one seed",
-        "agreement: share (%) of pairs of points with test scores at least 0.5 points apart in which dev changes in "
-        "the same direction (ties count half); 50 is chance",
+        "agreement: of the pairs of evaluation points whose test scores differ by at least 0.5 percentage points, the "
+        "share (%) in which dev and test scores change in the same direction (ties count half); 50 is chance",
     )
     return Table(f"{headline(metric)}, checkpoint selection", header, tuple(rows), notes, left=2)
 
@@ -141,7 +141,10 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
 
 
 def selection_figure(summary: Summary, selected: Mapping[str, Selected], metric: str) -> Figure | None:
-    """Draw selected against oracle scores, and the directional agreement of the two dev scores, by strategy."""
+    """Draw two panels by strategy: selected and oracle test scores; agreement of dev with test scores.
+
+    The second panel has the agreement with dev of the hop's languages and with dev of the language itself.
+    """
     if not selected:
         return None
     figure = figure_of(max(6.5, 3.4 + 0.9 * len(selected)), 3.9)
