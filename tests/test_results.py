@@ -193,8 +193,8 @@ def test_the_papers_findings_are_tested_as_reports_test_them() -> None:
         f"of {len(table)} differences (table below), {len(run)} were run and {len(tested)} could be tested" in summary
     )
     assert f"{len(significant)} of the {len(tested)} are significant" in summary
-    assert f"the other {len(tested) - len(significant)} are not significant" in summary
-    assert f"{len(run) - len(tested)} differences have no test" in summary
+    assert f"of the {len(tested)} tested differences, {len(tested) - len(significant)} are not significant" in summary
+    assert f"{len(run) - len(tested)} of the {len(run)} differences have no test" in summary
 
 
 def test_a_mean_without_an_interval_is_compared_with_the_interval_of_the_page() -> None:

@@ -346,7 +346,7 @@ def transfers(seeds: tuple[int, ...], noise: float = 0.1) -> tuple[pd.DataFrame,
 
 def test_intervals_of_transfer_hold_for_the_reference_models_of_one_seed() -> None:
     frame, table = transfers((1,))
-    assert row(frame, "T")["ci_given"] == "given these reference models (one seed)"
+    assert row(frame, "T")["ci_given"] == "conditional on the reference models of one seed"
     assert row(frame, "FP")["ci_given"] == ""
     assert (row(frame, "T")["ci_low"], row(frame, "T")["ci_high"]) == pytest.approx(
         stats.t.interval(0.95, 2, table.mean(), stats.sem(table[:, 0]))
@@ -375,8 +375,8 @@ def test_seeds_that_not_all_orders_have_give_no_crossed_design() -> None:
     np.testing.assert_array_equal(crossed(blocks), [[0, 1], [2, 3]])
     assert given_references(blocks) == ""
     assert crossed(blocks[:3]) is None
-    assert given_references(blocks[:3]) == "given these reference models (orders differ in their seeds)"
-    assert given_references([blocks[0], blocks[2]]) == "given these reference models (one seed)"
+    assert given_references(blocks[:3]) == "conditional on the reference models (orders differ in their seeds)"
+    assert given_references([blocks[0], blocks[2]]) == "conditional on the reference models of one seed"
     assert given_references(blocks[:2]) == ""  # seeds of one order each have their own
 
 

@@ -195,7 +195,7 @@ def test_oracle_and_source_dev_as_maximum_and_as_mean() -> None:
 
 def test_published_numbers_stand_beside_runs_from_english_on_the_same_data_alone() -> None:
     small = checkpoints.range_table([wandering(seed, model="tiny") for seed in (1, 2)], METRIC, "x")
-    assert any("encoder: mbert, ours tiny;" in note for note in small.notes)
+    assert any("encoder mbert → tiny;" in note for note in small.notes)
     for runs in ([wandering(1, "mtop")], [dataclasses.replace(RUNS[0], languages=("de", "en", "es", "ja"))]):
         assert [row[0] for row in checkpoints.range_table(runs, METRIC, "x").rows] == ["max", "min", "range"]
 

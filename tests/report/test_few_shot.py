@@ -127,7 +127,7 @@ def test_published_numbers_stand_beside_ours() -> None:
     german = next(row for row in table.rows if row[0] == "de")
     assert (german[2], german[4], german[6]) == ("86.38", "89.38 ± 0.90", "90.21 ± 0.50")
     assert table.notes[-1].startswith("Spearman's ρ with the published numbers: 1.00 at K = 0 (5 languages)")
-    assert any("encoder: mbert, ours " in note for note in table.notes)
+    assert any("encoder mbert → " in note for note in table.notes)
     # The paper's POS has no such head.
     assert "published" not in by_language(runs, "fc").header
     across = by_strategy(runs)
@@ -179,7 +179,7 @@ def test_tables_with_published_scores_compare_the_setups() -> None:
     names = {name for name, _ in tables}
     assert names == {"fewshot_means", "fewshot_sources", "fewshot_confusions", "fewshot_gains"}
     for name, table in tables:
-        assert any("encoder: mbert, ours tiny" in note for note in table.notes), name
+        assert any("encoder mbert → tiny" in note for note in table.notes), name
 
 
 def test_without_a_source_nothing_is_zero_shot() -> None:

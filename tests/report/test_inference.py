@@ -191,7 +191,7 @@ def transfer_study(seeds: tuple[int, ...], primary: tuple[str, ...] = ("T",)) ->
 
 def test_transfer_with_one_seed_is_labelled_and_has_no_marks() -> None:
     inference = transfer_study((1,), ("T", "T0", "FP"))
-    label = "given these reference models (one seed)"
+    label = "conditional on the reference models of one seed"
     for name in ("T", "T0"):
         tests = inference.tests["intent_accuracy", name]
         assert label in tests.scope
@@ -315,7 +315,8 @@ def test_what_is_not_said_of_all_tests_names_those_that_it_is_said_of() -> None:
     scopes = [note for note in notes if "replicates: 2 orders" in note]
     assert scopes == [
         "intent F, slots F: replicates: 2 orders; 2 strategies",
-        "intent T0, slots T0: replicates: 2 orders; given these reference models (one seed); 2 strategies",
+        "intent T0, slots T0: replicates: 2 orders; tests conditional on the reference models of one seed; "
+        "2 strategies",
         "intent FP, slots FP: replicates: 2 orders; 3 strategies",
     ]
     assert [note for note in notes if "Wilcoxon" in note] == [

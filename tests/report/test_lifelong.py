@@ -85,7 +85,7 @@ def test_measures_are_distributed_over_many_orders() -> None:
     assert block.tables[0].rows[3][4] == min(final, key=final.__getitem__)
     published = {key[1]: row["published"] for key, row in by_measure.items()}
     assert published == {"AULTC": "lowest 58.72", "F_m": "highest 16.77", "I_m": "highest 6.07", "A_m": "lowest 62.94"}
-    assert any("encoder: bert, ours tiny" in note for note in block.tables[0].notes)
+    assert any("encoder bert → tiny" in note for note in block.tables[0].notes)
     panels = block.plots[0].draw().axes
     assert [sum(patch.get_height() for patch in axes.patches) for axes in panels] == [120] * 4
     assert not make_block(lifelong.over_orders, section_of(runs[:5]))
@@ -198,7 +198,7 @@ def test_what_reads_no_text_is_a_control_and_no_strategy() -> None:
     (tests,) = make_block(lifelong.seeds, section).tables
     assert {row[2:4] for row in tests.rows} == {("naive(context=shown)", "replay(context=shown)")}
     (published,) = make_block(lifelong.ll_table, section_of(shown_and_hidden(ll.STREAMS["standard"]))).tables
-    assert any("training examples per key: 10,000, ours 2,000;" in note for note in published.notes)
+    assert any("training examples per key 10,000 → 2,000;" in note for note in published.notes)
     rows = {row[0]: row for row in published.rows}
     assert "naive: naive(context=shown)" in rows
     assert not any("hidden" in name for name in rows)

@@ -9,7 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from xclrun.analysis.aggregate import comparisons, summarise
-from xclrun.report.summary import Summary
+from xclrun.report.summary import RUNS, Summary
 from xclrun.report.tables import Cell, Table, percent
 
 from .study import LANGUAGES, run, study
@@ -55,6 +55,7 @@ def test_interim_rows_say_how_many_runs_they_have() -> None:
     interim = "interim: not all strategies have finished all orders and seeds; each mean is over "
     for by in (table, summary(records).languages("intent_accuracy", "F"), summary(records).orders("intent_accuracy")):
         assert f"{interim}the runs that all strategies have finished" in by.notes
+        assert (RUNS in by.notes) == ("runs" in by.header)
     (comparison,) = comparisons(records)
     every = Summary(summarise(records, unpaired=True), comparison, unpaired=True)
     for by in (
@@ -72,6 +73,7 @@ def test_interim_rows_say_how_many_runs_they_have() -> None:
         summary(records).main(["intent_accuracy"], "h2l"),
     ):
         assert not any(note.startswith("orders have unequal") for note in by.notes)
+    assert RUNS not in whole.main(["intent_accuracy"]).notes
     assert not any(note.startswith("interim") for note in whole.main(["intent_accuracy"]).notes)
 
 

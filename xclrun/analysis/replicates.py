@@ -116,4 +116,4 @@ def given_references(blocks: Sequence[Block]) -> str:
     if len({order for order, _, _ in blocks}) < 2 or crossed(blocks) is not None:
         return ""
     several = len({block[1:] for block in blocks}) > 1
-    return f"given these reference models ({'orders differ in their seeds' if several else 'one seed'})"
+    return f"conditional on the reference models {'(orders differ in their seeds)' if several else 'of one seed'}"

@@ -39,7 +39,9 @@ DIFFERENCES = (
     "Δ: a − b in points, with the interval of Tukey's HSD with blocks; d_z: Δ divided by the standard deviation of the "
     "differences between replicates, with 95 % interval"
 )
-EXPLORATORY = "exploratory: significance marks and “What was found” use the primary comparisons only"
+EXPLORATORY = (
+    "exploratory table: significance marks and the report's section “What was found” use only the primary comparisons"
+)
 P_VALUES = "p-values: Tukey's HSD adjusts for all pairs; the other tests use Holm's correction over all pairs"
 P_VALUES_OF_ORDERS = f"{P_VALUES}; paired bootstrap: over test sentences, for these runs only"
 MIXED_NOTE = (
@@ -117,7 +119,7 @@ class Tests:
         elif self.data.kind == "bucket":
             text += " of one set of languages: the tests apply only to these languages"
         if self.condition:
-            text += f"; {self.condition}"
+            text += f"; tests {self.condition}"
         elif self._crossed is not None:
             text += f"; {SHARED}"
         return text
@@ -300,7 +302,7 @@ class Verdicts:
         notes = (
             *reasons.lines(),
             *scopes,
-            f"{EXPLORATORY}; p-values are not corrected for several measures",
+            f"{EXPLORATORY}; its p-values are not corrected for multiple measures",
             "η²: share of the variance explained by strategies (partial η² with blocks)",
         )
         header = (*self.SUBJECTS, "analysis of variance", "df", "F ratio", "p", "η²")

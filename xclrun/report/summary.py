@@ -33,6 +33,7 @@ UNEQUAL = (
     "orders have unequal numbers of runs: each mean is the mean of the orders' means; ± is over runs, weighted so that "
     "orders count equally"
 )
+RUNS = "runs, “n of m”: n runs enter the mean; at least one strategy has finished m combinations of order and seed"
 SPAN_SCORING = {
     "span_micro": "micro F1 over labeled spans",
     "tag_macro": "macro F1 over single tags (evaluate.slot_f1=tag_macro), not span F1",
@@ -242,7 +243,7 @@ class Summary:
             *([UNEQUAL] if unbalanced else []),
             *self._hop_0(metrics, (measure for _, measure, _ in keys.values())),
             *further,
-            *self._footer(metrics, counts),
+            *self._footer(metrics, counts, counted),
         )
         header = ("strategy", *(["runs"] if counted else []), *keys)
         raised = [self.marks_meaning] if any(cell.mark for cell in cells) else []
@@ -341,13 +342,15 @@ class Summary:
         has_floor = any(self.floor(metric, MEAN, "FP") != "–" for metric in metrics)
         return [HOP_0] if has_floor and "T0" in measures else []
 
-    def _footer(self, metrics: Sequence[str], runs: Iterable[str]) -> list[str]:
+    def _footer(self, metrics: Sequence[str], runs: Iterable[str], counted: bool = True) -> list[str]:
+        """Return notes on selected settings, runs and metrics; ``counted``: the table has the column ``runs``."""
         lines = [self.chosen] if self.chosen else []
         if any(" of " in count for count in runs):
             runs_used = "all runs of its strategy" if self.unpaired else "the runs that all strategies have finished"
             lines.append(
                 f"interim: not all strategies have finished all orders and seeds; each mean is over {runs_used}"
             )
+            lines += [RUNS] if counted else []
         return [*lines, *self.definitions(metrics)]
 
     def definitions(self, metrics: Sequence[str]) -> list[str]:

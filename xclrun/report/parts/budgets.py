@@ -77,7 +77,7 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
         "size of the data stored between hops in addition to parameters",
         "a hop shared by several runs counts in full for each; steps: optimizer updates; examples and tokens include "
         "replayed ones",
-        "trials: number of settings of the strategy with finished runs in the outputs directory",
+        "trials: number of different configurations of the strategy that have finished runs in the outputs directory",
         *_merged(comparison),
         f"≠: differs from {base_label} by more than {100 * TOLERANCE:.0f} %, so the budgets are unequal",
     )

@@ -54,9 +54,9 @@ def _ranks(ranks: Sequence[Agreement], setup: Sequence[str]) -> Table:
         "strategies, by Student's t for more",
         "over resamples of our test sentences: bias (mean minus ρ) and percentiles 2.5 and 97.5 of ρ; this does not "
         "include the variation between seeds",
-        "the paper's own orders: ρ of each of its six orders with the mean of the other five, for the same strategies: "
-        "mean (minimum to maximum)",
-        f"measures of at least {FEWEST} strategies in both studies",
+        "the paper's own orders: ρ between one of its orders and the mean of the other five, over the same strategies; "
+        "mean (minimum to maximum) of the six values",
+        f"only measures with values for at least {FEWEST} strategies in both studies are shown",
     )
     return Table("Ranks beside the CCL paper's", HEADER, tuple(rows), notes, left=2)
 
@@ -78,13 +78,14 @@ def _findings(findings: Sequence[Finding], setup: Sequence[str], tested: str) ->
     ]
     notes = (
         *setup,
-        "paper, ours: the difference in points; all are positive in the paper's means over six orders",
-        f"p: paired t-test over {tested} with Holm's correction over the tested findings; – (not tested): a single "
-        "replicate, strategies that do not learn in sequence, differences between metrics or orders, and T and T0 if "
-        "all orders share one seed's reference models and hop 0",
+        "paper, ours: difference in points, defined to be positive in the paper's means over six orders; negative: "
+        "opposite direction",
+        f"p: paired t-test over {tested}, with Holm's correction over the tested findings",
+        "p is – (not tested) for a single replicate, for strategies without a sequence of hops, for differences "
+        "between metrics or orders, and for T and T0 if all orders share the reference models and hop 0 of one seed",
         "over sentences: p over resampled test sentences, which does not extend to other seeds and orders",
         "all p-values of this table are exploratory",
-        f"holds, does not hold: significant at p < {ALPHA} over {tested}",
+        f"holds: same direction as in the paper, p < {ALPHA}; does not hold: opposite direction, p < {ALPHA}",
     )
     header = ("finding", "metric", "difference", "paper", "ours", "p", "over sentences", "here")
     return Table("The CCL paper's findings", header, tuple(rows), notes, left=3)

@@ -72,9 +72,9 @@ def setup_notes(paper: Setup, runs: Sequence[RunRecord], metrics: Iterable[str] 
         theirs = ", ".join(paper.metrics.get(name, UNKNOWN) for name in names)
         ours = ", ".join(_joined(_metric(name, run) for run in runs) for name in names)
         items["metric"] = (theirs, ours, theirs == ours)
-    differ = [f"{name}: {theirs}, ours {ours}" for name, (theirs, ours, same) in items.items() if not same]
-    agree = [f"{name}: {ours}" for name, (_, ours, same) in items.items() if same]
-    notes = [f"setup, different from {paper.paper} or unknown: {'; '.join(differ)}"] if differ else []
+    differ = [f"{name} {theirs} → {ours}" for name, (theirs, ours, same) in items.items() if not same]
+    agree = [f"{name} {ours}" for name, (_, ours, same) in items.items() if same]
+    notes = [f"setup ({paper.paper} → ours): {'; '.join(differ)}"] if differ else []
     notes += [f"setup as in {paper.paper}: {'; '.join(agree)}"] if agree else []
     if any(name in DECISIVE and not same for name, (_, _, same) in items.items()):
         notes.append("the setups differ: compare ranks, not values")
