@@ -18,7 +18,8 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.tuning import choose
 from xclrun.report.codelength import codelength_sections
 from xclrun.report.fewshot import few_shot_sections
-from xclrun.report.part import PARTS, Item, Needs, Plot, make_block, part
+from xclrun.report.part import Item, Needs, Plot, make_block, part
+from xclrun.report.parts import PARTS
 from xclrun.report.published import ll
 from xclrun.report.section import Options
 from xclrun.report.strategies import StrategySection

@@ -12,7 +12,8 @@ from scipy.stats import ttest_rel
 from statsmodels.stats.multitest import multipletests
 
 from xclrun.analysis.bootstrap import paired_p_value
-from xclrun.report.part import PARTS, make_block
+from xclrun.report.part import make_block
+from xclrun.report.parts import PARTS
 from xclrun.report.published import ccl_tables
 from xclrun.report.published.findings import CLAIMS, Finding, findings
 from xclrun.report.published.ranks import over_orders

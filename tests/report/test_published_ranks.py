@@ -10,7 +10,8 @@ from scipy import stats
 
 from tests.conftest import some
 from xclrun.core.task import METRICS
-from xclrun.report.part import PARTS, make_block
+from xclrun.report.part import make_block
+from xclrun.report.parts import PARTS
 from xclrun.report.published import ccl_tables, published_names
 from xclrun.report.published.ranks import agreements, behind, over_orders, paper_orders, shared_orders
 

@@ -5,6 +5,8 @@ from pkgutil import iter_modules
 
 from xclrun.report.part import PARTS
 
+__all__ = ["PARTS"]
+
 for _module in iter_modules(__path__):
     _name = f"{__name__}.{_module.name}"
     import_module(_name)
