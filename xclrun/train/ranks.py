@@ -419,12 +419,12 @@ def ranks_of(run: Run) -> Ranks:
         if _group.failed:
             _group.reconnect()
         return _group
+    if runtime.devices == 1:
+        return ALONE
     if _group is not None and _group.process == os.getpid() and not _group.closed:
         if (_group.size, _group.minutes, _group.failed) == (runtime.devices, runtime.rank_timeout, False):
             return _group
         _group.close()
-    if runtime.devices == 1:
-        return ALONE
     gpus = torch.cuda.device_count() if runtime.device is not Device.cpu else 0
     if 0 < gpus < runtime.devices:
         raise UsageError(f"runtime.devices={runtime.devices}: number of visible GPUs is {gpus}")
