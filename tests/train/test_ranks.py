@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -38,8 +39,7 @@ same_ranks = pytest.mark.xdist_group("ranks")
 def ended() -> Iterator[None]:
     """End the ranks after the tests."""
     yield
-    if ranks._group is not None:
-        ranks._group.close()
+    ranks.end_ranks()
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -118,6 +118,8 @@ SETTINGS = {
         "strategy.replay_number=4",
         "strategy.neighbours=2",
         "strategy.adapt_steps=1",
+        # Each sentence is adapted to; neither 2 nor 3 divides their number.
+        "dataset.max_test=5",
     ),
     "merge": ("strategy.method=fisher",),
     "lang_spec_ada_t": (),
@@ -248,6 +250,22 @@ def torchrun(outputs: Path, corpus: Path, *arguments: str) -> tuple[int, str]:
     settings = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]", f"paths.outputs={outputs}")
     done = subprocess.run([*command, *settings], capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stderr
+
+
+@pytest.mark.full
+def test_workers_end_their_ranks(corpus: Path, tmp_path: Path) -> None:
+    """Two workers with two ranks each finish their runs; ranks that lose their connection print a warning."""
+    from tests.conftest import SMALL
+
+    settings = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]", "trainer.epochs=1", "seed=1,2")
+    devices = ("runtime.devices=2", "hydra.launcher.n=2", f"paths.outputs={tmp_path}")
+    command = [sys.executable, "-m", "xclrun", *settings, *devices, "-m"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "TCPStore" not in done.stderr
+    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/manifest.json")]
+    assert [manifest["environment"]["ranks"] for manifest in manifests] == ["2", "2"]
+    assert len({manifest["pid"] for manifest in manifests}) == 2
 
 
 @pytest.mark.full

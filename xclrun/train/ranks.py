@@ -432,6 +432,12 @@ def ranks_of(run: Run) -> Ranks:
     return _group
 
 
+def end_ranks() -> None:
+    """End the other ranks of this process, for processes that end without calling functions of `atexit`."""
+    if _group is not None:
+        _group.close()
+
+
 def _started(size: int, minutes: float) -> Group:
     """Start the other ranks on this machine."""
     from torch.multiprocessing.spawn import start_processes
