@@ -1,7 +1,7 @@
-"""A training step of two ranks with one thread each / of one rank with one thread, on the same micro-batches.
+"""Ratio of the times of a training step on the same micro-batches: two ranks / one rank, one thread per rank.
 
-Rounds with one and two ranks alternate in one process, with the same settings; in a round with one rank, the other
-rank waits without using its core. CPU seconds are those of rank 0's process. They include its communication, exclude
+Rank 0's process alternates rounds with two ranks and with one rank, with the same settings. While it trains alone,
+rank 1 waits without using its core. CPU seconds are those of rank 0's process. They include its communication, exclude
 waiting for the other rank, and hardly depend on the load of the machine.
 """
 

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -570,6 +571,8 @@ def test_gpus_that_a_sweep_leaves_idle_are_reported_with_the_key_that_uses_them(
         ("2, 5", Local(), "cpu", []),
         ("2, 5", Local(gpus=[7]), "cpu", ["7"]),
         ("", Local(), "auto", []),
+        ("-1", Local(), "auto", []),
+        ("3,-1,2", Local(), "auto", ["3"]),
     ],
 )
 def test_the_gpus_of_workers(
@@ -585,6 +588,92 @@ def test_more_devices_than_gpus_are_refused_at_the_start(make_run: Callable[...,
     with pytest.raises(UsageError, match=r"^runtime\.devices=4: exceeds the number of GPUs; use at most 2$"):
         Local(n=2, gpus=[3, 5]).check_runs([run])
     Local(gpus=[0, 1, 2, 3]).check_runs([run])
+
+
+@pytest.mark.parametrize(("per_gpu", "devices"), [(1, 2), (2, 2), (2, 1), (3, 4)])
+def test_ranks_of_a_worker_get_different_gpus(
+    per_gpu: int, devices: int, make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA is replaced by functions that return what it returns for CUDA_VISIBLE_DEVICES; nothing is computed."""
+    import torch
+
+    from xclrun.train.ranks import ALONE, Group
+    from xclrun.train.stop import StopFlag
+    from xclrun.train.workbench import Workbench
+
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")))
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(Group, "_connect", lambda self: None)
+    monkeypatch.setattr("xclrun.train.workbench.set_deterministic", lambda *given: None)
+    run = make_run("runtime.device=cuda", f"runtime.devices={devices}", *PARTS)
+    of_gpu = Counter[str]()
+    places = Local(n=99, per_gpu=per_gpu).places(99, list("4567"), devices)
+    assert len(places) == per_gpu * 4 // devices
+    for place in places:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", str(place))
+        used = []
+        for rank in range(devices):
+            group = ALONE
+            if devices > 1:
+                group = Group(rank, devices, None, local=rank, on_machine=devices, minutes=1)
+                assert group.backend == "cpu:gloo,cuda:nccl"
+                assert chosen[-1] == rank
+            device = Workbench(run, Listener(), StopFlag(), group).device
+            assert device.type == "cuda"
+            used.append(str(place).split(",")[device.index or 0])
+        assert len(set(used)) == devices
+        of_gpu.update(used)
+    assert dict(of_gpu) == dict.fromkeys("4567", per_gpu)
+
+
+def test_a_gpu_twice_serves_two_workers_but_not_two_devices_of_a_run(make_run: Callable[..., Run]) -> None:
+    Local(n=2, gpus=[0, 0]).check_runs([make_run("runtime.device=auto")])
+    with pytest.raises(
+        UsageError, match=r"^hydra\.launcher\.gpus=\[0,0\]: repeats a GPU.*set hydra\.launcher\.per_gpu"
+    ):
+        Local(gpus=[0, 0]).check_runs([make_run("runtime.device=auto", "runtime.devices=2", *PARTS)])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "visible", "settings", "message"),
+    [
+        (Local(), "0,1,2,3", PARTS, None),
+        # The launcher shows each rank its own GPU.
+        (Local(), "3", (*PARTS, "runtime.devices=4"), None),
+        (Local(), "0,1", (*PARTS, "runtime.device=cpu"), None),
+        (Local(), "0,1", PARTS, r"^a launcher started 4 ranks on a machine with 2 GPUs; start at most 2, or set "),
+        (Local(n=2), "", PARTS, r"^a launcher started 4 ranks.*use hydra\.launcher\.n=1 without hydra\.launcher\.gpus"),
+        (Local(gpus=[0]), "", PARTS, r"^a launcher started 4 ranks.*without hydra\.launcher\.gpus"),
+        (Local(), "", (), r"^4 processes of a launcher, trainer\.gradient_accumulation=1: "),
+        (Local(), "", (*PARTS, "runtime.devices=2"), r"^runtime\.devices=2: the launcher starts 4 processes"),
+    ],
+)
+def test_ranks_of_torchrun_that_cannot_train_a_run_are_refused_at_the_start(
+    launcher: Local, visible: str, settings: tuple[str, ...], message: str | None, make_run: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    run = make_run("runtime.device=auto", *settings)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    if message is None:
+        launcher.check_runs([run])
+        return
+    with pytest.raises(UsageError, match=message):
+        launcher.check_runs([run])
+
+
+def test_tasks_of_a_node_need_as_many_gpus(make_run: Callable[..., Run]) -> None:
+    launcher, message = (
+        Slurm(tasks_per_node=2, gpus_per_node=1),
+        r"^hydra\.launcher\.gpus_per_node=1 tasks_per_node=2: ",
+    )
+    launcher.check_runs([make_run(*PARTS)])
+    Slurm(tasks_per_node=2, gpus_per_node=2).check_runs([make_run("runtime.device=auto", *PARTS)])
+    with pytest.raises(UsageError, match=message):
+        launcher.check_runs([make_run("runtime.device=auto", *PARTS)])
 
 
 def test_tasks_of_a_job_need_as_many_parts(make_run: Callable[..., Run]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -27,17 +28,24 @@ from .test_span import SPAN
 
 Make = Callable[..., Run]
 
-# The parametrisation closest to a function varies slowest: it is the number of devices, so that ranks start once.
 # Parts of 2 sentences, three in a batch: 22, 18 and 13 sentences leave smaller batches and parts. Dropout is on.
 PARTS = ("trainer.batch_size=2", "trainer.gradient_accumulation=3")
+
+# Starting a rank takes longer than a run: one worker of pytest-xdist executes these tests, with the same ranks.
+same_ranks = pytest.mark.xdist_group("ranks")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def ended() -> Iterator[None]:
     """End the ranks after the tests."""
     yield
-    if ranks._group is not None:
-        ranks._group.close()
+    ranks.end_ranks()
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def devices(request: pytest.FixtureRequest) -> int:
+    """Return the number of ranks. Pytest orders tests by the parameters of a module's fixtures, so ranks start once."""
+    return int(request.param)
 
 
 def losses(run: Run) -> list[list[float]]:
@@ -67,18 +75,27 @@ def equal(run: Run, alone: Run) -> None:
                 assert several[column].to_pylist() == one[column].to_pylist(), column
 
 
-def compare(make_run: Make, do: Make, devices: int, *overrides: str, **data: Path) -> None:
-    alone = do(make_run(*PARTS, *overrides, outputs="alone", **data))
-    several = do(make_run(*PARTS, *overrides, f"runtime.devices={devices}", outputs=f"{devices}", **data))
-    assert several.directory.read_manifest()["environment"]["ranks"] == str(devices)
-    equal(several, alone)
+@pytest.fixture
+def compare(make_run: Make, do: Make, finished: Make) -> Callable[..., None]:
+    """Compare a run of several ranks with one process: ``compare(2, "strategy=er")``; ``data`` replaces the corpus."""
+
+    def check(devices: int, *overrides: str, **data: Path) -> None:
+        settings = (*PARTS, *overrides)
+        alone = do(make_run(*settings, outputs="alone", **data)) if data else finished(*settings)
+        several = do(make_run(*settings, f"runtime.devices={devices}", outputs=f"{devices}", **data))
+        assert several.directory.read_manifest()["environment"]["ranks"] == str(devices)
+        assert "ranks" not in alone.directory.read_manifest()["environment"]
+        equal(several, alone)
+
+    return check
 
 
-def test_two_ranks_equal_one_process(make_run: Make, do: Make) -> None:
+@same_ranks
+def test_two_ranks_equal_one_process(compare: Callable[..., None]) -> None:
     """DER++ has dropout, memory batches in parts, and outputs that all ranks gather."""
     # Two gradients are large enough to be summed in place.
     large = f"model.intermediate_size={ranks.LARGE // 16}"
-    compare(make_run, do, 2, "strategy=derpp", "order=[en,de]", "trainer.epochs=1", large)
+    compare(2, "strategy=derpp", "order=[en,de]", "trainer.epochs=1", large)
 
 
 SETTINGS = {
@@ -101,6 +118,8 @@ SETTINGS = {
         "strategy.replay_number=4",
         "strategy.neighbours=2",
         "strategy.adapt_steps=1",
+        # Each sentence is adapted to; neither 2 nor 3 divides their number.
+        "dataset.max_test=5",
     ),
     "merge": ("strategy.method=fisher",),
     "lang_spec_ada_t": (),
@@ -111,13 +130,16 @@ SETTINGS = {
 }
 
 
+@same_ranks
 @pytest.mark.full
 @pytest.mark.parametrize("strategy", SETTINGS)
-@pytest.mark.parametrize("devices", [2, 3])
-def test_strategies_with_several_ranks_equal_one_process(strategy: str, devices: int, make_run: Make, do: Make) -> None:
-    compare(make_run, do, devices, f"strategy={strategy}", *SETTINGS[strategy])
+def test_strategies_with_several_ranks_equal_one_process(
+    strategy: str, devices: int, compare: Callable[..., None]
+) -> None:
+    compare(devices, f"strategy={strategy}", *SETTINGS[strategy])
 
 
+@same_ranks
 @pytest.mark.full
 @pytest.mark.parametrize(
     "overrides",
@@ -134,22 +156,21 @@ def test_strategies_with_several_ranks_equal_one_process(strategy: str, devices:
     ],
     ids=["fewshot", "codelength", "expansion", "blocks", "mixture", "features"],
 )
-@pytest.mark.parametrize("devices", [2, 3])
 def test_settings_with_several_ranks_equal_one_process(
-    overrides: tuple[str, ...], devices: int, make_run: Make, do: Make
+    overrides: tuple[str, ...], devices: int, compare: Callable[..., None]
 ) -> None:
-    compare(make_run, do, devices, *overrides)
+    compare(devices, *overrides)
 
 
+@same_ranks
 @pytest.mark.full
 @pytest.mark.parametrize("strategy", ["er", "mbpa"])
-@pytest.mark.parametrize("devices", [2, 3])
 def test_spans_with_several_ranks_equal_one_process(
-    strategy: str, devices: int, make_run: Make, do: Make, tmp_path: Path
+    strategy: str, devices: int, compare: Callable[..., None], tmp_path: Path
 ) -> None:
     """Windows of one text may be in several parts."""
     data = write_questions(tmp_path / "questions", "en", "th", long=4)
-    compare(make_run, do, devices, *SPAN, *PARTS, f"strategy={strategy}", *SETTINGS[strategy], data=data)
+    compare(devices, *SPAN, *PARTS, f"strategy={strategy}", *SETTINGS[strategy], data=data)
 
 
 @pytest.mark.full
@@ -229,6 +250,22 @@ def torchrun(outputs: Path, corpus: Path, *arguments: str) -> tuple[int, str]:
     settings = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]", f"paths.outputs={outputs}")
     done = subprocess.run([*command, *settings], capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stderr
+
+
+@pytest.mark.full
+def test_workers_end_their_ranks(corpus: Path, tmp_path: Path) -> None:
+    """Two workers with two ranks each finish their runs; ranks that lose their connection print a warning."""
+    from tests.conftest import SMALL
+
+    settings = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]", "trainer.epochs=1", "seed=1,2")
+    devices = ("runtime.devices=2", "hydra.launcher.n=2", f"paths.outputs={tmp_path}")
+    command = [sys.executable, "-m", "xclrun", *settings, *devices, "-m"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "TCPStore" not in done.stderr
+    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/manifest.json")]
+    assert [manifest["environment"]["ranks"] for manifest in manifests] == ["2", "2"]
+    assert len({manifest["pid"] for manifest in manifests}) == 2
 
 
 @pytest.mark.full

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from xclrun.config.checks import TRACKERS
@@ -14,6 +15,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.terminal import line, note
 from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.run import Run
+from xclrun.run.checks import check_ranks
 from xclrun.run.memory import check_memory
 from xclrun.tracking.background import BackgroundMirror
 
@@ -49,10 +51,34 @@ class Local(Launcher):
                 from xclrun.train.precision import choose_device
 
                 choose_device(config)
-        if 0 < (gpus := len(self.gpus_of(runs))) < (devices := devices_of(runs)):
-            raise UsageError(f"runtime.devices={devices}: exceeds the number of GPUs; use at most {gpus}")
-
+        gpus, devices = self.gpus_of(runs), devices_of(runs)
+        if (ranks := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+            self._check_launched(runs, ranks, len(gpus))
+        elif 0 < len(gpus) < devices:
+            raise UsageError(f"runtime.devices={devices}: exceeds the number of GPUs; use at most {len(gpus)}")
+        elif self.gpus and devices > 1 and len(set(gpus)) < len(gpus):
+            raise UsageError(
+                f"hydra.launcher.gpus=[{','.join(gpus)}]: repeats a GPU, but a run with runtime.devices={devices} "
+                "needs different ones; name each GPU once, and set hydra.launcher.per_gpu to share GPUs"
+            )
         check_memory(runs)
+
+    def _check_launched(self, runs: Sequence[Run], ranks: int, gpus: int) -> None:
+        """Check that the ranks that torchrun or another launcher started can train the runs."""
+        if self.n > 1 or self.gpus:
+            raise UsageError(
+                f"a launcher started {ranks} ranks, which train each run together; use hydra.launcher.n=1 without "
+                "hydra.launcher.gpus, or start no ranks"
+            )
+        on_machine = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+        # With a single visible GPU, the launcher may have assigned a different one to each rank.
+        if 1 < gpus < on_machine:
+            raise UsageError(
+                f"a launcher started {on_machine} ranks on a machine with {gpus} GPUs; start at most {gpus}, or set "
+                "runtime.device=cpu"
+            )
+        for run in runs:
+            check_ranks(run.config, run.strategy(), ranks)
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         started, ids = time.monotonic(), [run.id for run in sweep.runs]
@@ -94,7 +120,8 @@ class Local(Launcher):
             return []
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
-            return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
+            # CUDA ignores -1 and all GPUs after it.
+            return list(takewhile(lambda gpu: gpu not in ("", "-1"), (gpu.strip() for gpu in visible.split(","))))
         # CUDA numbers the visible GPUs from 0, even in a container that has only some GPUs of the machine.
         return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 

@@ -193,7 +193,12 @@ def work_in_processes(
         def do() -> None:
             if gpu is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-            work(runs, Console(console.runs, buffered=True, blind=console.blind), mirror, since)
+            from xclrun.train.ranks import end_ranks
+
+            try:
+                work(runs, Console(console.runs, buffered=True, blind=console.blind), mirror, since)
+            finally:
+                end_ranks()
 
         return None if stopped else fork(do)
 

@@ -60,7 +60,7 @@ class Ranks:
     """The ranks of a run, seen from one of them.
 
     Attributes:
-        rank: of this process, from 0.
+        rank: number of this process, from 0.
         size: W, the number of ranks.
         local: index of this process's GPU.
         on_machine: number of ranks on this machine.
@@ -77,7 +77,7 @@ class Ranks:
         return self.size > 1
 
     def parts(self, count: int) -> range:
-        """Return the numbers of this rank's parts of a batch with ``count`` parts."""
+        """Return the indices of this rank's parts of a batch with ``count`` parts."""
         return range(self.rank, count, self.size) if count > 1 else range(count)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -157,7 +157,7 @@ class Group(Ranks):
         self.failed = False
 
     def _disconnect(self) -> None:
-        # Drop the reference: the group's threads can abort the interpreter's exit.
+        # Drop the reference: threads of the group could crash the interpreter at exit.
         self.operations = None
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
@@ -419,17 +419,23 @@ def ranks_of(run: Run) -> Ranks:
         if _group.failed:
             _group.reconnect()
         return _group
+    if runtime.devices == 1:
+        return ALONE
     if _group is not None and _group.process == os.getpid() and not _group.closed:
         if (_group.size, _group.minutes, _group.failed) == (runtime.devices, runtime.rank_timeout, False):
             return _group
         _group.close()
-    if runtime.devices == 1:
-        return ALONE
     gpus = torch.cuda.device_count() if runtime.device is not Device.cpu else 0
     if 0 < gpus < runtime.devices:
         raise UsageError(f"runtime.devices={runtime.devices}: number of visible GPUs is {gpus}")
     _group = _started(runtime.devices, runtime.rank_timeout)
     return _group
+
+
+def end_ranks() -> None:
+    """End the other ranks of this process, for processes that end without calling functions of `atexit`."""
+    if _group is not None:
+        _group.close()
 
 
 def _started(size: int, minutes: float) -> Group:

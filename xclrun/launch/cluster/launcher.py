@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from xclrun.config.schema import Device
 from xclrun.core.errors import RunError, UsageError, require
 from xclrun.core.terminal import line, many, note
 from xclrun.launch.cluster import slurm
@@ -95,6 +96,12 @@ class Slurm(Launcher):
 
     def check_runs(self, runs: Sequence[Run]) -> None:
         if self.tasks > 1:
+            gpus, cpu = self.gpus_per_node, all(run.config.runtime.device is Device.cpu for run in runs)
+            if gpus is not None and gpus < self.tasks_per_node and not cpu:
+                raise UsageError(
+                    f"hydra.launcher.gpus_per_node={gpus} tasks_per_node={self.tasks_per_node}: each process needs its "
+                    f"own GPU; use hydra.launcher.gpus_per_node={self.tasks_per_node}"
+                )
             for run in runs:
                 check_ranks(run.config, run.strategy(), self.tasks)
 
