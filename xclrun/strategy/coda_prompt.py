@@ -9,10 +9,10 @@ section 4. With the query q of a text (the frozen encoder's [CLS]) and component
 over the components of the hops so far; those of the current hop are trained.
 
 Settings: ``pool``, components of all hops together, in equal shares (the paper: 100); ``length``, tokens of the prompt
-(8); ``penalty`` λ (0.1; the authors' newer code: 0). As in the authors' code, squares are averaged, and components are
-initialised orthogonally. Deviations: one prompt at the input, instead of prefixes in the first five layers; newer
-components are orthogonal to the initial values of earlier ones, not to the trained values. See also
-`xclrun.strategy.shared.prompts`.
+(8); ``penalty`` λ (0.1; times 10⁻⁶ in the authors' first code, and 0 for most data sets in their later code). As in the
+authors' code, squares are averaged, and all components are orthogonal at first; their later code draws the components
+of a hop orthogonal to the trained ones. Deviation: one prompt at the input, instead of prefixes in the first five
+layers. See also `xclrun.strategy.shared.prompts`.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class CodaPrompt(PartsPerHop[CodaSettings], PromptPools[CodaSettings]):
         share = self.settings.pool * (self.settings.length + 2) * encoder.width // max(self.hops, 1)
         return {f"prompts.{hop}": share for hop in range(self.hops)}
 
-    def pool(self, embeddings: Any, hidden: int, hops: int) -> Prompts:
+    def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import PromptComponents
 
-        return PromptComponents(embeddings, hidden, self.settings.pool, self.settings.length, hops)
+        return PromptComponents(embeddings, hidden, self.settings.pool, self.settings.length, self.hops)
 
     def begin_hop(self, context: Context) -> None:
         cast("PromptComponents", context.model.prompts).begin(context.hop.index)
