@@ -9,10 +9,10 @@ section 4. With the query q of a text (the frozen encoder's [CLS]) and component
 over the components of the hops so far; those of the current hop are trained.
 
 Settings: ``pool``, components of all hops together, in equal shares (the paper: 100); ``length``, tokens of the prompt
-(8); ``penalty`` λ (0.1; times 10⁻⁶ in the authors' first code, and 0 for most data sets in their later code). As in the
-authors' code, squares are averaged, and all components are orthogonal at first; their later code draws the components
-of a hop orthogonal to the trained ones. Deviation: one prompt at the input, instead of prefixes in the first five
-layers. See also `xclrun.strategy.shared.prompts`.
+(8); ``penalty`` λ (0.1; the authors' first code multiplies it by 10⁻⁶, their later code uses 0 for ImageNet-R and
+DomainNet). As in the authors' code, squares are averaged, and all components are orthogonal at first; their later code
+draws the components of a hop orthogonal to the trained ones. Deviation: one prompt at the input, instead of prefixes in
+the first five layers. See also `xclrun.strategy.shared.prompts`.
 """
 
 from __future__ import annotations
