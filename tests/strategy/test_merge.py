@@ -70,11 +70,9 @@ def test_formulas_against_numpy() -> None:
     for density, scale in ((0.2, 1.0), (0.5, 0.7), (1.0, 1.0)):
         wanted = ties_by_hand(base, models, density, scale)
         np.testing.assert_allclose(flat(merging.ties(BASE, MODELS, density, scale)), wanted, **close)
-    fisher = state_dicts(4, seed=2)
-    total = {n: sum(abs(f[n]) for f in fisher) for n in SHAPES}
-    weighted = {n: sum(abs(f[n]) * m[n] for f, m in zip(fisher, MODELS, strict=True)) for n in SHAPES}
-    wanted = np.average(models, axis=0, weights=[np.abs(flat(f)) for f in fisher])
-    np.testing.assert_allclose(flat(merging.weighted_mean(weighted, total, MODELS)), wanted, **close)
+    fisher = [{n: abs(f[n]) for n in SHAPES} for f in state_dicts(4, seed=2)]
+    wanted = np.average(models, axis=0, weights=[flat(f) for f in fisher])
+    np.testing.assert_allclose(flat(merging.weighted_mean(MODELS, fisher)), wanted, **close)
 
 
 def test_closed_forms_of_coefficients() -> None:
@@ -93,8 +91,8 @@ def test_closed_forms_of_coefficients() -> None:
     for merged in (
         merging.task_arithmetic(BASE, two, 0.5),
         merging.exponential_mean(two, 0.5),
-        merging.weighted_mean({n: two[0][n] + two[1][n] for n in SHAPES}, {n: 2 * ones[n] for n in SHAPES}, two),
-        merging.weighted_mean(BASE, {n: 0 * ones[n] for n in SHAPES}, two),
+        merging.weighted_mean(two, [ones, ones]),
+        merging.weighted_mean(two, 2 * [{name: 0 * one for name, one in ones.items()}]),
     ):
         np.testing.assert_allclose(flat(merged), flat(merging.mean(two)), rtol=1e-5, atol=1e-6)
 
@@ -170,7 +168,7 @@ def test_the_evaluation_after_a_hop_is_of_the_merge_and_trains_nothing(
 
 @pytest.mark.parametrize("start", ["pretrained", "previous"])
 def test_fisher_information_weighs_the_models(start: str, finished: Make) -> None:
-    """Of models trained one after another the sums are in one state; of independent ones each state has its own."""
+    """The statistics of each hop are in its own state, also if models are trained one after another."""
     run = finished("strategy=merge", "strategy.method=fisher", f"strategy.start={start}", "trainer.epochs=1")
     stages, splits = graph(run), encodings(run).splits
     models, fisher = [], []
@@ -194,9 +192,8 @@ def test_regression_mean_fits_the_outputs_of_linear_layers() -> None:
     for X in inputs:
         X[:, 2] = 0
     grams = [X.T @ X for X in inputs]
-    weighted = {"w": sum(G @ W.T for G, W in zip(grams, layers, strict=True))}
     models = [{"w": W, "b": torch.full((2,), i)} for i, W in enumerate(layers)]
-    found = merging.regression_mean(weighted, {"w": grams[0] + grams[1]}, [{**m, "b": m["b"].double()} for m in models])
+    found = merging.regression_mean([{**m, "b": m["b"].double()} for m in models], [{"w": G} for G in grams])
     targets = torch.cat([X @ W.T for X, W in zip(inputs, layers, strict=True)])
     best = np.linalg.lstsq(torch.cat(inputs).numpy(), targets.numpy(), rcond=None)[0].T
     rows = [0, 1, 3]

@@ -11,10 +11,10 @@ over the components of the hops so far, which are the rows of P, K and A. Only t
 trained.
 
 Settings: ``pool``, number of components of all hops together, in equal shares (the paper: 100); ``length``, tokens of
-the prompt (8); ``penalty`` λ (0.1; the authors' newer code: 0). As in the authors' code, squares are averaged, and
-components are initialised orthogonally. Deviations: one prompt at the input, instead of prefixes in the first five
-layers; new components are initialised orthogonally to the initial, not the trained values of earlier ones. See also
-`xclrun.strategy.shared.prompts`.
+the prompt (8); ``penalty`` λ (0.1; the authors' first code multiplies it by 10⁻⁶, their later code uses 0 for ImageNet-R
+and DomainNet). As in the authors' code, squares are averaged, and all components are orthogonal at first; their later
+code initialises the components of a hop orthogonally to the trained ones. Deviation: one prompt at the input, instead of
+prefixes in the first five layers. See also `xclrun.strategy.shared.prompts`.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class CodaPrompt(PartsPerHop[CodaSettings], PromptPools[CodaSettings]):
         share = self.settings.pool * (self.settings.length + 2) * encoder.width // max(self.hops, 1)
         return {f"prompts.{hop}": share for hop in range(self.hops)}
 
-    def pool(self, embeddings: Any, hidden: int, hops: int) -> Prompts:
+    def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import PromptComponents
 
-        return PromptComponents(embeddings, hidden, self.settings.pool, self.settings.length, hops)
+        return PromptComponents(embeddings, hidden, self.settings.pool, self.settings.length, self.hops)
 
     def begin_hop(self, context: Context) -> None:
         cast("PromptComponents", context.model.prompts).begin(context.hop.index)

@@ -6,9 +6,10 @@ encoder's [CLS]) and the keys k_m of the pool, the text gets the prompts of the 
     L + λ Σ_{selected m} (1 − cos(q, k_m))
 
 Settings, with the paper's values: ``pool`` (10 prompts), ``length`` (5 tokens each), ``selected`` N (5), ``penalty`` λ
-(0.5). Deviations: [CLS] represents a sentence, not the mean of the prompts' states; prompts start from embeddings of
-subwords; no penalty on keys that earlier hops selected often, which the paper calls optional. See also
-`xclrun.strategy.shared.prompts`.
+(0.5; the authors' code: 0.1, later 1 with N = 4 of length 10). Deviations: [CLS] represents a sentence, not the mean of
+the prompts' states; prompts start from embeddings of subwords; no penalty on keys that earlier hops selected often,
+which the paper calls optional. The authors' code gives all texts of a batch the most frequently selected prompts; here,
+as in the paper, each text has its own. See also `xclrun.strategy.shared.prompts`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 @dataclass
 class L2PSettings(PoolSettings):
-    pool: int = bounded(10, at_least=1)
-    length: int = bounded(5, at_least=1)
-    penalty: float = bounded(0.5, at_least=0)
     selected: int = bounded(5, at_least=1)
 
 
@@ -49,7 +47,7 @@ class L2P(PromptPools[L2PSettings]):
     def added(self, encoder: Dimensions) -> Mapping[str, int]:
         return {"prompts": self.settings.pool * (self.settings.length + 1) * encoder.width}
 
-    def pool(self, embeddings: Any, hidden: int, hops: int) -> Prompts:
+    def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import PromptPool
 
         s = self.settings

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.core.stream import Stream
-from xclrun.strategy.base import Library, bounded
-from xclrun.strategy.shared.added import AddsParameters
+from xclrun.strategy.base import bounded
 from xclrun.strategy.shared.language_parts import LanguageParts
-from xclrun.strategy.shared.prompts import add_prompts
+from xclrun.strategy.shared.prompts import Prompted
 
 if TYPE_CHECKING:
-    from xclrun.model.network import Model
+    from xclrun.model.prompts import Prompts
     from xclrun.model.shape import Dimensions
 
 
@@ -31,12 +29,12 @@ class PromptSettings(StrategyConfig):
     length: int = bounded(20, at_least=1)
 
 
-class LangSpecPrompt(AddsParameters[PromptSettings], LanguageParts[PromptSettings]):
+class LangSpecPrompt(Prompted[PromptSettings], LanguageParts[PromptSettings]):
     name = "lang_spec_prompt"
     settings_type = PromptSettings
     parts = ("prompts.",)
     encodes_alone = True
-    signature = AddsParameters.signature
+    signature = Prompted.signature
 
     def prompt_tokens(self) -> int:
         return self.settings.length
@@ -44,9 +42,7 @@ class LangSpecPrompt(AddsParameters[PromptSettings], LanguageParts[PromptSetting
     def added(self, encoder: Dimensions) -> Mapping[str, int]:
         return {"prompts.prompt": self.settings.length * encoder.width}
 
-    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+    def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import SinglePrompt
 
-        encoder: Any = model.encoder
-        add_prompts(model, SinglePrompt(encoder.get_input_embeddings(), self.settings.length))
-        super().prepare(model, stream, library)
+        return SinglePrompt(embeddings, self.settings.length)

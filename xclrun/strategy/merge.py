@@ -26,8 +26,8 @@ Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores
 inside hops use unmerged weights.
 
 Cost: no training. Merging reads the weights of all hops so far: 4 bytes per weight and hop in memory. ``fisher`` needs
-a forward and backward pass over the sentences, and 8 bytes per weight of state. ``regmean`` needs a forward pass per
-sentence, and 4 d (d + d') bytes of state per linear layer from d to d' units."""
+a forward and backward pass over the sentences, and 4 bytes of state per weight and hop. ``regmean`` needs a forward pass
+per sentence, and 4 d² bytes of state per hop for each linear layer with d inputs."""
 
 from __future__ import annotations
 
@@ -108,8 +108,11 @@ SETTINGS: Mapping[Method, tuple[str, ...]] = {
     Method.revert: ("share", "strength", "reverted", "layers"),
 }
 
-# Methods that weight models by statistics of the hops' sentences; the state contains sums of these statistics.
+# Methods that weigh the models by statistics of their hops' sentences; the state of each hop contains its own.
 WEIGHTED = (Method.fisher, Method.regmean)
+
+# Group of these statistics in the state.
+GROUP = "merge.statistics"
 
 
 def settings_for(source: StrategyConfig, method: Method) -> MergeSettings:
@@ -125,6 +128,7 @@ class Merge(Expandable[MergeSettings]):
 
     name = "merge"
     settings_type = MergeSettings
+    version = 2
     # `expansion` is the merged strategy here, not language-specific parameters.
     expandable = False
 
@@ -132,8 +136,6 @@ class Merge(Expandable[MergeSettings]):
         super().__init__(settings)
         if settings.expansion is None and settings.start is Start.pretrained:
             self.expansion = LangSpecFT(ExpandableSettings(LangSpecFT.name))
-        # Whether the state of a hop contains the sums of the earlier hops.
-        self.chained = self.expansion.stream(("a", "b")).hops[-1].parent == 1
         if settings.method in WEIGHTED and settings.start is Start.merged:
             raise UsageError(
                 f"strategy.method={settings.method.value} strategy.start=merged: this method needs statistics that "
@@ -143,9 +145,8 @@ class Merge(Expandable[MergeSettings]):
         traits = ("mixes_languages", "updates_in_training")
         vars(self).update({trait: getattr(self.expansion, trait) for trait in traits})
         self.before: dict[str, Tensor] = {}
-        # Parameter name → Σ F and Σ F θ (``fisher``), or Σ G and Σ G W with G = XᵀX (``regmean``).
-        self.total: dict[str, Tensor] = {}
-        self.weighted: dict[str, Tensor] = {}
+        # Parameter name → F (``fisher``) or G = XᵀX (``regmean``) of the last hop.
+        self.statistics: dict[str, Tensor] = {}
         self._in_hop = False
         self._cache: tuple[int, dict[str, Tensor]] = (0, {})
 
@@ -192,7 +193,7 @@ class Merge(Expandable[MergeSettings]):
         return range(1, hop.index + 1) if self.serving_signature(hop) else ()
 
     def states_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
-        return () if self.chained or self.settings.method not in WEIGHTED else range(1, hop.index)
+        return range(1, hop.index) if self.settings.method in WEIGHTED else ()
 
     def hops_read_in_training(self, hop: Hop) -> Sequence[int]:
         return self.expansion.hops_read_in_training(hop)
@@ -278,46 +279,29 @@ class Merge(Expandable[MergeSettings]):
 
     def end_hop(self, context: Context) -> None:
         from xclrun.strategy.shared.fisher import diagonal_fisher
-        from xclrun.strategy.shared.merging import add, input_products
+        from xclrun.strategy.shared.merging import input_products
         from xclrun.strategy.shared.penalty import mean_over_hop
 
         self.expansion.end_hop(context)
-        s, weights = self.settings, {name: p.detach() for name, p in context.model.named_parameters()}
-        if s.method is Method.fisher:
-            fisher = mean_over_hop(context, "fisher", s.fisher_examples, diagonal_fisher)
-            self.total = add(self.total, fisher)
-            self.weighted = add(self.weighted, {name: values * weights[name] for name, values in fisher.items()})
-        elif s.method is Method.regmean:
-            products = mean_over_hop(context, "fisher", s.fisher_examples, input_products(s.off_diagonal))
-            self.total = add(self.total, products)
-            self.weighted = add(self.weighted, {name: G @ weights[name].T for name, G in products.items()})
+        s = self.settings
+        if s.method in WEIGHTED:
+            mean = diagonal_fisher if s.method is Method.fisher else input_products(s.off_diagonal)
+            self.statistics = mean_over_hop(context, "fisher", s.fisher_examples, mean)
 
     def footprint(self) -> dict[str, int]:
         size = self.expansion.footprint()
-        tensors = (*self.total.values(), *self.weighted.values())
-        return {**size, "bytes": size["bytes"] + sum(tensor.nbytes for tensor in tensors)}
+        return {**size, "bytes": size["bytes"] + sum(tensor.nbytes for tensor in self.statistics.values())}
 
     def state_dict(self) -> State:
-        state, (total, weighted) = self.expansion.state_dict(), self._groups
-        groups = {total: self.total, weighted: self.weighted}
-        added = {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
-        return State(state.facts, state.tensors | added)
+        state = self.expansion.state_dict()
+        return State(state.facts, state.tensors | {f"{GROUP}/{name}": t for name, t in self.statistics.items()})
 
     def load_state_dict(self, state: State) -> None:
-        self.total, self.weighted = self._sums(state)
-        trained = {key: tensor for key, tensor in state.tensors.items() if not key.startswith("merge.")}
-        self.expansion.load_state_dict(State(state.facts, trained))
-
-    @property
-    def _groups(self) -> tuple[str, str]:
-        """Names of the groups of tensors in the state."""
-        return f"merge.{self.settings.method.value}", "merge.weighted"
-
-    def _sums(self, state: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         from xclrun.strategy.shared.penalty import tensor_group
 
-        total, weighted = self._groups
-        return tensor_group(state, total), tensor_group(state, weighted)
+        self.statistics = tensor_group(state, GROUP)
+        trained = {key: tensor for key, tensor in state.tensors.items() if not key.startswith(f"{GROUP}/")}
+        self.expansion.load_state_dict(State(state.facts, trained))
 
     # Evaluation of the merge.
 
@@ -334,6 +318,7 @@ class Merge(Expandable[MergeSettings]):
     def merged(self, models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Return the merge of models by the method of the settings."""
         from xclrun.strategy.shared import merging
+        from xclrun.strategy.shared.penalty import tensor_group
 
         s, device = self.settings, next(iter(models[-1].values())).device
         base = {name: tensor.to(device) for name, tensor in self.base.items()}
@@ -344,13 +329,10 @@ class Merge(Expandable[MergeSettings]):
         if s.method is Method.slerp:
             return merging.spherical_mean(models)
         if s.method in WEIGHTED:
-            total, weighted = self.total, self.weighted
-            for index in self.states_read_in_evaluation(self.hops[len(models)]):
-                more = self._sums(self.library.state(index))
-                total, weighted = merging.add(total, more[0]), merging.add(weighted, more[1])
+            earlier = self.states_read_in_evaluation(self.hops[len(models)])
+            statistics = [*(tensor_group(self.library.state(index), GROUP) for index in earlier), self.statistics]
             formula = merging.weighted_mean if s.method is Method.fisher else merging.regression_mean
-            weighted, total = ({name: t.to(device) for name, t in group.items()} for group in (weighted, total))
-            return formula(weighted, total, models)
+            return formula(models, statistics)
         if s.method is Method.revert:
             return merging.revert(base, models[-1], s.share, s.reverted is Reverted.largest, s.strength, self._reverted)
         scale = s.scale if s.scale is not None else 1.0 if s.method is Method.ties else 0.4

@@ -1,4 +1,4 @@
-"""Merging of finished runs: plan runs of strategy ``merge``, and select their coefficients on dev data."""
+"""Merging of finished runs: plan runs of strategy ``merge``, and score them on dev data."""
 
 from __future__ import annotations
 
@@ -12,38 +12,41 @@ from xclrun.analysis.record import selection_score
 from xclrun.config.checks import check
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.run import Run, plan_run
-from xclrun.strategy.merge import SETTINGS, MergeSettings, Method, Reverted, settings_for
-from xclrun.train.execute import execute
+from xclrun.strategy.merge import SETTINGS, Method, Reverted, settings_for
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 
-def candidates(run: Run, method: str, coefficients: Sequence[str]) -> list[Run]:
+def candidates(run: Run, method: str, coefficients: Sequence[str]) -> dict[str, Run]:
     """Plan the merges of a run's hops, one for each combination of the coefficients' values.
 
     Args:
         coefficients: options ``NAME=VALUE[,VALUE…]``; each name is a setting of the method.
+
+    Returns:
+        Coefficients, as in ``scale=0.3 density=0.2``, → planned run.
 
     Raises:
         UsageError: a method, setting or value is unknown, or the strategy's models cannot be merged.
     """
     if method not in Method.__members__:
         raise UsageError(f"--method {method}: unknown; {did_you_mean(method, Method.__members__)}")
-    available, values = SETTINGS[Method[method]], dict[str, list[Any]]()
+    available, values = SETTINGS[Method[method]], dict[str, dict[str, Any]]()
     for text in coefficients:
         name, _, listed = text.partition("=")
         if name not in available:
             options = ", ".join(available) or "none"
             raise UsageError(f"--coefficient {text}: {method} has no setting '{name}'; its settings: {options}")
-        values[name] = [_value(name, value, text) for value in listed.split(",")]
+        values[name] = {value: _value(name, value, text) for value in listed.split(",")}
     settings = settings_for(run.config.strategy, Method[method])
-    planned = []
-    for chosen in itertools.product(*values.values()):
-        strategy = replace(settings, **dict(zip(values, chosen, strict=True)))
+    planned = {}
+    for texts in itertools.product(*values.values()):
+        chosen = dict(zip(values, texts, strict=True))
+        strategy = replace(settings, **{name: values[name][text] for name, text in chosen.items()})
         config = replace(run.config, strategy=strategy, strategy_label=None)
         check(config)
-        planned.append(plan_run(config))
+        planned[" ".join(f"{name}={text}" for name, text in chosen.items())] = plan_run(config)
     return planned
 
 
@@ -73,28 +76,8 @@ def check_weights(run: Run) -> None:
             )
 
 
-def select(runs: Sequence[Run]) -> tuple[Run, dict[str, float]]:
-    """Choose the merge with the best mean dev score of all learned languages after the last hop; ties go to the first.
-
-    Returns:
-        The chosen run, and settings → dev score in percent for all runs.
-    """
-    scores = [dev_score(run) for run in runs]
-    names = [
-        " ".join(f"{key}={value}" for key, value in run.resolved["strategy"].items() if key in _settings(run))
-        for run in runs
-    ]
-    return runs[scores.index(max(scores))], {name: 100 * score for name, score in zip(names, scores, strict=True)}
-
-
-def _settings(run: Run) -> Sequence[str]:
-    settings = run.config.strategy
-    assert isinstance(settings, MergeSettings)
-    return SETTINGS[settings.method]
-
-
 def dev_score(run: Run) -> float:
-    """Return the mean dev score over the learned languages after a run's last merge, in [0, 1]."""
+    """Return the mean dev score over the learned languages of a run's last merge, in percent."""
     graph, last = StageGraph(run, Listener(), StopFlag()), run.stages[-1].hop
     graph.bring(last)
     bench, learned = graph.bench, graph.bench.learned(last.index)
@@ -109,9 +92,4 @@ def dev_score(run: Run) -> float:
         sentences = bench.encodings.splits[language, "dev"]
         columns[language] = bench.evaluator.predict(bench.model, sentences, language, "dev")
     score = selection_score({language: bench.evaluator.scores(rows) for language, rows in columns.items()})
-    return -math.inf if math.isnan(score) else score
-
-
-def evaluate(run: Run) -> None:
-    """Execute a planned merge; the store must have the weights of all hops to merge."""
-    execute(run, Listener(), StopFlag())
+    return -math.inf if math.isnan(score) else 100 * score

@@ -126,16 +126,13 @@ def slerp(a: Tensor, b: Tensor, t: float) -> Tensor:
     return (((1 - t) * angle).sin() * a + (t * angle).sin() * b) / angle.sin()
 
 
-def weighted_mean(weighted: Weights, total: Weights, models: Sequence[Weights]) -> dict[str, Tensor]:
-    """Return Σ F_i θ_i / Σ F_i, and the plain mean where the total weight is 0.
-
-    Args:
-        weighted: Σ F_i θ_i, for the parameters with an F_i.
-        total: Σ F_i.
-    """
+def weighted_mean(models: Sequence[Weights], weights: Sequence[Weights]) -> dict[str, Tensor]:
+    """Return Σ F_i θ_i / Σ F_i for parameters with weights F_i; the plain mean elsewhere and where Σ F_i = 0."""
     merged = mean(models)
-    for name, weight in total.items():
-        merged[name] = torch.where(weight > 0, weighted[name] / weight, merged[name]).to(merged[name].dtype)
+    for name in weights[0]:
+        F = torch.stack([weight[name].to(merged[name]) for weight in weights]).double()
+        weighted = (F * torch.stack([model[name] for model in models])).sum(dim=0) / F.sum(dim=0)
+        merged[name] = torch.where(F.sum(dim=0) > 0, weighted, merged[name]).to(merged[name].dtype)
     return merged
 
 
@@ -169,26 +166,21 @@ def input_products(off_diagonal: float) -> Callable[[Model, Encoded, torch.devic
     return mean_products
 
 
-def regression_mean(weighted: Weights, total: Weights, models: Sequence[Weights]) -> dict[str, Tensor]:
+def regression_mean(models: Sequence[Weights], grams: Sequence[Weights]) -> dict[str, Tensor]:
     """Return the linear layers that best fit the outputs of all models, and the plain mean of other parameters.
 
     If an input is 0 in all sentences, its weights do not affect the fit; they are set to the plain mean.
 
     Args:
-        weighted: Σ G_i W_i, (d, d'), by name of the weight.
-        total: Σ G_i, (d, d).
+        grams: for each model G_i, (d, d), by name of the weight.
     """
     merged = mean(models)
-    for name, gram in total.items():
-        plain, G = merged[name].double(), gram.double()
-        change = torch.linalg.pinv(G, hermitian=True) @ (weighted[name].double() - G @ plain.T)
+    for name in grams[0]:
+        plain, products = merged[name].double(), [gram[name].to(merged[name]).double() for gram in grams]
+        changes = [G @ (model[name].double() - plain).T for G, model in zip(products, models, strict=True)]
+        change = torch.linalg.pinv(torch.stack(products).sum(dim=0), hermitian=True) @ torch.stack(changes).sum(dim=0)
         merged[name] = (plain + change.T).to(merged[name].dtype)
     return merged
-
-
-def add(sums: Weights, values: Weights) -> dict[str, Tensor]:
-    """Add values to the sums of the same names, on the device of ``values``."""
-    return {**sums, **{n: sums[n].to(t.device) + t if n in sums else t for n, t in values.items()}}
 
 
 def revert(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.stream import Stream
-from xclrun.strategy.base import Context, Library, bounded
+from xclrun.strategy.base import Context, Library, Settings, bounded
 from xclrun.strategy.shared.added import AddsParameters
 
 if TYPE_CHECKING:
@@ -26,36 +26,39 @@ if TYPE_CHECKING:
     from xclrun.model.prompts import Prompts
 
 
-def add_prompts(model: Model, prompts: Prompts) -> None:
-    """Give a model prompts, and freeze its encoder."""
-    model.prompts, model.still = prompts, True
-    for parameter in model.encoder.parameters():
-        parameter.requires_grad_(False)
-
-
-@dataclass
-class PoolSettings(StrategyConfig):
-    pool: int = bounded(at_least=1)
-    length: int = bounded(at_least=1)
-    penalty: float = bounded(at_least=0)
-
-
-Settings = TypeVar("Settings", bound=PoolSettings)
-
-
-class PromptPools(AddsParameters[Settings]):
-    """Base of the strategies with a pool of prompts that all languages share."""
+class Prompted(AddsParameters[Settings]):
+    """Base of these strategies."""
 
     signature = AddsParameters.signature
 
-    def pool(self, embeddings: Any, hidden: int, hops: int) -> Prompts:
-        """Return new prompts for an encoder with these embeddings and hidden size, and a stream of ``hops``."""
+    def prompts(self, embeddings: Any, hidden: int) -> Prompts:
+        """Return new prompts for an encoder with these embeddings and hidden size."""
         raise NotImplementedError
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         encoder: Any = model.encoder
-        pool = self.pool(encoder.get_input_embeddings(), encoder.config.hidden_size, len(stream.hops) - 1)
-        add_prompts(model, pool)
+        model.prompts, model.still = self.prompts(encoder.get_input_embeddings(), encoder.config.hidden_size), True
+        for parameter in encoder.parameters():
+            parameter.requires_grad_(False)
+        super().prepare(model, stream, library)
+
+
+@dataclass
+class PoolSettings(StrategyConfig):
+    """Settings of the strategies with a pool; the default values are those of L2P's paper."""
+
+    pool: int = bounded(10, at_least=1)
+    length: int = bounded(5, at_least=1)
+    penalty: float = bounded(0.5, at_least=0)
+
+
+PoolSettingsType = TypeVar("PoolSettingsType", bound=PoolSettings)
+
+
+class PromptPools(Prompted[PoolSettingsType]):
+    """Base of the strategies with a pool of prompts that all languages share, and a penalty on its keys."""
+
+    signature = Prompted.signature
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         loss, prompts = super().loss(batch, context), context.model.prompts
