@@ -11,10 +11,10 @@ over the components of the hops so far, which are the rows of P, K and A. Only t
 trained.
 
 Settings: ``pool``, number of components of all hops together, in equal shares (the paper: 100); ``length``, tokens of
-the prompt (8); ``penalty`` λ (0.1; the authors' first code multiplies it by 10⁻⁶, their later code uses 0 for ImageNet-R
-and DomainNet). As in the authors' code, squares are averaged, and all components are orthogonal at first; their later
-code initialises the components of a hop orthogonally to the trained ones. Deviation: one prompt at the input, instead of
-prefixes in the first five layers. See also `xclrun.strategy.shared.prompts`.
+the prompt (8); ``penalty`` λ (0.1; the authors' first code multiplies it by 10⁻⁶, their later code uses 0 for
+ImageNet-R and DomainNet). As in the authors' code, squares are averaged, and all components are orthogonal at first;
+their later code initialises the components of a hop orthogonally to the trained ones. Deviation: one prompt at the
+input, instead of prefixes in the first five layers. See also `xclrun.strategy.shared.prompts`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores
 inside hops use unmerged weights.
 
 Cost: no training. Merging reads the weights of all hops so far: 4 bytes per weight and hop in memory. ``fisher`` needs
-a forward and backward pass over the sentences, and 4 bytes of state per weight and hop. ``regmean`` needs a forward pass
-per sentence, and 4 d² bytes of state per hop for each linear layer with d inputs."""
+a forward and backward pass over the sentences, and 4 bytes of state per weight and hop. ``regmean`` needs a forward
+pass per sentence, and 4 d² bytes of state per hop for each linear layer with d inputs."""
 
 from __future__ import annotations
 
