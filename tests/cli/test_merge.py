@@ -33,7 +33,7 @@ def test_a_merge_is_a_run_that_trains_nothing(make_run: Make, do: Do, capsys: py
     assert not merged_runs(run)
     assert main([*given, "--coefficient", "scale=0.2,0.5", "--select-on", "dev"]) == 0
     printed = capsys.readouterr()
-    assert "overshoots" not in printed.err
+    assert "the sum is too large" not in printed.err
     scores = [float(line.rsplit(" ", 1)[1]) for line in printed.out.splitlines() if ": dev " in line]
     assert len(scores) == 2
     [manifest] = merged_runs(run)
@@ -43,7 +43,7 @@ def test_a_merge_is_a_run_that_trains_nothing(make_run: Make, do: Do, capsys: py
     assert len(merged_runs(run)) == 1
     # λ of the paper, which is of independent models.
     assert main(given) == 0
-    assert "overshoots" in capsys.readouterr().err
+    assert "the sum is too large" in capsys.readouterr().err
 
 
 def test_the_cost_of_a_merge_is_that_of_nothing_trained(

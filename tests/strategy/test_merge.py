@@ -327,7 +327,11 @@ def test_each_setting_of_a_method_changes_evaluations_alone(method: str, setting
 
 def test_a_sum_of_shared_changes_is_noted(make_run: Make) -> None:
     def notes(*overrides: str) -> list[str]:
-        return [note for note in make_run("strategy=merge", *overrides).strategy().notes([]) if "overshoots" in note]
+        return [
+            note
+            for note in make_run("strategy=merge", *overrides).strategy().notes([])
+            if "the sum is too large" in note
+        ]
 
     assert len(notes("strategy.start=previous")) == 1
     assert not notes("strategy.start=previous", "strategy.scale=0.2")

@@ -60,7 +60,7 @@ REFUSED = [
     ),
     (
         (*STREAM, "strategy=merge"),
-        r"^strategy=merge: dataset\.parts has several tasks .*; hops without a task would dil",
+        r"^strategy=merge: dataset\.parts has several tasks .*; the merge would dilute the heads",
     ),
     ((*STREAM, "strategy=mbpa", "strategy.key=pooler"), r"strategy\.key=pooler .*each task has its own pooler"),
     ((*STREAM, "evaluate.slot_f1=tag_macro"), r"^evaluate\.slot_f1=tag_macro: dataset\.parts has several tasks \(.*\)"),
