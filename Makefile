@@ -15,7 +15,7 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile 
 DEMO   ?= outputs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-kills mutants lint format bench clean
+.PHONY: help setup demo test test-full test-kills mutants lint format bench docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
