@@ -242,8 +242,10 @@ class Strategy(Generic[Settings]):
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         """Raise a `UsageError` if the strategy cannot work with an encoder.
 
+        All arguments are None if the encoder's files are not available.
+
         Args:
-            family, width, layers: None if the encoder's files are not available. The width is the hidden size H.
+            width: hidden size H.
         """
 
     def prompt_tokens(self) -> int:
