@@ -60,8 +60,8 @@ def table(page: str, heading: str) -> list[list[str]]:
 
 def number(cell: str) -> float | None:
     """Return the number at the beginning of a cell, or None."""
-    found = re.match(r"-?\d+(?:\.\d+)?", cell)
-    return None if found is None else float(found[0])
+    match = re.match(r"-?\d+(?:\.\d+)?", cell)
+    return None if match is None else float(match[0])
 
 
 def draw(dots: Dots, rows: Sequence[Sequence[str]]) -> Figure:
