@@ -98,7 +98,7 @@ KEYS = {
     "protocol": "protocol protocol.name",
     "merged": """
         strategy.method strategy.scale strategy.density strategy.drop strategy.decay strategy.share
-        strategy.strength strategy.reverted strategy.off_diagonal
+        strategy.strength strategy.reverted
     """,
 }
 EXPECTED = {key: what for what, keys in KEYS.items() for key in keys.split()} | {

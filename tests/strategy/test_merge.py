@@ -168,7 +168,7 @@ def test_the_evaluation_after_a_hop_is_of_the_merge_and_trains_nothing(
 
 @pytest.mark.parametrize("start", ["pretrained", "previous"])
 def test_fisher_information_weighs_the_models(start: str, finished: Make) -> None:
-    """The statistics of each hop are in its own state, also if models are trained one after another."""
+    """The Fisher information of each hop is in its own state, also if models are trained one after another."""
     run = finished("strategy=merge", "strategy.method=fisher", f"strategy.start={start}", "trainer.epochs=1")
     stages, splits = graph(run), encodings(run).splits
     models, fisher = [], []
@@ -182,51 +182,6 @@ def test_fisher_information_weighs_the_models(start: str, finished: Make) -> Non
         mean = (first * models[0][name] + fisher[1][name] * models[1][name]) / total
         where = total > 1e-12
         torch.testing.assert_close(found[name][where], mean[where], rtol=1e-3, atol=1e-5)
-
-
-def test_regression_mean_fits_the_outputs_of_linear_layers() -> None:
-    """Against least squares over the inputs of both models; an input that is always 0 keeps the plain mean."""
-    draw = torch.Generator().manual_seed(1)
-    inputs = [torch.randn(n, 4, generator=draw).double() for n in (9, 6)]
-    layers = [torch.randn(3, 4, generator=draw).double() for _ in range(2)]
-    for X in inputs:
-        X[:, 2] = 0
-    grams = [X.T @ X for X in inputs]
-    models = [{"w": W, "b": torch.full((2,), i)} for i, W in enumerate(layers)]
-    found = merging.regression_mean([{**m, "b": m["b"].double()} for m in models], [{"w": G} for G in grams])
-    targets = torch.cat([X @ W.T for X, W in zip(inputs, layers, strict=True)])
-    best = np.linalg.lstsq(torch.cat(inputs).numpy(), targets.numpy(), rcond=None)[0].T
-    rows = [0, 1, 3]
-    np.testing.assert_allclose(found["w"][:, rows], best[:, rows], rtol=1e-9)
-    torch.testing.assert_close(found["w"][:, 2], (layers[0] + layers[1])[:, 2] / 2)
-    assert found["b"].tolist() == [0.5, 0.5]
-
-
-@pytest.mark.parametrize("alpha", [0.9, 0.0])
-def test_regmean_of_a_run(alpha: float, finished: Make) -> None:
-    """A feed-forward layer of two independent models, from the inputs that a hook of its own sees."""
-    given = ("strategy=merge", "strategy.method=regmean", "trainer.epochs=1", f"strategy.off_diagonal={alpha}")
-    run = finished(*given)
-    stages, splits, name = graph(run), encodings(run).splits, "encoder.encoder.layer.0.output.dense"
-    G, GW = torch.zeros(()), torch.zeros(())
-    for hop, language in ((1, "en"), (2, "de")):
-        stages.weights(hop)
-        model, seen = stages.bench.model.eval(), []
-        handle = model.get_submodule(name).register_forward_hook(lambda m, x, y, seen=seen: seen.append(x[0][0]))
-        train = splits[language, "train"]
-        with torch.no_grad():
-            for index in range(len(train)):
-                model(train.batch([index]))
-        handle.remove()
-        X = torch.cat(seen).double()
-        assert len(X) == int(train.lengths.sum()), "no padding"
-        gram = X.T @ X / len(train)
-        gram = gram * (alpha + (1 - alpha) * torch.eye(len(gram)))
-        G, GW = G + gram, GW + gram @ weights(run, hop)[f"{name}.weight"].double().T
-    found = served(run, 2)
-    torch.testing.assert_close(found[f"{name}.weight"], torch.linalg.solve(G, GW).T.float(), rtol=1e-3, atol=1e-5)
-    bias = sum(weights(run, hop)[f"{name}.bias"] for hop in (1, 2)) / 2
-    torch.testing.assert_close(found[f"{name}.bias"], bias)
 
 
 def test_an_export_is_of_the_merge(finished: Make, tmp_path: Path) -> None:
@@ -308,7 +263,6 @@ def test_settings_that_cannot_work_are_refused(overrides: str, message: str, mak
         ("dare", "drop=0.5"),
         ("exponential_mean", "decay=0.3"),
         ("fisher", "fisher_examples=3"),
-        ("regmean", "off_diagonal=0.5"),
         ("revert", "share=0.3"),
         ("revert", "strength=0.5"),
         ("revert", "reverted=largest"),

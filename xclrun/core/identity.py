@@ -74,7 +74,6 @@ NOT_IDENTITY = frozenset(
 LATER: dict[str, Any] = {
     "evaluate.batch_tokens": None,
     "model.frozen_precision": "fp32",
-    "strategy.off_diagonal": 0.9,
     "strategy.warm_up": 0,
     "strategy.cosine": None,
 }

@@ -2,7 +2,7 @@
 
 Let θ_0 be the weights before any hop, and θ_1 … θ_i the trained weights of the hops so far. The evaluation after hop i
 merges them by a method in `xclrun.strategy.shared.merging` (Ilharco et al. 2023; Yadav et al. 2023; Yu et al. 2024;
-Matena & Raffel 2022; Jin et al. 2023). All parameters are merged, including the heads, which descend from the same
+Matena & Raffel 2022). All parameters are merged, including the heads, which descend from the same
 initial values.
 
 Settings:
@@ -17,8 +17,6 @@ Settings:
   the last model: ``reverted`` selects the ``smallest`` or the ``largest`` changes. ``strength`` 1 undoes a change
   fully. ``layers`` limits ``revert`` to some layers (0: embeddings; null: all parameters). ``fisher`` weights the
   models by their diagonal Fisher information on ``fisher_examples`` training sentences of their hops (null: all).
-  ``regmean`` fits the outputs of each linear layer on these sentences; ``off_diagonal``, α, scales the off-diagonal
-  entries of XᵀX (the paper: 0.9).
 - ``expansion``: another strategy whose hops are merged (`xclrun merge RUN` sets it); null: ``lang_spec_ft`` or
   ``naive``, depending on ``start``.
 
@@ -26,8 +24,8 @@ Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores
 inside hops use unmerged weights.
 
 Cost: no training. Merging reads the weights of all hops so far: 4 bytes per weight and hop in memory. ``fisher`` needs
-a forward and backward pass over the sentences, and 4 bytes of state per weight and hop. ``regmean`` needs a forward
-pass per sentence, and 4 d² bytes of state per hop for each linear layer with d inputs."""
+a forward and backward pass over the sentences, and 4 bytes of state per weight and hop.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +62,6 @@ class Method(Enum):
     dare = "dare"
     slerp = "slerp"
     fisher = "fisher"
-    regmean = "regmean"
     revert = "revert"
 
 
@@ -92,7 +89,6 @@ class MergeSettings(ExpandableSettings):
     reverted: Reverted = Reverted.smallest
     layers: list[int] | None = None
     fisher_examples: int | None = bounded(None, at_least=1)
-    off_diagonal: float = bounded(0.9, at_least=0, at_most=1)
 
 
 # Method → the settings that it uses; all other settings have no effect.
@@ -104,15 +100,11 @@ SETTINGS: Mapping[Method, tuple[str, ...]] = {
     Method.dare: ("scale", "drop"),
     Method.slerp: (),
     Method.fisher: ("fisher_examples",),
-    Method.regmean: ("fisher_examples", "off_diagonal"),
     Method.revert: ("share", "strength", "reverted", "layers"),
 }
 
-# Methods that weigh the models by statistics of their hops' sentences; the state of each hop contains its own.
-WEIGHTED = (Method.fisher, Method.regmean)
-
-# Group of these statistics in the state.
-GROUP = "merge.statistics"
+# Group of a hop's Fisher information in its state.
+GROUP = "merge.fisher"
 
 
 def settings_for(source: StrategyConfig, method: Method) -> MergeSettings:
@@ -128,7 +120,6 @@ class Merge(Expandable[MergeSettings]):
 
     name = "merge"
     settings_type = MergeSettings
-    version = 2
     # `expansion` is the merged strategy here, not language-specific parameters.
     expandable = False
 
@@ -136,17 +127,17 @@ class Merge(Expandable[MergeSettings]):
         super().__init__(settings)
         if settings.expansion is None and settings.start is Start.pretrained:
             self.expansion = LangSpecFT(ExpandableSettings(LangSpecFT.name))
-        if settings.method in WEIGHTED and settings.start is Start.merged:
+        if settings.method is Method.fisher and settings.start is Start.merged:
             raise UsageError(
-                f"strategy.method={settings.method.value} strategy.start=merged: this method needs statistics that "
-                "are computed after a hop, but the hop ends with the merge; use strategy.start=previous"
+                "strategy.method=fisher strategy.start=merged: Fisher information is estimated after a hop, but the "
+                "hop ends with the merge; use strategy.start=previous"
             )
         # Copied from the strategy that trains the models.
         traits = ("mixes_languages", "updates_in_training")
         vars(self).update({trait: getattr(self.expansion, trait) for trait in traits})
         self.before: dict[str, Tensor] = {}
-        # Parameter name → F (``fisher``) or G = XᵀX (``regmean``) of the last hop.
-        self.statistics: dict[str, Tensor] = {}
+        # Parameter name → diagonal Fisher information on the last hop's sentences.
+        self.fisher: dict[str, Tensor] = {}
         self._in_hop = False
         self._cache: tuple[int, dict[str, Tensor]] = (0, {})
 
@@ -176,11 +167,9 @@ class Merge(Expandable[MergeSettings]):
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         trained = self.expansion.state_signature(hop)
-        if self.settings.method not in WEIGHTED:
+        if self.settings.method is not Method.fisher:
             return trained
-        settings: dict[str, Any] = {"version": self.version, "examples": self.settings.fisher_examples}
-        if self.settings.method is Method.regmean:
-            settings |= {"off_diagonal": self.settings.off_diagonal}
+        settings = {"version": self.version, "examples": self.settings.fisher_examples}
         return {"name": self.name, **settings, "trained": trained}
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
@@ -193,7 +182,7 @@ class Merge(Expandable[MergeSettings]):
         return range(1, hop.index + 1) if self.serving_signature(hop) else ()
 
     def states_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
-        return range(1, hop.index) if self.settings.method in WEIGHTED else ()
+        return range(1, hop.index) if self.settings.method is Method.fisher else ()
 
     def hops_read_in_training(self, hop: Hop) -> Sequence[int]:
         return self.expansion.hops_read_in_training(hop)
@@ -279,27 +268,24 @@ class Merge(Expandable[MergeSettings]):
 
     def end_hop(self, context: Context) -> None:
         from xclrun.strategy.shared.fisher import diagonal_fisher
-        from xclrun.strategy.shared.merging import input_products
         from xclrun.strategy.shared.penalty import mean_over_hop
 
         self.expansion.end_hop(context)
-        s = self.settings
-        if s.method in WEIGHTED:
-            mean = diagonal_fisher if s.method is Method.fisher else input_products(s.off_diagonal)
-            self.statistics = mean_over_hop(context, "fisher", s.fisher_examples, mean)
+        if self.settings.method is Method.fisher:
+            self.fisher = mean_over_hop(context, "fisher", self.settings.fisher_examples, diagonal_fisher)
 
     def footprint(self) -> dict[str, int]:
         size = self.expansion.footprint()
-        return {**size, "bytes": size["bytes"] + sum(tensor.nbytes for tensor in self.statistics.values())}
+        return {**size, "bytes": size["bytes"] + sum(tensor.nbytes for tensor in self.fisher.values())}
 
     def state_dict(self) -> State:
         state = self.expansion.state_dict()
-        return State(state.facts, state.tensors | {f"{GROUP}/{name}": t for name, t in self.statistics.items()})
+        return State(state.facts, state.tensors | {f"{GROUP}/{name}": t for name, t in self.fisher.items()})
 
     def load_state_dict(self, state: State) -> None:
         from xclrun.strategy.shared.penalty import tensor_group
 
-        self.statistics = tensor_group(state, GROUP)
+        self.fisher = tensor_group(state, GROUP)
         trained = {key: tensor for key, tensor in state.tensors.items() if not key.startswith(f"{GROUP}/")}
         self.expansion.load_state_dict(State(state.facts, trained))
 
@@ -328,11 +314,10 @@ class Merge(Expandable[MergeSettings]):
             return merging.exponential_mean(models, s.decay)
         if s.method is Method.slerp:
             return merging.spherical_mean(models)
-        if s.method in WEIGHTED:
+        if s.method is Method.fisher:
             earlier = self.states_read_in_evaluation(self.hops[len(models)])
-            statistics = [*(tensor_group(self.library.state(index), GROUP) for index in earlier), self.statistics]
-            formula = merging.weighted_mean if s.method is Method.fisher else merging.regression_mean
-            return formula(models, statistics)
+            fisher = [*(tensor_group(self.library.state(index), GROUP) for index in earlier), self.fisher]
+            return merging.weighted_mean(models, fisher)
         if s.method is Method.revert:
             return merging.revert(base, models[-1], s.share, s.reverted is Reverted.largest, s.strength, self._reverted)
         scale = s.scale if s.scale is not None else 1.0 if s.method is Method.ties else 0.4

@@ -11,7 +11,6 @@ With θ_0 the initial weights, θ_1 … θ_n the models and τ_i = θ_i − θ_0
 | `dare` | θ_0 + λ Σ m_i ∘ τ_i / (1 − p), m_i Bernoulli(1 − p) (Yu et al. 2024, "Language models are super Mario") |
 | `spherical_mean` | m_1 = θ_1, m_i = slerp(m_{i−1}, θ_i; 1/i), tensor by tensor (Shoemake 1985) |
 | `weighted_mean` | Σ F_i θ_i / Σ F_i (Matena & Raffel 2022, "Merging models with Fisher-weighted averaging", eq. 4) |
-| `regression_mean` | (Σ G_i)⁻¹ Σ G_i W_i of linear layers (Jin et al. 2023, "Dataless knowledge fusion", eq. 3) |
 | `revert` | θ_n with a share of its changes undone |
 
 All compute in double precision and return the data type of the models.
@@ -20,21 +19,15 @@ All compute in double precision and return the data type of the models.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from torch import nn
 
 from xclrun.core.identity import derive
-from xclrun.strategy.shared.inference import evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.batches import Encoded
-    from xclrun.model.network import Model
 
 Weights = Mapping[str, "Tensor"]
 
@@ -133,53 +126,6 @@ def weighted_mean(models: Sequence[Weights], weights: Sequence[Weights]) -> dict
         F = torch.stack([weight[name].to(merged[name]) for weight in weights]).double()
         weighted = (F * torch.stack([model[name] for model in models])).sum(dim=0) / F.sum(dim=0)
         merged[name] = torch.where(F.sum(dim=0) > 0, weighted, merged[name]).to(merged[name].dtype)
-    return merged
-
-
-def input_products(off_diagonal: float) -> Callable[[Model, Encoded, torch.device], dict[str, Tensor]]:
-    """Return a function that computes G = XᵀX for each linear layer: name of its weight → mean of G over sentences.
-
-    X are the layer's inputs for one sentence, (positions, d). Off-diagonal entries of G are scaled by ``off_diagonal``
-    (section 4.2).
-    """
-
-    def mean_products(model: Model, sentences: Encoded, device: torch.device) -> dict[str, Tensor]:
-        products: dict[str, Tensor] = {}
-
-        def hook(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            rows = inputs[0].detach().flatten(0, -2).float()
-            products[name] = products[name].addmm_(rows.T, rows) if name in products else rows.T @ rows
-
-        layers = [(f"{name}.weight", m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
-        handles = [module.register_forward_pre_hook(partial(hook, name)) for name, module in layers]
-        try:
-            with evaluating(model), torch.no_grad():
-                for index in range(len(sentences)):
-                    # One at a time, because batches contain padding.
-                    model(sentences.batch(np.array([index])).to(device))
-        finally:
-            for handle in handles:
-                handle.remove()
-        scaled = {name: off_diagonal * G + (1 - off_diagonal) * G.diag().diag() for name, G in products.items()}
-        return {name: G / len(sentences) for name, G in scaled.items()}
-
-    return mean_products
-
-
-def regression_mean(models: Sequence[Weights], grams: Sequence[Weights]) -> dict[str, Tensor]:
-    """Return the linear layers that best fit the outputs of all models, and the plain mean of other parameters.
-
-    If an input is 0 in all sentences, its weights do not affect the fit; they are set to the plain mean.
-
-    Args:
-        grams: for each model G_i, (d, d), by name of the weight.
-    """
-    merged = mean(models)
-    for name in grams[0]:
-        plain, products = merged[name].double(), [gram[name].to(merged[name]).double() for gram in grams]
-        changes = [G @ (model[name].double() - plain).T for G, model in zip(products, models, strict=True)]
-        change = torch.linalg.pinv(torch.stack(products).sum(dim=0), hermitian=True) @ torch.stack(changes).sum(dim=0)
-        merged[name] = (plain + change.T).to(merged[name].dtype)
     return merged
 
 
