@@ -141,8 +141,8 @@ def test_a_wrong_override_is_refused(override: str, told: str, refused: Callable
     [f"{sign}model.settings.hidden_act=relu" for sign in ("", "+", "++")] + ["model.settings={hidden_act: relu}"],
 )
 def test_settings_of_a_pretrained_encoder_are_refused(given: str, refused: Callable[..., str]) -> None:
-    told = "needs an encoder that is trained from scratch; remove it, because a pretrained encoder uses its config.json"
-    assert refused("model=tiny", given, "model.path=encoder") == f"{given.lstrip('+')}: {told}"
+    told = refused("model=tiny", given, "model.path=encoder")
+    assert told.startswith(f"{given.lstrip('+')}: needs an encoder that is trained from scratch; remove the key")
     # Here one of two makes use of them.
     assert "model.path=" in refused("model=tiny", given, "model.path=null,encoder", "tracking=none")
 
