@@ -71,7 +71,7 @@ WRONG_VALUES = [
     ("dataset.replay=3", "dataset.replay: has several settings; set the keys below it"),
     ("tracking.enabled=perhaps", "tracking.enabled=perhaps: must be true or false"),
     ("paths.outputs=a,b", "paths.outputs=a,b: a sweep needs a single folder"),
-    ("strategy.name=er", "strategy.name=er: does not load this strategy's settings; use strategy=er"),
+    ("strategy.name=er", "strategy.name=er: setting the name does not load this strategy's settings; use strategy=er"),
     ("seed=glob(*)", "seed=glob(*): glob() is for choices of a group; give values, as in seed=1,2,3"),
     ("hydra.launcher._target_=os.system", "hydra.launcher._target_=os.system: cannot be changed"),
     ("hydra.launcher.n=x", "hydra.launcher.n=x: must be a number of processes of at least 1"),

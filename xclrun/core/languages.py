@@ -7,8 +7,8 @@ to describe the key, to accept other codes of this language, and to order a stre
 
 ``languages.csv`` has a row for each language of the supported datasets, except for the rare languages of Taxi1500:
 
-- ``code``: ISO 639-1, or 639-3 if there is none; ``others``: the ISO 639-3 code, the most common member of a
-  macrolanguage (``arb`` for ``ar``), and older codes.
+- ``code``: ISO 639-1, or 639-3 if there is none; ``others``: other codes of the language, namely the ISO 639-3 code,
+  the most common member of a macrolanguage (``arb`` for ``ar``), and older codes.
 - ``script``: script of most of its text, ISO 15924. ``family``, ``branch``: language family and branch.
 - ``81A``, ``85A``–``89A``: six features of "The World Atlas of Language Structures Online" (WALS; Dryer & Haspelmath
   2013, CC BY 4.0), as in Table 9 of Zhao et al. 2021 (few-shot transfer); empty if unknown.

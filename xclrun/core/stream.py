@@ -93,7 +93,7 @@ def keys_of(order: Iterable[str]) -> tuple[str, ...]:
 
 
 def sequence(order: Sequence[str], *, cumulative: bool = False) -> Stream:
-    """Return the stream that learns one language or mixture per hop; cumulative: hop i learns the first i languages."""
+    """Return the stream that learns one language or mixture per hop; with ``cumulative``, languages 1…i in hop i."""
     hops = [BEFORE]
     for i, element in enumerate(order, start=1):
         mixed = isinstance(element, Mixture)

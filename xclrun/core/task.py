@@ -345,7 +345,7 @@ def restored(content: Mapping[str, Any]) -> Task:
     """Return the task that a manifest describes and register its metrics, but not the task.
 
     A metric with a ``count`` function needs its plug-in. If the plug-in is not loaded, such metrics are removed from
-    ``beside``, and computing a main metric raises ValueError.
+    ``beside``, and computing a main metric with a ``count`` function raises ValueError.
     """
     metrics: dict[str, Any] = {
         "label": content["label"] and _metric(content["label"]),

@@ -144,7 +144,8 @@ def make(settings: StrategyConfig) -> Strategy[Any]:
     cls = strategy_class(settings.name)
     if not isinstance(settings, cls.settings_type):
         raise UsageError(
-            f"strategy.name={settings.name}: does not load this strategy's settings; use strategy={settings.name}"
+            f"strategy.name={settings.name}: setting the name does not load this strategy's settings; "
+            f"use strategy={settings.name}"
         )
     strategy = cls(settings)
     check_signatures(cls, strategy)

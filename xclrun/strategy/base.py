@@ -106,7 +106,7 @@ class Length:
 
 
 class Library(Protocol):
-    """Stored artifacts of a run: weights of earlier hops and features of the encoder before training."""
+    """Stored artifacts of a run: weights and states of earlier hops, and features of the encoder before training."""
 
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
         """Return the weights with these names after a hop (1 or later), on the CPU."""
@@ -124,7 +124,7 @@ class Library(Protocol):
 
 Settings = TypeVar("Settings", bound=StrategyConfig)
 
-# Hook → the signature that covers its effect on results.
+# Hook → signature method that must return everything in the hook that can change results.
 HOOK_SIGNATURES: Mapping[str, str] = {
     "prepare": "signature",
     "begin_hop": "signature",

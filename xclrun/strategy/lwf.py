@@ -81,7 +81,7 @@ class LwF(Expandable[LwFSettings]):
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) == 1:
             return None
-        return "the teacher would need heads of the new sentences' task, which it may not have learned"
+        return "the teacher needs heads for the task of the new sentences, but may not have learned this task"
 
     def begin_hop(self, context: Context) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""The diagonal of the empirical Fisher information: the mean over examples of the squared gradient of ln p(gold).
+"""The diagonal of the empirical Fisher information: squared gradients of ln p(gold), averaged over examples.
 
 F[θ] = 1/n Σ_x (∂ ln p(y_x | x) / ∂θ)², with y_x the gold label and tags of sentence x (Kirkpatrick et al. 2017,
 section 2.1, with gold labels in place of sampled ones). The square is taken per example, so the gradient of a batch's

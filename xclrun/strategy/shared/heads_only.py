@@ -1,8 +1,8 @@
 """Few-shot adaptation of the heads on a frozen encoder.
 
 FS (Zhao et al. 2021), Table 6. The encoder is in eval mode, so its features are computed once per sentence
-(`xclrun.train.features`); dropout before the heads stays active. Source training is plain fine-tuning. In streams with
-more hops, all hops but the first adapt only the heads.
+(`xclrun.train.features`); dropout before the heads stays active. Source training is plain fine-tuning, as is hop 1 of
+other streams. All other hops adapt only the heads.
 
 | strategy | trained parameters | tasks |
 |---|---|---|
