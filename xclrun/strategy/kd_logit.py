@@ -82,8 +82,8 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         loss = super().loss(batch, context)
         start, self._done = self._done, self._done + batch.size
         for language, rows in self._drawn.items():
-            # With gradient accumulation, each micro-batch takes a part of the rows. The factor cancels the weight of
-            # the micro-batch.
+            # With gradient accumulation, each micro-batch takes a part of the rows. The factor cancels the
+            # micro-batch's weight.
             part = rows[len(rows) * start // self._size : len(rows) * self._done // self._size]
             if len(part):
                 distance = self.distance(language, part, context, among=rows)

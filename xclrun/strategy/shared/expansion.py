@@ -10,7 +10,7 @@ parameters are added. The two strategies act on different parameters:
 
 Cost: strategies that pass memory batches through the model keep the parameters of all earlier languages on the device,
 4 bytes per parameter: with mBERT 0.7 GB per language for ``lang_spec_trans``, 0.9 MB for ``lang_spec_task``. These
-parameters are read from the store once per hop. Penalties do not need the parameters of earlier languages.
+parameters are read from the store once per hop. Penalties do not need these parameters.
 
 The expansions ``seq_lora`` and ``inc_lora`` add parameters that all languages share. The other strategy then acts on
 these parameters and on the heads.
