@@ -71,7 +71,7 @@ WRONG_VALUES = [
     ("dataset.replay=3", "dataset.replay: has several settings; set the keys below it"),
     ("tracking.enabled=perhaps", "tracking.enabled=perhaps: must be true or false"),
     ("paths.outputs=a,b", "paths.outputs=a,b: a sweep needs a single folder"),
-    ("strategy.name=er", "strategy.name=er: does not load this strategy's settings; use strategy=er"),
+    ("strategy.name=er", "strategy.name=er: setting the name does not load this strategy's settings; use strategy=er"),
     ("seed=glob(*)", "seed=glob(*): glob() is for choices of a group; give values, as in seed=1,2,3"),
     ("hydra.launcher._target_=os.system", "hydra.launcher._target_=os.system: cannot be changed"),
     ("hydra.launcher.n=x", "hydra.launcher.n=x: must be a number of processes of at least 1"),
@@ -141,8 +141,8 @@ def test_a_wrong_override_is_refused(override: str, told: str, refused: Callable
     [f"{sign}model.settings.hidden_act=relu" for sign in ("", "+", "++")] + ["model.settings={hidden_act: relu}"],
 )
 def test_settings_of_a_pretrained_encoder_are_refused(given: str, refused: Callable[..., str]) -> None:
-    told = "needs an encoder that is trained from scratch; remove it, because a pretrained encoder uses its config.json"
-    assert refused("model=tiny", given, "model.path=encoder") == f"{given.lstrip('+')}: {told}"
+    told = refused("model=tiny", given, "model.path=encoder")
+    assert told.startswith(f"{given.lstrip('+')}: needs an encoder that is trained from scratch; remove the key")
     # Here one of two makes use of them.
     assert "model.path=" in refused("model=tiny", given, "model.path=null,encoder", "tracking=none")
 

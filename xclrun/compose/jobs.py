@@ -1,8 +1,8 @@
 """Compose typed configs from overrides: the same configs as Hydra's, but thousands of jobs in seconds.
 
 Hydra takes about 0.1 s per job, mostly to read and merge the choices of groups. This module composes each combination
-of choices once, and each order once for all combinations. Other values are set in a copy. Values of `FREE` keys are
-set directly on the typed config, unless another value refers to them.
+of choices once, and each order once for all combinations. Other values are set in a copy. Values of `FREE` keys are set
+directly on the typed config, unless another value refers to these keys.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def register() -> None:
 @cache
 def _register_packaged() -> None:
     store = ConfigStore.instance()
-    # Hydra copies the whole store for every job, although it only reads it.
+    # Hydra deep-copies the whole store for every job, although it only reads the store: return the store itself.
     store.__deepcopy__ = lambda memo: store  # type: ignore[attr-defined]
     for name in expansion_choices():
         node = {"defaults": [f"/strategy/{name}@_here_"]}
@@ -182,8 +182,8 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, dict
     hydra_overrides = [str(o.input_line) for o in overrides if o.is_hydra_override()]
     task = [o for o in overrides if not o.is_hydra_override()]
     groups = {group for group in choices() if "/" not in group}
-    # Use only choices of groups. If a group is swept, its default choice is composed here, and it may lack keys that
-    # the command sets.
+    # Compose only choices of groups here, without the other overrides. For a swept group, the default choice is
+    # composed, which may lack keys that the command sets.
     chosen = [str(o.input_line) for o in task if o.key_or_group in groups and not o.is_sweep_override()]
     with composing(hydra_overrides) as composer:
         main = composer.chosen(tuple(text for text in chosen if not text.startswith("order=")))

@@ -71,7 +71,7 @@ def nearest(key: str) -> str:
 
 
 def has_setting(strategy: str, setting: str) -> bool:
-    """Whether a strategy has a setting. True for a YAML choice that is not named after its strategy."""
+    """Whether a strategy has a setting. True for a YAML file with another name: its strategy is unknown here."""
     if strategy not in STRATEGIES:
         return True
     return setting in {f.name for f in dataclasses.fields(STRATEGIES[strategy].settings_type)}

@@ -62,7 +62,7 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
     - ``order=[en,de]`` becomes ``order=list order.languages=[en,de]``. ``order.languages`` alone also gets
       ``order=list``; otherwise, the list would have the name of the default order.
     - ``order=random(1)`` becomes ``order=random order.seed=1``; see `_order_call`.
-    - ``strategy.expansion=NAME`` becomes the choice of a group.
+    - ``strategy.expansion=NAME`` becomes ``strategy/expansion=NAME``, the choice of a group.
     - ``dataset.parts={…}`` and other maps in `_MAPS` get the prefix ``+``, because their entries are new.
       ``model.settings.KEY=VALUE`` gets ``++``, because its entry may be new.
     - ``~/folder`` is expanded, because shells do not expand it after ``=``.

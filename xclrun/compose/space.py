@@ -100,7 +100,7 @@ class Space:
 
     @property
     def number(self) -> float:
-        """The number of settings; infinite with an interval."""
+        """The number of combinations of values; infinite with an interval of real numbers."""
         return math.prod(values.number for values in self.searched.values())
 
     @property
@@ -110,7 +110,7 @@ class Space:
 
     @property
     def probes(self) -> list[dict[str, str]]:
-        """Settings to check before the search; each value to check is in at least one of them."""
+        """Combinations to check before the search: each value in `ends` is in at least one of them."""
         further = [(key, text) for key, values in self.searched.items() for text in values.ends[1:]]
         return [self.probe, *(self.probe | {key: text} for key, text in further)]
 

@@ -20,7 +20,7 @@ BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt,
 # Largest encoder that can be trained from scratch. Weights, gradients and Adam's two moments take 160 GB in fp32.
 MOST_PARAMETERS = 10_000_000_000
 
-# Key → whether it has an effect on a run, and what it needs.
+# Key → (whether the key has an effect on the run of a config, end of the error message: what the key needs).
 Needs = Mapping[str, tuple[Callable[[Config], bool], str]]
 
 
@@ -28,7 +28,7 @@ def _is_argument(key: str) -> Callable[[Config], bool]:
     return lambda c: c.order.by is not None and key in WAYS[c.order.by]
 
 
-# Keys that are null by default. Setting one is an error if it has no effect on the config.
+# Keys that are null by default. Setting such a key is an error if it has no effect on the run.
 NEEDS: Needs = {
     "source": (lambda c: c.protocol is not None, "experiment=fewshot"),
     "language": (lambda c: c.protocol is not None, "experiment=fewshot"),
@@ -42,8 +42,8 @@ NEEDS: Needs = {
         for key in ("seed", "start", "measure", "features")
     },
 }
-# Keys, or parents of keys, that YAML files may set where they have no effect. Setting one on the command line is an
-# error if no job uses it.
+# Keys, or parents of keys, that YAML files may set even if they have no effect. On the command line, setting such a key
+# is an error if no job uses it.
 TYPED_NEEDS: Needs = {
     "dataset.buckets": (lambda c: c.shots is not None, "shots=K; without it, all training data is used"),
     "dataset.statements": (
@@ -59,7 +59,7 @@ TYPED_NEEDS: Needs = {
     ),
     "model.settings": (
         lambda c: c.model.from_scratch,
-        "an encoder that is trained from scratch; remove it, because a pretrained encoder uses its config.json",
+        "an encoder that is trained from scratch; remove the key, because a pretrained encoder uses its config.json",
     ),
 }
 

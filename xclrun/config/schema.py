@@ -23,7 +23,7 @@ WAYS = {
     "similarity": ("measure", "start", "features"),
 }
 MEASURES = ("vocabulary", "typology")
-# A sweep's name is a file name and a report's folder; ``all`` means every sweep.
+# Sweep names are restricted because they name files and folders; ``all`` is reserved because it means every sweep.
 SWEEP_NAME = r"(?!all$)[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
 SWEEP_NAMES = "use 1 to 60 letters, digits, '-', '_' and '.', beginning with a letter or digit; 'all' is reserved"
 
@@ -405,13 +405,13 @@ class EvaluateConfig:
         return self.every_examples is not None or self.every_share is not None
 
     def every(self, sentences: int) -> int | None:
-        """Return the sentences between two evaluation points of a hop of ``sentences``; None without points."""
+        """Return the training sentences between two evaluation points of a hop of this size; None without points."""
         if self.every_share is not None:
             return max(1, round(self.every_share * sentences))
         return self.every_examples
 
     def kept(self, points: int) -> int:
-        """Return how many evaluation points (the last ones) have stored weights after ``points`` points of a hop."""
+        """Return for how many evaluation points, the last ones, weights are stored after ``points`` points of a hop."""
         if self.keep_points is None:
             return 0
         return points if self.keep_points == ALL_POINTS else min(points, int(self.keep_points))
@@ -432,7 +432,10 @@ class TrackingConfig:
 
     @property
     def by_jobs(self) -> bool:
-        """Whether cluster jobs send runs to the tracker. They never write to SQLite on a shared file system."""
+        """Whether cluster jobs send runs to the tracker. They never write to MLflow's default SQLite file.
+
+        SQLite is unsafe on the shared file system of a cluster.
+        """
         return self.enabled and (self.to != "mlflow" or self.uri is not None)
 
 
@@ -473,7 +476,7 @@ class Config:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     # Not a key: name of a strategy's YAML in --config-dir, which replaces the strategy's name in IDs and tables.
     strategy_label: str | None = field(default=None, metadata={"omegaconf_ignore": True})
-    # Not a key: group → plug-ins that provide its choice (`xclrun.core.plugins.used`).
+    # Not a key: group → plug-ins that provide the group's choice (`xclrun.core.plugins.used`).
     plugins: dict[str, list[str]] = field(default_factory=dict, metadata={"omegaconf_ignore": True})
 
     @property

@@ -60,7 +60,7 @@ def require(package: str, user: str, extra: str) -> None:
 
 
 def redact(text: str) -> str:
-    """Hide the passwords of the addresses in a text.
+    """Hide the passwords of all URLs in a text.
 
     >>> redact("at http://me:1234@host/x"), redact("postgresql://me@host/db")
     ('at http://***@host/x', 'postgresql://me@host/db')

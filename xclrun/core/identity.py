@@ -69,8 +69,8 @@ NOT_IDENTITY = frozenset(
     }
 )
 
-# Key added after a release → the value that gives the earlier behavior. A key with this value is not part of a run's
-# identity, so existing IDs do not change.
+# Key that was added in a later release → the value that keeps the old behavior. A key with this value is not part of a
+# run's identity, so existing IDs do not change.
 LATER: dict[str, Any] = {
     "evaluate.batch_tokens": None,
     "model.frozen_precision": "fp32",
@@ -216,8 +216,8 @@ def stages(
         "seed": settings["seed"],
         **{key: value for key, value in flat(settings) if key in PLUGINS and value},
     }
-    # Attention and gradient statistics do not change predictions. The key of a training contains the settings of
-    # gradient statistics, because both are stored together.
+    # Attention and gradient statistics do not change predictions, so `evaluate` omits their settings. Training keys
+    # contain the settings of gradient statistics, which are stored with the trained weights.
     gradients = ("gradient_overlap", "class_gradients")
     measured = ("attention", *gradients)
     evaluate = {k: v for k, v in settings["evaluate"].items() if k not in measured} | {"slot_f1": SPAN_MICRO}
@@ -267,7 +267,7 @@ def stages(
 
 
 def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], strategy: Signed) -> dict[str, Any]:
-    """Return the keys of weights that a hop's evaluation reads from hops that are not ancestors of the hop."""
+    """Return the training keys of hops whose weights a hop's evaluation reads, except for the hop's ancestors."""
     ancestors, index = {hop.index}, hop.index
     while index > 0:
         index = stream.hops[index].parent
@@ -277,7 +277,7 @@ def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], strateg
 
 
 def hands_on(hop: Hop, stream: Stream) -> bool:
-    """Whether a hop loads an optimizer state from its parent or stores one, with ``optimizer_state=kept``."""
+    """Whether, with ``optimizer_state=kept``, a hop loads its parent's optimizer state or stores its own."""
     return hop.parent > 0 or any(other.parent == hop.index for other in stream.hops)
 
 
@@ -320,7 +320,7 @@ def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
 def _points(
     settings: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed
 ) -> dict[str, Any]:
-    """Return the entries of a training key that evaluation points add; empty without evaluation points."""
+    """Return what evaluation points inside a hop add to its training key; empty without evaluation points."""
     evaluate = settings["evaluate"]
     if evaluate.get("every_examples") is None and evaluate.get("every_share") is None:
         return {}

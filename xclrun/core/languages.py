@@ -2,13 +2,13 @@
 
 Datasets use different codes for the same language: ``de``, ``de-DE``, ``deu``, ``deu_Latn``, ``de_gsd``. All are read
 as case-insensitive BCP 47 tags (RFC 5646): language, script and region, separated by hyphens or underscores. Other
-parts, such as a treebank, are ignored. Files, IDs and tables use the dataset's keys. The language of a key is used to
-describe the key, to accept any code of the language, and to order a stream.
+parts, such as a treebank, are ignored. Files, IDs and tables use the dataset's keys. xclrun uses the language of a key
+to describe the key, to accept other codes of this language, and to order a stream.
 
-``languages.csv`` has a row for each language of the supported datasets, except for the long tail of Taxi1500:
+``languages.csv`` has a row for each language of the supported datasets, except for the rare languages of Taxi1500:
 
-- ``code``: ISO 639-1, or 639-3 if there is none; ``others``: the ISO 639-3 code, the most common member of a
-  macrolanguage (``arb`` for ``ar``), and older codes.
+- ``code``: ISO 639-1, or 639-3 if there is none; ``others``: other codes of the language, namely the ISO 639-3 code,
+  the most common member of a macrolanguage (``arb`` for ``ar``), and older codes.
 - ``script``: script of most of its text, ISO 15924. ``family``, ``branch``: language family and branch.
 - ``81A``, ``85A``–``89A``: six features of "The World Atlas of Language Structures Online" (WALS; Dryer & Haspelmath
   2013, CC BY 4.0), as in Table 9 of Zhao et al. 2021 (few-shot transfer); empty if unknown.
@@ -73,7 +73,10 @@ class Language:
         return SCRIPTS["Hani" if either else self.script]
 
     def includes(self, other: Language | None) -> bool:
-        """Whether the language codes are equal, and the regions and scripts are equal where both are specified."""
+        """Whether this language's tag covers ``other``.
+
+        The codes must be equal, the regions only if both tags name one, the scripts only if this tag names one.
+        """
         return (
             other is not None
             and other.code == self.code

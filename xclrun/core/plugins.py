@@ -2,8 +2,9 @@
 
 A plug-in is a file (``--plugin FILE.py``, or a line of ``plugins.yaml`` in a ``--config-dir``) or an installed package
 with an entry point in one of `GROUPS`. Importing a plug-in registers its strategies, readers, tasks and measures, and
-`provides` records them. The ID and stage keys of a run depend on the source hashes of the plug-ins that it uses. Its
-frozen config contains their locations and hashes, so another process loads the same code or raises an error.
+`provides` records them. The ID and stage keys of a run depend on the source hashes of the plug-ins that it uses. The
+frozen config of the run contains the locations and hashes of these plug-ins, so another process loads the same code or
+raises an error.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def flags() -> list[str]:
 
 def typed_command() -> str:
     """Return the command line of this process, quoted for a shell."""
-    # `xclrun.cli` adds --multirun to every command.
+    # Omit --multirun, because `xclrun.cli` adds it to every command.
     arguments = [argument for argument in sys.argv[1:] if argument != "--multirun"]
     several = ["-m"] if len(arguments) < len(sys.argv) - 1 else []
     return shlex.join(["xclrun", *flags(), *arguments, *several])
@@ -167,7 +168,7 @@ def load_file(path: Path, subject: str, expected: str | None = None) -> None:
         _check_unchanged(_loaded[str(path)].sha256, expected, subject)
         return
     try:
-        # Reading a pipe or a device may never end.
+        # Refuse pipes and devices, because reading them may never end.
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise UsageError(f"{subject}: is a pipe, a socket or a device, not a file")
         source = path.read_bytes()
@@ -190,7 +191,7 @@ def load_installed() -> None:
     """Import the plug-ins of installed packages, each once."""
     from importlib.metadata import entry_points
 
-    # Call once: each call reads the metadata of all packages.
+    # Call this only once, because each call reads the metadata of all packages.
     points = entry_points()
     for group, kind in GROUPS.items():
         for point in points.select(group=group):
@@ -238,7 +239,7 @@ def _loading_of(plugin: Plugin, subject: str) -> Iterator[None]:
 
 
 def raised_in(error: BaseException) -> str:
-    """Return the innermost plug-in location of an error, as file or module and line; empty if there is none."""
+    """Return the innermost line of plug-in code in an error's traceback, as file or module and line; else empty."""
     sources = {plugin.source for plugin in (*_loaded.values(), *_loading)}
     for frame, number in reversed([*traceback.walk_tb(error.__traceback__)]):
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))

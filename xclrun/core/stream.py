@@ -21,10 +21,11 @@ class Hop:
         train: languages whose training data is used; empty for hop 0.
         select: languages whose dev data selects the best epoch.
         parent: index of the hop whose model this one starts from.
-        depth: number of trainings since hop 0, including this one. It seeds the random numbers instead of ``index``, so
-            a model trained from hop 0 on one language does not depend on the language's position in the order.
+        depth: number of trainings since hop 0, including this one. Random numbers are seeded by ``depth`` instead of
+            ``index``, so a model trained from hop 0 on one language does not depend on the language's position in the
+            order.
         adapts: whether the hop is the target adaptation of few-shot transfer.
-        mixed: whether the keys are a `Mixture`. Otherwise, several keys are learned in passes over their union.
+        mixed: whether the keys are a `Mixture`. Otherwise, a hop with several keys trains on the union of their data.
         codes: the block that is encoded with this hop's model to compute the online codelength. Empty unless the stream
             has blocks (`in_blocks`).
     """
@@ -92,7 +93,7 @@ def keys_of(order: Iterable[str]) -> tuple[str, ...]:
 
 
 def sequence(order: Sequence[str], *, cumulative: bool = False) -> Stream:
-    """Return the stream that learns one language or mixture per hop; cumulative: hop i learns the first i languages."""
+    """Return the stream that learns one language or mixture per hop; with ``cumulative``, languages 1…i in hop i."""
     hops = [BEFORE]
     for i, element in enumerate(order, start=1):
         mixed = isinstance(element, Mixture)

@@ -29,7 +29,7 @@ from xclrun.core.plugins import provides
 
 
 class Scored(Enum):
-    """The predictions that a metric scores, and what it counts by default (see `Metric.count`)."""
+    """The predictions that a metric scores, and what the metric counts by default (see `Metric.count`)."""
 
     labels = "labels"  # examples whose class is correct
     words = "words"  # words within the length limit whose tag is correct
@@ -50,12 +50,13 @@ class Metric:
         name: key in manifests, records and score matrices.
         short: name in tables, file names and MLflow.
         title: display name without unit.
-        of: the predictions that it scores.
+        of: the predictions that the metric scores.
         noun, nouns: the predicted thing, singular and plural.
         definition: footnote of tables; empty if the title suffices.
         beside: whether the metric accompanies another one and therefore has no separate tables and tests.
         floor: name of the metric that scores a constant answer, if tables show it as a baseline.
-        undefined: footnote for keys without a score: the missing data. Empty if the score is always defined.
+        undefined: footnote for keys without a score, which names the missing data. Empty if the score is always
+            defined.
         count: function that returns hits and totals of each sentence, shape (sentences, cells) or (sentences, 1); a
             cell is the model after one hop. The score is the sum of hits divided by the sum of totals, undefined for
             totals of 0. If totals are None, each sentence counts 1. If ``count`` is None, ``of`` determines the counts.
@@ -228,8 +229,8 @@ class Task:
         pairs: whether the input may have a second text.
         beside: further metrics of the same predictions, computed after training; they select no epochs.
         classes: the labels, if fixed; empty: the labels of the training data.
-        answers: metrics of answers, which are spans of an example's text; its second text is the question. Empty
-            without answers.
+        answers: metrics of answers. An answer is a span of an example's text; the example's second text is the
+            question. Empty without answers.
     """
 
     name: str
@@ -344,7 +345,7 @@ def restored(content: Mapping[str, Any]) -> Task:
     """Return the task that a manifest describes and register its metrics, but not the task.
 
     A metric with a ``count`` function needs its plug-in. If the plug-in is not loaded, such metrics are removed from
-    ``beside``, and computing a main metric raises ValueError.
+    ``beside``, and computing a main metric with a ``count`` function raises ValueError.
     """
     metrics: dict[str, Any] = {
         "label": content["label"] and _metric(content["label"]),

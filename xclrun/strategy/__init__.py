@@ -97,7 +97,7 @@ def register(cls: Class) -> Class:
 
 
 def _check_hooks(cls: type[Strategy[Any]], title: str) -> None:
-    """Refuse a public method whose name is close to a hook's: it would never be called."""
+    """Refuse a public method whose name resembles a hook: a misspelled hook would never be called."""
     hooks = [name for name, value in vars(Strategy).items() if callable(value) and not name.startswith("_")]
     packaged = [base for base in cls.__mro__ if base.__module__.startswith(f"{__name__}.")]
     for base in cls.__mro__:
@@ -119,7 +119,7 @@ def _check_settings(cls: type[Strategy[Any]], title: str) -> None:
     for declared in (arg for base in vars(cls).get("__orig_bases__", ()) for arg in get_args(base)):
         if isinstance(declared, type) and dataclasses.is_dataclass(declared) and not issubclass(settings, declared):
             name = declared.__name__
-            raise UsageError(f"{title}: extends Strategy[{name}] without its settings type; add settings_type = {name}")
+            raise UsageError(f"{title}: extends Strategy[{name}] but sets no settings_type; add settings_type = {name}")
 
 
 def names_with(trait: str) -> list[str]:
@@ -138,12 +138,14 @@ def make(settings: StrategyConfig) -> Strategy[Any]:
     """Create a strategy with these settings.
 
     Raises:
-        UsageError: a setting is invalid or belongs to another strategy, or a hook has no signature.
+        UsageError: a setting is invalid or belongs to another strategy, or the class overrides a hook without its
+            signature.
     """
     cls = strategy_class(settings.name)
     if not isinstance(settings, cls.settings_type):
         raise UsageError(
-            f"strategy.name={settings.name}: does not load this strategy's settings; use strategy={settings.name}"
+            f"strategy.name={settings.name}: setting the name does not load this strategy's settings; "
+            f"use strategy={settings.name}"
         )
     strategy = cls(settings)
     check_signatures(cls, strategy)

@@ -1,12 +1,12 @@
 """Averaged gradient episodic memory (A-GEM): no step may increase the mean loss on the memory.
 
 Chaudhry et al. 2019, "Efficient lifelong learning with A-GEM", section 4, equation 11. Let g be the gradient of the
-main mini-batch and r the gradient of a random batch from the memory of all earlier languages, both over all shared
-parameters with a gradient. Before clipping,
+main mini-batch and r the gradient of a random batch from the memory of all earlier languages, both for all shared
+parameters that have a gradient. Before clipping,
 
     g ← g − (g · r) / (r · r) · r    if g · r < 0
 
-After each hop a sample of its training sentences enters the memory, with equal shares per language.
+After each hop, a sample of the hop's training sentences enters the memory. All learned languages have equal shares.
 
 Settings: ``memory``, total number of sentences; ``every_k``: the gradients of every k-th main mini-batch are projected
 (the paper: 1); ``selection`` (`xclrun.strategy.shared.memory`). With fp16, r is computed in fp32, because only the main
@@ -42,7 +42,7 @@ class AGEM(MemoryStrategy[Settings]):
         return (main,)
 
     def loss(self, batch: Batch, context: Context) -> torch.Tensor:
-        # Count the micro-batches of the main batch: the memory batch is split into the same number.
+        # Count the micro-batches of the main batch, because the memory batch is split into as many.
         self._parts += 1
         return super().loss(batch, context)
 
@@ -129,7 +129,7 @@ def project(gradients: list[Tensor], reference: list[Tensor]) -> None:
 
 
 def _groups(sizes: list[int]) -> list[slice]:
-    """Split a list of tensors into slices: each has at most `CHUNK` elements, or a single larger tensor."""
+    """Split a list of tensors into slices of at most `CHUNK` elements in total; a larger tensor has its own slice."""
     starts, room = list[int](), 0
     for i, size in enumerate(sizes):
         if not starts or size > room:

@@ -1,9 +1,9 @@
 """A-GEM with the memory of ``replay``: at intervals, a step must not increase the mean loss on memory examples.
 
-Hussain et al. 2021 ("LL"), section 4, "A-GEM", after Chaudhry et al. 2019 (`xclrun.strategy.agem`). The memory
-contains no task identities (`xclrun.strategy.replay`). The gradient g of the main mini-batch is edited at every step
-whose mini-batch contains a ``replay_interval``-th training example. Let r be the mean gradient of ``replay_number``
-examples, drawn uniformly from the whole memory. Then
+Hussain et al. 2021 ("LL"), section 4, "A-GEM", after Chaudhry et al. 2019 (`xclrun.strategy.agem`). As in
+`xclrun.strategy.replay`, memory examples are drawn regardless of their task. The gradient g of the main mini-batch is
+edited at every step that completes an interval of ``replay_interval`` training examples. Let r be the mean gradient of
+``replay_number`` examples, drawn uniformly from the whole memory. Then
 
     g ← g − (g · r) / (r · r) · r    if g · r < 0
 

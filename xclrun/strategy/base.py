@@ -9,12 +9,12 @@ Order of the calls in a run::
     prepare → for each hop: begin_hop → (for each step: replay → loss → edit_gradients) … → end_training → end_hop →
     (for each evaluated language: for_language → predict …)
 
-A signature describes everything about a strategy that can change a stored result; runs with equal signatures share the
-result. `HOOK_SIGNATURES` assigns a signature to each hook that can change results. A class that overrides the hook must
-also define this signature; otherwise the class is refused. ``signature = Strategy.signature`` is always safe: a hop is
-then shared only with runs of the same strategy and settings. A signature without the name or a setting lets different
-strategies share the hop. Omit them only if these strategies train the hop identically, and add a test that their
-results are bit-identical.
+A signature is a dict of everything about a strategy that can change a stored result: usually its name, version and
+settings. Runs with equal signatures share the result. `HOOK_SIGNATURES` assigns a signature method to each hook that
+can change results. A class that overrides such a hook must also define this method; otherwise the class is refused.
+``signature = Strategy.signature`` is always safe: only runs with the same strategy and settings then share a trained
+hop. If a signature omits the name or a setting, strategies that differ in the omitted value share the hop. Omit one
+only if these strategies train the hop identically, and add a test that their results are bit-identical.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ class Context:
         train: language → its encoded training split.
         batch_size: sentences in a mini-batch.
         precision: autocast type of the run (``fp32``, ``bf16``, ``fp16``).
-        observe_batch: counts a memory batch; call it with each one that a step uses in addition to the main batch.
-        check_stop: raises an error if the run was asked to stop; call it repeatedly in long computations.
-        gather: takes this process's values for micro-batches; returns the values of all processes, in any order.
+        observe_batch: function that counts the sentences of a memory batch. Call it for each memory batch that a step
+            uses.
+        check_stop: function that raises an error if the run was asked to stop. Call it repeatedly in long computations.
+        gather: function that takes a list of this process's values for its micro-batches and returns the values of all
+            processes in one list, in any order.
     """
 
     model: Model
@@ -69,7 +71,7 @@ class Context:
     gather: Callable[[list[Any]], list[Any]] = lambda values: values
 
     def generator(self, purpose: str, *position: int | str) -> np.random.Generator:
-        """Return the random generator for ``purpose`` at ``position`` in this hop; earlier draws do not affect it."""
+        """Return the random generator for ``purpose`` at ``position`` in this hop, independent of all other draws."""
         return np.random.Generator(np.random.PCG64(derive(self.seed, purpose, self.hop.depth, *position)))
 
     def batch(self, language: str, indices: np.ndarray) -> Batch:
@@ -92,7 +94,7 @@ class Length:
     Attributes:
         sentences: size of the training data.
         steps: main steps in all epochs together.
-        examples: sentences in the batches of these steps.
+        examples: training sentences processed in these steps, with repetitions.
         points: whether the model is evaluated inside the hop.
     """
 
@@ -104,7 +106,7 @@ class Length:
 
 
 class Library(Protocol):
-    """Stored artifacts of a run: weights of earlier hops and features of the encoder before training."""
+    """Stored artifacts of a run: weights and states of earlier hops, and features of the encoder before training."""
 
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
         """Return the weights with these names after a hop (1 or later), on the CPU."""
@@ -115,13 +117,14 @@ class Library(Protocol):
     def features(self, language: str, split: str) -> np.ndarray:
         """Return the [CLS] states of a split from the encoder of hop 0 in eval mode: (n, H) float32.
 
-        Available if `Strategy.reads_features`, for test splits and for the training splits of learned languages.
+        Available only if `Strategy.reads_features` returns True, for test splits and training splits of learned
+        languages.
         """
 
 
 Settings = TypeVar("Settings", bound=StrategyConfig)
 
-# Hook → the signature that covers its effect on results.
+# Hook → signature method that must return everything in the hook that can change results.
 HOOK_SIGNATURES: Mapping[str, str] = {
     "prepare": "signature",
     "begin_hop": "signature",
@@ -147,14 +150,14 @@ class Strategy(Generic[Settings]):
         settings_type: dataclass of the strategy's settings: the schema of its YAML.
         version: increase it when a code change alters results; this changes run IDs and stage keys.
         expandable: whether the strategy can be combined with language-specific parameters (``strategy.expansion``).
-        expands: whether it can be an expansion, because it only adds parameters.
+        expands: whether it only adds parameters, so that it can be an expansion.
         adds_language_parts: whether it gives each language its own parameters.
         parts_per_hop: whether it adds parameters for each hop; the model's size then depends on the stream.
         has_adapters: whether it adds language adapters; its settings then include ``pretrained``.
         mixes_languages: whether a batch may contain sentences of several languages.
-        updates_in_training: whether the state changes during the training of a hop, as a reservoir does. The state is
-            then stored with the selected weights, and `end_hop` starts from it. If a hop's `signature` is empty, its
-            training must not change the state.
+        updates_in_training: whether training itself changes the state, as with a reservoir. The state is then stored
+            together with the selected weights, and `end_hop` continues from this state. In hops with an empty
+            `signature`, training must leave the state unchanged.
     """
 
     name: ClassVar[str] = ""
@@ -172,7 +175,7 @@ class Strategy(Generic[Settings]):
         self.settings = settings
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a class that overrides a hook but inherits its signature: it would load results of its base class."""
+        """Refuse a class that overrides a hook but inherits its signature: it would load its base class's results."""
         super().__init_subclass__(**options)
         check_signatures(cls)
 
@@ -190,7 +193,7 @@ class Strategy(Generic[Settings]):
         return self.described()
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        """Return everything that can change the strategy's state after ``hop``; None if it has no state."""
+        """Return everything that can change the strategy's state after ``hop``; None without a state."""
         return None
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
@@ -201,7 +204,7 @@ class Strategy(Generic[Settings]):
         return {}
 
     def points_signature(self, hop: Hop) -> dict[str, Any]:
-        """Return everything that can change evaluations inside ``hop``; empty if they use the model's own `predict`."""
+        """Return everything that can change evaluations inside ``hop``; empty if the model's own `predict` is used."""
         return self.serving_signature(hop)
 
     def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
@@ -211,7 +214,8 @@ class Strategy(Generic[Settings]):
     def states_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
         """Return earlier hops whose states `for_language` may read in the evaluation after ``hop``.
 
-        These hops must be among `hops_read_in_evaluation`, and `serving_signature` must cover their `state_signature`.
+        These hops must be among `hops_read_in_evaluation`. `serving_signature` must contain all of their
+        `state_signature`.
         """
         return ()
 
@@ -260,7 +264,7 @@ class Strategy(Generic[Settings]):
         return False
 
     def trains(self, parameter: str, hop: Hop) -> bool:
-        """Return whether ``hop`` trains the parameter with this name; parameters that `prepare` froze never change."""
+        """Return whether ``hop`` trains the parameter with this name; ignored for parameters that `prepare` froze."""
         return True
 
     def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
@@ -290,7 +294,8 @@ class Strategy(Generic[Settings]):
     def described(self) -> dict[str, Any]:
         """Return name, version and settings.
 
-        A setting in `LATER` is omitted at the value that gives the earlier behavior, so existing IDs do not change.
+        A setting that was added in a later release (`LATER`) is omitted at the value that keeps the old behavior, so
+        existing IDs do not change.
         """
         settings = {key: v.value if isinstance(v, Enum) else v for key, v in asdict(self.settings).items()}
         stored = {key: value for key, value in settings.items() if LATER.get(f"strategy.{key}", self) != value}
@@ -301,7 +306,7 @@ class Strategy(Generic[Settings]):
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         """Add parameters to an untrained model and freeze those that are not trained.
 
-        Called on the CPU. New parameters are initialised from the seeded global generator.
+        Called on the CPU. Initialise new parameters with torch's global generator, which is seeded.
         """
 
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
@@ -315,7 +320,7 @@ class Strategy(Generic[Settings]):
         """Prepare the strategy for a hop, for example activate or freeze parameters."""
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        """Return the batches of this step, one optimiser step each; default: only the main mini-batch.
+        """Return the batches to train on in this step, one optimiser step each; default: only the main mini-batch.
 
         Args:
             step: number of main mini-batches in this hop so far, including this one.
@@ -353,7 +358,7 @@ class Strategy(Generic[Settings]):
         """Update the state after a hop: fill the memory, compute the Fisher information, store teacher outputs.
 
         The result must depend only on the trained model, the data, the seed and the earlier state, because the trained
-        model may be loaded from the store.
+        model may be loaded from the store, without any call of the training hooks.
         """
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
@@ -372,7 +377,7 @@ class Strategy(Generic[Settings]):
         return context.model.predict(batch)
 
     def footprint(self) -> dict[str, int]:
-        """Return the size of the state, without weights: ``examples`` in memory and ``bytes``."""
+        """Return the size of the state without the model's weights: ``examples`` in memory, and ``bytes``."""
         return {"examples": 0, "bytes": 0}
 
     def state_dict(self) -> State:
@@ -380,8 +385,8 @@ class Strategy(Generic[Settings]):
 
         If a hop's `signature` is empty, only `end_hop` may change the state.
 
-        Checkpoints inside a hop omit tensors that have not changed since the hop began. A changed tensor must therefore
-        be a new object or be changed by torch operations, not through numpy or ``.data``.
+        Checkpoints inside a hop omit tensors that have not changed since the hop began. To be recognised as changed, a
+        tensor must be a new object or be changed by torch operations, not through numpy or ``.data``.
         """
         return State()
 
@@ -390,7 +395,7 @@ class Strategy(Generic[Settings]):
 
 
 def check_signatures(cls: type[Strategy[Any]], instance: Strategy[Any] | None = None) -> None:
-    """Raise a `UsageError` if a class overrides a hook but inherits its signature, or an instance assigns a hook.
+    """Raise a `UsageError` if a class overrides a hook but inherits its signature, or a hook is set on an instance.
 
     Called when a class is created, and again when a strategy is created, because hooks can be assigned in between.
     """

@@ -7,8 +7,8 @@ attention vector A_m:
     prompt = Σ_m cos(q ⊙ A_m, K_m) P_m
     loss = L + λ Σ_{B ∈ P, K, A} mean((B Bᵀ − I)²)
 
-over the components of the hops so far, which are the rows of P, K and A. Only the components of the current hop are
-trained.
+The prompt and the matrices P, K and A contain the components of the hops so far, one per row. Only the components of
+the current hop are trained.
 
 Settings: ``pool``, number of components of all hops together, in equal shares (the paper: 100); ``length``, tokens of
 the prompt (8); ``penalty`` λ (0.1; the authors' first code multiplies it by 10⁻⁶, their later code uses 0 for

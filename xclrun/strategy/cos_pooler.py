@@ -1,7 +1,8 @@
 """Few-shot adaptation of BERT's pooler and a new cosine classifier ("COS + pooler"; FS, Table 6).
 
 p(c | x) = softmax over c of α · cos(w_c, x), with x the output of pooler and dropout, and w_c a vector per class
-(Gidaris & Komodakis 2018, section 3.2; Vinyals et al. 2016). This classifier replaces that of source training.
+(Gidaris & Komodakis 2018, section 3.2; Vinyals et al. 2016). This cosine classifier replaces the classifier of source
+training.
 
 Settings: ``alpha``, α, the factor of the cosines; FS: 10.
 """
@@ -39,7 +40,7 @@ class CosPooler(HeadsOnly[CosineSettings]):
         self.adapted = {language for hop in stream.hops if self.adapts(hop) for language in hop.train}
 
     def trains(self, parameter: str, hop: Hop) -> bool:
-        # Cosines have no bias.
+        # Cosine logits have no bias, so the classifier's bias is not trained.
         return super().trains(parameter, hop) and not (self.adapts(hop) and parameter == "classifier.bias")
 
     def begin_hop(self, context: Context) -> None:

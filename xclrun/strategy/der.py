@@ -1,4 +1,4 @@
-"""Dark experience replay (DER): stay close to the outputs recorded in training, on a reservoir of the stream.
+"""Dark experience replay (DER): keep the outputs for a reservoir of training examples close to recorded outputs.
 
 Buzzega et al. 2020, "Dark experience for general continual learning: a strong, simple baseline", equation 4 and
 algorithm 1. Every training example is offered to a reservoir with the raw outputs z of its training step. Every step,
@@ -6,17 +6,17 @@ also in the first hop, has the loss
 
     loss + α · ‖z' − h(x')‖²
 
-on as many examples x' of the reservoir as the main mini-batch has; h(x') are the current raw outputs. As in the
-authors' code, squares are averaged over classes and over examples. For tags, z contains the emissions of all words
-(before a CRF); for answers, those of start and end. Like the model's loss, distances are summed over the words of a
-sentence.
+The second term uses as many examples x' of the reservoir as the main mini-batch has sentences; z' are the recorded raw
+outputs of x', and h(x') the current ones. As in the authors' code, squares are averaged over classes and over examples.
+For tags, z contains the emissions of all words (before a CRF); for answers, the start and end scores. Like the model's
+loss, distances are summed over the words of a sentence.
 
 The reservoir (Vitter 1985, "Random sampling with a reservoir", algorithm R) is a uniform sample of all examples offered
-so far; every epoch offers its examples again. It contains indices into the training splits. Its draws depend only on
-(seed, hop, step) and the number of examples so far, so that an interrupted hop resumes with the same reservoir; with
-``trainer.selection=best`` the next hop starts from the reservoir of the selected epoch. Deviation: the paper's network
-has no dropout; here dropout is active for z and h(x'). With ``strategy.expansion`` a memory sentence goes through the
-parameters of its language.
+so far; every epoch offers all examples again. It stores examples as indices into the training splits. Its draws depend
+only on (seed, hop, step) and the number of examples so far, so that an interrupted hop resumes with the same reservoir;
+with ``trainer.selection=best`` the next hop starts from the reservoir of the selected epoch. Deviation: the paper's
+network has no dropout; here dropout is active for z and h(x'). With ``strategy.expansion`` a memory sentence goes
+through the parameters of its language.
 
 Settings: ``memory``, total number of sentences; ``alpha``, α (the paper on CIFAR-10: 0.3). Cost: one more batch per
 step; for each stored sentence, 4 bytes per class, or per tag of each word.
@@ -76,7 +76,8 @@ class Reservoir:
         """Offer the examples of a mini-batch.
 
         Args:
-            examples: (position, outputs); positions count the sentences of the hop, language after language.
+            examples: (position, outputs); the position is the index among all sentences of the hop, language after
+                language.
             sizes: language → number of sentences, in the order of the hop.
         """
         languages, ends = list(sizes), np.cumsum(list(sizes.values()))
@@ -84,7 +85,8 @@ class Reservoir:
             if place >= 0:
                 k = int(np.searchsorted(ends, row, side="right"))
                 index = row - int(ends[k]) + sizes[languages[k]]
-                # Stay on the device to avoid a synchronisation, and copy so that the batch can be freed.
+                # Keep the outputs on the device to avoid a synchronisation, and copy them so that the batch can be
+                # freed.
                 copies = {name: tensor.flatten().float().clone() for name, tensor in outputs.items()}
                 self.examples[place : place + 1] = [Example(languages[k], index, copies)]
 

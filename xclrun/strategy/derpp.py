@@ -6,7 +6,7 @@ algorithm 2. With the reservoir and z' of ``der`` (`xclrun.strategy.der`), every
     loss + α · ‖z' − h(x')‖² + β · loss(x'', y'')
 
 x' and x'' are two draws from the reservoir, each with as many examples as the main mini-batch. The last term is the
-model's own loss. α = 0 gives replay from a reservoir.
+model's own loss. α = 0 is plain replay from a reservoir.
 
 Settings: ``beta``, β, in addition to the settings of ``der`` (the paper on CIFAR-10: α = 0.1, β = 0.5). Cost: two more
 batches per step; memory as for ``der``.

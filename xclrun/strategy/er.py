@@ -1,9 +1,9 @@
-"""Experience replay (ER): replay a memory of sentences of all earlier languages at intervals.
+"""Experience replay (ER): at regular intervals, replay stored sentences of all earlier languages.
 
-CCL, section 3.2 ("ER"), after Chaudhry et al. 2019, "On tiny episodic memories in continual learning". After each hop a
-sample of its training sentences enters a memory with equal shares per language (`xclrun.strategy.shared.memory`). In
-later hops, after every k-th main mini-batch, one extra optimiser step is taken for each earlier language, on a batch
-drawn from this language's share.
+CCL, section 3.2 ("ER"), after Chaudhry et al. 2019, "On tiny episodic memories in continual learning". After each hop,
+a sample of the hop's training sentences enters the memory, which all learned languages share equally
+(`xclrun.strategy.shared.memory`). In later hops, after every k-th main mini-batch, one extra optimiser step is taken
+for each earlier language, on a batch drawn from this language's share.
 
 Settings: ``memory``, total number of sentences; ``every_k``, in main mini-batches; ``selection``: ``reservoir``,
 ``ring`` or ``herding``; ``interleave``: ``extra`` (replay in addition to the main step) or ``replace`` (as in the

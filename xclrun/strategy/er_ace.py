@@ -5,16 +5,17 @@ From hop 2 on, at every k-th main mini-batch, the loss of the main step is
 
     L(main; classes in main) + L(memory; all classes)
 
-with a batch drawn uniformly from a memory of all earlier languages. In the first term, classes that the main mini-batch
-does not contain are excluded from the softmax, so that new examples do not reduce their logits. Tags likewise: absent
-tags are excluded from the softmax of each word, or from the sequences in a CRF's partition function. Spans have no
-classes and are refused.
+The memory batch is drawn uniformly from the stored sentences of all earlier languages. In the first term, classes that
+the main mini-batch does not contain are excluded from the softmax, so that new examples do not reduce their logits.
+Absent tags are likewise excluded from the softmax of each word, or from the tag sequences of a CRF's partition
+function. Spans have no classes and are refused.
 
-Deviations: the memory is that of ``er``, filled after each hop in equal shares, not a reservoir of the stream; label
-sets are fixed in advance, so the second term has all classes, not only those seen so far.
+Deviations: as in ``er``, the memory is filled after each hop, with equal shares per language; the paper uses a
+reservoir of the stream. Label sets are fixed in advance, so the second term has all classes, not only those seen so
+far.
 
 With ``cosine``, α, the logits of classes are α · cos(w_c, x) without bias, as in the authors' code; tags keep linear
-emissions. Transfer is then measured against references with linear heads.
+emissions. The reference models of transfer still have linear heads.
 
 Settings: ``memory``, ``every_k`` (the paper: 1) and ``selection`` as for ``er``; ``cosine``. Cost: one more batch in
 these steps.
@@ -63,7 +64,7 @@ class ERACE(MemoryStrategy[ERACESettings]):
         return super().signature(hop) if self.settings.cosine is None else self.described()
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        # The model before fine-tuning has cosine heads too.
+        # Hop 0 is included, because the model before fine-tuning already has cosine heads.
         cosine = {} if self.settings.cosine is None else {"cosine": self.settings.cosine}
         return super().serving_signature(hop) | cosine
 
@@ -76,7 +77,7 @@ class ERACE(MemoryStrategy[ERACESettings]):
                 head.scale = self.settings.cosine
 
     def trains(self, parameter: str, hop: Hop) -> bool:
-        # Cosines have no bias.
+        # Cosine logits have no bias, so the heads' biases are not trained.
         return self.settings.cosine is None or not parameter.endswith(("intent.bias", "classifier.bias"))
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:

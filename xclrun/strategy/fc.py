@@ -1,7 +1,7 @@
 """Few-shot adaptation of the output layers ("FC only"; FS, Table 6).
 
-These are the heads without BERT's pooler, for example the class layer, or the intent and tag layers with the CRF.
-Encoder and pooler are frozen. No settings.
+The output layers are the heads without BERT's pooler, for example the class layer, or the intent and tag layers with
+the CRF. Encoder and pooler are frozen. No settings.
 """
 
 from __future__ import annotations

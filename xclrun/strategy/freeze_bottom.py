@@ -1,6 +1,6 @@
 """Frozen bottom: after hop 1 the embeddings and the lowest layers of the encoder are frozen.
 
-Lower layers serve all languages, and forgetting occurs in the higher ones (Lee et al. 2019, "What would Elsa do?
+Lower layers are useful for all languages, and forgetting occurs in higher layers (Lee et al. 2019, "What would Elsa do?
 Freezing layers during transformer fine-tuning"; Ramasesh et al. 2021, "Anatomy of catastrophic forgetting"). Hop 1 is
 plain fine-tuning. In later hops
 
@@ -46,7 +46,7 @@ class FreezeBottom(Strategy[FreezeSettings]):
                 "cannot be frozen separately; choose another encoder"
             )
         if layers is not None and self.settings.layers > layers:
-            raise UsageError(f"strategy.layers={self.settings.layers}: must be at most {layers}, the encoder's layers")
+            raise UsageError(f"strategy.layers={self.settings.layers}: must be at most {layers}, the encoder's depth")
 
     def trains(self, parameter: str, hop: Hop) -> bool:
         number = layer(parameter)

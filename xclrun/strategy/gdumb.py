@@ -2,15 +2,15 @@
 
 Prabhu et al. 2020, "GDumb: a simple approach that questions our progress in continual learning", algorithms 1 and 2: a
 baseline without forgetting that learns from its memory only. The sampler sees the training sentences of the stream
-once, language after language, each in random order. Let k be the size of the memory and C the number of classes so
-far. A sentence of class c is stored
+once, language after language, in random order within a language. Let k be the size of the memory and C the number of
+classes so far. A sentence of class c is stored
 
     if c is new, or the memory has fewer than k / C sentences of c.
 
 If the memory is full, the new sentence replaces a random one of the largest class.
 
-Hop i trains the model of hop 0 on the memory after language i. Deviation: instead of the paper's recipe (cosine
-annealing, CutMix) the run's trainer is used, with the dev data of the languages so far.
+Hop i starts from hop 0 and trains on the contents of the memory after language i. Deviation: the run's trainer is used
+instead of the paper's recipe (cosine annealing, CutMix); dev scores use the dev data of all languages so far.
 
 A class is a label of a task. In tasks without a label for the whole sentence (tagging, question answering), the class
 is the language. With labels, languages have no fixed shares: once every class has k / C sentences, few sentences of
@@ -68,7 +68,7 @@ class GDumb(Strategy[GDumbSettings]):
 
 
 def balanced(classes: Sequence[Hashable], size: int, generator: np.random.Generator) -> list[int]:
-    """Run the sampler over examples with these classes; return the positions of the stored examples in order."""
+    """Run the sampler over examples with these classes; return the stored examples' positions, ascending."""
     members: dict[Hashable, list[int]] = {}
     taken = 0
     for place, label in enumerate(classes):

@@ -13,8 +13,8 @@ instead requires v ≥ γ.
 Settings: ``memory``, ``every_k`` and ``selection`` as for ``agem``; ``margin``, γ; ``compared``, sentences drawn from
 each language's share per step, or null: all, as in the paper.
 
-Cost: a forward and backward pass over the compared sentences per step; a gradient for each earlier language on the
-device, 4 bytes per weight; synchronisation with the device.
+Cost: in each step, a forward and backward pass over the compared sentences and a synchronisation with the device; on
+the device, one gradient per earlier language, 4 bytes per weight.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class GEM(AGEM[GEMSettings]):
         return hop.depth - 1
 
     def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
-        """Return a batch of each language's memory, as (language, batch)."""
+        """Return one memory batch for each earlier language: (language, batch)."""
         batches = []
         for language in self.due(self._step):
             count = self.settings.compared or len(self.memory.indices[language])
@@ -96,7 +96,7 @@ def _product(a: list[Tensor], b: list[Tensor]) -> float:
 
 
 def dual(gram: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """Return v ≥ 0, (K,) float64, that minimises ½ vᵀ A v + bᵀ v, exactly, by the active-set method of `nnls`.
+    """Return the exact minimiser v ≥ 0, (K,) float64, of ½ vᵀ A v + bᵀ v, by the active-set method of `nnls`.
 
     With A = Rᵀ R and b = −Rᵀ c, v minimises ‖R v − c‖². R and c exist because b is in A's range.
 

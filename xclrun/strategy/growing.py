@@ -1,8 +1,9 @@
 """Growing training sets: hop i trains on the data of languages 1…i, starting from hop 0.
 
-Use it for learning curves over the training set size, and for the online codelength, whose models are trained only on
+Use it for learning curves over the training set size, and for the online codelength, which needs models trained only on
 the data so far (GLI = "Learning and Evaluating General Linguistic Intelligence", Yogatama et al. 2019, section 4). With
-`dataset.blocks` the hops are blocks of the order's last language, and hop 0 is the model after the other languages.
+`dataset.blocks`, the hops are blocks of the order's last language and start from the model trained on the other
+languages.
 
 Settings: ``continues``: start each hop from the previous hop's model, as `inc_joint` does.
 """

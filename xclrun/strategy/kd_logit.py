@@ -1,14 +1,15 @@
 """Knowledge distillation on logits (KD-Logit): keep the outputs for memory sentences close to recorded ones.
 
-CCL, section 3.2 ("KD-Logit"), after Hinton et al. 2015. The memory is that of ``er``. In later hops, at every k-th main
-mini-batch, the loss of the main step is
+CCL, section 3.2 ("KD-Logit"), after Hinton et al. 2015. The memory is filled as in ``er``. In later hops, at every k-th
+main mini-batch, the loss of the main step is
 
     loss + weight · Σ_j [ MSE(logits, logits_j) + MSE(emissions, emissions_j) ]
 
-over the earlier languages j, each on a batch from its share. The teacher's outputs, logits_j (classes) and emissions_j
-(tags, of words only, before a CRF), are those of the model after language j's hop in eval mode; a task without labels
-or tags has only the other term. MSE averages over all entries. The outputs are recorded once, at the end of that hop,
-and stored with the memory. ``fp16`` halves the bytes and rounds logits of about 10 by up to 0.004.
+The sum runs over the earlier languages j; each term uses a batch from j's share of the memory. The teacher for language
+j is the model after j's hop, in eval mode. Its outputs are logits_j (classes) and emissions_j (tag scores of words,
+before a CRF); a task without labels or without tags has only one of the two terms. MSE averages over all entries. The
+teacher's outputs are recorded once, at the end of j's hop, and stored with the memory. ``fp16`` halves the bytes and
+rounds logits of about 10 by up to 0.004.
 
 ``lwf`` has no memory: it distils on the new sentences, with the model of the previous hop as its teacher.
 
@@ -81,7 +82,8 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         loss = super().loss(batch, context)
         start, self._done = self._done, self._done + batch.size
         for language, rows in self._drawn.items():
-            # With gradient accumulation, each micro-batch takes a part of the rows; the factor cancels its weight.
+            # With gradient accumulation, each micro-batch takes a part of the rows. The factor cancels the
+            # micro-batch's weight.
             part = rows[len(rows) * start // self._size : len(rows) * self._done // self._size]
             if len(part):
                 distance = self.distance(language, part, context, among=rows)
@@ -95,7 +97,8 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         """Return the MSE between outputs and teacher on rows of the memory, summed over outputs (scalar).
 
         Args:
-            among: all rows of the step; the sum over ``rows`` is divided by their number. None: ``rows``.
+            among: all rows of the step; the sum over ``rows`` is divided by the number of these rows. None: same as
+                ``rows``.
         """
         from xclrun.data.transfer import to_device
 

@@ -5,8 +5,8 @@ k-th main mini-batch the loss is
 
     loss + weight · Σ_j MSE(cls, cls_j)
 
-where cls is the current state of a memory sentence of the earlier language j, and cls_j the recorded one. The settings
-are those of ``kd_logit``.
+where cls is the current state of a memory sentence of the earlier language j, and cls_j the recorded state. Settings:
+as for ``kd_logit``.
 """
 
 from __future__ import annotations

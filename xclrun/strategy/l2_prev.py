@@ -23,6 +23,6 @@ class L2Prev(QuadraticPenalty[PullSettings]):
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)
-        # Before hop 1 nothing has been learned.
+        # Hop 1 has no penalty, because nothing has been learned before it.
         later = context.hop.depth > 1
         self.set_anchor({name: p.detach().clone() for name, p in context.model.named_parameters()} if later else {})

@@ -1,15 +1,15 @@
 """Learning to prompt (L2P): each text selects prompts from a pool that all languages share.
 
-Wang et al. 2022, "Learning to prompt for continual learning", section 4. With the query q of a text (the frozen
-encoder's [CLS]) and the keys k_m of the pool, the text gets the prompts of the N nearest keys, and the loss is
+Wang et al. 2022, "Learning to prompt for continual learning", section 4. The query q of a text is the frozen encoder's
+[CLS] state. The text gets the prompts of the N keys of the pool that are nearest to q. With the keys k_m, the loss is
 
     L + λ Σ_{selected m} (1 − cos(q, k_m))
 
 Settings, with the paper's values: ``pool`` (10 prompts), ``length`` (5 tokens each), ``selected`` N (5), ``penalty`` λ
-(0.5; the authors' code: 0.1, later 1 with N = 4 of length 10). Deviations: [CLS] represents a sentence, not the mean of
-the prompts' states; prompts start from embeddings of subwords; no penalty on keys that earlier hops selected often,
-which the paper calls optional. The authors' code gives all texts of a batch the most frequently selected prompts; here,
-as in the paper, each text has its own. See also `xclrun.strategy.shared.prompts`.
+(0.5; the authors' code: 0.1, later 1 with N = 4 of length 10). Deviations: a sentence is represented by [CLS] instead
+of the mean of the prompts' states; prompts start from embeddings of subwords; no penalty on keys that earlier hops
+selected often, which the paper calls optional. The authors' code gives all texts of a batch the most frequently
+selected prompts; here, as in the paper, each text has its own. See also `xclrun.strategy.shared.prompts`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Language-specific layers of the encoder; the rest is shared.
 
 CCL, section 3.2 ("Lang-Spec Enc[a-b]": layers a to b, counted from 1, both included). The layers of a hop's language
-start from the pretrained ones, which also serve languages not learned yet.
+start from the pretrained layers. Languages not learned yet also use the pretrained layers.
 
 Settings: ``layers``, the numbers of the language-specific layers; null: all layers.
 """

@@ -1,8 +1,8 @@
 """Language-specific heads; the encoder is shared (CCL, section 3.2, "Lang-Spec Task").
 
-The heads are all parameters after the encoder's last states: the intent head, or BERT's pooler and
-the class head; the tag head and its CRF. A language not learned yet is served by its own untrained heads, drawn
-independently of all others; a pretrained pooler keeps its values.
+The heads are all parameters after the encoder's last states: the intent head, or BERT's pooler and the class head; the
+tag head and its CRF. A language not learned yet is evaluated with its own untrained heads, drawn independently of all
+other heads; a pretrained pooler keeps its values.
 
 Settings: ``start``, the initial heads of a language's hop, which the paper does not specify: ``same``, the heads of hop
 0, as in the authors' code; ``own``, heads drawn independently for each language. With ``same``, the encoder already

@@ -5,22 +5,22 @@ training sentences are recorded in eval mode. The loss of every step is
 
     loss + λ · H(p_{i−1}, p),        H(q, p) = −Σ_c q_c^(1/T) log p_c^(1/T), each normalised to sum to 1
 
-a cross-entropy of the model's probabilities p with the recorded ones, p_{i−1}, both softened by the temperature T. No
-sentences of earlier languages are needed, unlike for ``kd_logit``.
+The second term is the cross-entropy between the recorded probabilities p_{i−1} and the model's probabilities p, both
+softened by the temperature T. No sentences of earlier languages are needed, unlike for ``kd_logit``.
 
 The cross-entropy is averaged over sentences, like the model's own loss. Tags: p is the softmax of a word's emissions,
 and the cross-entropy is summed over the words of a sentence; a CRF's transitions are not distilled. Answers: p is a
 softmax over the words of the text, one for start and one for end.
 
 In the paper, every old task is distilled through its own head. With ``strategy.expansion`` there is likewise one term
-for each earlier language; its outputs come from the current shared parameters and the frozen parameters of that
-language. Otherwise all languages share the heads, and there is one term. Several tasks in one model are refused.
+for each earlier language, computed with the current shared parameters and the frozen parameters of that language.
+Otherwise all languages share the heads, and there is one term. Several tasks in one model are refused.
 
 With ``warm_up`` > 0, the first ``warm_up`` main steps of each hop train only the new language-specific parameters; the
-shared parameters are frozen (section 3.1, "warm-up step", there until convergence).
+shared parameters are frozen (section 3.1, "warm-up step"; in the paper, until convergence).
 
-Settings: ``weight``, λ, and ``temperature``, T; the paper: 1 and 2; ``warm_up``, main steps. Cost: one pass over the
-hop's sentences; 4 bytes in memory for each class and for each tag of each word; no state.
+Settings: ``weight``, λ, and ``temperature``, T; the paper: 1 and 2; ``warm_up``, main steps. Cost: one forward pass
+over the hop's sentences; in memory, 4 bytes per class for each sentence and 4 bytes per tag for each word; no state.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LwF(Expandable[LwFSettings]):
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) == 1:
             return None
-        return "the teacher would need heads of the new sentences' task, which it may not have learned"
+        return "the teacher needs heads for the task of the new sentences, but may not have learned this task"
 
     def begin_hop(self, context: Context) -> None:
         import torch

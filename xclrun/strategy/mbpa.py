@@ -65,9 +65,10 @@ class MbPASettings(ReplaySettings):
 
 
 def nearest(keys: np.ndarray, memory: np.ndarray, count: int, distance: Distance) -> np.ndarray:
-    """Return for each of ``keys`` (n, H) the nearest rows of ``memory`` (m, H), nearest first: (n, at most count).
+    """For each row of ``keys`` (n, H), return the indices of the nearest rows of ``memory`` (m, H), nearest first.
 
-    Ties: the earlier row comes first. Distances are computed pair by pair, so that equal rows tie exactly.
+    The shape is (n, min(count, m)). Ties: the earlier row comes first. Distances are computed pair by pair, so that
+    equal rows tie exactly.
     """
     from scipy.spatial.distance import cdist
 
@@ -171,7 +172,7 @@ class MbPA(Replay[MbPASettings]):
 
         Args:
             examples: the memory.
-            rows: (T, K) rows of the neighbours.
+            rows: (T, K) rows of the memory: the neighbours of each example.
         """
         import torch
         from torch.func import grad, vmap
@@ -192,7 +193,8 @@ class MbPA(Replay[MbPASettings]):
 
         near_fields = {name: value.unflatten(0, (count, k)) for name, value in fields_of(neighbours).items()}
         weights = {name: value.expand(count, *value.shape) for name, value in start.items()}
-        # vmap supports attention only as plain arithmetic. fp16 would need a gradient scaler, so adapt in fp32 instead.
+        # vmap supports only the math implementation of attention. fp16 would need a gradient scaler, so adapt in fp32
+        # instead.
         full_precision = (
             torch.autocast(context.device.type, enabled=False) if context.precision == "fp16" else nullcontext()
         )
@@ -220,9 +222,9 @@ def pooled(pooler: nn.Module, cls: np.ndarray) -> np.ndarray:
 
 
 def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], list[Batch]]:
-    """Restrict a model's trained parameters (by name) and batches to the subwords that occur in the batches.
+    """Return a model's trained parameters, with embeddings only of the subwords in ``batches``, and the batches.
 
-    Subwords are renumbered, except those up to the padding's ID.
+    Subword IDs are renumbered accordingly; IDs up to the padding's ID keep their values.
     """
     import torch
 
@@ -241,7 +243,7 @@ def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], 
 def fields_of(batch: Batch) -> dict[str, Tensor]:
     """Return a batch's tensors by name, for vmap, with a mask of shape (B, L, L).
 
-    Libraries read the values of a mask of shape (B, L), which vmap does not support.
+    If a mask has shape (B, L), libraries read its values; vmap does not support this.
     """
     mask = batch.attention_mask
     return batch.tensors | {"attention_mask": mask.unsqueeze(1).expand(-1, mask.shape[1], -1)}

@@ -1,8 +1,8 @@
 """Averaged weights: after each hop the model is a mean of the weights before and after training.
 
 WiSE-FT (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models", section 3) averages a pretrained and a
-fine-tuned model. Here, it averages the weights before and after a hop. From hop 2 on, with θ_{i−1} the weights at the
-beginning of the hop and θ* the selected weights,
+fine-tuned model. This strategy averages the weights before and after a hop. From hop 2 on, with θ_{i−1} the weights at
+the beginning of the hop and θ* the selected weights,
 
     θ_i = (1 − α) · θ_{i−1} + α · θ*
 

@@ -1,12 +1,12 @@
-"""O-LoRA: each hop adds a low-rank update whose rows are orthogonal to those of the earlier hops.
+"""O-LoRA: each hop adds a low-rank update, with a penalty that makes it orthogonal to the earlier updates.
 
 Wang et al. 2023, "Orthogonal subspace learning for language model continual learning", section 3. In hop t the update
 B_t A_t is trained with the loss
 
     L + λ Σ_{i<t} Σ_jk |A_i A_tᵀ|_jk
 
-summed over all matrices with an update; A_i of the earlier hops is frozen. A has the shape (rank, d), so rows span the
-subspaces. The absolute value follows the authors' code; the paper squares the entries.
+The penalty is summed over all matrices with an update; the A_i of earlier hops are frozen. A has the shape (rank, d),
+so its rows span the subspace of a hop. The absolute value follows the authors' code; the paper squares the entries.
 
 Settings: ``penalty`` λ (the authors' code: 0.5), and the settings of ``inc_lora``, which trains hop 1 identically.
 Deviations: heads are trained too, since encoders need them; no dropout before A. See also

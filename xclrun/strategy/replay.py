@@ -2,13 +2,14 @@
 
 Hussain et al. 2021, "Towards a robust experimental framework and benchmark for lifelong language learning" ("LL"),
 section 4, "Replay"; d'Autume et al. 2019, "Episodic memory in lifelong language learning". Each training example is
-written with probability ``replay_write`` and never removed. After every ``replay_interval``-th example of a hop,
-``replay_number`` examples are drawn uniformly, without replacement, from the whole memory, and extra optimiser steps
-are taken on them, in batches of the run's size. The rate of replay is number / interval: 10 % in the paper.
+written into the memory with probability ``replay_write`` and never removed. After every ``replay_interval``-th example
+of a hop, ``replay_number`` examples are drawn uniformly, without replacement, from the whole memory, and extra
+optimiser steps are taken on them, in batches of the run's size. The replay rate is ``replay_number`` /
+``replay_interval``: 10 % in the paper.
 
-Unlike in ``er``, the memory includes the current key, so that hop 1 replays too, and keys have no fixed shares. The
-written examples are a function of (seed, depth of the hop, key, index), and so independent of interruptions and of the
-store. The memory contains indices into the training splits.
+Unlike in ``er``, the memory includes the current key, so that hop 1 replays too, and keys have no fixed shares. Whether
+an example is written depends only on (seed, depth of the hop, key, index), so interruptions and hops loaded from the
+store do not change the memory. The memory contains indices into the training splits.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Replay(Strategy[Settings]):
     Attributes:
         earlier: key → indices, ascending, written in earlier hops; keys in the order of the hops.
         fresh: key → indices written in this hop so far.
-        examples: number of the hop's training examples processed so far, over all epochs, without replay.
+        examples: number of the hop's training examples processed so far, over all epochs, without replayed examples.
     """
 
     name = "replay"
@@ -101,9 +102,9 @@ class Replay(Strategy[Settings]):
         return np.flatnonzero(drawn < self.settings.replay_write)
 
     def observe(self, main: Batch, context: Context) -> range:
-        """Write examples of a main mini-batch into the memory; return the numbers of the intervals that end.
+        """Write examples of a main mini-batch into the memory; return the numbers of the intervals that end in it.
 
-        Intervals are numbered from 1.
+        Replay intervals are numbered from 1.
         """
         start = 0
         for key in context.hop.train:
@@ -122,7 +123,7 @@ class Replay(Strategy[Settings]):
         return {**self.earlier, **self.fresh}
 
     def draw(self, interval: int, purpose: str, context: Context) -> list[dict[str, np.ndarray]]:
-        """Return the examples drawn at the end of an interval, in batches: key → indices."""
+        """Draw the examples to replay at the end of an interval; return batches of them, each as key → indices."""
         memory = self.memory
         total = sum(len(indices) for indices in memory.values())
         generator = context.generator(purpose, interval)

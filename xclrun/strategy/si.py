@@ -8,7 +8,7 @@ has the penalty
 with θ*_{i−1} the weights at the beginning of the hop, over body and heads. ω_j sums over the steps t of hop j: g_t is
 the gradient of the model's loss, without the penalty and before clipping, and θ_{t+1} − θ_t is the optimiser's update.
 Δ_j is the change of the weight over the whole hop. Negative terms of a hop count as 0; the authors' code sets the
-running sum to 0 instead. With ``trainer.selection=best``, ω_j and Δ_j end with the selected epoch.
+running sum to 0 instead. With ``trainer.selection=best``, ω_j and Δ_j are computed up to the selected epoch.
 
 Settings: ``penalty``, c; ``damping``, ξ (the paper on split MNIST: 1 and 0.001). Cost: 20 bytes per weight on the
 device during training (Ω, ω, weights and gradient of the step, θ*), 12 in the state stored with the weights, 4 in the

@@ -4,8 +4,8 @@ Each language has separate adapters; the heads are shared. A hop starts from the
 are available. Otherwise it starts from a fresh initialisation, the same for all languages. Languages not learned yet
 also use this initialisation.
 
-``adapter`` selects the kind. In each layer, x is the input and f the output of the feed-forward block, d the width, and
-r the ``reduction``:
+``adapter`` selects the kind. In each layer, x is the input and f the output of the feed-forward block, d the width of
+the hidden states, and r the ``reduction``:
 
 - ``madx`` (Pfeiffer et al. 2020, "MAD-X: an adapter-based framework for multi-task cross-lingual transfer"):
   f ← f + U relu(D LN(f + x) + b) + c, with D of shape (d/r, d) and U of shape (d, d/r), before the encoder's
@@ -24,8 +24,8 @@ r the ``reduction``:
 Settings: ``adapter``; ``reduction``, r, null for the kind's default (`DEFAULT_REDUCTION`). MAD-X's language adapters
 use 2, which gives mBERT 7,387,776 parameters per language (CCL's totals imply 7,370,000, rounded). For LoRA:
 ``lora_rank``, ``lora_alpha``, and ``lora_targets``, some of q, k, v, intermediate and output. ``pretrained``: language
-→ local folder or hub name of its pretrained adapters (`xclrun.model.adapter_files`), of the same kind and reduction,
-trained in the same encoder. Their content, not their location, enters the run ID.
+→ local folder or hub name of its pretrained adapters (`xclrun.model.adapter_files`). They must be of the same kind and
+reduction and trained in the same encoder. The run ID depends on their content, not on their location.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Adapter(Enum):
 
 # Default reduction of each kind with a bottleneck, from its paper.
 DEFAULT_REDUCTION = {Adapter.madx: 2, Adapter.pfeiffer: 16, Adapter.houlsby: 16, Adapter.compacter: 32}
-# Number of Kronecker products in each sum of compacter; the bottleneck's width must be a multiple of it.
+# Number of Kronecker products in each sum of compacter; the bottleneck's width must be a multiple of this number.
 PRODUCTS = 4
 TARGETS = ("q", "k", "v", "intermediate", "output")
 
@@ -121,7 +121,7 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSet
 
     @property
     def reduction(self) -> int | None:
-        """Width of the hidden states divided by that of the bottleneck; None without bottleneck."""
+        """Width of the hidden states divided by the width of the bottleneck; None without a bottleneck."""
         default = DEFAULT_REDUCTION.get(self.kind)
         return default and (self.settings.reduction or default)
 
@@ -206,7 +206,7 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSet
             parameter.requires_grad_(not self.frozen or self.language_specific(name))
         super().prepare(model, stream, library)
         for language, source in self.sources.items():
-            # A model on the meta device, built to count its parameters, has no values.
+            # Skip a model on the meta device: it has no values and is only used to count parameters.
             if language in stream.languages and not next(encoder.parameters()).is_meta:
                 tensors = read_adapter(encoder, NAME, _key(language), source)
                 self.pretrained[language] = {f"encoder.{name}": tensor for name, tensor in tensors.items()}
@@ -280,7 +280,7 @@ def add_adapters(encoder: Any, settings: StrategyConfig, configs: Mapping[str, A
 
 
 def _share_prefixes(encoder: Any) -> None:
-    """Register the prefixes, which every layer uses, under a single name; they are then saved once."""
+    """Register the prefixes under one name instead of one per layer, so that they are saved only once."""
     pool = getattr(encoder, "prefix_tuning", None)
     for module in encoder.modules():
         if pool is not None and module._modules.get("pool") is pool:

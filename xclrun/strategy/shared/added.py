@@ -42,7 +42,7 @@ class AddsParameters(Strategy[Settings]):
 
 
 class PartsPerHop(AddsParameters[Settings]):
-    """Base of strategies that add parameters for each hop; the number of hops enters the run ID."""
+    """Base of strategies that add parameters for each hop; the number of hops is part of their signatures."""
 
     parts_per_hop = True
 

@@ -1,8 +1,8 @@
 """Recorded teacher outputs and distances to them.
 
-Outputs are recorded in eval mode, in order and without padding: ``logits`` with one row per sentence, ``emissions`` (of
-tags, or of start and end) with one row per word. Like the model's loss, distances are summed over words and averaged
-over sentences. Shapes: B sentences, W words, C classes, T tags.
+Outputs are recorded in eval mode, in the order of the sentences and without padding. ``logits`` has one row per
+sentence; ``emissions`` (tag scores, or start and end scores) has one row per word. Like the model's loss, distances are
+summed over words and averaged over sentences. Shapes: B sentences, W words, C classes, T tags.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xclrun.model.network import Output
     from xclrun.strategy.base import Context
 
-# Outputs with a row for each word.
+# Names of the outputs with one row per word.
 PER_WORD = frozenset({"emissions"})
 
 
@@ -82,7 +82,7 @@ def rows_of(stored: Tensor, name: str, rows: np.ndarray, words: np.ndarray) -> T
 
 
 def squared_distance(output: Output, target: dict[str, Tensor], batch: Batch) -> Tensor:
-    """Return the squared distance: a mean over classes, a sum over words, a mean over examples (scalar).
+    """Return the squared distance (scalar): averaged over classes or tags, summed over words, averaged over examples.
 
     Args:
         target: ``logits`` (B, C), or ``emissions`` (B, at least W, T), or both.
@@ -100,8 +100,8 @@ def cross_entropy(output: Output, teacher: dict[str, Tensor], batch: Batch, temp
     """Return the cross-entropy with a teacher's softened probabilities as targets (scalar).
 
     −Σ q^(1/τ) log p^(1/τ), with q the teacher's and p the student's probabilities, τ the temperature, and both powers
-    renormalised to sum to 1. Σ runs over classes or tags, or with ``spans`` over words. The values are summed over the
-    words of a sentence, or over start and end, and averaged over sentences.
+    renormalised to sum to 1. Σ runs over classes or tags; with ``spans``, over the words of the sentence. The results
+    are summed over the words of a sentence (with ``spans``, over start and end) and averaged over sentences.
 
     Args:
         teacher: outputs on the device: ``logits`` (B, C), or ``emissions`` of all words in order (words, T), or both.

@@ -1,19 +1,19 @@
 """Combine a strategy (replay, distillation, penalty or projection) with a strategy that adds parameters.
 
-``strategy.expansion`` names the strategy that adds the parameters (``lang_spec_task``, ``lang_spec_enc``, …); null:
-none. The two strategies act on different parameters:
+``strategy.expansion`` names the strategy that adds the parameters (``lang_spec_task``, ``lang_spec_enc``, …); null: no
+parameters are added. The two strategies act on different parameters:
 
 - Language-specific parameters are trained only in the hop of their language. Every later evaluation of this language
   uses them unchanged.
 - Replay, distillation, penalties and projections act on the shared parameters. A memory batch of language j goes
   through the current shared parameters and the frozen parameters of j.
 
-Cost: strategies that pass memory batches through the model have the parameters of all earlier languages on the device,
-4 bytes per parameter and language: with mBERT 0.7 GB a language for ``lang_spec_trans``, 0.9 MB for
-``lang_spec_task``. These parameters are read from the store once per hop. Penalties do not need them.
+Cost: strategies that pass memory batches through the model keep the parameters of all earlier languages on the device,
+4 bytes per parameter: with mBERT 0.7 GB per language for ``lang_spec_trans``, 0.9 MB for ``lang_spec_task``. These
+parameters are read from the store once per hop. Penalties do not need these parameters.
 
-An expansion may also add parameters that all languages share: ``seq_lora``, ``inc_lora``. The other strategy then acts
-on them and on the heads.
+The expansions ``seq_lora`` and ``inc_lora`` add parameters that all languages share. The other strategy then acts on
+these parameters and on the heads.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Expandable(Strategy[Settings]):
         return f"cannot be an expansion; choose {', '.join(names_with('expands'))}"
 
     def active(self) -> bool:
-        """Return whether the settings have any effect."""
+        """Return whether the strategy has any effect with its settings."""
         return True
 
     def signature(self, hop: Hop) -> dict[str, Any]:

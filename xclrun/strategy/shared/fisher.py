@@ -1,4 +1,4 @@
-"""The diagonal of the empirical Fisher information: the mean over examples of the squared gradient of ln p(gold).
+"""The diagonal of the empirical Fisher information: squared gradients of ln p(gold), averaged over examples.
 
 F[θ] = 1/n Σ_x (∂ ln p(y_x | x) / ∂θ)², with y_x the gold label and tags of sentence x (Kirkpatrick et al. 2017,
 section 2.1, with gold labels in place of sampled ones). The square is taken per example, so the gradient of a batch's
@@ -8,9 +8,9 @@ mean loss cannot be used. There are two exact implementations:
   module's per-example gradients follow from its inputs and these gradients (Goodfellow 2015, "Efficient per-example
   gradient computations"): for a linear layer, they are outer products summed over positions, with at most
   (batch, out, in) numbers in memory at a time.
-- `one_by_one`: a backward pass per example, for models with modules that `by_batches` does not know.
+- `one_by_one`: one backward pass per example, for models with modules that `by_batches` does not support.
 
-MAS averages the absolute values of per-example gradients with the same implementations (`mean_over`).
+``mas`` uses the same implementations to average absolute values of per-example gradients (`mean_over`).
 
 The model is in eval mode and computes in fp32, whatever the run's precision. Shapes: B sentences, L positions.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Sentences in a batch: the per-example gradients of a layer with 3072 × 768 weights take 150 MB.
 BATCH = 16
 
-# Parameter → transformed per-example gradients, summed over examples; the parameter's shape.
+# Parameter → sum of the transformed per-example gradients, in the parameter's shape.
 Sums = dict[Tensor, Tensor]
 # (model, batch) → the value to differentiate, summed over the batch's sentences (scalar).
 Value = Callable[["Model", "Batch"], Tensor]
@@ -53,7 +53,7 @@ class Unknown(Exception):
 def diagonal_fisher(model: Model, sentences: Encoded, device: torch.device) -> dict[str, Tensor]:
     """Return parameter name → diagonal Fisher information over all sentences, same shape, float32 on the device.
 
-    Omits parameters that are frozen or do not enter the loss.
+    Parameters that are frozen or do not affect the loss are omitted.
     """
     return mean_over(model, sentences, device, _log_likelihood, Tensor.square_)
 
@@ -110,8 +110,8 @@ def by_batches(
     """Return the sums of `mean_over`, computed with one backward pass per batch.
 
     Raises:
-        Unknown: a module with parameters is not of a type in `_SUMS`, is used twice in a forward pass, or shares a
-            weight; or another module uses its weights.
+        Unknown: the type of a trained module is not in `_SUMS`, or a trained module is called twice in a forward pass,
+            shares a weight, or has weights that are used without calling the module.
     """
     owned = [p for module in _trained(model) for p in module.parameters(recurse=False)]
     if len(set(owned)) < len(owned) or any(_kind(module) not in _SUMS for module in _trained(model)):
@@ -139,7 +139,7 @@ def _kind(module: nn.Module) -> type[nn.Module]:
 
 
 def _trained(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules that own trained parameters, excluding those of submodules."""
+    """Yield the modules that own trained parameters directly, not only through submodules."""
     return (m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False)))
 
 
@@ -171,7 +171,8 @@ class _Calls(ExitStack):
     def gradients(self, total: Tensor) -> Iterator[tuple[nn.Module, tuple[Any, ...], Tensor]]:
         """Yield (module, its inputs, gradient of ``total`` at its output) of the modules that ``total`` depends on."""
         outputs = [output for _, output in self.noted.values()]
-        # Hooks miss parameters that are used without calling their module: refuse a ``total`` that depends on one.
+        # Hooks miss parameters that are used without calling their module: refuse a ``total`` that depends on such a
+        # parameter.
         unseen = [p for m in self.trained if m not in self.noted for p in m.parameters(recurse=False)]
         all_gradients = torch.autograd.grad(total, outputs + [p for p in unseen if p.requires_grad], allow_unused=True)
         if any(gradient is not None for gradient in all_gradients[len(outputs) :]):
@@ -181,7 +182,7 @@ class _Calls(ExitStack):
                 yield module, tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs), gradient
 
 
-# Each function for a type of module yields (parameter, transformed gradients summed over sentences).
+# The functions below yield (parameter, sum of the transformed per-example gradients) for a type of module.
 ParameterSums = Iterator[tuple[Tensor, Tensor]]
 
 

@@ -1,8 +1,8 @@
 """Few-shot adaptation of the heads on a frozen encoder.
 
 FS (Zhao et al. 2021), Table 6. The encoder is in eval mode, so its features are computed once per sentence
-(`xclrun.train.features`); dropout before the heads stays active. Source training is plain fine-tuning. In streams with
-more hops, all hops but the first adapt only the heads.
+(`xclrun.train.features`); dropout before the heads stays active. Source training is plain fine-tuning, as is hop 1 of
+other streams. All other hops adapt only the heads.
 
 | strategy | trained parameters | tasks |
 |---|---|---|
@@ -33,7 +33,7 @@ ENCODER, POOLER = "encoder.", "pooler."
 
 
 class HeadsOnly(Strategy[Settings]):
-    """Base of the strategies that adapt heads; parameters whose names begin with ``frozen`` are not trained."""
+    """Base of the strategies that adapt heads; parameters with a name prefix in ``frozen`` are not adapted."""
 
     frozen: ClassVar[tuple[str, ...]] = (ENCODER,)
 
@@ -46,7 +46,7 @@ class HeadsOnly(Strategy[Settings]):
             return "this strategy adapts the heads of only one task"
         if POOLER in self.frozen or tasks[0].pooled:
             return None
-        return "tunes BERT's pooler, which only sequence_class uses; use fc or full with this task"
+        return "tunes BERT's pooler, which this task does not use; use strategy=fc or strategy=naive"
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         return self.described() if self.adapts(hop) else {}
@@ -64,7 +64,7 @@ class HeadsOnly(Strategy[Settings]):
 
 
 def reinitialise(layer: nn.Linear, context: Context, purpose: str, std: float | None = None) -> None:
-    """Initialise a layer as torch does or, given ``std``, as BERT does: normal weights, zero bias."""
+    """Reinitialise a layer as torch does or, if ``std`` is set, as BERT does: normal weights, zero bias."""
     import torch
     from torch import nn
 

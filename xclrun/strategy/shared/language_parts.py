@@ -3,8 +3,8 @@
 CCL, section 3.2 ("model expansion"). The model contains the parameters of one language at a time. A hop starts with its
 language's parameters as they were at hop 0 (or reinitialised), and with the shared parameters of the previous hop. In
 evaluation, a learned language uses its parameters as they were after its hop. Other languages use parameters that no
-hop has trained (`LanguageParts.unseen_parts`). The store contains a language's parameters once: in the weights of the
-language's hop.
+hop has trained (`LanguageParts.unseen_parts`). The parameters of a language are stored only once, with the weights of
+the language's hop.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class LanguageParts(Strategy[Settings]):
         return parameter.startswith(self.parts)
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        # The first hop is shared with plain fine-tuning.
+        # Empty for the first hop, which is trained as in plain fine-tuning.
         return self.described() if hop.depth > 1 else {}
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        # Before fine-tuning all languages have the same parameters.
+        # Empty before fine-tuning, when all languages have the same parameters.
         return self.described() if hop.depth else {}
 
     def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
@@ -65,7 +65,10 @@ class LanguageParts(Strategy[Settings]):
         self.initial = {k: v.clone() for k, v in model.state_dict().items() if self.language_specific(k)}
         self.cache: dict[str, Mapping[str, Tensor]] = {}
         if not self.initial:
-            raise UsageError(f"strategy={self.settings.name}: the model has none of its language-specific parameters")
+            raise UsageError(
+                f"strategy={self.settings.name}: the model has none of the parameters that this strategy makes "
+                "language-specific; choose another strategy or encoder"
+            )
 
     def unseen_parts(self, language: str) -> Mapping[str, Tensor]:
         """Return the language-specific parameters for evaluating a language that is not learned yet."""

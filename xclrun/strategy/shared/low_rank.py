@@ -13,8 +13,8 @@ with zeros, so a product has no effect until its hop trains it.
 Settings: ``lora_rank``, ``lora_alpha``, and ``lora_targets`` among q, k, v, intermediate, output; the default values
 are those of O-LoRA's code (Wang et al. 2023), without its dropout before A.
 
-Cost: one product for each hop of the stream in each target matrix, in training and evaluation; ``seq_lora`` has only
-one. `merged` adds the products to W for an export.
+Cost: in training and evaluation, each target matrix has one product for each hop of the stream, even before that hop;
+``seq_lora`` has a single product. `merged` adds the products to W for an export.
 """
 
 from __future__ import annotations

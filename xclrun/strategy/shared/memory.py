@@ -5,10 +5,10 @@ section 3.2). A language's sentences are ranked once. The language's share is th
 share shrinks, its last sentences are dropped:
 
 - ``reservoir``: a random order, so that every share is a uniform sample (CCL; Vitter 1985).
-- ``ring``: equally many of each class, the latest in the training split (Chaudhry et al. 2019, "On tiny episodic
-  memories in continual learning", section 4: one first-in-first-out buffer per class).
-- ``herding``: equally many of each class, chosen one by one so that their mean stays closest to the class mean (Rebuffi
-  et al. 2017, "iCaRL", algorithm 4), in the space of the encoder's normalised [CLS] states after the hop.
+- ``ring``: equally many sentences of each class, the last ones in the training split (Chaudhry et al. 2019, "On tiny
+  episodic memories in continual learning", section 4: one first-in-first-out buffer per class).
+- ``herding``: equally many sentences of each class, chosen one by one so that their mean stays closest to the class
+  mean (Rebuffi et al. 2017, "iCaRL", algorithm 4), in the space of the encoder's normalised [CLS] states after the hop.
 
 A batch has sentences of one task and, with language-specific parameters, of one language; a draw may therefore need
 several batches (`to_batches`).
@@ -41,7 +41,7 @@ class MemorySelection(Enum):
 
 
 def ring(labels: np.ndarray) -> np.ndarray:
-    """Return all indices of ``labels`` (n,): the latest of every class first, then the second latest of every class, …
+    """Return all indices of ``labels`` (n,): the last index of every class, then the second to last of every class, …
 
     Ties: the later index comes first.
     """
@@ -78,7 +78,7 @@ def _turns(labels: np.ndarray) -> np.ndarray:
 
 
 def _nearest_to_mean(unit: np.ndarray, limit: int) -> np.ndarray:
-    """Return the first ``limit`` rows of ``unit`` (n, H), unit vectors, in the order in which herding picks them."""
+    """Return the indices of the first ``limit`` rows that herding picks from unit vectors (n, H), in this order."""
     mean, total = unit.mean(axis=0), np.zeros(unit.shape[1])
     available, picked = np.ones(len(unit), bool), []
     for k in range(1, min(limit, len(unit)) + 1):
@@ -90,7 +90,7 @@ def _nearest_to_mean(unit: np.ndarray, limit: int) -> np.ndarray:
 
 
 def indices_at(memory: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the examples in the given rows of a memory: key → indices."""
+    """Return the examples at ``rows`` of a memory, counted over all keys: key → indices."""
     ends = np.cumsum([len(indices) for indices in memory.values()])
     rows = np.sort(rows)
     parts = np.split(rows, np.searchsorted(rows, ends[:-1]))
@@ -102,7 +102,7 @@ def indices_at(memory: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, 
 class BalancedMemory:
     """A memory of ``size`` sentences, shared equally by the learned languages: language → indices.
 
-    A prefix of a random permutation is a uniform sample, so dropping the end of a share equals a smaller reservoir.
+    A prefix of a random permutation is a uniform sample, so a share without its end is a smaller reservoir.
     """
 
     def __init__(self, size: int) -> None:
@@ -125,7 +125,7 @@ class BalancedMemory:
         return self.indices[language][self.draw_rows(language, count, generator)]
 
     def draw_rows(self, language: str, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Return random positions in the language's share, for `draw`."""
+        """Return ``count`` distinct random positions in the language's share, or all if the share is smaller."""
         available = len(self.indices[language])
         return generator.choice(available, size=min(count, available), replace=False)
 
@@ -149,7 +149,7 @@ class BalancedMemory:
 
 
 def select_sentences(drawn: Mapping[str, Sequence[int] | np.ndarray], context: Context) -> Encoded:
-    """Return training sentences, language → indices, one language after the other."""
+    """Return the training sentences with these indices (language → indices), one language after the other."""
     from xclrun.data.batches import concat
 
     return concat([context.train[language].select(indices) for language, indices in drawn.items()])
@@ -199,8 +199,8 @@ class MemoryBatches(Generic[Payload]):
     def take(self, main: Batch, context: Context) -> Iterator[tuple[str, Batch, Payload, slice, float]]:
         """Yield (language, batch, payload, rows, factor) for the next micro-batch of the main batch.
 
-        The batch contains only these rows of the memory batch. Add its mean loss times the factor to the loss of
-        ``main``.
+        The yielded batch contains only the ``rows`` of the group's batch that belong to ``main``. Add its mean loss
+        times the factor to the loss of ``main``.
         """
         start, self.done = self.done, self.done + main.size
         for language, batch, payload in self.groups:
@@ -227,7 +227,7 @@ Settings = TypeVar("Settings", bound=MemorySettings)
 
 
 class MemoryStrategy(Expandable[Settings]):
-    """Base of the strategies with a balanced memory, filled after each hop and used in later ones."""
+    """Base of the strategies with a balanced memory, filled after each hop and used in later hops."""
 
     revisits = True
 
@@ -266,7 +266,7 @@ class MemoryStrategy(Expandable[Settings]):
         ]
 
     def due(self, step: int) -> list[str]:
-        """Return the languages replayed at a step: those in memory, at every k-th step."""
+        """Return the languages to replay at a step: all in memory at every k-th step, otherwise none."""
         if step % self.settings.every_k:
             return []
         return [language for language, indices in self.memory.indices.items() if len(indices)]
@@ -277,7 +277,7 @@ class MemoryStrategy(Expandable[Settings]):
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if self.settings.selection is not MemorySelection.reservoir and any(task.label is None for task in tasks):
-            return f"strategy.selection={self.settings.selection.value} chooses by class, which not all tasks have"
+            return f"strategy.selection={self.settings.selection.value} chooses by class, but a task has no classes"
         return None
 
     def _ranking(self, language: str, context: Context) -> np.ndarray:

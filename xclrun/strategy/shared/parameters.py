@@ -1,7 +1,7 @@
 """Parameter counts of a strategy's finished model, as in Table 7 of the CCL paper.
 
-A shared parameter counts once, a language-specific one once for every language of the stream. Only the sizes of the
-parameters are needed: no torch, no model.
+A shared parameter counts once, a language-specific one once for every language of the stream. Counting needs only the
+sizes of the parameters, neither torch nor a model.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 # Parameter name → [number of values, whether it can be trained].
 Sizes = Mapping[str, Sequence[int]]
 
-# Weights are stored in fp32 whatever the precision of training.
+# Bytes per value: weights are stored in fp32, whatever the precision of training.
 BYTES = 4
 
-# Pattern of a parameter's name → part of the model; the first match counts.
+# Pattern of a parameter's name → (name of the part, group of parts); the first matching pattern counts.
 PLACES = {
     r"^prompts\.": ("prompts", "body"),
     r"adapter|\.loras\.|prefix_tuning\.|shared_parameters\.": ("adapters", "body"),
@@ -48,9 +48,9 @@ class Part:
 
     Attributes:
         name: label, for example ``embeddings``, ``layers 1-9``, ``tag head``.
-        of: ``body``, ``heads`` or ``other``.
+        of: the part's group: ``body``, ``heads`` or ``other``.
         specific: whether every language has its own copy.
-        trained: the hops that train it, from 1.
+        trained: numbers of the hops that train the part, from 1.
         parameters: number of values in one copy.
         copies: number of languages if specific, else 1.
     """
@@ -73,22 +73,22 @@ class Count:
 
     @property
     def total(self) -> int:
-        """All parameters that serve the languages of the stream after its last hop."""
+        """Number of parameters after the last hop, with the copies of all languages."""
         return sum(part.parameters * part.copies for part in self.parts)
 
     @property
     def by_hop(self) -> tuple[int, ...]:
-        """Parameters that each hop trains."""
+        """Number of parameters that each hop trains."""
         return tuple(sum(p.parameters for p in self.parts if hop in p.trained) for hop in range(1, self.hops + 1))
 
     @property
     def trained(self) -> int:
-        """Parameters trained per hop: the rounded mean over hops."""
+        """Number of parameters that a hop trains: the rounded mean over hops."""
         return round(sum(self.by_hop) / self.hops)
 
     @property
     def learned(self) -> int:
-        """Parameters that at least one hop trains; the paper reports this number."""
+        """Number of parameters that at least one hop trains, with all copies; the paper reports this number."""
         return sum(part.parameters * part.copies for part in self.parts if part.trained)
 
     @property
@@ -109,9 +109,10 @@ def sizes(model: nn.Module) -> dict[str, list[int]]:
 
 
 def keeps_parameters(strategy: Strategy[Any]) -> bool:
-    """Return whether `Strategy.prepare` is known to add and freeze no parameters.
+    """Return whether `Strategy.prepare` certainly neither adds nor freezes parameters.
 
-    Packaged strategies freeze parameters only if they also add some; nothing is known about a plug-in's `prepare`.
+    Packaged strategies freeze parameters only if they also add some. A plug-in's `prepare` may do either, so the result
+    is False.
     """
     both = (strategy, getattr(strategy, "expansion", strategy))
     packaged = all(type(part).prepare.__module__.startswith("xclrun.strategy.") for part in both)
@@ -119,7 +120,7 @@ def keeps_parameters(strategy: Strategy[Any]) -> bool:
 
 
 def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
-    """Return the counts of a strategy on a stream, from the `sizes` of its prepared model."""
+    """Count the parameters of a strategy on a stream, given the `sizes` of its prepared model."""
     languages = len(stream.languages)
     numbers: dict[tuple[str, str, int, bool, tuple[int, ...]], int] = {}
     for name, (n, trainable) in sizes.items():
@@ -128,7 +129,7 @@ def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
         key = (*_place(name), strategy.language_specific(name) and bool(trained), trained)
         numbers[key] = numbers.get(key, 0) + n
     parts = []
-    # Adjacent equal layers form one part; adapters, which are inside layers, come last.
+    # Adjacent equal layers form one part. Adapters are sorted last; otherwise, they would separate equal layers.
     ordered = sorted(numbers.items(), key=lambda item: item[0][0] == "adapters")
     runs = groupby(ordered, lambda item: (*item[0][:2], *item[0][3:]))
     for (place, group, specific, trained), entries in runs:

@@ -1,7 +1,7 @@
 """Quadratic penalties on changes of shared parameters.
 
-The loss has the penalty λ/2 · Σ_θ precision[θ] · (θ − anchor[θ])². Its gradient is added before clipping, which is
-equivalent; logged losses do not contain the penalty.
+The loss has the penalty λ/2 · Σ_θ precision[θ] · (θ − anchor[θ])². Instead of the penalty itself, its gradient is added
+before clipping. This is equivalent, but logged losses do not contain the penalty.
 
 | strategy | precision | anchor |
 |---|---|---|
@@ -46,7 +46,8 @@ class QuadraticPenalty(Expandable[Settings]):
 
     Attributes:
         factor: multiplies the penalty's gradient; 1 for papers that write λ/2, 2 for papers that write λ.
-        precision, anchor: parameter name → tensor of the parameter's shape; a precision ≥ 0 may be a scalar.
+        precision, anchor: parameter name → tensor of the parameter's shape. A precision is ≥ 0 and may also be a
+            scalar.
     """
 
     factor: ClassVar[float] = 1.0
@@ -112,7 +113,7 @@ class ImportancePenalty(QuadraticPenalty[Settings]):
         return 3 if self.active() and hop.depth > 1 else 0
 
     def anchor_here(self, context: Context) -> None:
-        """Set the anchors of parameters with a precision to the current weights."""
+        """Use the current weights as the anchors of all parameters that have a precision."""
         weights = dict(context.model.named_parameters())
         self.anchor = {name: weights[name].detach().clone() for name in self.precision}
 
@@ -134,13 +135,14 @@ def mean_over_hop(
     mean: Callable[[Model, Encoded, torch.device], dict[str, Tensor]],
     language_specific: Callable[[str], bool] = lambda name: False,
 ) -> dict[str, Tensor]:
-    """Return a mean over the training sentences of the hop, by parameter name.
+    """Return parameter name → mean over the hop's training sentences, for example the Fisher information.
 
     Args:
-        purpose: purpose of the generator that draws the sentences.
+        purpose: purpose of the generator that draws the sample (`Context.generator`).
         bound: size of a random sample of sentences; None: all.
         mean: (model, sentences of one task, device) → mean over these sentences.
-        language_specific: returns whether to exclude a parameter (by name), because only one hop trains it.
+        language_specific: function that returns whether a parameter (by name) is excluded because only one hop trains
+            it.
     """
     from xclrun.data.batches import by_task
     from xclrun.strategy.shared.inference import frozen

@@ -4,8 +4,8 @@ The encoder is in eval mode, because the papers' vision transformers have no dro
 prompts are prepended to the output of the embedding layer (in families other than BERT and RoBERTa, to the subword
 embeddings). Heads read the states of [CLS] and of the words, not those of the prompt.
 
-Cost: a forward and backward pass over prompt and text. Pools need one more forward pass without gradients, in training
-and in evaluation, for the query.
+Cost: a forward and backward pass over prompt and text. To compute the query, pools need one more forward pass without
+gradients, in training and in evaluation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Prompted(AddsParameters[Settings]):
-    """Base of these strategies."""
+    """Base of the strategies that train prompts and heads."""
 
     signature = AddsParameters.signature
 
