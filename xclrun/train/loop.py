@@ -28,7 +28,7 @@ from xclrun.model.network import takes_masks
 from xclrun.strategy import Context, State, Strategy, supports_capture
 from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes
-from xclrun.train.graphs import CudaRecorder, RecordedSteps, Recorder
+from xclrun.train.graphs import CapturedSteps, Capturer, CudaCapturer
 from xclrun.train.optimize import load_optimizer_state, lr_factor, make_optimizer, optimizer_state, set_lr
 from xclrun.train.points import Points
 from xclrun.train.precision import autocast, products
@@ -150,9 +150,9 @@ class HopTraining:
         if inherited:
             load_optimizer_state(self.optimizer, context.model, inherited)
         # Captured CUDA graphs of steps; None: no step is captured.
-        self.recorded: RecordedSteps | None = None
+        self.captured: CapturedSteps | None = None
         if trainer.cuda_graphs and context.device.type == "cuda":
-            self.record(CudaRecorder())
+            self.capture(CudaCapturer())
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
         # Whether checkpoints have the strategy's state. Plain fine-tuning omits it: all strategies share the training.
@@ -178,10 +178,10 @@ class HopTraining:
         steps = self.trainer.steps_of_mixture(self.sentences)
         return Mixed(parts, context.hop.train, size, steps, lambda *at: context.generator("mixture", *at))
 
-    def record(self, recorder: Recorder) -> None:
-        """Capture steps with ``recorder``, if encoder and strategy support CUDA graphs."""
+    def capture(self, capturer: Capturer) -> None:
+        """Capture the steps of this training with ``capturer``, if encoder and strategy support CUDA graphs."""
         if supports_capture(self.strategy) and takes_masks(self.context.model.encoder):
-            self.recorded = RecordedSteps(recorder, self._step, self.trainer.part(self.sentences))
+            self.captured = CapturedSteps(capturer, self._step, self.trainer.part(self.sentences))
 
     def run(self) -> dict[str, Any]:
         """Train, and leave the selected weights in the model.
@@ -200,7 +200,7 @@ class HopTraining:
             with products(self.context.precision), self._checkpointing():
                 return self._run()
         finally:
-            self.context.observe_batch, self.context.model.packs, self.recorded = before, False, None
+            self.context.observe_batch, self.context.model.packs, self.captured = before, False, None
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:
@@ -264,8 +264,8 @@ class HopTraining:
         factor = lr_factor(position.step - 1, self.steps, self.trainer.schedule, self.trainer.warmup)
         set_lr(self.optimizer, self.trainer.lr * factor)
         self._seed_dropout()
-        if self.recorded is not None and self.strategy.capturable():
-            losses = self.recorded.take(batch)
+        if self.captured is not None and self.strategy.capturable():
+            losses = self.captured.take(batch)
         else:
             losses = self._step(batch, main)
         self._losses.append((position.step, losses))

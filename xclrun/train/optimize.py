@@ -18,7 +18,7 @@ def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch
     8-bit optimisers are those of bitsandbytes (Dettmers et al. 2022, "8-bit optimizers via block-wise
     quantization").
 
-    With ``trainer.cuda_graphs`` the learning rate is an fp32 tensor, which recorded steps read.
+    With ``trainer.cuda_graphs`` the learning rate is an fp32 tensor, which captured steps read.
     """
     trained = [p for p in parameters if p.requires_grad]
     if config.optimizer.eight_bit:
@@ -56,7 +56,7 @@ def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of all parameter groups; a recorded step reads it from a tensor."""
+    """Set the learning rate of all parameter groups; captured CUDA graphs read it from a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(lr)
