@@ -1,12 +1,12 @@
-"""Gradients of the class head: for each class, the sum over its weights, at every main step.
+"""Gradients of the class head at every main step: for each class, the sum over the weights of the class.
 
 Hussain et al. 2021 ("LL"), section 3, figure 1. The gradients of main steps are recorded before a strategy edits them
-and before clipping; replayed steps are not recorded. ``class_gradients.parquet`` has a row for each hop, step and
-class:
+and before clipping; steps on replayed batches are not recorded. ``class_gradients.parquet`` has a row for each hop,
+step and class:
 
 | column | meaning |
 |---|---|
-| hop, step | main steps of the hop, from 1 |
+| hop, step | number of the hop; number of the main step in the hop, from 1 |
 | class | label; with several tasks ``TASK: LABEL`` |
 | gradient | sum over the hidden dimension of the gradient of the class's weights; null if the head is not trained |
 """
@@ -28,7 +28,7 @@ from xclrun.store import predictions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# File with a hop's gradients, stored in the folders of the hop's training and evaluation.
+# File with a hop's gradients; the store has it in the folders of the hop's training and of its evaluation.
 FILE = "class_gradients.parquet"
 
 
@@ -46,11 +46,11 @@ class ClassGradients:
                 self.heads.append(head)
                 self.classes += [label if len(targets) == 1 else f"{name}: {label}" for label in target.labels]
         self.steps: list[int] = []
-        # One (classes,) tensor per step, on the device until it is read.
+        # One (classes,) tensor per step; it stays on the device until it is written to a file.
         self.gradients: list[Tensor] = []
 
     def look(self, step: int) -> None:
-        """Record the current gradients, those of main step ``step``."""
+        """Record the current gradients as those of main step ``step``."""
         rows = []
         for head in self.heads:
             gradient = head.weight.grad
@@ -60,12 +60,12 @@ class ClassGradients:
         self.gradients.append(torch.cat(rows))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the state for a checkpoint, by name."""
+        """Yield the tensors to write to a checkpoint, with their names."""
         yield "steps", torch.tensor(self.steps, dtype=torch.int32)
         yield "gradients", self._stacked()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `tensors` yielded."""
+        """Load the tensors of a checkpoint, which `tensors` yielded."""
         self.steps, self.gradients = tensors["steps"].tolist(), list(tensors["gradients"])
 
     def _stacked(self) -> Tensor:
@@ -78,7 +78,7 @@ class ClassGradients:
         predictions.write(folder / FILE, self.table())
 
     def table(self) -> pa.Table:
-        """Return the hop's rows without the hop number, which differs between runs."""
+        """Return the hop's rows, without the hop number: runs that share the hop may number it differently."""
         import pyarrow as pa
 
         values = self._stacked().numpy().ravel()
