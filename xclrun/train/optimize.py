@@ -1,4 +1,4 @@
-"""The optimiser and its schedule, which is a function of the step alone and so has no state."""
+"""The optimiser, and the schedule of its learning rate; the schedule depends only on the step, so it has no state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xclrun.config.schema import Optimizer, Schedule, TrainerConfig
 def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch.optim.Optimizer:
     """Return Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) over the trained parameters.
 
-    8-bit optimisers are those of bitsandbytes (Dettmers et al. 2022, "8-bit optimizers via block-wise
+    Optimisers with 8-bit states are from bitsandbytes (Dettmers et al. 2022, "8-bit optimizers via block-wise
     quantization").
 
     With ``trainer.cuda_graphs`` the learning rate is an fp32 tensor, which captured steps read.
@@ -44,7 +44,8 @@ def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch
 def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float:
     """Return the multiplier of the learning rate at main step ``step`` (from 0) of ``total``.
 
-    Linear warmup over the share ``warmup`` of the steps, then constant, or linear or cosine decay to 0.
+    The rate first rises linearly, over the fraction ``warmup`` of the steps. It then stays constant, or decays to 0
+    linearly or like a cosine.
     """
     rising = math.ceil(warmup * total)
     if step < rising:
@@ -75,7 +76,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load what `optimizer_state` returned, for the parameters that are trained."""
+    """Load a state from `optimizer_state`; entries of parameters that are not trained are skipped."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     indices = {names[p]: index for index, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
     state: dict[int, dict[str, Tensor | float]] = {}
