@@ -2,8 +2,8 @@
 
 A hop has up to four stages: trained weights, the strategy's state, predictions, and the attention of [CLS]. The run's
 workbench computes a missing stage while the process holds the stage's lease, so concurrent processes compute each stage
-once. The stage's dependencies are computed first, so a process never waits while it holds a lease. A run whose
-evaluations are all in the store builds no model.
+once. Before a process takes the lease, it computes the stage's dependencies, so it never waits while it holds a lease.
+If all evaluations of a run are in the store, no model is built.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Busy(Exception):
 
 
 def made_here() -> dict[str, Any]:
-    """Identify this process: host, process ID, version of the code."""
+    """Return entries that identify this process: host, process ID and version of the code."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "code_version": code_version()}
 
 
@@ -90,14 +90,14 @@ class StageGraph:
     # Results for a run.
 
     def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
-        """Return the folder of a hop's evaluation, and its metadata with the counters of the training."""
+        """Return the folder of a hop's evaluation, and its metadata, which include the counters of the training."""
         if not self.store.has(stage.evaluation):
             self._prepare_evaluation(stage.hop)
         folder = self._find_or_make(stage.evaluation, self._evaluate, stage)
         return folder, self.store.facts(stage.evaluation)
 
     def attention(self, stage: Stage) -> Path | None:
-        """Return the folder of the attention of [CLS] after a hop; None if the config does not request it."""
+        """Return the folder with the attention of [CLS] after a hop; None if ``evaluate.attention`` is false."""
         if (key := stage.attention) is None:
             return None
         if not self.store.has(key):
@@ -105,7 +105,7 @@ class StageGraph:
         return self._find_or_make(key, self._attend, stage.hop, key)
 
     def averaged(self, stage: Stage, points: Sequence[str], mean: Callable[[], Mapping[str, Tensor]]) -> Path:
-        """Return the folder of the predictions of a hop's averaged weights.
+        """Return the folder with the predictions of a hop's averaged weights.
 
         Args:
             points: names of the weight files to average.
@@ -132,7 +132,10 @@ class StageGraph:
         return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
 
     def footprint(self, stage: Stage) -> Mapping[str, float] | None:
-        """Return the strategy's footprint after a hop and the ``seconds`` to compute it; None if not stored."""
+        """Return the size of the strategy's state after a hop (`Strategy.footprint`); None if it is not stored.
+
+        The entry ``seconds`` is the time to compute the state.
+        """
         if stage.state is None:
             return {**self.bench.fresh_footprint, "seconds": 0.0}
         try:
@@ -175,7 +178,7 @@ class StageGraph:
     # Dependencies.
 
     def bring(self, hop: Hop) -> None:
-        """Prepare model and strategy for the evaluation of a hop."""
+        """Load the model and the strategy's state for the evaluation of ``hop``, and compute missing dependencies."""
         self._need_weights(self.strategy.hops_read_in_evaluation(hop))
         for index in self.strategy.states_read_in_evaluation(hop):
             self.state(index)
@@ -195,7 +198,7 @@ class StageGraph:
         """Load the model and the strategy's state for the training of ``hop``, and compute missing dependencies."""
         needed = set(self.strategy.hops_read_in_training(hop))
         if self.run.config.evaluate.has_points:
-            # Evaluation points use the parameters of earlier languages.
+            # At evaluation points, earlier languages are evaluated with their own parameters.
             needed |= {index for index in self.strategy.hops_read_in_evaluation(hop) if index < hop.index}
         if self._continues_optimizer(hop) or self._compares_gradients(hop):
             # The optimiser's state and the last gradients are in the parent's folder, so the folder must exist.
@@ -216,7 +219,7 @@ class StageGraph:
                 self._checked.add(key)
 
     def _need_features(self, hop: Hop, splits: Iterable[Split]) -> None:
-        """Load the features of splits if the hop leaves the encoder unchanged; the model must have this encoder."""
+        """Load the features of splits if the hop leaves the encoder unchanged; the model must have its weights."""
         for split in splits:
             key = self.bench.features_key(hop, split)
             if key is not None and key not in self.bench.features:
@@ -224,7 +227,10 @@ class StageGraph:
                 self.bench.load_features(key, folder, split)
 
     def _need_lookup(self, hop: Hop) -> None:
-        """Compute the features of hop 0 that the strategy reads after a hop; this may load the weights of hop 0."""
+        """Compute features of hop 0 if the strategy's predictions after ``hop`` read them.
+
+        Computing features replaces the model's weights by those of hop 0.
+        """
         if not self.strategy.reads_features(hop):
             return
         for split in [*((k, "train") for k in self.bench.learned(hop.index)), *self._predicted(hop)]:
@@ -301,7 +307,7 @@ class StageGraph:
 
     @cached_property
     def _begun_before(self) -> bool:
-        """Whether an earlier attempt of the run trained at least one hop."""
+        """Whether an earlier, interrupted execution of the run trained at least one hop."""
         return any(
             self.store.has(s.train) and self.trained_by(s) == self.run.id for s in self.run.stages if s.hop.index
         )
@@ -337,7 +343,7 @@ class StageGraph:
         block = predictions.table(self._at(self.bench.next_block(hop), point), block=True) if hop.codes else None
         facts: dict[str, Any] = {"training": training}
         if hop.index == 0:
-            # Every run reads these parameter counts, without building a model.
+            # Store the parameter counts: later runs report them without building a model.
             model = self.bench.model
             encoder: Any = model.encoder
             facts["parameters"] = sizes(model)
@@ -348,7 +354,7 @@ class StageGraph:
             predictions.write(folder / "predictions.parquet", table)
             if block is not None:
                 predictions.write(folder / predictions.BLOCK, block)
-            # Copy these files from the training, because the store keeps evaluations longer than weights.
+            # Copy these files from the folder of the training, because the store keeps evaluations longer than weights.
             for path in inside:
                 if path.is_file():
                     shutil.copyfile(path, folder / path.name)
@@ -356,18 +362,18 @@ class StageGraph:
         self._put(stage.evaluation, "evaluation", facts, fill)
 
     def _predict(self, hop: Hop, point: Mapping[str, Any]) -> pa.Table:
-        """Return the prediction rows of all test splits after a hop; ``point`` identifies the weights."""
+        """Return the prediction rows of all test splits after a hop; for ``point`` see `_at`."""
         columns = predictions.joined(self.bench.predictions(hop))
         return predictions.table(self._at(columns, point))
 
     def _at(self, columns: dict[str, list[Any]], point: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Add the columns that identify the weights."""
+        """Add the columns of hop, step and examples; ``point`` has the step of the weights and the examples seen until then."""
         n = len(columns["split"])
         # −1 is a placeholder: each run sets its own hop number when it copies the rows.
         return columns | {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
 
     def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
-        """Return the entry of the selected epoch in the training's counters."""
+        """Return the selected epoch's entry of the training curve."""
         if not training["epochs"]:
             return {"step": 0, "examples": 0}
         best = self.run.trainer(hop).selection is Selection.best
