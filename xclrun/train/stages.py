@@ -362,12 +362,12 @@ class StageGraph:
         self._put(stage.evaluation, "evaluation", facts, fill)
 
     def _predict(self, hop: Hop, point: Mapping[str, Any]) -> pa.Table:
-        """Return the prediction rows of all test splits after a hop; for ``point`` see `_at`."""
+        """Return the prediction rows of all test splits after a hop; ``point`` has the step of the model's weights."""
         columns = predictions.joined(self.bench.predictions(hop))
         return predictions.table(self._at(columns, point))
 
     def _at(self, columns: dict[str, list[Any]], point: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Add the columns of hop, step and examples; ``point`` has the step of the weights and the examples seen until then."""
+        """Add the columns that name the weights: hop, and step and examples of ``point``."""
         n = len(columns["split"])
         # −1 is a placeholder: each run sets its own hop number when it copies the rows.
         return columns | {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
