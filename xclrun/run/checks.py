@@ -1,4 +1,4 @@
-"""Checks of incompatible settings: each raises an error of one line, before anything is written."""
+"""Checks for incompatible settings. Each raises a one-line `UsageError` before anything is written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
 
 def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
-    """Check that strategy and model support the tasks of a dataset."""
+    """Check that the strategy and the model support the tasks of a dataset."""
     tasks = [target.task for target in dataset.targets]
     names = ", ".join(task.identified for task in tasks)
     several = None if dataset.task is not None else f"dataset.parts has several tasks ({names})"
@@ -37,11 +37,11 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
                     f"evaluate.attention=true dataset.task={task.name}: not supported for texts split into windows"
                 )
     if several is not None and config.evaluate.slot_f1 is not SlotF1.span_micro:
-        raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; it supports one task only")
+        raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; slot_f1 supports only one task")
 
 
 def check_packing(config: Config, strategy: Strategy[Any]) -> None:
-    """Check that encoder and strategy support ``packing``."""
+    """Check that the encoder and the strategy support ``packing``, if it is set."""
     for name, trainer in config.trainers.items():
         if trainer.packing:
             check_masks(config.model, f"{name}.packing")
@@ -122,7 +122,7 @@ def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
 
 
 def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
-    """Check that the encoder supports strategy and tasks."""
+    """Check that the encoder supports the strategy and the tasks."""
     kind = family_of(config.model)
     check_settings(config.model)
     settings = settings_of(config.model)
@@ -147,7 +147,7 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
 
 
 def _check_prompts(config: Config, settings: Mapping[str, Any], tokens: int) -> None:
-    """Check that an encoder has enough positions for prompts. In `BERTS`, prompts take no positions."""
+    """Check that an encoder has enough positions for prompts. In the families `BERTS`, prompts take no positions."""
     model, name = config.model, f"strategy={config.strategy.name}"
     if tokens and config.evaluate.attention:
         raise UsageError(f"evaluate.attention=true {name}: not supported for texts with prompts")
@@ -160,7 +160,7 @@ def _check_prompts(config: Config, settings: Mapping[str, Any], tokens: int) -> 
 
 
 def check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:
-    """Check that languages have the dev data that selects epochs."""
+    """Check that each language whose dev scores select epochs has dev data."""
     for hop in stream.hops[1:]:
         key, trainer = "trainer", config.trainer
         if config.protocol is not None and not hop.adapts:
@@ -186,7 +186,8 @@ def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]
     name, keys = config.strategy.name, keys_of(order)
     if strategy.adds_language_parts or getattr(config.strategy, "expansion", None) is not None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: key-specific parameters do not support mixtures")
-    # Independent and joint hops ignore mixtures. With blocks, every stream is a sequence, which supports mixtures.
+    # Independent and joint streams train on single keys or on all keys, so mixtures have no effect there. With blocks,
+    # every stream is a sequence, which supports mixtures.
     stream = strategy.stream(keys)
     if stream.kind not in ("independent", "joint") and stream != sequence(keys) and config.dataset.blocks is None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: mixtures need a strategy with one hop per element")
