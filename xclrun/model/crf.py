@@ -1,13 +1,14 @@
 """Log-likelihood of a linear-chain CRF and its gradient, by the forward-backward algorithm with matrix products.
 
 ln p(y) = s(y) − ln Z, with s the score of a tag sequence and Z = Σ_y exp s(y) (Lafferty et al. 2001). The forward
-recursion uses probabilities instead of logarithms, divided by their maximum at each word (Rabiner 1989, section V.A,
-"scaling"). Each word thus costs one matrix product instead of a B × T × T array. The gradient is computed without
-autograd, by the backward recursion: the counts of the gold tags minus the expected counts.
+recursion uses probabilities instead of logarithms, and divides them by their maximum at each word (Rabiner 1989,
+section V.A, "scaling"). Each word thus costs one matrix product instead of a B × T × T array. The gradient is the count
+of each gold tag minus its expected count. The backward recursion computes it without autograd.
 
-Scaled probabilities underflow if a tag is more than 708 nats below the word's best tag. At later words, such a tag can
-regain at most the spread of the transitions, so the lost share of Z is below exp(spread − 708) for any emissions. If
-the spread exceeds `REACH`, this share could matter; the result is then NaN, which ends the training.
+The scaled probability of a tag underflows if the tag is more than 708 nats below the word's best tag. At later words,
+the tag's paths can gain on the best path at most the spread of the transitions. Therefore the lost share of Z is below
+exp(spread − 708) for any emissions. If the spread exceeds `REACH`, this share could matter; the result is then
+NaN, which ends the training.
 
 Shapes: B sentences, W words, T tags.
 """
@@ -20,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# In nats. exp(650 − 708) is below the rounding error of float64, even for many words and tags.
+# Maximum spread of the transitions, in nats. exp(650 − 708) is below the rounding error of float64, even for many words
+# and tags.
 REACH = 650.0
 
 
@@ -29,7 +31,7 @@ def crf_log_likelihood(
 ) -> Tensor:
     """Return ln p(tags) of each sentence, (B,), computed in float64 and returned in the dtype of the emissions.
 
-    Does not synchronize with the GPU. Supports `torch.func.vmap` over several CRFs.
+    This function does not synchronize with the GPU, and supports `torch.func.vmap` over several CRFs.
 
     Args:
         emissions: (B, W, T).
@@ -52,10 +54,10 @@ class _LogLikelihood(torch.autograd.Function):
         emissions: Tensor, tags: Tensor, mask: Tensor, start: Tensor, transitions: Tensor, end: Tensor
     ) -> tuple[Tensor, ...]:
         inside = mask.double()
-        # Emissions of padding may be infinite.
+        # Set emissions of padding to 0, because they may be infinite.
         scores = emissions.double().masked_fill(~mask.unsqueeze(2), 0.0)
         starts, moves, ends = start.double(), transitions.double(), end.double()
-        # Scaled to at most 1: exp(scores − peak) for each word, and exp(moves − highest) for each transition.
+        # Factors of at most 1: exp(scores − peak) for each word, and exp(moves − highest) for each transition.
         peak, highest, last_peak = scores.amax(2), moves.amax((-2, -1)), ends.amax(-1)
         factors, matrix = (scores - peak.unsqueeze(2)).exp(), (moves - highest[..., None, None]).exp()
         first = starts + scores[:, 0]
@@ -82,7 +84,7 @@ class _LogLikelihood(torch.autograd.Function):
         score = score + (gold[:, 0] * starts).sum(1) + ((gold * at_last.unsqueeze(2)).sum(1) * ends).sum(1)
         spread = torch.maximum(highest - moves.amin((-2, -1)), last_peak - ends.amin(-1))
         value = (score - log_z).masked_fill(spread > REACH, torch.nan).to(emissions.dtype)
-        # Factors of each word in the backward recursion.
+        # The factors of each word in the backward recursion.
         weights = factors / size.unsqueeze(2)
         return value, paths, weights, matrix, leaving / total, gold, at_last
 

@@ -1,6 +1,7 @@
 """The encoder inside the model, with fresh or pretrained weights, and optionally with fewer layers or embeddings.
 
-Only code of the library is run, never code in a folder. Of an encoder-decoder, only the encoder is used.
+Only code of the library `transformers` is run, never code in an encoder's folder. An encoder-decoder model is used
+without its decoder.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ def fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
 
 
 def _adjust(shape: Any, config: ModelConfig) -> None:
-    """Set the options that do not depend on pretrained weights."""
+    """Set dropout and other options that do not depend on pretrained weights."""
     for name in DROPOUTS:
         if hasattr(shape, name):
             setattr(shape, name, config.dropout)
-    # Compilation takes minutes and changes rounding.
+    # Switch off compilation, which takes minutes and changes rounding.
     if hasattr(shape, "reference_compile"):
         shape.reference_compile = False
-    # Texts are never continued, so no keys and values need to be returned.
+    # No text is generated, so causal encoders need not return keys and values.
     if family(shape.to_dict(), subject_of(config)).causal:
         shape.use_cache = False
 
 
 def _library(shape: Any) -> Any:
-    """Return transformers' factory of encoders."""
+    """Return the class of transformers that creates encoders of this family."""
     from transformers import AutoModel, AutoModelForTextEncoding
     from transformers.utils.logging import disable_progress_bar
 
@@ -68,7 +69,7 @@ def empty_encoder(shape: Any) -> Any:
 
 
 def _untied(encoder: Any) -> Any:
-    """Register each embedding table once: T5's has two names, and would be stored and copied twice."""
+    """Register each embedding table under one name. T5's table has two, so it would be stored and copied twice."""
     tables: dict[Tensor, nn.Embedding] = {}
     for parent in encoder.modules():
         for name, child in list(parent.named_children()):
@@ -76,13 +77,13 @@ def _untied(encoder: Any) -> Any:
                 continue
             if child.weight in tables:
                 delattr(parent, name)
-                # A plain attribute, not a submodule.
+                # Keep the second name as a plain attribute, which is not a submodule.
                 vars(parent)[name] = tables[child.weight]
             tables.setdefault(child.weight, child)
     return encoder
 
 
-# The last pretrained encoder that was read, since most runs of a process use it. Runs use copies.
+# The pretrained encoder that was read last, because most runs of a process use the same encoder. Each run copies it.
 _last_read: dict[tuple[str, float, int | None], tuple[nn.Module, Sequence[str]]] = {}
 
 
@@ -96,7 +97,8 @@ def pretrained_encoder(config: ModelConfig, with_words: bool = True) -> nn.Modul
     """Return a copy of a pretrained encoder; a pooler that its files lack is initialized.
 
     Args:
-        with_words: copy the word embeddings, which need most memory; otherwise the caller must replace them.
+        with_words: copy the word embeddings, which need most memory. If false, they are shared, and the caller must
+            replace them.
     """
     original, missing = _read_once(config)
     words = original.get_input_embeddings().weight
@@ -139,9 +141,9 @@ def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, Sequenc
         output_loading_info=True,
         dtype=torch.float32,
     )
-    # Encoders are often saved without the pooler, which is then trained from fresh values.
+    # The pooler may be missing: encoders are often saved without it. It is then trained from fresh values.
     wrong = [name for name in report["missing_keys"] if not name.startswith("pooler.")]
-    # In transformers 5: (name, shape in the file, expected shape).
+    # In transformers 5, a mismatched key is (name, shape in the file, expected shape).
     wrong += sorted(key if isinstance(key, str) else key[0] for key in report["mismatched_keys"])
     if wrong:
         raise UsageError(
@@ -171,14 +173,15 @@ def pretrained_shape(config: ModelConfig, folder: Path) -> Any:
 def keep_rows(encoder: Any, rows: np.ndarray) -> None:
     """Keep only some rows of an encoder's word embeddings: row ``rows[i]`` becomes row i.
 
-    The result is exact: an unused row has a zero gradient, and Adam (also with weight decay) updates each row only by
-    its own gradients.
+    Training is as with all rows: rows that are removed would have a zero gradient, and Adam (also with weight decay)
+    updates each row independently of other rows.
 
     Args:
-        rows: (m,) ids of subwords, ascending. If positions start from the padding's id, all ids up to it are required.
+        rows: (m,) ids of subwords, ascending. If the encoder counts positions from the padding's id, ``rows`` must
+            contain all ids up to the padding's.
     """
     whole = encoder.get_input_embeddings()
-    # In place, since the tables of some families do more than a lookup (Gemma 3 scales).
+    # Replace the weights, not the module: the tables of some families do more than a lookup (Gemma 3 scales).
     whole.weight = nn.Parameter(whole.weight.detach()[torch.from_numpy(rows)].clone())
     whole.num_embeddings = encoder.config.vocab_size = len(rows)
     if whole.padding_idx is not None:

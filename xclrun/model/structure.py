@@ -19,7 +19,7 @@ EMBEDDING = re.compile(
 
 
 def layer(parameter: str) -> int | None:
-    """Return the number of a parameter's layer, from 1; None outside of layers."""
+    """Return the number of the layer, from 1, that contains a parameter; None if it is in no layer."""
     match = LAYER.match(parameter)
     return None if match is None else int(match[1]) + 1
 
