@@ -73,10 +73,7 @@ def adapter_identity(key: str, name: str) -> str:
 
 
 def read_adapter(encoder: Any, target: str, key: str, name: str) -> dict[str, Tensor]:
-    """Read a pretrained adapter; return its weights under the names of the encoder's adapter ``target``.
-
-    The encoder does not change.
-    """
+    """Return the weights of a pretrained adapter under the names of ``target``; the encoder does not change."""
     folder, guest = locate(key, name), f"{target}_read"
     expected = dict(encoder.adapters_config.get(target))
     report: dict[str, Any] = {}

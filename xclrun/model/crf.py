@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Maximum spread of the transitions, in nats. exp(650 − 708) is below the rounding error of float64, even for many words
-# and tags.
+# Maximum spread, in nats. exp(650 − 708) is below the rounding error of float64, even for many words and tags.
 REACH = 650.0
 
 
@@ -31,7 +30,7 @@ def crf_log_likelihood(
 ) -> Tensor:
     """Return ln p(tags) of each sentence, (B,), computed in float64 and returned in the dtype of the emissions.
 
-    This function does not synchronize with the GPU, and supports `torch.func.vmap` over several CRFs.
+    Does not synchronize with the GPU. Supports `torch.func.vmap` over several CRFs.
 
     Args:
         emissions: (B, W, T).
@@ -54,7 +53,7 @@ class _LogLikelihood(torch.autograd.Function):
         emissions: Tensor, tags: Tensor, mask: Tensor, start: Tensor, transitions: Tensor, end: Tensor
     ) -> tuple[Tensor, ...]:
         inside = mask.double()
-        # Set emissions of padding to 0, because they may be infinite.
+        # Emissions of padding may be infinite.
         scores = emissions.double().masked_fill(~mask.unsqueeze(2), 0.0)
         starts, moves, ends = start.double(), transitions.double(), end.double()
         # Factors of at most 1: exp(scores − peak) for each word, and exp(moves − highest) for each transition.
@@ -84,7 +83,7 @@ class _LogLikelihood(torch.autograd.Function):
         score = score + (gold[:, 0] * starts).sum(1) + ((gold * at_last.unsqueeze(2)).sum(1) * ends).sum(1)
         spread = torch.maximum(highest - moves.amin((-2, -1)), last_peak - ends.amin(-1))
         value = (score - log_z).masked_fill(spread > REACH, torch.nan).to(emissions.dtype)
-        # The factors of each word in the backward recursion.
+        # Factors of each word in the backward recursion.
         weights = factors / size.unsqueeze(2)
         return value, paths, weights, matrix, leaving / total, gold, at_last
 

@@ -78,7 +78,7 @@ def packaged_file() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder: ``XCLRUN_CACHE``, or a folder in the system's cache."""
+    """Return the user's cache folder: ``XCLRUN_CACHE``, or ``xclrun`` in the system's cache."""
     if folder := os.environ.get("XCLRUN_CACHE"):
         return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "xclrun"
@@ -90,7 +90,7 @@ def converted() -> Path:
 
 
 def damaged(target: Path) -> Path | None:
-    """Return the first missing or changed file of a converted folder; None if the folder is undamaged."""
+    """Return the first missing or changed file of a converted folder, or None."""
     try:
         checksums = read_json(target / CHECKSUMS).items()
         return next((target / name for name, checksum in checksums if sha256(target / name) != checksum), None)
@@ -113,7 +113,7 @@ def folder(warn: Callable[[str], None] = note) -> Path:
     target = converted()
     if target.is_dir() and target not in _checked and (wrong := damaged(target)) is not None:
         warn(f"{wrong} is missing or damaged: the encoder is converted again")
-        # Rename the folder first, so that other processes do not read it while it is deleted.
+        # Rename it first, so that other processes do not read it during deletion.
         aside = target.with_name(f"{TEMPORARY}damaged-{target.name}-{os.getpid()}")
         with contextlib.suppress(OSError):
             target.rename(aside)

@@ -1,7 +1,6 @@
 """The encoder inside the model, with fresh or pretrained weights, and optionally with fewer layers or embeddings.
 
-Only code of the library `transformers` is run, never code in an encoder's folder. An encoder-decoder model is used
-without its decoder.
+Only code of `transformers` is run, never code in an encoder's folder. Encoder-decoders are used without their decoder.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ def fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
 
 
 def _adjust(shape: Any, config: ModelConfig) -> None:
-    """Set dropout and other options that do not depend on pretrained weights."""
+    """Set the options that do not depend on pretrained weights."""
     for name in DROPOUTS:
         if hasattr(shape, name):
             setattr(shape, name, config.dropout)
-    # Switch off compilation, which takes minutes and changes rounding.
+    # Compilation takes minutes and changes rounding.
     if hasattr(shape, "reference_compile"):
         shape.reference_compile = False
     # No text is generated, so causal encoders need not return keys and values.
@@ -55,7 +54,7 @@ def _adjust(shape: Any, config: ModelConfig) -> None:
 
 
 def _library(shape: Any) -> Any:
-    """Return the class of transformers that creates encoders of this family."""
+    """Return transformers' class for encoders of this family."""
     from transformers import AutoModel, AutoModelForTextEncoding
     from transformers.utils.logging import disable_progress_bar
 
@@ -77,13 +76,13 @@ def _untied(encoder: Any) -> Any:
                 continue
             if child.weight in tables:
                 delattr(parent, name)
-                # Keep the second name as a plain attribute, which is not a submodule.
+                # A plain attribute, not a submodule.
                 vars(parent)[name] = tables[child.weight]
             tables.setdefault(child.weight, child)
     return encoder
 
 
-# The pretrained encoder that was read last, because most runs of a process use the same encoder. Each run copies it.
+# The last pretrained encoder that was read, because most runs of a process use it. Runs use copies.
 _last_read: dict[tuple[str, float, int | None], tuple[nn.Module, Sequence[str]]] = {}
 
 
@@ -97,8 +96,7 @@ def pretrained_encoder(config: ModelConfig, with_words: bool = True) -> nn.Modul
     """Return a copy of a pretrained encoder; a pooler that its files lack is initialized.
 
     Args:
-        with_words: copy the word embeddings, which need most memory. If false, they are shared, and the caller must
-            replace them.
+        with_words: copy the word embeddings, which need most memory; if false, the caller must replace them.
     """
     original, missing = _read_once(config)
     words = original.get_input_embeddings().weight
@@ -141,7 +139,7 @@ def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, Sequenc
         output_loading_info=True,
         dtype=torch.float32,
     )
-    # The pooler may be missing: encoders are often saved without it. It is then trained from fresh values.
+    # Encoders are often saved without the pooler, which is then trained from fresh values.
     wrong = [name for name in report["missing_keys"] if not name.startswith("pooler.")]
     # In transformers 5, a mismatched key is (name, shape in the file, expected shape).
     wrong += sorted(key if isinstance(key, str) else key[0] for key in report["mismatched_keys"])
@@ -173,12 +171,11 @@ def pretrained_shape(config: ModelConfig, folder: Path) -> Any:
 def keep_rows(encoder: Any, rows: np.ndarray) -> None:
     """Keep only some rows of an encoder's word embeddings: row ``rows[i]`` becomes row i.
 
-    Training is as with all rows: rows that are removed would have a zero gradient, and Adam (also with weight decay)
-    updates each row independently of other rows.
+    Training does not change: an unused row has a zero gradient, and Adam (also with weight decay) updates each row only
+    by its own gradients.
 
     Args:
-        rows: (m,) ids of subwords, ascending. If the encoder counts positions from the padding's id, ``rows`` must
-            contain all ids up to the padding's.
+        rows: (m,) ids of subwords, ascending. If positions start from the padding's id, all ids up to it are required.
     """
     whole = encoder.get_input_embeddings()
     # Replace the weights, not the module: the tables of some families do more than a lookup (Gemma 3 scales).

@@ -1,4 +1,4 @@
-"""Families of encoders, by the ``model_type`` in their config.json. This module does not import torch.
+"""Families of encoders, by the ``model_type`` of their config.json; without torch.
 
 Every family is tested with random weights (tests/model/test_families.py).
 """
@@ -19,9 +19,9 @@ class Family:
 
     Attributes:
         title: the names of its encoders.
-        causal: the attention is causal. A sentence or word is then represented by the state of its last subword.
+        causal: causal attention. A sentence or word is then represented by the state of its last subword.
         from_padding: position numbers start after the padding's id, as in RoBERTa.
-        attends: queries and keys have the same module names as in BERT, as ``evaluate.attention`` needs.
+        attends: the modules of queries and keys have BERT's names (for ``evaluate.attention``).
         layers_apart: each layer has separate weights.
         converted: transformers can convert old tokenizer files; otherwise a tokenizer.json is required.
         with_decoder: transformers' base model also has a decoder, which is not used.
@@ -132,7 +132,7 @@ def family(settings: Mapping[str, Any], subject: str) -> Family:
     for key in ("is_decoder", "causal"):
         if settings.get(key) is True and not facts.causal:
             raise UsageError(f"{subject}: config.json has {key}=true; {facts.title} can only be used as an encoder")
-    # Gemma 3 has bidirectional attention if it is trained as a sentence encoder.
+    # Gemma 3 as a sentence encoder.
     if facts.causal and settings.get("use_bidirectional_attention"):
         return Family(facts.title, adapted=facts.adapted)
     return facts

@@ -1,4 +1,4 @@
-"""Check the folder of a pretrained encoder during planning: file names, JSON and headers. Needs no torch.
+"""Check the folder of a pretrained encoder during planning: names, JSON and headers, without torch.
 
 Code in a folder is never run, and pickles are never read: weights must be safetensors.
 """
@@ -26,7 +26,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
 SETTINGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 # File that names another model; transformers loads that model if the package peft is installed.
 REDIRECTION = "adapter_config.json"
-# Families whose encoders have the same parameter names and shapes as BERT.
+# Families whose parameters have BERT's names.
 BERTS = ("bert", "roberta", "xlm-roberta", "camembert")
 
 
@@ -43,7 +43,7 @@ def one_line(problem: str) -> Iterator[None]:
 
 
 def refuse_code(folder: Path, subject: str, settings: tuple[str, ...] = SETTINGS) -> None:
-    """Refuse a folder whose settings name code to run: Python files, or compiled code on the hub.
+    """Refuse a folder whose settings name code: Python files, or compiled code on the hub.
 
     Args:
         subject: the config key and its value, for messages.
@@ -77,7 +77,7 @@ def check_folder(folder: Path, subject: str, model: ModelConfig) -> None:
 
     Args:
         subject: the config key and its value, for messages.
-        model: model config, whose ``max_length`` must fit the encoder.
+        model: model config; its ``max_length`` is checked.
     """
     refuse_code(folder, subject)
     if (folder / REDIRECTION).exists():
@@ -95,7 +95,7 @@ def check_folder(folder: Path, subject: str, model: ModelConfig) -> None:
 
 
 def weight_files(folder: Path, subject: str) -> list[Path]:
-    """Return the files with the weights: one file, or the files that the index lists."""
+    """Return the files with the weights: one, or those that the index lists."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():

@@ -1,7 +1,7 @@
 """Heads for classes (linear or cosine), tags (linear, with a CRF for the joint task) and answers.
 
 In the joint task, the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood (CCL, section
-2.3). Heads compute in fp32 for any precision of the encoder; the CRF's likelihood is computed in float64
+2.3). Heads compute in fp32 for any precision of the encoder; the CRF's likelihood is in float64
 (`xclrun.model.crf`). Without a CRF, the tags of words are independent given the encoder's states (FS; Devlin et al.
 2019, section 5.3). With and without a CRF, the loss of a sentence is the sum over its words. FS takes the mean over all
 words of a batch instead, so its gradient has another scale.
@@ -28,7 +28,7 @@ def viterbi(crf: CRF, emissions: Tensor, mask: Tensor) -> Tensor:
         mask: (B, W) bool, True on words.
 
     Returns:
-        Tags (B, W) int64; their values are arbitrary where the mask is False.
+        Tags (B, W) int64, arbitrary where the mask is False.
     """
     score = crf.start_transitions + emissions[:, 0]
     stay = torch.arange(emissions.shape[2], device=emissions.device)
@@ -73,8 +73,8 @@ class ClassHead(nn.Linear):
     """Maps sentences (B, H) to the logits of classes (B, C): a linear layer, or cosine similarities.
 
     Attributes:
-        scale: None for a linear layer. Otherwise the logit of class c is ``scale`` · cos(w_c, x), with w_c the row of
-            ``weight`` for the class; ``bias`` is not used.
+        scale: None for a linear layer. Otherwise the logit of class c is ``scale`` · cos(w_c, x), with w_c its row of
+            ``weight``; ``bias`` is not used.
     """
 
     scale: float | None = None
@@ -107,7 +107,7 @@ class WordHead(nn.Module):
 
 
 class TagHead(WordHead):
-    """Predicts the tags of a sentence jointly, with a linear-chain CRF over the emissions (Lafferty et al. 2001)."""
+    """Predicts tags jointly, with a linear-chain CRF over the emissions (Lafferty et al. 2001)."""
 
     def __init__(self, hidden: int, tags: int) -> None:
         super().__init__(hidden, tags)

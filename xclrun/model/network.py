@@ -1,7 +1,7 @@
 """The trained module: an encoder with the heads of the task (`xclrun.core.task`).
 
 If the class head reads [CLS] through BERT's pooler (`Task.pooled`), the pooler is part of the head. It starts with
-pretrained values, or with fresh values if the encoder has no pooler. In other tasks, the encoder's pooler is not used.
+pretrained values, or with fresh values if the encoder has no pooler. Other tasks do not use it.
 
 Shapes: B sentences, L subwords, W words, H hidden size, C classes, T tags.
 """
@@ -44,8 +44,8 @@ class Features:
     """Last states of the encoder, as heads read them.
 
     Attributes:
-        cls: (B, H), the states at [CLS]; for causal encoders, at the last subword.
-        words: (B, W, H), the states at each word's labeled subword; None if no head reads words.
+        cls: (B, H) at [CLS]; for causal encoders, at the last subword.
+        words: (B, W, H) at each word's labeled subword; None if no head reads words.
     """
 
     cls: Tensor
@@ -59,7 +59,7 @@ class Output:
     Attributes:
         cls: (B, H), see `Features`.
         logits: (B, C) float32; None if the task has no labels.
-        emissions: float32, (B, W, T) for tags or (B, W, 2) for the start and end of an answer; None in other tasks.
+        emissions: float32, (B, W, T) for tags or (B, W, 2) for the start and end of an answer; otherwise None.
     """
 
     cls: Tensor
@@ -73,7 +73,7 @@ class Prediction:
 
     Attributes:
         label: (B,) predicted class ids.
-        log2_label: (B,) log2 p(gold class); NaN if the class is not in the label set.
+        log2_label: (B,) log2 p(gold class); NaN if it is not in the label set.
         tags: (B, W) predicted tag ids.
         log2_tags: (B,) log2 p(gold tags) of the words within the length limit; NaN if a tag is not in the tag set.
         answers: (B, W, 2) float32 emissions of start and end, which `xclrun.train.answers` decodes.
@@ -114,14 +114,14 @@ class Heads(nn.Module):
         return self.tagger is not None or self.span is not None
 
     def answer(self, features: Features) -> Output:
-        """Apply the heads, in fp32 whatever the precision of the encoder."""
+        """Apply the heads in fp32, for any precision of the encoder."""
         logits = emissions = None
         with torch.autocast(features.cls.device.type, enabled=False):
             cls = features.cls.float()
             if self.intent is not None:
                 logits = self.intent(self.dropout(cls))
             elif self.pooler is not None and self.classifier is not None:
-                # BERT's pooler selects the first position, so add a dimension of positions.
+                # Add a dimension, because BERT's pooler reads the first position.
                 logits = self.classifier(self.dropout(self.pooler(cls.unsqueeze(1))))
             head = self.tagger if self.span is None else self.span
             if head is not None and features.words is not None:
@@ -165,7 +165,7 @@ class Model(Heads):
         packs: whether sentences are packed in training mode (`xclrun.data.packing`); in eval mode, batches are padded.
         last: whether the last subword represents a sentence, instead of the first.
         typed: whether the encoder reads token types.
-        prompts: prompts for the texts (`xclrun.model.prompts`); None: texts have no prompts.
+        prompts: prompts of texts (`xclrun.model.prompts`), or None.
         tasks: name (`Task.head`) → heads, if there are several tasks; empty otherwise.
     """
 
@@ -194,7 +194,7 @@ class Model(Heads):
             self.intent = self.pooler = self.classifier = self.tagger = self.span = None
         else:
             self._make(hidden, single, dropout, pooler)
-        # Each task whose class head has the pooler trains a separate copy.
+        # Each pooled task trains a separate copy of the pooler.
         self.tasks = nn.ModuleDict(
             {sizes.task.head: Heads(hidden, sizes, dropout, copy.deepcopy(pooler)) for sizes in several}
         )
@@ -209,7 +209,7 @@ class Model(Heads):
         """Set training or eval mode; a still encoder stays in eval mode."""
         if not self.still:
             return super().train(mode)
-        # Do not visit the encoder's hundreds of modules: this would be slow compared with a training step of the heads.
+        # Do not visit the encoder's hundreds of modules, because a training step of the heads takes only milliseconds.
         self.training = mode
         for name, part in self.named_children():
             if name != "encoder":
@@ -223,7 +223,7 @@ class Model(Heads):
         return self.heads_of(batch.task).answer(self.encode(batch))
 
     def encode(self, batch: Batch) -> Features:
-        """Return the features of a batch; run the encoder only if the batch does not contain them."""
+        """Return the features of a batch; run the encoder unless the batch contains them."""
         if batch.cls is not None:
             return Features(batch.cls, batch.word_states)
         if self.packs and self.training:
@@ -244,7 +244,7 @@ class Model(Heads):
         return hidden.gather(1, _end(batch).unsqueeze(2).expand(-1, -1, hidden.shape[2])).squeeze(1)
 
     def _prompts(self, batch: Batch) -> Tensor | None:
-        """Return the prompts of the texts of a batch, (B, P, E); None if texts have no prompts."""
+        """Return the prompts of the texts of a batch, (B, P, E), or None."""
         if self.prompts is None:
             return None
         if not self.prompts.reads_queries:
@@ -256,10 +256,9 @@ class Model(Heads):
     def _states(self, batch: Batch, prompts: Tensor | None = None) -> Tensor:
         """Return the encoder's last states of the subwords, (B, L, H).
 
-        BERT's own forward pass waits for the device to check for padding, and applies an unused pooler. In BERT's
-        families, this method therefore calls the embedding layer and the transformer layers directly, with the same
-        mask. Prompts are inserted after the embedding layer there, so they have no positions. In other families,
-        prompts precede the word embeddings at the encoder's input.
+        BERT's forward pass waits for the device to check for padding, and applies an unused pooler. This method
+        therefore calls BERT's parts directly, with the same mask. In BERT, prompts follow the embedding layer and have
+        no positions; in other encoders they precede the embeddings of subwords.
         """
         encoder: Any = self.encoder
         types = {"token_type_ids": batch.token_type_ids} if self.typed else {}
@@ -283,7 +282,7 @@ class Model(Heads):
         return states[:, length:] if length else states
 
     def _encode_packed(self, batch: Batch) -> Features:
-        """Pack the sentences and return their features, equal to those of a padded batch up to rounding and dropout."""
+        """Return the features of packed sentences, equal to those of padded batches up to rounding and dropout."""
         assert batch.lengths is not None
         shape: Any = self.encoder.config
         packing = Packing.of(batch.lengths, batch.input_ids.shape[1], 2 * shape.hidden_size + shape.intermediate_size)
@@ -345,8 +344,8 @@ def takes_masks(encoder: Any) -> bool:
 def _additive(mask: Tensor, embedded: Tensor) -> Tensor:
     """Return an additive attention mask, 0 or the lowest float32: (B, L) → (B, 1, 1, L), (B, L, L) → (B, 1, L, L).
 
-    The mask has the dtype of the attention, and its rows are padded in memory to multiples of 8. Otherwise, every layer
-    would convert the mask.
+    The mask has the dtype of the attention, and rows padded in memory to multiples of 8; otherwise every layer would
+    convert it.
     """
     length, device = mask.shape[1], mask.device.type
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embedded.dtype
@@ -402,7 +401,7 @@ def skeleton(
     """Return the model on torch's meta device, for counting parameters.
 
     Args:
-        vocabulary: number of trimmed or learned word embeddings; None: the number in the encoder's config.
+        vocabulary: number of trimmed or learned word embeddings; None: as in the encoder's config.
         several: see `build`.
     """
     if config.path is not None:
@@ -492,7 +491,7 @@ class _Call(nn.Module):
 
 
 def with_weights(model: Model, weights: Mapping[str, Tensor], function: Callable[[Model], Result]) -> Result:
-    """Return ``function(model)``, computed with ``weights`` in place of the parameters with these names.
+    """Return ``function(model)`` with ``weights`` in place of the parameters with these names.
 
     Gradients reach ``weights`` and the other parameters. Nothing is copied, and the model's weights do not change.
     """

@@ -28,11 +28,11 @@ class Dimensions:
     """The sizes of an encoder that determine its memory.
 
     Attributes:
-        vocabulary, positions: rows of the embedding tables; ``positions`` is 0 if there is no table of positions.
+        vocabulary, positions: rows of the embedding tables; ``positions`` is 0 without a table.
         width: H, the size of a hidden state.
         inner: I, the size of an inner state of the feed-forward network.
         gated: whether the feed-forward network has a second input matrix.
-        queries, keys: total size of the queries, and of the keys, of all heads at a position.
+        queries, keys: total size of all heads' queries, and of their keys, at a position.
         apart: whether each layer has separate weights.
     """
 
@@ -49,7 +49,7 @@ class Dimensions:
 
     @classmethod
     def of(cls, config: ModelConfig) -> Dimensions:
-        """Return the dimensions of the encoder that a model config describes."""
+        """Return the dimensions of a model config's encoder."""
         if config.path is not None:
             settings = settings_of(config)
         else:
@@ -118,12 +118,11 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
 def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]] | None:
     """Return name → [number of parameters, 1 (trainable)] of a model, before a strategy changes it.
 
-    Return None if the encoder is not of BERT's families, or has an unusual shape. Then use
-    `xclrun.model.network.skeleton` to count parameters.
+    None for encoders of other families or of unusual shape; count these with `xclrun.model.network.skeleton`.
 
     Args:
-        heads: sizes of the heads, one entry for each task of the model.
-        vocabulary: number of trimmed or learned word embeddings; None: the number in the encoder's config.
+        heads: sizes of each task's heads.
+        vocabulary: number of trimmed or learned word embeddings; None: as in the encoder's config.
     """
     check_layers(config)
     if config.path is not None:
@@ -140,7 +139,7 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
         return None
     shapes: dict[str, Any] = {f"encoder.{name}": shape for name, shape in _bert_shapes(settings)}
     width = settings["hidden_size"]
-    # If a task uses the pooler, `_head_shapes` counts it with the heads.
+    # A pooler that tasks use is counted with their heads.
     if not any(head.task.pooled for head in heads):
         shapes |= _linear("encoder.pooler.dense", width, width)
     for head in heads:

@@ -17,17 +17,17 @@ from xclrun.model.families import Family, check_length, family, number
 from xclrun.model.folder import BERTS, check_folder, read_object, refuse_code, weight_files
 from xclrun.store.files import sha256
 
-# Files to download from the hub. Weights must be safetensors, because pickles are never read.
+# Files to download from the hub; weights only as safetensors, since pickles are never read.
 HUB_FILES = (
     "config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors", "tokenizer*", "vocab*",
     "merges.txt", "sentencepiece*", "spm.model", "spiece.model", "added_tokens.json", "special_tokens_map.json",
 )  # fmt: skip
 # Files whose content determines an encoder.
 IDENTITY_FILES = ("config.json", "*.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.*", "*.model")
-# Further files that determine a tokenizer saved by transformers before 4.34.
+# Additional tokenizer files of transformers before 4.34.
 OLD_IDENTITY_FILES = ("merges.txt", "special_tokens_map.json", "added_tokens.json")
 
-# Names of the settings with dropout probabilities, in all families.
+# Settings with dropout probabilities, in all families.
 DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "dropout_rate",
     "embedding_dropout", "mlp_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop",
@@ -44,7 +44,7 @@ def packaged(model: ModelConfig) -> bool:
 
 
 def locate(model: ModelConfig, warn: Callable[[str], None] = note) -> Path:
-    """Return the local folder of a pretrained encoder; convert a package, or download a model of the hub.
+    """Return the local folder of a pretrained encoder; packages are converted, hub models downloaded.
 
     Args:
         warn: called with a line about a damaged converted folder, which is converted again.
@@ -97,8 +97,8 @@ def _folder_identity(folder: Path) -> str:
 def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     """Return a hash of the encoder's source.
 
-    For a pretrained encoder, hash the content of its files, after checking them (see `check_folder`). For training from
-    scratch, hash the training splits, which determine the vocabulary; config and seed determine everything else.
+    Pretrained: the content of its files, which are checked first (see `check_folder`). From scratch: the training
+    splits, which determine the vocabulary (config and seed determine the rest).
     """
     if model.from_scratch:
         origin = dataset.origin
@@ -120,7 +120,7 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
 
 # The first tokens of a learned vocabulary.
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# (identity of the training splits, result of `pairs`) → characters of the texts.
+# (identity of training splits, `pairs`) → characters of their texts.
 _alphabets: dict[tuple[str, bool | tuple[str, ...]], frozenset[str]] = {}
 
 
@@ -148,7 +148,7 @@ def alphabet(texts: Iterable[str]) -> frozenset[str]:
 
 
 def check_vocabulary(size: int, characters: Collection[str]) -> None:
-    """Check that a vocabulary has room for two forms of each character: at the beginning of a word, and inside."""
+    """Check that a vocabulary has room for each character twice: at the beginning of a word, and inside."""
     if size < (least := len(SPECIAL) + 2 * len(characters) + 1):
         raise UsageError(
             f"model.vocab_size={size}: {len(characters)} characters need at least {least}; "
@@ -224,10 +224,7 @@ UNLISTED: Mapping[str, tuple[str, ...]] = {
 
 
 def check_settings(model: ModelConfig) -> None:
-    """Check that ``model.settings`` are settings of the family, and that transformers can build the encoder.
-
-    The check of names is needed because transformers' config classes accept any name.
-    """
+    """Check the names of ``model.settings``, since transformers accepts any name, and that it can build the encoder."""
     if not model.from_scratch or not model.settings:
         return
     import torch

@@ -1,6 +1,6 @@
 """Find the layer of an encoder's parameter from its name in `xclrun.model.network.Model`, for all families.
 
-This works without building the model. tests/model/test_families.py checks the names for every family.
+Needs no model. tests/model/test_families.py checks the names for every family.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EMBEDDING = re.compile(
 
 
 def layer(parameter: str) -> int | None:
-    """Return the number of the layer, from 1, that contains a parameter; None if it is in no layer."""
+    """Return the number of a parameter's layer, from 1; None outside of layers."""
     match = LAYER.match(parameter)
     return None if match is None else int(match[1]) + 1
 

@@ -1,8 +1,8 @@
 """Tokenizers: the encoder's own, or WordPiece with a vocabulary learned from the training splits.
 
 The WordPiece trainer of `tokenizers` is not deterministic, but its BPE trainer is. Subwords are therefore learned by
-BPE, on words that start with the marker ``▁``, and then converted to WordPiece: ``▁wa`` (at the beginning of a word)
-becomes ``wa``, and ``ke`` (inside a word) becomes ``##ke``.
+BPE on words that start with a marker, and then converted: ``▁wa`` becomes ``wa`` (at the beginning of a word), and
+``ke`` becomes ``##ke`` (inside a word).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def wordpiece_tokenizer(path: Path) -> PreTrainedTokenizerFast:
 
     vocabulary: dict[str, Any] = {"vocab_file": str(path)}
     if "vocab" in signature(BertTokenizerFast).parameters:
-        # transformers 5 ignores vocab_file, so pass the vocabulary itself.
+        # transformers 5 ignores vocab_file.
         pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         vocabulary = {"vocab": {piece: i for i, piece in enumerate(pieces)}}
     return BertTokenizerFast(**vocabulary, do_lower_case=False, strip_accents=False)

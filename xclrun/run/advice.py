@@ -1,4 +1,4 @@
-"""Warnings about a planned run: settings that have no effect, or an effect that the user may not expect."""
+"""Warnings about a planned run: settings without effect, or with an unexpected effect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def notes_of(run: Run) -> Iterator[str]:
             )
     strategy = run.strategy()
     keys = [key for key, trainer in config.trainers.items() if trainer.cuda_graphs]
-    # Added parameters other than prompts change the encoder's modules; steps can then not be captured.
+    # Added parameters other than prompts change the encoder's modules, which prevents capture.
     captured = supports_capture(strategy) and (strategy.prompt_tokens() or not adds_parameters(strategy))
     if keys and not captured:
         yield (
@@ -62,7 +62,7 @@ def _equal_sizes(run: Run) -> Iterator[str]:
     config, order, sizes = run.config, run.config.order, run.dataset.sizes()
     counts = [sizes[language] for language in run.stream.languages]
     if order.by_size is not None and len(set(counts)) < len(counts):
-        # Omit max_train with buckets, which it does not limit.
+        # max_train does not limit buckets.
         cut = None if config.shots is not None else config.dataset.max_train
         limit = "" if cut is None else f" (dataset.max_train={cut})"
         yield (
@@ -102,7 +102,7 @@ def _evaluation(config: Config, dataset: Dataset) -> Iterator[str]:
 def _subsets(config: Config) -> Iterator[str]:
     cfg, few_shot = config.dataset, config.shots is not None
     limits = [(key, size) for key, size in size_limits(cfg) if size is not None and key != "repeat_to"]
-    # No warning in few-shot transfer from a source, because these limits apply to the source.
+    # In few-shot transfer, these limits apply to the source.
     if few_shot and (config.protocol is None or config.from_source is None):
         for key, size in limits:
             if key.endswith("max_train"):

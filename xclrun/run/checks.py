@@ -20,7 +20,7 @@ from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
 
 def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
-    """Check that the strategy and the model support the tasks of a dataset."""
+    """Check that strategy and model support the tasks of a dataset."""
     tasks = [target.task for target in dataset.targets]
     names = ", ".join(task.identified for task in tasks)
     several = None if dataset.task is not None else f"dataset.parts has several tasks ({names})"
@@ -41,7 +41,7 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
 
 
 def check_packing(config: Config, strategy: Strategy[Any]) -> None:
-    """Check that the encoder and the strategy support ``packing``, if it is set."""
+    """Check that encoder and strategy support ``packing``."""
     for name, trainer in config.trainers.items():
         if trainer.packing:
             check_masks(config.model, f"{name}.packing")
@@ -122,7 +122,7 @@ def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
 
 
 def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
-    """Check that the encoder supports the strategy and the tasks."""
+    """Check that the encoder supports strategy and tasks."""
     kind = family_of(config.model)
     check_settings(config.model)
     settings = settings_of(config.model)
@@ -147,7 +147,7 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
 
 
 def _check_prompts(config: Config, settings: Mapping[str, Any], tokens: int) -> None:
-    """Check that an encoder has enough positions for prompts. In the families `BERTS`, prompts take no positions."""
+    """Check that an encoder has enough positions for prompts. In `BERTS`, prompts take no positions."""
     model, name = config.model, f"strategy={config.strategy.name}"
     if tokens and config.evaluate.attention:
         raise UsageError(f"evaluate.attention=true {name}: not supported for texts with prompts")
@@ -186,8 +186,7 @@ def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]
     name, keys = config.strategy.name, keys_of(order)
     if strategy.adds_language_parts or getattr(config.strategy, "expansion", None) is not None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: key-specific parameters do not support mixtures")
-    # Independent and joint streams train on single keys or on all keys, so mixtures have no effect there. With blocks,
-    # every stream is a sequence, which supports mixtures.
+    # Mixtures do not change independent and joint streams. With blocks, all streams are sequences, which support them.
     stream = strategy.stream(keys)
     if stream.kind not in ("independent", "joint") and stream != sequence(keys) and config.dataset.blocks is None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: mixtures need a strategy with one hop per element")

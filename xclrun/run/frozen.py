@@ -22,7 +22,7 @@ from xclrun.strategy import strategy_class
 
 
 def freeze(run: Run) -> None:
-    """Write a run's config into the run directory, with absolute paths, so that another process can execute it."""
+    """Write a run's config into its directory, with absolute paths, for another process."""
     resolved = run.resolved
     paths, dataset, model = (resolved[group] for group in ("paths", "dataset", "model"))
     for node, key in (
@@ -34,7 +34,7 @@ def freeze(run: Run) -> None:
     ):
         if node[key] is not None:
             node[key] = _absolute(node[key])
-    # If dataset.root is not set, each part has a separate root.
+    # Without dataset.root, each part has its own root.
     for part in dataset["parts"].values() if dataset["root"] is None else ():
         part["root"] = part["root"] and _absolute(part["root"])
     resolved["strategy"] = _with_folders(resolved["strategy"])
@@ -62,8 +62,8 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
     Config and plug-in files are compared with their checksums before a plug-in's code runs.
 
     Args:
-        outputs: output folder; None: the folder in the config.
-        fresh: use the store in the output folder instead of the store in the config.
+        outputs: output folder; None: the config's folder.
+        fresh: use the output folder's store instead of the config's store.
 
     Raises:
         RunError: the config is damaged or of another version, or the run's data or encoder has changed.
@@ -101,7 +101,7 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
 
 
 def _other_version(directory: RunDirectory) -> str:
-    """Describe the version that made a run; empty if the version is the current one or unknown."""
+    """Describe the version that made a run; empty if it is unknown or the current one."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         version = str(directory.read_manifest()["code_version"])
         previous, current = (text.partition("+")[0].split(".") for text in (version, code_version()))

@@ -109,7 +109,7 @@ class Run:
 
     @cached_property
     def costs(self) -> dict[int, dict[str, Any]]:
-        """Index of a hop → the settings that determine its training time; estimates compare them between runs."""
+        """Index of a hop → the settings that determine its training time, for estimates."""
         strategy = self.strategy()
         return {hop.index: self._cost(hop, strategy) for hop in self.stream.hops}
 
@@ -176,7 +176,7 @@ class Run:
         return None if settings is None else plan_run(replace(self.config, strategy=settings, strategy_label=None))
 
     def strategy(self) -> Strategy[Any]:
-        """Return a new strategy object, after a call of `Strategy.stream`, which sets the number of hops."""
+        """Return a new strategy object that knows the number of hops."""
         strategy = make(self.config.strategy)
         strategy.stream(self.config.order.languages or ())
         return strategy
@@ -222,7 +222,7 @@ def _identity(dataset: Dataset) -> DataIdentity:
     mlqa = any(t.task.answers and rule_of(k, dataset.reader) == "en" for t in dataset.targets for k in t.keys)
     sets = [[*target.sets, *(["MLQA's English"] if mlqa else [])] for target in dataset.targets]
     if dataset.task is None:
-        # Hash also the keys of each task, because the fingerprint of an example does not depend on its task.
+        # Hash the keys too, because the fingerprint of an example does not depend on its task.
         whole = [[*labels, sorted(target.keys)] for labels, target in zip(sets, dataset.targets, strict=True)]
         return DataIdentity(dataset.fingerprints, digest(whole), spans)
     return DataIdentity(dataset.fingerprints, digest(sets[0]), spans)

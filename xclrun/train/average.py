@@ -1,8 +1,7 @@
 """Checkpoint averaging: average the weights of a hop's last evaluation points, and evaluate the mean on test data.
 
-This model selection needs no dev data (docs/checkpoints.md). It needs the weights of evaluation points, which a run
-stores if ``evaluate.keep_points`` is set. The predictions are cached in the store, and copied to the run directory for
-reports.
+This model selection needs no dev data (docs/checkpoints.md), but stored weights (``evaluate.keep_points``). The
+predictions are cached in the store; reports read a copy in the run directory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Checkpoints inside a hop: safetensors files whose names contain the checksum of their content.
 
-A hop keeps only its newest checkpoint. The previous file is removed when the new file is complete. Damaged files are
-ignored.
+A new checkpoint is renamed into place before the previous one is removed. Damaged files are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Unchanged:
     """Detects which tensors of a strategy's state are unchanged since the start of a hop.
 
     Checkpoints omit unchanged tensors, such as Fisher information and teachers, because the store has them. A tensor is
-    unchanged if it is the same object as at the start of the hop, and PyTorch has not written to it since then.
+    unchanged if it is still the same object, and PyTorch has not written to it since the start.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -57,7 +56,7 @@ def _version(tensor: Tensor) -> int | None:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one hop's training, in one folder; ``warn`` is called with a line about a damaged file."""
+    """The checkpoints of one hop's training, in one folder; ``warn`` reports damaged files."""
 
     folder: Path
     warn: Callable[[str], None] = field(default=lambda text: None, compare=False)

@@ -1,12 +1,11 @@
 """Gradients of the class head at every main step: for each class, the sum over the weights of the class.
 
 Hussain et al. 2021 ("LL"), section 3, figure 1. The gradients of main steps are recorded before a strategy edits them
-and before clipping; steps on replayed batches are not recorded. ``class_gradients.parquet`` has a row for each hop,
-step and class:
+and before clipping; replay steps are not recorded. ``class_gradients.parquet`` has a row for each hop, step and class:
 
 | column | meaning |
 |---|---|
-| hop, step | number of the hop; number of the main step in the hop, from 1 |
+| hop, step | hop; main step of the hop, from 1 |
 | class | label; with several tasks ``TASK: LABEL`` |
 | gradient | sum over the hidden dimension of the gradient of the class's weights; null if the head is not trained |
 """
@@ -28,7 +27,7 @@ from xclrun.store import predictions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# File with a hop's gradients; the store has it in the folders of the hop's training and of its evaluation.
+# File with a hop's gradients, stored in the folders of the hop's training and evaluation.
 FILE = "class_gradients.parquet"
 
 
@@ -46,7 +45,7 @@ class ClassGradients:
                 self.heads.append(head)
                 self.classes += [label if len(targets) == 1 else f"{name}: {label}" for label in target.labels]
         self.steps: list[int] = []
-        # One (classes,) tensor per step; it stays on the device until it is written to a file.
+        # One (classes,) tensor per step, on the device until it is read.
         self.gradients: list[Tensor] = []
 
     def look(self, step: int) -> None:
@@ -60,12 +59,12 @@ class ClassGradients:
         self.gradients.append(torch.cat(rows))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors to write to a checkpoint, with their names."""
+        """Yield names and tensors for a checkpoint."""
         yield "steps", torch.tensor(self.steps, dtype=torch.int32)
         yield "gradients", self._stacked()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the tensors of a checkpoint, which `tensors` yielded."""
+        """Load the tensors that `tensors` yielded."""
         self.steps, self.gradients = tensors["steps"].tolist(), list(tensors["gradients"])
 
     def _stacked(self) -> Tensor:
@@ -78,7 +77,7 @@ class ClassGradients:
         predictions.write(folder / FILE, self.table())
 
     def table(self) -> pa.Table:
-        """Return the hop's rows, without the hop number: runs that share the hop may number it differently."""
+        """Return the hop's rows without the hop number, which differs between runs."""
         import pyarrow as pa
 
         values = self._stacked().numpy().ravel()

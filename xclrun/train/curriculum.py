@@ -20,7 +20,7 @@ class Passes:
     """Passes over all examples, each in a separate random order.
 
     Args:
-        parts: the training splits of the hop's keys, in the order of the hop.
+        parts: the hop's training splits, in the order of its keys.
         size: examples per batch; the last batch of a task may be smaller.
         epochs: number of passes.
         generator: returns the random generator of a pass.
@@ -42,10 +42,7 @@ class Passes:
         self._drawn: tuple[int, list[tuple[int, np.ndarray]]] | None = None
 
     def batches(self, epoch: int, begin: int) -> Iterator[Batch]:
-        """Yield the batches of a pass from batch ``begin`` on, on the CPU.
-
-        `Batch.indices` are positions in the concatenated parts.
-        """
+        """Yield a pass's batches from number ``begin``, on the CPU; ``indices`` are for the concatenated parts."""
         for group, rows in self._order(epoch)[begin:]:
             examples, places = self.groups[group]
             yield replace(examples.batch(rows), indices=places[rows])
@@ -77,12 +74,12 @@ class Mixed:
     """One pass of full batches, each from a uniformly drawn key; a key's examples are reshuffled when exhausted.
 
     Args:
-        parts: the training splits of the hop's keys, in the order of the hop; none is empty.
+        parts: the hop's training splits, in the order of its keys; none is empty.
         names: the hop's keys.
         size: examples per batch.
         steps: number of batches.
-        generator: called with ``"keys"``, returns the random generator that draws the keys; called with ``"shuffle"``,
-            a key and the number of a pass, returns the generator that shuffles the key's examples for this pass.
+        generator: returns a random generator, to draw the keys (arguments: ``"keys"``) or to shuffle a key's examples
+            (arguments: ``"shuffle"``, key, pass).
 
     Attributes:
         drawn: (steps,) index of each step's key among the parts.
@@ -104,7 +101,7 @@ class Mixed:
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def batches(self, epoch: int, begin: int) -> Iterator[Batch]:
-        """Yield the batches from batch ``begin`` on, on the CPU; see `Passes.batches`."""
+        """Yield the batches from number ``begin``, as `Passes.batches` does."""
         taken = np.bincount(self.drawn[:begin], minlength=len(self.parts))
         for key in self.drawn[begin:]:
             rows = self._rows(int(key), int(taken[key]) * self.size)

@@ -42,7 +42,7 @@ class Rows:
 class Evaluator:
     """Evaluates a model on encoded splits, in batches of sentences of similar lengths.
 
-    With several ranks, each predicts a part of the sentences.
+    Each rank predicts a part of the sentences.
 
     Attributes:
         batch_size: maximum number of sentences of a batch.
@@ -63,7 +63,7 @@ class Evaluator:
         """Predict a split with the model in eval mode; return the prediction columns, with the examples in file order.
 
         Args:
-            answer: function that predicts a batch on the device; None: `Model.predict`.
+            answer: predicts a batch on the device; None: `Model.predict`.
         """
         n = len(encoded)
         predicted, log2_gold = np.zeros(n, dtype=np.int64), np.full(n, np.nan)
@@ -112,7 +112,7 @@ class Evaluator:
     ) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
         """Yield (indices, batch, predictions) on the CPU.
 
-        The device starts with the next batch before a batch is yielded, so that it does not wait for the caller.
+        Each batch is yielded after the next batch is launched, so that the device does not wait.
         """
         before: tuple[np.ndarray, Batch, Callable[[], dict[str, Tensor]]] | None = None
         for at in length_sorted_batches(encoded.lengths[rows], self.batch_size, self.batch_tokens):

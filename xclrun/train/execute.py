@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Busy", "execute", "make_stages"]
 
-# PyTorch's default number of threads, read before a run changes it.
+# PyTorch's default number of threads, before a run changes it.
 THREADS = torch.get_num_threads()
-# Text that follows the operation's name in PyTorch's error for a nondeterministic operation.
+# Text after the operation's name in PyTorch's error for a nondeterministic operation.
 NOT_DETERMINISTIC = " does not have a deterministic implementation"
 # Print a note if more than this fraction of a split's sentences is truncated.
 CUT = 0.01
@@ -62,7 +62,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
 
     Raises:
         XclrunError: the run failed; the manifest has the message too.
-        Stopped: a signal was received; a checkpoint was saved, unless the run was not in training.
+        Stopped: a signal was received; during training, a checkpoint was saved.
         Busy: another process is working on the run or on one of its stages, and ``patient`` is false.
     """
     lease, waited = run.directory.lease, False
@@ -98,7 +98,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
             finally:
                 if ranks.failed:
                     ranks.abandon()
-    # Check again: a signal may have arrived after the last check of this run, and must prevent the next run.
+    # A signal since the last check must prevent the next run.
     stop.check()
 
 
@@ -173,7 +173,7 @@ class _Execution:
                     raise
                 raise error from raised
             finally:
-                # The exception references this frame, and the frame references the model. Break the cycle to free both.
+                # The exception references this frame, and the frame references the model. Break the cycle.
                 del error
         self.listener.run_ended(self.run, time.monotonic() - started)
 
@@ -267,7 +267,7 @@ class _Execution:
         atomic_write(self.directory.scores, buffer.getvalue())
 
     def _write_measured(self) -> None:
-        """Write the optional measurements, one file for each kind with the rows of all hops."""
+        """Write the optional measurements of all hops, one file per kind."""
         import pyarrow as pa
 
         for path, tables in self.measured.items():
@@ -370,7 +370,7 @@ def _translated(error: BaseException, run: Run) -> BaseException:
 
 
 def _out_of_memory(error: BaseException, run: Run) -> str:
-    """Return a message that names the phase in which a GPU ran out of memory, and settings that need less memory."""
+    """Return the message for a GPU out of memory: the phase, and settings that need less memory."""
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     trainer, less = run.config.trainer, " or trainer.precision=bf16"
     if any(name in ("xclrun.train.evaluate", "xclrun.train.encodings") for name in frames):

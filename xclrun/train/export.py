@@ -5,8 +5,7 @@
   vocabulary have their embeddings from before fine-tuning.
 - ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
 - ``language.safetensors``: a copy of the language-specific parameters in encoder and heads.
-- ``adapter/``: the adapters of a language, to be loaded with ``load_adapter`` of the library `adapters`. The exported
-  encoder does not contain them.
+- ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`; the exported encoder has none.
 - ``export.json``: a description of each head, the labels and tags in index order, and the run.
 """
 
@@ -53,8 +52,8 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
         language: language whose parameters to write; None: the hop's last language.
 
     Raises:
-        UsageError: the hop or language does not exist, ``language`` is set although all languages share the
-            parameters, or the folder is not empty.
+        UsageError: the hop or language does not exist, all languages share the parameters, or the folder is
+            not empty.
         RunError: the weights are not in the store.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -127,7 +126,7 @@ def _check_language(run: Run, hop: Hop, language: str | None, own_parts: bool) -
 
 
 def _heads(names: Iterable[str]) -> dict[str, str]:
-    """Return head → description, for the heads that have parameters with these names."""
+    """Return head → description, for the heads with these parameters."""
     parameters = list(names)
     return {head: text for head, text in HEADS.items() if any(k.startswith(f"{head}.") for k in parameters)}
 
@@ -135,7 +134,7 @@ def _heads(names: Iterable[str]) -> dict[str, str]:
 def _tasks(run: Run, names: Iterable[str]) -> dict[str, Any]:
     """Return task → its keys, labels, tags and heads, for a model with several tasks.
 
-    The names of heads are those in ``heads.safetensors``, which begin with the task.
+    Heads have the same names as in ``heads.safetensors``.
     """
     parameters, tasks = list(names), {}
     for target in run.dataset.targets:

@@ -39,10 +39,7 @@ class Capturer(Protocol):
         """Call ``work`` without capturing it, so that lazily initialised resources exist."""
 
     def capture(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
-        """Capture the kernels of ``work`` without running them.
-
-        Returns:
-            A function that replays the kernels, and the tensors to which a replay writes the results.
+        """Capture ``work`` without running it; return a function that replays it, and the tensors of its results.
 
         Raises:
             RuntimeError: the work cannot be captured, for example because it synchronises with the device.

@@ -46,7 +46,7 @@ class Position:
     Attributes:
         epoch: epochs finished.
         step: main steps taken in the hop.
-        updates: optimiser steps taken in the hop, including steps on replayed batches.
+        updates: optimiser steps taken in the hop, including replay steps.
         examples, tokens: sentences and subwords trained on, including replayed batches.
         beside_examples, beside_tokens: sentences and subwords from the memory that are in no batch, but enter a further
             loss term (KD) or a reference gradient (A-GEM).
@@ -81,17 +81,17 @@ class GradientObserver(Protocol):
         """Record the gradients of main step ``step``."""
 
     def tensors(self) -> Iterable[tuple[str, Tensor]]:
-        """Yield the tensors to write to a checkpoint, with their names."""
+        """Yield names and tensors for a checkpoint."""
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the tensors of a checkpoint, which `tensors` yielded."""
+        """Load the tensors that `tensors` yielded."""
 
     def write(self, folder: Path) -> None:
         """Write the observations into ``folder``, the store's folder of the hop's training."""
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    # Do not use torch.manual_seed: without a GPU, it formats a stack trace at every call, which is slow.
+    # torch.manual_seed is slow: without a GPU, it formats a stack trace at every call.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
@@ -103,14 +103,14 @@ def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors. If their GPU has less free memory than twice their size, copy them to the CPU."""
+    """Copy tensors; to the CPU if the GPU's free memory is less than twice their size."""
     size = sum(tensor.nbytes for tensor in tensors.values() if tensor.is_cuda)
     room = not size or torch.cuda.mem_get_info()[0] >= 2 * size
     return {name: tensor.clone() if room else tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load some or all weights of a model, by name; the other weights do not change."""
+    """Load some or all weights of a model, by name."""
     model.load_state_dict({**model.state_dict(), **tensors})
 
 
@@ -120,7 +120,7 @@ class HopTraining:
     Args:
         bench: the workbench; `begin_hop` of its strategy must have been called.
         points: evaluates the model at points inside the hop; None: no evaluation points.
-        inherited: the optimiser's initial state, from `optimizer_state`; other parameters start with a new state.
+        inherited: the optimiser's initial state, for some or all parameters (see `optimizer_state`).
         observers: observers of gradients, by their name in checkpoints.
     """
 
@@ -138,8 +138,7 @@ class HopTraining:
         if trainer.cuda_graphs:
             context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
-        # If dev scores are only logged, runs with different evaluate.slot_f1 share the training, so its log must not
-        # depend on this setting.
+        # If dev scores are only logged, runs with different evaluate.slot_f1 share the training and log span_micro.
         self.evaluator = bench.evaluator if trainer.uses_dev else replace(bench.evaluator, slot_f1=SlotF1.span_micro)
         self.dev, self.checkpoints = bench.dev(context.hop), checkpoints
         self.listener, self.stop, self.ranks = bench.listener, bench.stop, bench.ranks
@@ -156,8 +155,7 @@ class HopTraining:
             self.capture(CudaCapturer())
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
-        # Whether checkpoints contain the strategy's state. In plain fine-tuning they do not, because all strategies
-        # share the training.
+        # Whether checkpoints contain the strategy's state. Plain fine-tuning omits it: strategies share the training.
         self.own = bool(strategy.signature(context.hop))
         # Checkpoints omit tensors that are unchanged since the start of the hop.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
@@ -181,7 +179,7 @@ class HopTraining:
         return Mixed(parts, context.hop.train, size, steps, lambda *at: context.generator("mixture", *at))
 
     def capture(self, capturer: Capturer) -> None:
-        """Capture the steps of this training with ``capturer``, if encoder and strategy support CUDA graphs."""
+        """Capture steps with ``capturer``, if encoder and strategy support CUDA graphs."""
         if supports_capture(self.strategy) and takes_masks(self.context.model.encoder):
             self.captured = CapturedSteps(capturer, self._step, self.trainer.part(self.sentences))
 
@@ -195,7 +193,7 @@ class HopTraining:
             RunError: the loss is not finite.
             Stopped: a signal was received; a checkpoint was saved.
         """
-        # Restore `observe_batch` after training: through it, the context would keep the optimiser and the best weights.
+        # Restore `observe_batch` after training, because it references the optimiser and the best weights.
         self.context.observe_batch, before = self._count_beside, self.context.observe_batch
         self.context.model.packs = self.trainer.packing
         try:
@@ -334,7 +332,7 @@ class HopTraining:
             self.position.beside_tokens += batch.pieces
 
     def _add_losses(self) -> None:
-        """Read the losses of the updates since the last call, and add them to the epoch's sum.
+        """Read the losses since the last call, and add them to the epoch's sum.
 
         Raises:
             RunError: a loss is not finite.
@@ -372,7 +370,7 @@ class HopTraining:
         if score is not None and (position.best_score is None or score > position.best_score):
             position.best_score, position.best_epoch, position.best_step = score, position.epoch, position.step
             if self.trainer.selection is Selection.best:
-                # Free the previous copy before making a new one, to save memory.
+                # Free the previous copy first, to save memory.
                 self.best, self.gathered = {}, State()
                 self.best = _copied(trained_tensors(self.context.model))
                 if self.gathers:
@@ -401,14 +399,14 @@ class HopTraining:
                 raise RunError("the weights of the ranks differ; use runtime.deterministic=true or runtime.devices=1")
 
     def _point(self, last: bool = False) -> None:
-        """Take an evaluation point if one is due; at the end of training (``last``), always take one."""
+        """Take an evaluation point if one is due, or if training ends (``last``)."""
         position, points = self.position, self.points
         if points is None or (position.points and position.points[-1]["step"] == position.step):
             return
         seen = self.curriculum.seen(position.step)
         if not last and not (position.step and points.due(self.curriculum.seen(position.step - 1), seen)):
             return
-        # Raise the error for a non-finite loss before the model is evaluated.
+        # Fail before evaluating a model whose loss was not finite.
         self._add_losses()
         began = time.monotonic()
         try:
@@ -437,7 +435,7 @@ class HopTraining:
         return Progress(self.context.hop, epoch, epochs, p.step, self.steps, p.examples, p.seconds)
 
     def _save(self) -> None:
-        """Write a checkpoint; on ranks other than 0, only add the losses."""
+        """Write a checkpoint; only rank 0 writes it."""
         self._add_losses()
         if self.ranks.rank:
             return

@@ -19,7 +19,7 @@ from xclrun.train.stop import StopFlag
 
 
 def candidates(run: Run, method: str, coefficients: Sequence[str]) -> dict[str, Run]:
-    """Plan runs that merge a run's hops, one run for each combination of the coefficients' values.
+    """Plan runs that merge a run's hops, one for each combination of the coefficients' values.
 
     Args:
         coefficients: options ``NAME=VALUE[,VALUE…]``; each name is a setting of the method.

@@ -1,4 +1,4 @@
-"""The optimiser, and the schedule of its learning rate; the schedule depends only on the step, so it has no state."""
+"""The optimiser and its learning-rate schedule, which has no state because it depends only on the step."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch
 def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float:
     """Return the multiplier of the learning rate at main step ``step`` (from 0) of ``total``.
 
-    The rate first rises linearly, over the fraction ``warmup`` of the steps. It then stays constant, or decays to 0
-    linearly or like a cosine.
+    Linear warmup over the fraction ``warmup`` of the steps is followed by a constant rate, or by linear or cosine decay
+    to 0.
     """
     rising = math.ceil(warmup * total)
     if step < rising:

@@ -1,7 +1,7 @@
 """Gradient overlap: count the parameters with a nonzero gradient both in a step and in the previous step.
 
 Hussain et al. 2021 ("LL"), section 5, figure 5. S_t is the set of scalar parameters whose gradient at main step t is
-nonzero, before a strategy edits gradients and before clipping; steps on replayed batches do not count. The sizes |S_t|,
+nonzero, before a strategy edits gradients and before clipping; replay steps do not count. The sizes |S_t|,
 |S_t ∩ S_{t−1}| and |S_t ∪ S_{t−1}| are recorded. Dense weights nearly always have a nonzero gradient, so embeddings
 (subwords, positions, types) are counted separately. Deviation: LL's code compares only every second step.
 
@@ -10,7 +10,7 @@ stored with the hop's weights. ``overlap.parquet`` has a row for each hop, step 
 
 | column | meaning |
 |---|---|
-| hop, step | number of the hop; number of the main step in the hop, from 1 |
+| hop, step | hop; main step of the hop, from 1 |
 | part | ``embeddings`` or ``rest`` |
 | nonzero | |S_t| |
 | both, either | |S_t ∩ S_{t−1}|, |S_t ∪ S_{t−1}|; null without a previous step |
@@ -34,26 +34,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTS = ("embeddings", "rest")
-# File with a hop's counts; the store has it in the folders of the hop's training and of its evaluation.
+# File with a hop's counts, stored in the folders of the hop's training and evaluation.
 FILE = "overlap.parquet"
 # File with the set S of a hop's last step, in the store's folder of its training.
 LAST = "gradients.safetensors"
-# Count of a step without a previous step; `table` writes it as null.
+# Count without a previous step; `table` writes it as null.
 NULL = -1
 
 
 class GradientOverlap:
-    """Counts the nonzero gradients of a hop's main steps.
-
-    Args:
-        before: the result of `last` for the parent hop; empty if the first step has no previous step.
-    """
+    """Counts the nonzero gradients of a hop's main steps; ``before`` is the parent hop's `last`, or empty."""
 
     def __init__(self, model: nn.Module, before: Mapping[str, Tensor]) -> None:
         self.model = model
         self.before = self._unpacked(before)
         self.steps: list[int] = []
-        # One tensor per step, on the device, with a row for each of `PARTS` and the columns nonzero, both, either.
+        # One tensor per step, on the device: a row for each of `PARTS`, columns nonzero, both, either.
         self.counts: list[Tensor] = []
 
     def look(self, step: int) -> None:
@@ -110,12 +106,12 @@ class GradientOverlap:
         return torch.stack(counts) if counts else torch.zeros((0, len(PARTS), 3), dtype=torch.int64)
 
     def write(self, folder: Path) -> None:
-        """Write the counts, and the set S of the last step for the next hop, into a folder of the store."""
+        """Write the counts, and the last step's set S for the next hop, into a folder of the store."""
         predictions.write(folder / FILE, self.table())
         save_tensors(folder / LAST, self.last())
 
     def table(self) -> pa.Table:
-        """Return the hop's rows, without the hop number: runs that share the hop may number it differently."""
+        """Return the hop's rows without the hop number, which differs between runs."""
         import pyarrow as pa
 
         counts = self._counts().flatten(0, 1).numpy()

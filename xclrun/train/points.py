@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 # ``evaluate.point_splits`` → the splits that are evaluated.
 SPLITS = {PointSplits.dev_test: ("dev", "test"), PointSplits.test: ("test",)}
-# File with a hop's predictions at all points; the store has it in the folders of the hop's training and evaluation.
+# File with a hop's predictions at all points, stored in the folders of the hop's training and evaluation.
 FILE = "points.parquet"
 
 
 def weights_file(step: int) -> str:
-    """Return the name of the file with the weights at step ``step``, in the store's folder of the hop's training."""
+    """Return the file name of the weights at a step, in the store's folder of the training."""
     return f"point-{step:09d}.safetensors"
 
 
@@ -48,9 +48,9 @@ class Points:
     Attributes:
         context: context of the training.
         every: b, the number of the hop's own sentences between two points.
-        stored: function that takes the number of points, and returns how many of the last ones keep their weights.
+        stored: returns how many of the last points keep their weights, given the number of points.
         folder: folder for the rows and weights of each point.
-        warn: called with a line about a damaged file.
+        warn: reports damaged files.
     """
 
     bench: Workbench
@@ -76,7 +76,7 @@ class Points:
         Args:
             step: main steps taken in the hop.
             examples: sentences trained on in the hop, including replayed sentences.
-            seen: sentences of the hop's own data trained on, without replayed sentences.
+            seen: how many of these sentences belong to the hop's own data.
 
         Raises:
             Stopped: a signal was received; no row was written, and the weights are unchanged.
@@ -96,8 +96,7 @@ class Points:
                     split_rows[split, language] = rows
         columns = predictions.joined(split_rows[split, language] for split in splits for language in languages)
         n = len(columns["split"])
-        # −1 is a placeholder: runs that share this training may number the hop differently, and set their number when
-        # they copy the rows.
+        # −1 is a placeholder: runs may number the hop differently, and each sets its number when it copies the rows.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
         if not bench.ranks.rank:
             if self.stored(1):
@@ -148,7 +147,7 @@ class Points:
 
     @contextmanager
     def _restored(self) -> Iterator[None]:
-        """Restore the language-specific parameters after the block, which loads the parameters of other languages."""
+        """Restore the language-specific parameters after the block, which loads those of other languages."""
         strategy = self.bench.strategy
         if not strategy.serving_signature(self.context.hop):
             yield

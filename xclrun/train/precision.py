@@ -16,8 +16,7 @@ from xclrun.config.schema import Config, Device, Precision
 from xclrun.core.errors import UsageError
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Warn if a bf16 matrix product takes at least this many times as long as an fp32 product. On a CPU without bf16
-# instructions, it takes about 30 times as long.
+# Warn if a bf16 matrix product takes this many times as long as an fp32 product (about 30 without bf16 instructions).
 SLOW = 2.0
 
 
@@ -82,7 +81,7 @@ def device_name(device: torch.device) -> str:
 
 
 def device_facts(device: torch.device, driver: Path = Path("/sys/module/nvidia/version")) -> dict[str, str]:
-    """Return the manifest's entries for the device: its name; for a GPU, also versions and use of determinism."""
+    """Return the manifest's entries for the device: its name; for a GPU, also versions and determinism."""
     facts = {"device": device_name(device)}
     if device.type == "cuda":
         facts["cuda"] = str(torch.version.cuda)
@@ -110,8 +109,7 @@ def slow_precision(config: Config, device: torch.device, over: Callable[[], floa
 def bf16_over_fp32(rounds: int = 5) -> float:
     """Return the time of a bf16 matrix product divided by the time of an fp32 product, on the CPU.
 
-    The times are measured, in a few hundredths of a second. Reading the CPU's instruction set would not be enough,
-    because PyTorch does not use the bf16 instructions of every CPU.
+    The times are measured (a few hundredths of a second), because PyTorch may not use a CPU's bf16 instructions.
     """
 
     def shortest(dtype: torch.dtype) -> float:

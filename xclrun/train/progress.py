@@ -33,7 +33,7 @@ class Progress:
 
 
 class Listener:
-    """Receives the events of runs and ignores them; subclasses override the methods of events that they use."""
+    """Receives the events of runs. All methods do nothing; subclasses override some of them."""
 
     def run_started(self, run: Run) -> None: ...
 

@@ -44,13 +44,12 @@ from xclrun.train.stop import SIGNALS, StopFlag, Stopped
 if TYPE_CHECKING:
     from xclrun.run import Run
 
-# Gradients with at least `LARGE` entries are summed over ranks in place. Smaller gradients are copied into buckets of
-# up to `BUCKET` entries, and each bucket is summed at once.
+# Gradients of at least `LARGE` entries are summed in place; smaller ones are copied into buckets of `BUCKET` entries.
 BUCKET, LARGE = 2**22, 2**17
-# Time limit of the other ranks for rank 0's next operation. It is long because rank 0 may wait for another process. If
-# rank 0 ends, the other ranks notice at once that the connection is closed.
+# How long the other ranks wait for rank 0's next operation: long, because rank 0 may itself wait for another process.
+# If rank 0 ends, the other ranks notice it.
 IDLE = timedelta(days=30)
-# Time limits, in seconds, for the other ranks to start, to find rank 0's store, and to end.
+# Seconds for the other ranks to start, to find rank 0's store, and to end.
 START, FIND, END = 300.0, 30.0, 10.0
 ENDED = "one of the {} ranks ended during an earlier run; re-run the same command to resume"
 
@@ -59,14 +58,14 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Ranks:
-    """The ranks of a run, as one of them sees them. This class is for a run with one rank, `Group` for several ranks.
+    """The ranks of a run, seen from one of them. This class is a single rank, `Group` several.
 
     Attributes:
         rank: number of this process, from 0.
         size: W, the number of ranks.
         local: index of this process's GPU.
         on_machine: number of ranks on this machine.
-        minutes: time limit for communication between ranks.
+        minutes: time limit for communication.
         repeating: whether all ranks are executing an operation.
         failed: whether an operation has failed, so that the ranks may no longer be in the same state.
     """
@@ -79,7 +78,7 @@ class Ranks:
         return self.size > 1
 
     def parts(self, count: int) -> range:
-        """Return the indices of the micro-batches that this rank computes, in a batch with ``count`` of them."""
+        """Return the indices of this rank's micro-batches, in a batch of ``count`` micro-batches."""
         return range(self.rank, count, self.size) if count > 1 else range(count)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -98,7 +97,7 @@ class Ranks:
         return value
 
     def begin(self, run: Run) -> None:
-        """Have the other ranks load a run, and check that their data and versions are those of rank 0."""
+        """Have the other ranks load a run, and check that they have rank 0's data and versions."""
 
     @contextlib.contextmanager
     def repeat(self, name: str, arguments: Sequence[Any]) -> Iterator[None]:
@@ -143,7 +142,7 @@ class Group(Ranks):
         # Number of this connection, increased by `reconnect`.
         self.connection = 0
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        # A launcher may make only one GPU visible to each rank; this GPU then has index 0.
+        # If a launcher makes only one GPU visible to each rank, its index is 0.
         self.local = local % gpus if launched and gpus else local
         self.backend = "gloo"
         if self.local < gpus:
@@ -159,7 +158,7 @@ class Group(Ranks):
         self.failed = False
 
     def _disconnect(self) -> None:
-        # Drop the reference to the group, whose threads could otherwise crash the interpreter at exit.
+        # Drop the reference: threads of the group could crash the interpreter at exit.
         self.operations = None
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
@@ -338,11 +337,11 @@ class Group(Ranks):
             return False
 
     def _continues(self) -> bool:
-        """Wait until rank 0 connects again or ends; return True if it connects again."""
+        """Wait until rank 0 connects again or ends; return whether it connects."""
         if not self.launched:
             return False
         key = f"next/{self.connection}"
-        # Rank 0 may die during the wait. Then the store does not answer, or the launcher ends this process by SIGTERM.
+        # If rank 0 dies meanwhile, the launcher ends this process, or the store does not answer.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self.store.wait([key], IDLE)
         _ignore_signals()
@@ -416,8 +415,8 @@ def ranks_of(run: Run) -> Ranks:
     if (launched := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         if _group is None or _group.process != os.getpid():
             raise UsageError(
-                f"a launcher started {launched} ranks, which worker processes cannot use; set hydra.launcher.n=1, or "
-                "start xclrun without the launcher"
+                f"a launcher started {launched} ranks, which worker processes cannot use; use hydra.launcher.n=1, or "
+                "start no ranks"
             )
         if _group.closed:
             raise RunError(ENDED.format(_group.size))
@@ -438,7 +437,7 @@ def ranks_of(run: Run) -> Ranks:
 
 
 def end_ranks() -> None:
-    """End the other ranks of this process; needed in processes that end without calling `atexit` functions."""
+    """End the other ranks of a process that will end without calling `atexit` functions."""
     if _group is not None:
         _group.close()
 
@@ -484,7 +483,7 @@ def join_launched() -> None:
     if rank:
         _ignore_signals()
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    # If torchrun started the ranks, its agent already hosts the store.
+    # torchrun's agent already hosts the store.
     hosts = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = dist.TCPStore(address, port, size, is_master=hosts)  # type: ignore[attr-defined]
     prefix = f"xclrun/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"

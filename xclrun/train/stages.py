@@ -2,8 +2,8 @@
 
 A hop has up to four stages: trained weights, the strategy's state, predictions, and the attention of [CLS]. The run's
 workbench computes a missing stage while the process holds the stage's lease, so concurrent processes compute each stage
-once. Before a process takes the lease, it computes the stage's dependencies, so it never waits while it holds a lease.
-If all evaluations of a run are in the store, no model is built.
+once. The stage's dependencies are computed first, so a process never waits while it holds a lease. No model is built if
+all evaluations of a run are in the store.
 """
 
 from __future__ import annotations
@@ -51,10 +51,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-# Seconds between two checks of a stage that another process is computing.
+# Seconds between checks of a stage that another process is computing.
 POLL = 0.5
 
-# Counters of an untrained model.
 UNTRAINED: dict[str, Any] = {"examples": 0, "tokens": 0, "updates": 0, "seconds": 0.0, "epochs": []}
 
 
@@ -63,7 +62,7 @@ class Busy(Exception):
 
 
 def made_here() -> dict[str, Any]:
-    """Return entries that identify this process: host, process ID and version of the code."""
+    """Identify this process: host, process ID, version of the code."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "code_version": code_version()}
 
 
@@ -132,10 +131,7 @@ class StageGraph:
         return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
 
     def footprint(self, stage: Stage) -> Mapping[str, float] | None:
-        """Return the size of the strategy's state after a hop (`Strategy.footprint`); None if it is not stored.
-
-        The entry ``seconds`` is the time to compute the state.
-        """
+        """Return the size of the strategy's state after a hop, and the ``seconds`` to compute it; None if unknown."""
         if stage.state is None:
             return {**self.bench.fresh_footprint, "seconds": 0.0}
         try:
@@ -178,7 +174,7 @@ class StageGraph:
     # Dependencies.
 
     def bring(self, hop: Hop) -> None:
-        """Load the model and the strategy's state for the evaluation of ``hop``, and compute missing dependencies."""
+        """Load model and strategy for the evaluation of a hop, and compute missing dependencies."""
         self._need_weights(self.strategy.hops_read_in_evaluation(hop))
         for index in self.strategy.states_read_in_evaluation(hop):
             self.state(index)
@@ -227,10 +223,7 @@ class StageGraph:
                 self.bench.load_features(key, folder, split)
 
     def _need_lookup(self, hop: Hop) -> None:
-        """Compute features of hop 0 if the strategy's predictions after ``hop`` read them.
-
-        Computing features replaces the model's weights by those of hop 0.
-        """
+        """Compute the features of hop 0 that predictions after a hop read; this may load the weights of hop 0."""
         if not self.strategy.reads_features(hop):
             return
         for split in [*((k, "train") for k in self.bench.learned(hop.index)), *self._predicted(hop)]:
@@ -354,7 +347,7 @@ class StageGraph:
             predictions.write(folder / "predictions.parquet", table)
             if block is not None:
                 predictions.write(folder / predictions.BLOCK, block)
-            # Copy these files from the folder of the training, because the store keeps evaluations longer than weights.
+            # Copy these files from the training, because the store keeps evaluations longer than weights.
             for path in inside:
                 if path.is_file():
                     shutil.copyfile(path, folder / path.name)
@@ -362,7 +355,7 @@ class StageGraph:
         self._put(stage.evaluation, "evaluation", facts, fill)
 
     def _predict(self, hop: Hop, point: Mapping[str, Any]) -> pa.Table:
-        """Return the prediction rows of all test splits after a hop; ``point`` has the step of the model's weights."""
+        """Return the prediction rows of all test splits after a hop; ``point`` describes the weights."""
         columns = predictions.joined(self.bench.predictions(hop))
         return predictions.table(self._at(columns, point))
 

@@ -1,8 +1,8 @@
 """Stopping on a signal: the training loop checks a flag after every step, saves a checkpoint, and ends.
 
 A second signal ends the process without waiting for the next step. Python runs signal handlers only between its own
-instructions, so a long call into a library would also delay the second signal. Therefore each signal is also written
-into a pipe immediately (`signal.set_wakeup_fd`). A separate process counts the signals in the pipe.
+instructions, so a long call into a library would also delay the second signal. Therefore each signal is also
+written into a pipe immediately, and a separate process counts the signals.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
-# Signals within this many seconds of the first signal do not count as a second signal. Workers receive a terminal's
+# Signals within this many seconds of the first do not count as a second signal. Workers receive a terminal's
 # Ctrl-C twice, directly and from the launcher; Slurm signals both the tasks and the step.
 ECHO = 1.0
 # Seconds between the second signal and SIGKILL.
 GRACE = 3.0
 
-# Code of the counting process. `GRACE` seconds after a second signal, it kills this process, unless a zero byte in the
+# Code of the counting process: it kills this process `GRACE` seconds after a second signal, unless a zero byte in the
 # pipe resets the count. It ends when this process closes the pipe.
 COUNT = f"""
 import os, select, signal, sys, time
@@ -92,7 +92,7 @@ def stop_on_signals() -> Iterator[StopFlag]:
     """Yield a flag that signals set while the block runs; restore the previous handlers after it.
 
     A second signal, more than `ECHO` seconds after the first, ends the block immediately. If the block has not ended
-    `GRACE` seconds later, for example because of a long call into a library, this process is killed.
+    `GRACE` seconds later, for example in a long call into a library, this process is killed.
     """
     flag = StopFlag()
     pipe = _pipe_to_counter()
@@ -114,11 +114,11 @@ _pipes: dict[int, int] = {}
 
 
 def _pipe_to_counter() -> int:
-    """Return the pipe to this process's counting process; the first call starts the counting process."""
+    """Return the pipe to this process's counting process, which is started once."""
     if os.getpid() not in _pipes:
         read, write = os.pipe()
         os.set_blocking(write, False)
-        # Start it in a new session, so that a terminal's Ctrl-C does not end it.
+        # In a new session, so that a terminal's Ctrl-C does not end it.
         subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", COUNT, str(os.getpid())],
             stdin=read,

@@ -67,9 +67,8 @@ class Stored:
         return load_cls(self.run.store.path(lookup_key(self.run, (language, split))))
 
 
-# Names of the files with `State.facts` and `State.tensors`, after `Strategy.end_hop`.
+# File names of `State.facts` and `State.tensors`: `STATE` after `Strategy.end_hop`, `GATHERED` before `end_hop`.
 STATE = ("facts.json", "state.safetensors")
-# Names of the files for the state before `end_hop`, if the strategy updates its state in training.
 GATHERED = ("gathered.json", "gathered.safetensors")
 # File with the optimiser's state after a hop, if the next hop continues with this state.
 OPTIMIZER = "optimizer.safetensors"
@@ -112,7 +111,7 @@ class Workbench:
         self.state_of: int | None = 0
         self.features: dict[str, Encoded] = {}
 
-    # The next properties are computed on first use, because a run whose stages are all in the store needs none of them.
+    # Computed on first use, because a run whose stages are all in the store does not need them.
 
     @cached_property
     def encodings(self) -> Encodings:
@@ -258,7 +257,7 @@ class Workbench:
         Args:
             folder: folder of the checkpoints; training resumes from the newest one.
             optimizer: file with the optimiser's state after the parent hop; None: start with a new state.
-            last: file with the set of nonzero gradients in the parent's last step, for `GradientOverlap`.
+            last: file with the nonzero gradients of the parent's last step, for `GradientOverlap`.
 
         Returns:
             The counters (`xclrun.train.loop.Position` as a dict), and a function that writes the weights and related
