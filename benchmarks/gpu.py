@@ -195,9 +195,9 @@ def recorded(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
         loop, bench = a_hop("er", settings, outputs)
         loop.listener = _Few(plan.steps)
         if plan.device == "cpu" and records:
-            loop.record(Tape())
+            loop.capture(Tape())
         elif not records:
-            loop.recorded = None
+            loop.captured = None
         before = _weights(bench.model)
         try:
             loop.run()

@@ -1,8 +1,8 @@
-"""Emulation of a CUDA graph without a GPU: it records the operators of a step and repeats them on the same memory.
+"""Emulation of a CUDA graph without a GPU: it captures the operators of a step and replays them on the same memory.
 
-As in a graph, a repetition does not run the recorded code: it uses the operators, numbers and memory of the recording,
-and operators that wait for the device cannot be recorded. Unlike with a graph, a repetition is as slow as the
-step, and recording already executes the step. Therefore the first repetition does nothing.
+As with a CUDA graph, a replay does not run the step's Python code: it uses the captured operators, numbers and memory.
+Operators that wait for the device cannot be captured. Unlike with a CUDA graph, a replay is as slow as the step, and
+the capture already executes the step. Therefore the first replay does nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.operators import Operators, is_view
 
 
 class _Writing(Operators):
-    """Context manager that records operators other than views, with their arguments and results."""
+    """Context manager that captures operators other than views, with their arguments and results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,28 +26,28 @@ class _Writing(Operators):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_dispatch__(function, types, args, kwargs)
-        # Views need no repetition, because their memory stays in place.
+        # Views need no replay, because their memory stays in place.
         if not is_view(function):
             self.written.append((function, args, kwargs or {}, result))
         return result
 
 
 class Tape:
-    """Emulates `xclrun.train.graphs.CudaRecorder` without a GPU.
+    """Emulates `xclrun.train.graphs.CudaCapturer` without a GPU.
 
     Attributes:
-        rehearsed, recorded, repeated: number of rehearsals, recordings and repetitions.
+        warmed_up, captured, replayed: number of calls of `warm_up`, of `capture`, and of replays.
     """
 
     def __init__(self) -> None:
-        self.rehearsed = self.recorded = self.repeated = 0
+        self.warmed_up = self.captured = self.replayed = 0
 
-    def rehearse(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        self.rehearsed += 1
+    def warm_up(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+        self.warmed_up += 1
         return work()
 
-    def record(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
-        """Return a function that repeats the work, and the tensors to which it writes the results.
+    def capture(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
+        """Return a function that replays the work, and the tensors to which it writes the results.
 
         Raises:
             RuntimeError: the work would wait for a GPU.
@@ -56,11 +56,11 @@ class Tape:
             result = work()
         if writing.waited:
             raise RuntimeError(f"operation not permitted when stream is capturing: {', '.join(writing.waited)}")
-        self.recorded += 1
+        self.captured += 1
         done = iter([True])
 
-        def repeat() -> None:
-            self.repeated += 1
+        def replay() -> None:
+            self.replayed += 1
             if next(done, False):
                 return
             with torch.no_grad():
@@ -71,7 +71,7 @@ class Tape:
                         if was is not now:
                             was.copy_(now)
 
-        return repeat, result
+        return replay, result
 
 
 def _tensors(arguments: Any) -> list[Tensor]:

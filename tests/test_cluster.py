@@ -246,7 +246,7 @@ def test_changed_data_is_told(
         f"try: thaw(RunDirectory(Path({str(run.directory.path.absolute())!r})))\n"
         "except Exception as error: print(repr(error))"
     )
-    assert message.startswith(f"RunError('{run.id}: the data or the encoder has changed since it was submitted")
+    assert message.startswith(f"RunError('{run.id}: the data or the encoder has changed since the run was submitted")
 
 
 def test_the_copy_of_the_code(tmp_path: Path) -> None:

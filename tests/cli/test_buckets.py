@@ -115,7 +115,7 @@ def test_published_files_that_do_not_fit_are_one_line(xclrun: Callable[..., Told
     words = " ".join(["zxqzxqw", *row["text_a"].split()[1:]])
     strange = told("strange", **{name: [{**row, "text_a": words}, *rest]})
     assert strange.code == 1
-    line = "model.trim_vocabulary=true: the buckets have subwords that the dataset does not have; set it to false"
+    line = "model.trim_vocabulary=true: the buckets have subwords that the dataset does not have; use false"
     assert [shown.strip() for shown in strange.err.splitlines()].count(line) == 1
     assert "Traceback" not in strange.err
     assert not list(here.glob("outputs/store/*/*/weights.safetensors"))

@@ -101,7 +101,7 @@ def test_averages_are_evaluated_as_hops_are_and_stand_beside_the_run(
 
 def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: Callable[..., Any]) -> None:
     run = do(make_run(*KEEPING, "evaluate.keep_points=2"))
-    with pytest.raises(UsageError, match=r"--last 3: hop 1 of .* stored the weights of 2 of 5 points"):
+    with pytest.raises(UsageError, match=r"--last 3: hop 1 of .* stored the weights of only 2 of its 5 "):
         averaged(run, 3)
     with pytest.raises(UsageError, match="--all: hop 1"):
         averaged(run, None)
@@ -122,7 +122,7 @@ def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: C
     without = do(make_run("order=[en,de]"))
     code, output = xclrun("average", other.id, without.id, "--last", "2", "--outputs", str(run.outputs))
     assert (code, other.directory.averages.exists()) == (2, False)
-    assert f"{without.id} stored no weights of points" in output
+    assert f"{without.id} stored no weights of evaluation points" in output
     # What one damaged file of a training stands beside is not lost for it.
     folder = run.store.path(run.stages[2].train)
     point = sorted(folder.glob("point-*"))[-1]
@@ -139,7 +139,7 @@ def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: C
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["strategy=naive"], "stored no weights of points; train it with evaluate.keep_points=5"),
+        (["strategy=naive"], "stored no weights of evaluation points; retrain it with evaluate.keep_points=5"),
         (["strategy=lang_spec_task", "evaluate.keep_points=2"], "has language-specific weights"),
     ],
 )

@@ -19,7 +19,7 @@ from xclrun.core.errors import RunError
 from xclrun.run import Run
 from xclrun.strategy import supports_capture
 from xclrun.strategy.naive import Naive
-from xclrun.train.graphs import RecordedSteps
+from xclrun.train.graphs import CapturedSteps
 from xclrun.train.loop import HopTraining
 from xclrun.train.optimize import optimizer_state
 from xclrun.train.stop import Stopped
@@ -53,7 +53,7 @@ def second_hop(make_run: Make, training: Callable[..., HopTraining]) -> Callable
         # The strategy's state is of the first training's model, which is the same untrained one.
         strategy.begin_hop(result.context)
         if recorded:
-            result.record(tape)
+            result.capture(tape)
         return result, tape
 
     return make
@@ -80,7 +80,7 @@ def test_recorded_steps_train_the_same_bits(
     assert same(result[True][1], result[False][1])
     assert result[True][2] == result[False][2]
     # Some were repeated indeed, after the first one, which recording took.
-    assert tape.repeated > tape.recorded > 0
+    assert tape.replayed > tape.captured > 0
 
 
 @pytest.mark.full
@@ -97,7 +97,7 @@ def test_a_hop_that_was_stopped_goes_on_to_the_same_bits(
         stopped.run()
     again, tape = second_hop(*arguments, checkpoints=tmp_path / "stopped")
     again.run()
-    assert tape.recorded
+    assert tape.captured
     assert same(copied(again.context.model), copied(whole.context.model))
 
 
@@ -145,8 +145,8 @@ def test_a_step_that_cannot_be_recorded_ends_the_run_in_a_line(
 ) -> None:
     run = make_run(*GRAPHS)
     hop = training(run, strategy=Waiting(run.config.strategy))
-    hop.record(Tape())
-    with pytest.raises(RunError, match=r"trainer\.cuda_graphs=true: a step could not be recorded \(.*; use trainer"):
+    hop.capture(Tape())
+    with pytest.raises(RunError, match=r"trainer\.cuda_graphs=true: a step could not be captured \(.*; use trainer"):
         hop.run()
 
 
@@ -167,12 +167,12 @@ def test_what_the_host_looks_at_in_a_batch_is_a_part_of_its_shape(
     def step(batch: Any) -> list[torch.Tensor]:
         return [batch.attention_mask.sum() * (2 if batch.whole else 1)]
 
-    steps = RecordedSteps(Tape(), step, part=2)
+    steps = CapturedSteps(Tape(), step, part=2)
     losses = [steps.take(batch)[0] for batch in (padded, padded, whole, whole, empty, whole)]
     pieces = int(sentences.lengths[:2].sum())
     # Each is a tensor of its own: later steps do not write into it.
     assert [int(loss) for loss in losses] == [pieces, pieces, 4 * lengths[0], 4 * lengths[0], 0, 4 * lengths[0]]
-    assert len(steps.recordings) == 2
+    assert len(steps.captured) == 2
 
 
 def test_padding_to_few_shapes_changes_no_more_than_rounding(

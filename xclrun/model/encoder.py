@@ -1,6 +1,6 @@
 """The encoder inside the model, with fresh or pretrained weights, and optionally with fewer layers or embeddings.
 
-Only code of the library is run, never code in a folder. Of an encoder-decoder, only the encoder is used.
+Only code of `transformers` is run, never code in an encoder's folder. Encoder-decoders are used without their decoder.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def _adjust(shape: Any, config: ModelConfig) -> None:
     # Compilation takes minutes and changes rounding.
     if hasattr(shape, "reference_compile"):
         shape.reference_compile = False
-    # Texts are never continued, so no keys and values need to be returned.
+    # No text is generated, so causal encoders need not return keys and values.
     if family(shape.to_dict(), subject_of(config)).causal:
         shape.use_cache = False
 
 
 def _library(shape: Any) -> Any:
-    """Return transformers' factory of encoders."""
+    """Return transformers' class for encoders of this family."""
     from transformers import AutoModel, AutoModelForTextEncoding
     from transformers.utils.logging import disable_progress_bar
 
@@ -68,7 +68,7 @@ def empty_encoder(shape: Any) -> Any:
 
 
 def _untied(encoder: Any) -> Any:
-    """Register each embedding table once: T5's has two names, and would be stored and copied twice."""
+    """Register each embedding table under one name. T5's table has two, so it would be stored and copied twice."""
     tables: dict[Tensor, nn.Embedding] = {}
     for parent in encoder.modules():
         for name, child in list(parent.named_children()):
@@ -82,7 +82,7 @@ def _untied(encoder: Any) -> Any:
     return encoder
 
 
-# The last pretrained encoder that was read, since most runs of a process use it. Runs use copies.
+# The last pretrained encoder that was read, because most runs of a process use it. Runs use copies.
 _last_read: dict[tuple[str, float, int | None], tuple[nn.Module, Sequence[str]]] = {}
 
 
@@ -96,7 +96,7 @@ def pretrained_encoder(config: ModelConfig, with_words: bool = True) -> nn.Modul
     """Return a copy of a pretrained encoder; a pooler that its files lack is initialized.
 
     Args:
-        with_words: copy the word embeddings, which need most memory; otherwise the caller must replace them.
+        with_words: copy the word embeddings, which need most memory; if false, the caller must replace them.
     """
     original, missing = _read_once(config)
     words = original.get_input_embeddings().weight
@@ -141,7 +141,7 @@ def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, Sequenc
     )
     # Encoders are often saved without the pooler, which is then trained from fresh values.
     wrong = [name for name in report["missing_keys"] if not name.startswith("pooler.")]
-    # In transformers 5: (name, shape in the file, expected shape).
+    # In transformers 5, a mismatched key is (name, shape in the file, expected shape).
     wrong += sorted(key if isinstance(key, str) else key[0] for key in report["mismatched_keys"])
     if wrong:
         raise UsageError(
@@ -171,14 +171,14 @@ def pretrained_shape(config: ModelConfig, folder: Path) -> Any:
 def keep_rows(encoder: Any, rows: np.ndarray) -> None:
     """Keep only some rows of an encoder's word embeddings: row ``rows[i]`` becomes row i.
 
-    The result is exact: an unused row has a zero gradient, and Adam (also with weight decay) updates each row only by
-    its own gradients.
+    Training does not change: an unused row has a zero gradient, and Adam (also with weight decay) updates each row only
+    by its own gradients.
 
     Args:
         rows: (m,) ids of subwords, ascending. If positions start from the padding's id, all ids up to it are required.
     """
     whole = encoder.get_input_embeddings()
-    # In place, since the tables of some families do more than a lookup (Gemma 3 scales).
+    # Replace the weights, not the module: the tables of some families do more than a lookup (Gemma 3 scales).
     whole.weight = nn.Parameter(whole.weight.detach()[torch.from_numpy(rows)].clone())
     whole.num_embeddings = encoder.config.vocab_size = len(rows)
     if whole.padding_idx is not None:

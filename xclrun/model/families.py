@@ -15,17 +15,17 @@ from xclrun.core.errors import UsageError, did_you_mean
 
 @dataclass(frozen=True)
 class Family:
-    """Facts about a family of encoders.
+    """Properties of a family of encoders.
 
     Attributes:
         title: the names of its encoders.
         causal: causal attention. A sentence or word is then represented by the state of its last subword.
-        from_padding: positions start after the padding's id, as in RoBERTa.
-        attends: queries and keys have BERT's names (``evaluate.attention``).
+        from_padding: position numbers start after the padding's id, as in RoBERTa.
+        attends: the modules of queries and keys have BERT's names (for ``evaluate.attention``).
         layers_apart: each layer has separate weights.
         converted: transformers can convert old tokenizer files; otherwise a tokenizer.json is required.
-        with_decoder: transformers' plain model has a decoder too; only the encoder is used.
-        adapted: supported by the library `adapters`.
+        with_decoder: transformers' base model also has a decoder, which is not used.
+        adapted: the library `adapters` supports this family.
     """
 
     title: str
@@ -103,7 +103,7 @@ GATED = (
 # Families without a table of positions.
 RELATIVE = (*GATED, "t5", "bloom")
 
-# Names of the same number in config.json.
+# Size → its names in config.json, which depend on the family.
 NAMES = {
     "width": ("hidden_size", "dim", "d_model", "emb_dim", "n_embd"),
     "layers": ("num_hidden_layers", "n_layers", "num_layers", "n_layer"),
@@ -139,7 +139,7 @@ def family(settings: Mapping[str, Any], subject: str) -> Family:
 
 
 def number(settings: Mapping[str, Any], size: str) -> int | None:
-    """Return a size in config.json under the family's name for it (`NAMES`); None if it is missing."""
+    """Return a size in config.json, under any of its names (`NAMES`); None if it is missing."""
     value = next((settings[name] for name in NAMES[size] if settings.get(name) is not None), None)
     return value if type(value) is int else None
 

@@ -1,4 +1,4 @@
-"""Check the folder of a pretrained encoder while planning: names, JSON and headers, without torch.
+"""Check the folder of a pretrained encoder during planning: names, JSON and headers, without torch.
 
 Code in a folder is never run, and pickles are never read: weights must be safetensors.
 """
@@ -24,9 +24,9 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
 # JSON files that can name code for transformers.
 SETTINGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
-# Names a base model; transformers loads it if the package peft is installed.
+# File that names another model; transformers loads that model if the package peft is installed.
 REDIRECTION = "adapter_config.json"
-# Families whose tensors are those of BERT.
+# Families whose parameters have BERT's names.
 BERTS = ("bert", "roberta", "xlm-roberta", "camembert")
 
 
@@ -77,7 +77,7 @@ def check_folder(folder: Path, subject: str, model: ModelConfig) -> None:
 
     Args:
         subject: the config key and its value, for messages.
-        model: gives ``max_length``.
+        model: model config; its ``max_length`` is checked.
     """
     refuse_code(folder, subject)
     if (folder / REDIRECTION).exists():
@@ -95,7 +95,7 @@ def check_folder(folder: Path, subject: str, model: ModelConfig) -> None:
 
 
 def weight_files(folder: Path, subject: str) -> list[Path]:
-    """Return the files of the weights: one, or those in the index."""
+    """Return the files with the weights: one, or those that the index lists."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
@@ -122,7 +122,7 @@ def check_header(path: Path, subject: str) -> None:
 
 
 def _check_tokenizer(folder: Path, subject: str, rows: object) -> None:
-    """Check that there is a tokenizer, and that the encoder has an embedding for each of its ids."""
+    """Check that there is a tokenizer, and that the encoder has an embedding for each token id."""
     if not any(file.is_file() for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
         raise UsageError(f"{subject}: has no tokenizer.json; save the tokenizer with save_pretrained as well")
     path = folder / "tokenizer.json"

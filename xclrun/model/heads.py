@@ -1,10 +1,12 @@
 """Heads for classes (linear or cosine), tags (linear, with a CRF for the joint task) and answers.
 
-CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Heads compute
-in fp32 for any precision of the encoder, and the CRF's likelihood in float64 (`xclrun.model.crf`). Without a CRF, words
-are independent given the encoder (FS; Devlin et al. 2019, section 5.3). In both cases, the loss of a sentence is the
-sum over its words; FS takes the mean over the words of a batch, so its gradient has another scale. Shapes: B sentences,
-W words (packed to the left), H hidden size, C classes, T tags.
+In the joint task, the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood (CCL, section
+2.3). Heads compute in fp32 for any precision of the encoder; the CRF's likelihood is in float64
+(`xclrun.model.crf`). Without a CRF, the tags of words are independent given the encoder's states (FS; Devlin et al.
+2019, section 5.3). With and without a CRF, the loss of a sentence is the sum over its words. FS takes the mean over all
+words of a batch instead, so its gradient has another scale.
+
+Shapes: B sentences, W words (packed to the left), H hidden size, C classes, T tags.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def viterbi(crf: CRF, emissions: Tensor, mask: Tensor) -> Tensor:
         mask: (B, W) bool, True on words.
 
     Returns:
-        (B, W) int64, arbitrary where the mask is False.
+        Tags (B, W) int64, arbitrary where the mask is False.
     """
     score = crf.start_transitions + emissions[:, 0]
     stay = torch.arange(emissions.shape[2], device=emissions.device)
@@ -43,7 +45,7 @@ def viterbi(crf: CRF, emissions: Tensor, mask: Tensor) -> Tensor:
 
 
 class TagCRF(CRF):
-    """The library's linear-chain CRF, whose forward pass is `crf_log_likelihood`."""
+    """The CRF of the library `torchcrf`, with `crf_log_likelihood` as its forward pass."""
 
     def forward(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         """Return ln p(tags) of each sentence, (B,), like ``CRF.forward(…, reduction="none")`` up to rounding.
@@ -54,7 +56,7 @@ class TagCRF(CRF):
 
 
 class Pooler(nn.Module):
-    """BERT's pooler, tanh(W x + b) of the first position (Devlin et al. 2019), for encoders without one."""
+    """BERT's pooler (Devlin et al. 2019), for encoders without one: tanh(W x + b), with x the first state."""
 
     def __init__(self, hidden: int, std: float) -> None:
         super().__init__()
@@ -63,16 +65,16 @@ class Pooler(nn.Module):
         nn.init.zeros_(self.dense.bias)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return (B, H) of states (B, L, H)."""
+        """Map states (B, L, H) to (B, H)."""
         return self.dense(states[:, 0]).tanh()
 
 
 class ClassHead(nn.Linear):
-    """Logits of classes (B, C) of sentences (B, H): a linear layer, or cosines.
+    """Maps sentences (B, H) to the logits of classes (B, C): a linear layer, or cosine similarities.
 
     Attributes:
-        scale: None for a linear layer. Otherwise the logits are ``scale`` · cos(w_c, x), with the row w_c of
-            ``weight``, without ``bias``.
+        scale: None for a linear layer. Otherwise the logit of class c is ``scale`` · cos(w_c, x), with w_c its row of
+            ``weight``; ``bias`` is not used.
     """
 
     scale: float | None = None
@@ -84,14 +86,14 @@ class ClassHead(nn.Linear):
 
 
 class WordHead(nn.Module):
-    """Independent tags of words: the softmax of linear emissions is the probability of a tag."""
+    """Predicts the tag of each word independently: tag probabilities are the softmax of a linear layer."""
 
     def __init__(self, hidden: int, tags: int) -> None:
         super().__init__()
         self.linear = nn.Linear(hidden, tags)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Return emissions (B, W, T) of words (B, W, H)."""
+        """Map words (B, W, H) to emissions (B, W, T)."""
         return self.linear(words)
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
@@ -105,7 +107,7 @@ class WordHead(nn.Module):
 
 
 class TagHead(WordHead):
-    """Tag sequences: a linear-chain CRF over the emissions (Lafferty et al. 2001)."""
+    """Predicts tags jointly, with a linear-chain CRF over the emissions (Lafferty et al. 2001)."""
 
     def __init__(self, hidden: int, tags: int) -> None:
         super().__init__(hidden, tags)
@@ -123,10 +125,10 @@ class TagHead(WordHead):
 
 
 class SpanHead(nn.Module):
-    """Start and end of an answer: a linear layer, and a softmax over the words for each (Devlin et al. 2019, 4.2).
+    """Predicts start and end of an answer, each by a softmax over the words (Devlin et al. 2019, section 4.2).
 
-    Words are [CLS], which means "no answer here", and the subwords of a window's text (`xclrun.data.batches.Windows`).
-    BERT's softmax also includes the question's subwords and padding.
+    The words are [CLS], which means "no answer here", and the subwords of a window's text
+    (`xclrun.data.batches.Windows`). Deviation: the softmax of BERT also includes padding and the question's subwords.
     """
 
     def __init__(self, hidden: int) -> None:
@@ -134,7 +136,7 @@ class SpanHead(nn.Module):
         self.linear = nn.Linear(hidden, 2)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Return emissions (B, W, 2) of start and end for words (B, W, H)."""
+        """Map words (B, W, H) to emissions (B, W, 2) of start and end."""
         return self.linear(words)
 
     def log_likelihood(self, emissions: Tensor, gold: Tensor, mask: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The trained module: an encoder with the heads of the task (`xclrun.core.task`).
 
-If the class is read through BERT's pooler (`Task.pooled`), the pooler is part of the class head, with its pretrained
-values, or fresh values if the encoder has none. Otherwise it stays in the encoder, unused.
+If the class head reads [CLS] through BERT's pooler (`Task.pooled`), the pooler is part of the head. It starts with
+pretrained values, or with fresh values if the encoder has no pooler. Other tasks do not use it.
 
 Shapes: B sentences, L subwords, W words, H hidden size, C classes, T tags.
 """
@@ -41,10 +41,10 @@ Result = TypeVar("Result")
 
 @dataclass
 class Features:
-    """States of the encoder that heads read.
+    """Last states of the encoder, as heads read them.
 
     Attributes:
-        cls: (B, H) at [CLS], or at the last subword for causal encoders.
+        cls: (B, H) at [CLS]; for causal encoders, at the last subword.
         words: (B, W, H) at each word's labeled subword; None if no head reads words.
     """
 
@@ -59,7 +59,7 @@ class Output:
     Attributes:
         cls: (B, H), see `Features`.
         logits: (B, C) float32; None if the task has no labels.
-        emissions: float32, (B, W, T) for tags or (B, W, 2) for the start and end of an answer; or None.
+        emissions: float32, (B, W, T) for tags or (B, W, 2) for the start and end of an answer; otherwise None.
     """
 
     cls: Tensor
@@ -69,13 +69,13 @@ class Output:
 
 @dataclass
 class Prediction:
-    """Predictions of one batch, on the model's device; columns that the task does not have are None.
+    """Predictions of one batch, on the model's device; attributes that the task does not predict are None.
 
     Attributes:
         label: (B,) predicted class ids.
-        log2_label: (B,) log2 p(gold class); NaN for an unseen class.
+        log2_label: (B,) log2 p(gold class); NaN if it is not in the label set.
         tags: (B, W) predicted tag ids.
-        log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN if one of them is unseen.
+        log2_tags: (B,) log2 p(gold tags) of the words within the length limit; NaN if a tag is not in the tag set.
         answers: (B, W, 2) float32 emissions of start and end, which `xclrun.train.answers` decodes.
     """
 
@@ -121,7 +121,7 @@ class Heads(nn.Module):
             if self.intent is not None:
                 logits = self.intent(self.dropout(cls))
             elif self.pooler is not None and self.classifier is not None:
-                # BERT's pooler reads the first position.
+                # Add a dimension, because BERT's pooler reads the first position.
                 logits = self.classifier(self.dropout(self.pooler(cls.unsqueeze(1))))
             head = self.tagger if self.span is None else self.span
             if head is not None and features.words is not None:
@@ -129,7 +129,7 @@ class Heads(nn.Module):
         return Output(features.cls, logits, emissions)
 
     def loss_of(self, batch: Batch, output: Output) -> Tensor:
-        """Return the cross-entropy of classes + negative log-likelihood of tags or answers, averaged over sentences."""
+        """Return cross-entropy of classes + negative log-likelihood of tags or answers, averaged over sentences."""
         losses = []
         if output.logits is not None:
             losses.append(functional.cross_entropy(output.logits, batch.labels))
@@ -140,7 +140,7 @@ class Heads(nn.Module):
         return losses[0] + losses[1] if len(losses) == 2 else losses[0]
 
     def prediction_of(self, batch: Batch, output: Output) -> Prediction:
-        """Return predictions and log-probabilities of the gold labels; gold ids can be −1."""
+        """Return predictions and log-probabilities of the gold labels; gold ids are −1 for unseen labels."""
         label = log2_label = tags = log2_tags = answers = None
         if output.logits is not None:
             label = output.logits.argmax(dim=1)
@@ -161,11 +161,11 @@ class Model(Heads):
 
     Attributes:
         vocabulary: rows of the encoder's word embeddings before trimming; None: unknown.
-        still: keep the encoder in eval mode while heads are trained.
-        packs: pack sentences in training mode (`xclrun.data.packing`); batches are always padded in eval mode.
-        last: the last subword represents a sentence, not the first.
-        typed: the encoder reads token types.
-        prompts: prepends prompts to texts (`xclrun.model.prompts`); None: texts have none.
+        still: whether the encoder stays in eval mode while heads are trained.
+        packs: whether sentences are packed in training mode (`xclrun.data.packing`); in eval mode, batches are padded.
+        last: whether the last subword represents a sentence, instead of the first.
+        typed: whether the encoder reads token types.
+        prompts: prompts of texts (`xclrun.model.prompts`), or None.
         tasks: name (`Task.head`) → heads, if there are several tasks; empty otherwise.
     """
 
@@ -194,7 +194,7 @@ class Model(Heads):
             self.intent = self.pooler = self.classifier = self.tagger = self.span = None
         else:
             self._make(hidden, single, dropout, pooler)
-        # Tasks that read through the pooler train separate copies.
+        # Each pooled task trains a separate copy of the pooler.
         self.tasks = nn.ModuleDict(
             {sizes.task.head: Heads(hidden, sizes, dropout, copy.deepcopy(pooler)) for sizes in several}
         )
@@ -209,7 +209,7 @@ class Model(Heads):
         """Set training or eval mode; a still encoder stays in eval mode."""
         if not self.still:
             return super().train(mode)
-        # Do not visit the encoder's hundreds of modules, since a training step of the heads takes only milliseconds.
+        # Do not visit the encoder's hundreds of modules, because a training step of the heads takes only milliseconds.
         self.training = mode
         for name, part in self.named_children():
             if name != "encoder":
@@ -238,7 +238,7 @@ class Model(Heads):
         return Features(cls, hidden.gather(1, at.unsqueeze(2).expand(-1, -1, hidden.shape[2])))
 
     def _cls(self, batch: Batch, hidden: Tensor) -> Tensor:
-        """Return the states that represent sentences, (B, H), of all states (B, L, H)."""
+        """Select the states that represent sentences, (B, H), from all states (B, L, H)."""
         if not self.last:
             return hidden[:, 0]
         return hidden.gather(1, _end(batch).unsqueeze(2).expand(-1, -1, hidden.shape[2])).squeeze(1)
@@ -257,8 +257,8 @@ class Model(Heads):
         """Return the encoder's last states of the subwords, (B, L, H).
 
         BERT's forward pass waits for the device to check for padding, and applies an unused pooler. This method
-        therefore calls BERT's parts directly, with the same mask. There, prompts follow the embedding layer and have no
-        positions; elsewhere they precede the embeddings of subwords.
+        therefore calls BERT's parts directly, with the same mask. In BERT, prompts follow the embedding layer and have
+        no positions; in other encoders they precede the embeddings of subwords.
         """
         encoder: Any = self.encoder
         types = {"token_type_ids": batch.token_type_ids} if self.typed else {}
@@ -296,7 +296,7 @@ class Model(Heads):
             {"rows": torch.from_numpy(np.stack(numbers)), "first": torch.from_numpy(packing.first)}, device
         )
         (source, positions, sentences), first = arrays["rows"], arrays["first"]
-        # Padding attends to padding, since softmax needs a finite score in each row.
+        # Let padding attend to padding, because softmax needs a finite score in each row.
         blocks = sentences.unsqueeze(2) == sentences.unsqueeze(1)
         inputs = {
             "input_ids": batch.input_ids.take(source),
@@ -330,7 +330,7 @@ def _end(batch: Batch) -> Tensor:
 
 
 def takes_masks(encoder: Any) -> bool:
-    """Whether the parts of an encoder accept an additive mask: BERT's families with torch's attention, no adapters."""
+    """Whether the layers of an encoder accept an additive mask: in BERT's families, with SDPA and without adapters."""
     config = encoder.config
     return (
         getattr(config, "model_type", None) in BERTS
@@ -344,7 +344,8 @@ def takes_masks(encoder: Any) -> bool:
 def _additive(mask: Tensor, embedded: Tensor) -> Tensor:
     """Return an additive attention mask, 0 or the lowest float32: (B, L) → (B, 1, 1, L), (B, L, L) → (B, 1, L, L).
 
-    It has the dtype of the attention, and rows padded in memory to multiples of 8; otherwise every layer converts it.
+    The mask has the dtype of the attention, and rows padded in memory to multiples of 8; otherwise every layer would
+    convert it.
     """
     length, device = mask.shape[1], mask.device.type
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embedded.dtype
@@ -355,14 +356,14 @@ def _additive(mask: Tensor, embedded: Tensor) -> Tensor:
 
 
 def _reads_types(encoder: nn.Module) -> bool:
-    """Whether an encoder has a table for token types; XLM and GPT-2 would use that of subwords."""
+    """Whether an encoder has embeddings of token types; XLM and GPT-2 would use subword embeddings instead."""
     argument = signature(encoder.forward).parameters.get("token_type_ids")
     kinds = getattr(encoder.config, "type_vocab_size", None)
     return argument is not None and (argument.default is Parameter.empty if kinds is None else kinds > 0)
 
 
 def _taken_pooler(encoder: Any) -> nn.Module:
-    """Remove the pooler from an encoder and return it; create one if there is none like BERT's."""
+    """Remove the pooler from an encoder and return it; without a pooler like BERT's, return a new one."""
     pooler: nn.Module | None = getattr(encoder, "pooler", None)
     if not isinstance(getattr(pooler, "dense", None), nn.Linear):
         return Pooler(encoder.config.hidden_size, getattr(encoder.config, "initializer_range", 0.02))
@@ -374,8 +375,8 @@ def _taken_pooler(encoder: Any) -> nn.Module:
 def store_frozen_in_bf16(encoder: nn.Module) -> None:
     """Convert the frozen matrices of an encoder to bf16, in place.
 
-    Linear maps give the same results, because autocast to bf16 rounds their weights too. Embeddings are rounded, and
-    still return fp32 states.
+    Results of linear layers do not change, because autocast to bf16 rounds their weights anyway. Embeddings are
+    rounded, but their layers still return fp32.
     """
     for module in encoder.modules():
         frozen = [p for p in module.parameters(recurse=False) if p.dim() > 1 and not p.requires_grad]
@@ -400,14 +401,14 @@ def skeleton(
     """Return the model on torch's meta device, for counting parameters.
 
     Args:
-        vocabulary: rows of trimmed or learned word embeddings; default: those of the shape.
+        vocabulary: number of trimmed or learned word embeddings; None: as in the encoder's config.
         several: see `build`.
     """
     if config.path is not None:
         shape = pretrained_shape(config, locate(config))
         shape.vocab_size = vocabulary or shape.vocab_size
         if isinstance(shape.pad_token_id, int):
-            # The padding's id may exceed a trimmed vocabulary.
+            # Reduce the padding's id, which may exceed a trimmed vocabulary.
             shape.pad_token_id = min(shape.pad_token_id, shape.vocab_size - 1)
     check_layers(config)
     with torch.device("meta"):
@@ -435,7 +436,7 @@ def build(
         tags: number of tags; 0 for a dataset without tags.
         seed: the run's seed. The global random state does not change.
         rows: rows of the word embeddings to keep (see `keep_rows`); None: all.
-        several: the heads of a model of several tasks; classes, tags and task are then ignored.
+        several: the heads of a model with several tasks; classes, tags and task are then ignored.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "encoder"))
@@ -452,7 +453,7 @@ def build(
 
 
 def redrawn_heads(model: Model, seed: int) -> dict[str, Tensor]:
-    """Return name → fresh values of the model's heads without poolers; neither the model nor global state changes."""
+    """Return name → fresh values for the parameters of the heads, except poolers; the model does not change."""
     drawn: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -467,8 +468,9 @@ def redrawn_heads(model: Model, seed: int) -> dict[str, Tensor]:
 
 
 def _reads_last(encoder: Any, config: ModelConfig, tokenizer: Any) -> bool:
-    """Whether the last subword represents a sentence: in causal encoders, and where the tokenizer of an encoder-decoder
-    adds a special token only at the end.
+    """Whether the last subword represents a sentence.
+
+    This is so in causal encoders, and in encoder-decoders whose tokenizer adds a special token only at the end.
     """
     kind = family(encoder.config.to_dict(), subject_of(config))
     if not kind.with_decoder:
@@ -489,7 +491,7 @@ class _Call(nn.Module):
 
 
 def with_weights(model: Model, weights: Mapping[str, Tensor], function: Callable[[Model], Result]) -> Result:
-    """Return ``function(model)`` with ``weights`` in place of the parameters of those names.
+    """Return ``function(model)`` with ``weights`` in place of the parameters with these names.
 
     Gradients reach ``weights`` and the other parameters. Nothing is copied, and the model's weights do not change.
     """

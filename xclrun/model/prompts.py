@@ -1,7 +1,8 @@
 """Prompts: trained vectors in front of the subwords of each text, for a frozen encoder (Lester et al. 2021).
 
-`xclrun.model.network.Model` prepends them to the embeddings; their states are dropped after the last layer. Pools
-choose or mix the prompt of a text by its query: the state of [CLS] in the frozen encoder without prompts.
+`xclrun.model.network.Model` prepends them to the embeddings, and drops their states after the last layer. A pool
+selects or mixes the prompt of a text by the text's query. The query is the state of [CLS] in the frozen encoder without
+prompts.
 
 Shapes: B texts, P prompt tokens of a text, E width of the embeddings, H hidden size, M entries of a pool, L tokens of
 an entry.
@@ -17,12 +18,12 @@ from torch.nn import functional
 
 
 class Prompts(nn.Module):
-    """Base: maps queries (B, H), or the number B of texts, to prompts (B, P, E)."""
+    """Base class. Maps queries (B, H), or only the number B of texts, to prompts (B, P, E)."""
 
     reads_queries = True
 
     def penalty(self, hop: int) -> Tensor:
-        """Return the term that the loss of a batch in a hop has next to the model's own (scalar)."""
+        """Return the term (scalar) to add to the model's loss of a batch in a hop."""
         raise NotImplementedError
 
 
@@ -67,10 +68,10 @@ class PromptPool(Prompts):
 class PromptComponents(Prompts):
     """The components of CODA-Prompt (Smith et al. 2023, section 4): a text gets the prompt Σ_m cos(q ⊙ A_m, K_m) P_m.
 
-    Each hop trains an equal share of the components; those of later hops do not enter the sum.
+    Each hop trains an equal share of the components. Components of later hops are not yet in the sum.
 
     Attributes:
-        prompts, keys, attention: for each hop P (m, L·E), K (m, H) and A (m, H); the m add up to M.
+        prompts, keys, attention: for each hop, the rows P (m, L·E), K (m, H) and A (m, H) of its m components.
         learned: number of components in the sum, stored with the weights.
     """
 
@@ -82,7 +83,7 @@ class PromptComponents(Prompts):
         shares = [components * (hop + 1) // hops - components * hop // hops for hop in range(hops)]
 
         def orthogonal(width: int) -> nn.ParameterList:
-            # In double precision, so that the number of threads does not matter after rounding.
+            # Use float64, so that after rounding the result does not depend on the number of threads.
             rows = nn.init.orthogonal_(torch.empty(components, width, dtype=torch.float64)).float()
             return nn.ParameterList([nn.Parameter(part.clone()) for part in rows.split(shares)])
 
@@ -104,7 +105,7 @@ class PromptComponents(Prompts):
         return ((weights * entered) @ prompts).unflatten(1, (self.tokens, -1))
 
     def penalty(self, hop: int) -> Tensor:
-        """Return Σ over P, K, A of the mean squared entry of B Bᵀ − I, for the rows B of the first hops."""
+        """Return Σ over P, K, A of the mean squared entry of B Bᵀ − I, with B the rows of the first ``hop`` hops."""
         prompts, keys, attention = (
             _gram_error(torch.cat([*group][:hop])) for group in (self.prompts, self.keys, self.attention)
         )

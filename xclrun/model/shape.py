@@ -1,4 +1,4 @@
-"""Compute an encoder's shape, and the parameters of BERT's and RoBERTa's families, from the config; without torch.
+"""Compute the sizes of an encoder and of its parameters from the config, without torch.
 
 tests/model/test_shape.py compares the result with the built model.
 """
@@ -29,10 +29,10 @@ class Dimensions:
 
     Attributes:
         vocabulary, positions: rows of the embedding tables; ``positions`` is 0 without a table.
-        width: H, of the states.
-        inner: I, of the feed-forward network's inner states.
+        width: H, the size of a hidden state.
+        inner: I, the size of an inner state of the feed-forward network.
         gated: whether the feed-forward network has a second input matrix.
-        queries, keys: widths of all queries, and of all keys, of a position.
+        queries, keys: total size of all heads' queries, and of their keys, at a position.
         apart: whether each layer has separate weights.
     """
 
@@ -49,7 +49,7 @@ class Dimensions:
 
     @classmethod
     def of(cls, config: ModelConfig) -> Dimensions:
-        """Return the dimensions of the encoder of a model config."""
+        """Return the dimensions of a model config's encoder."""
         if config.path is not None:
             settings = settings_of(config)
         else:
@@ -82,7 +82,7 @@ class Dimensions:
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """The numbers of classes (ignored if the task has no labels) and tags (or 0) of one task."""
+    """The number of classes (ignored if the task has no labels) and of tags (0 without tags) of one task."""
 
     task: Task
     classes: int
@@ -90,7 +90,7 @@ class HeadSizes:
 
 
 def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
-    """Return the encoder's sizes from its config, under the names of all families; ``pad``: id of the padding token."""
+    """Return an encoder's sizes under their names in all families; ``pad`` is the id of the padding token."""
     keys = ("vocab_size", "hidden_size", "hidden_layers", "attention_heads", "intermediate_size")
     if missing := [key for key in keys if getattr(config, key) is None]:
         raise UsageError(f"model={config.name}: set a source of weights, or the missing sizes {', '.join(missing)}")
@@ -118,11 +118,11 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
 def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]] | None:
     """Return name → [number of parameters, 1 (trainable)] of a model, before a strategy changes it.
 
-    None for encoders of other families or of unusual shape; use `xclrun.model.network.skeleton` to count these.
+    None for encoders of other families or of unusual shape; count these with `xclrun.model.network.skeleton`.
 
     Args:
-        heads: one for each task of the model.
-        vocabulary: rows of trimmed or learned word embeddings; default: those of the shape.
+        heads: sizes of each task's heads.
+        vocabulary: number of trimmed or learned word embeddings; None: as in the encoder's config.
     """
     check_layers(config)
     if config.path is not None:
@@ -139,7 +139,7 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
         return None
     shapes: dict[str, Any] = {f"encoder.{name}": shape for name, shape in _bert_shapes(settings)}
     width = settings["hidden_size"]
-    # The pooler is part of the heads of tasks that use it.
+    # A pooler that tasks use is counted with their heads.
     if not any(head.task.pooled for head in heads):
         shapes |= _linear("encoder.pooler.dense", width, width)
     for head in heads:
@@ -149,7 +149,7 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
 
 
 def estimated_sizes(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]]:
-    """Return `sizes_of`, or for other families an estimate from the matrices of the encoder, under invented names."""
+    """Return `sizes_of` if it is not None; otherwise an estimate from the encoder's matrices, under invented names."""
     if (exact := sizes_of(config, heads, vocabulary)) is not None:
         return exact
     encoder = Dimensions.of(config)
@@ -161,7 +161,7 @@ def estimated_sizes(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary:
 
 
 def _bert_shapes(settings: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the parameters of a BERT encoder with a config.json, without its pooler, and their shapes."""
+    """Yield (name, shape) of the parameters of a BERT encoder with this config.json, without its pooler."""
     width, inner = settings["hidden_size"], settings["intermediate_size"]
     for table, rows in (("word", "vocab_size"), ("position", "max_position_embeddings"),
                         ("token_type", "type_vocab_size")):  # fmt: skip
@@ -187,7 +187,7 @@ def _linear(name: str, out: int, into: int) -> dict[str, Sequence[int]]:
 
 
 def _head_shapes(head: HeadSizes, width: int) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield the parameters of a task's heads (`xclrun.model.network.Heads`), and their shapes."""
+    """Yield (name, shape) of the parameters of a task's heads (`xclrun.model.network.Heads`)."""
     if head.task.pooled:
         yield from _linear("pooler.dense", width, width).items()
         yield from _linear("classifier", head.classes, width).items()

@@ -27,7 +27,7 @@ IDENTITY_FILES = ("config.json", "*.safetensors", "tokenizer.json", "tokenizer_c
 # Additional tokenizer files of transformers before 4.34.
 OLD_IDENTITY_FILES = ("merges.txt", "special_tokens_map.json", "added_tokens.json")
 
-# Names of dropout probabilities inside encoders.
+# Settings with dropout probabilities, in all families.
 DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "dropout_rate",
     "embedding_dropout", "mlp_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop",
@@ -35,7 +35,7 @@ DROPOUTS = (
 
 
 def subject_of(model: ModelConfig) -> str:
-    """Return the config key and value that select a pretrained encoder, for messages."""
+    """Return the config key and value that select the pretrained encoder, for messages."""
     return f"model={model.name}" if model.path is None else f"model.path={model.path}"
 
 
@@ -120,12 +120,12 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
 
 # The first tokens of a learned vocabulary.
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# (identity of training splits, `pairs`) → their characters.
+# (identity of training splits, `pairs`) → characters of their texts.
 _alphabets: dict[tuple[str, bool | tuple[str, ...]], frozenset[str]] = {}
 
 
 def pairs(dataset: Dataset) -> bool | tuple[str, ...]:
-    """Whether a vocabulary is learned from second texts too; for several tasks, the keys whose task reads them."""
+    """Whether a vocabulary is also learned from second texts; with several tasks, the keys whose task reads them."""
     if dataset.task is not None:
         return dataset.task.pairs
     return tuple(sorted(key for key, task in dataset.tasks.items() if task.pairs))
@@ -148,7 +148,7 @@ def alphabet(texts: Iterable[str]) -> frozenset[str]:
 
 
 def check_vocabulary(size: int, characters: Collection[str]) -> None:
-    """Check that a vocabulary has room for each character at the beginning of a word and inside."""
+    """Check that a vocabulary has room for each character twice: at the beginning of a word, and inside."""
     if size < (least := len(SPECIAL) + 2 * len(characters) + 1):
         raise UsageError(
             f"model.vocab_size={size}: {len(characters)} characters need at least {least}; "
@@ -157,7 +157,7 @@ def check_vocabulary(size: int, characters: Collection[str]) -> None:
 
 
 def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
-    """Return a hash of the encoder before fine-tuning; with a trimmed vocabulary it depends on all splits."""
+    """Return a hash of the encoder before fine-tuning; with a trimmed vocabulary, it also depends on all splits."""
     check_layers(model)
     identity = source_identity(model, dataset)
     if not model.trim_vocabulary:
@@ -175,7 +175,7 @@ def check_masks(model: ModelConfig, key: str) -> None:
     """Check that the encoder accepts positions and masks, which packing and CUDA graphs need.
 
     Args:
-        key: the config key that needs them, for messages.
+        key: the config key of packing or CUDA graphs, for messages.
     """
     config = settings_of(model)
     kind, positions = config.get("model_type"), config.get("position_embedding_type", "absolute")
@@ -199,7 +199,7 @@ def _depth(model: ModelConfig) -> int | None:
 
 
 def settings_of(model: ModelConfig) -> dict[str, Any]:
-    """Return an encoder's config.json; from scratch, or for a package, the equivalent from the config."""
+    """Return an encoder's config.json; from scratch, or for a package, equivalent entries from the model config."""
     if packaged(model):
         return {"model_type": "bert", "hidden_size": model.hidden_size}
     if not model.from_scratch:
@@ -211,7 +211,7 @@ def family_of(model: ModelConfig) -> Family:
     return family(settings_of(model), f"model.family={model.family}" if model.from_scratch else subject_of(model))
 
 
-# Settings that transformers reads, but its configs do not list.
+# Family → settings that transformers reads, although its config classes do not list them.
 UNLISTED: Mapping[str, tuple[str, ...]] = {
     "deberta": ("embedding_size", "talking_head"),
     "deberta-v2": (
@@ -224,7 +224,7 @@ UNLISTED: Mapping[str, tuple[str, ...]] = {
 
 
 def check_settings(model: ModelConfig) -> None:
-    """Check that transformers can build the encoder with ``model.settings``, since its configs accept any name."""
+    """Check the names of ``model.settings``, since transformers accepts any name, and that it can build the encoder."""
     if not model.from_scratch or not model.settings:
         return
     import torch

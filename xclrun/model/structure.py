@@ -1,6 +1,6 @@
 """Find the layer of an encoder's parameter from its name in `xclrun.model.network.Model`, for all families.
 
-This works without building the model. tests/model/test_families.py checks the names for every family.
+Needs no model. tests/model/test_families.py checks the names for every family.
 """
 
 from __future__ import annotations

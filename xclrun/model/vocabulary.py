@@ -1,7 +1,8 @@
-"""Tokenizers: that of the encoder, or a WordPiece vocabulary learned from the training splits.
+"""Tokenizers: the encoder's own, or WordPiece with a vocabulary learned from the training splits.
 
 The WordPiece trainer of `tokenizers` is not deterministic, but its BPE trainer is. Subwords are therefore learned by
-BPE on words that start with a marker: ``▁wa`` becomes ``wa`` at the beginning of a word, and ``ke`` becomes ``##ke``.
+BPE on words that start with a marker, and then converted: ``▁wa`` becomes ``wa`` (at the beginning of a word), and
+``ke`` becomes ``##ke`` (inside a word).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast, f
     """Return the ids (m,) int64, ascending, of a trimmed vocabulary: used subwords and special tokens.
 
     Args:
-        from_padding: keep all ids up to the padding's, since RoBERTa's family counts positions from it.
+        from_padding: keep all ids up to the padding's id, from which RoBERTa's family counts positions.
     """
     pad = tokenizer.pad_token_id
     assert isinstance(pad, int)
@@ -91,7 +92,7 @@ def learned_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: 
 
 
 def wordpiece_tokenizer(path: Path) -> PreTrainedTokenizerFast:
-    """Return BERT's tokenizer, cased, with the vocabulary of a file."""
+    """Return BERT's cased tokenizer with the vocabulary in a file."""
     from transformers import BertTokenizerFast
 
     vocabulary: dict[str, Any] = {"vocab_file": str(path)}

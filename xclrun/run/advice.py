@@ -1,4 +1,4 @@
-"""Warnings about a planned run: settings without effect or with an unexpected one."""
+"""Warnings about a planned run: settings without effect, or with an unexpected effect."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def notes_of(run: Run) -> Iterator[str]:
     strategy = run.strategy()
     keys = [key for key, trainer in config.trainers.items() if trainer.cuda_graphs]
     # Added parameters other than prompts change the encoder's modules, which prevents capture.
-    recorded = supports_capture(strategy) and (strategy.prompt_tokens() or not adds_parameters(strategy))
-    if keys and not recorded:
+    captured = supports_capture(strategy) and (strategy.prompt_tokens() or not adds_parameters(strategy))
+    if keys and not captured:
         yield (
             f"{keys[0]}.cuda_graphs=true only adds padding, because no step of strategy={run.strategy_name} can be "
             f"captured in CUDA graphs; consider {keys[0]}.cuda_graphs=false"
@@ -111,7 +111,7 @@ def _subsets(config: Config) -> Iterator[str]:
         yield f"dataset.max_eval={cfg.max_eval} has no effect with dataset.max_dev and dataset.max_test"
     drawn = few_shot and cfg.buckets.sampler is not Sampler.files
     if cfg.subset_seed != 0 and not (limits or drawn or stating(cfg) or cfg.blocks is not None):
-        # The value is omitted because it may differ between runs.
+        # Omit the value: it may differ between runs, and equal warnings are printed once.
         yield "dataset.subset_seed has no effect without a limit such as dataset.max_train or dataset.max_eval"
     counts, sampler = cfg.buckets.counts, cfg.buckets.sampler
     if few_shot and counts is not BucketCounts.words and sampler is not Sampler.minimum:

@@ -1,4 +1,4 @@
-"""Checks of incompatible settings: each raises an error of one line, before anything is written."""
+"""Checks for incompatible settings. Each raises a one-line `UsageError` before anything is written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
                     f"evaluate.attention=true dataset.task={task.name}: not supported for texts split into windows"
                 )
     if several is not None and config.evaluate.slot_f1 is not SlotF1.span_micro:
-        raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; it supports one task only")
+        raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; slot_f1 supports only one task")
 
 
 def check_packing(config: Config, strategy: Strategy[Any]) -> None:
@@ -160,7 +160,7 @@ def _check_prompts(config: Config, settings: Mapping[str, Any], tokens: int) -> 
 
 
 def check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:
-    """Check that languages have the dev data that selects epochs."""
+    """Check that each language whose dev scores select epochs has dev data."""
     for hop in stream.hops[1:]:
         key, trainer = "trainer", config.trainer
         if config.protocol is not None and not hop.adapts:
@@ -186,7 +186,7 @@ def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]
     name, keys = config.strategy.name, keys_of(order)
     if strategy.adds_language_parts or getattr(config.strategy, "expansion", None) is not None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: key-specific parameters do not support mixtures")
-    # Independent and joint hops ignore mixtures. With blocks, every stream is a sequence, which supports mixtures.
+    # Mixtures do not change independent and joint streams. With blocks, all streams are sequences, which support them.
     stream = strategy.stream(keys)
     if stream.kind not in ("independent", "joint") and stream != sequence(keys) and config.dataset.blocks is None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: mixtures need a strategy with one hop per element")

@@ -22,7 +22,7 @@ from xclrun.strategy import strategy_class
 
 
 def freeze(run: Run) -> None:
-    """Write a run's config for another process, with absolute paths."""
+    """Write a run's config into its directory, with absolute paths, for another process."""
     resolved = run.resolved
     paths, dataset, model = (resolved[group] for group in ("paths", "dataset", "model"))
     for node, key in (
@@ -34,7 +34,7 @@ def freeze(run: Run) -> None:
     ):
         if node[key] is not None:
             node[key] = _absolute(node[key])
-    # Without dataset.root, each part has a root.
+    # Without dataset.root, each part has its own root.
     for part in dataset["parts"].values() if dataset["root"] is None else ():
         part["root"] = part["root"] and _absolute(part["root"])
     resolved["strategy"] = _with_folders(resolved["strategy"])
@@ -46,7 +46,7 @@ def _absolute(path: str) -> str:
 
 
 def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return strategy settings with absolute folders of pretrained adapters, including the expansion's."""
+    """Return strategy settings with absolute paths of pretrained adapters, also in the expansion's settings."""
     result = dict(settings)
     if result.get("expansion"):
         result["expansion"] = _with_folders(result["expansion"])
@@ -57,13 +57,13 @@ def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = False) -> Run:
-    """Return the run whose config is frozen in a directory.
+    """Return the run whose config `freeze` wrote into a run directory.
 
     Config and plug-in files are compared with their checksums before a plug-in's code runs.
 
     Args:
-        outputs: output folder; None: that of the config.
-        fresh: use the store of the output folder instead of the config's.
+        outputs: output folder; None: the config's folder.
+        fresh: use the output folder's store instead of the config's store.
 
     Raises:
         RunError: the config is damaged or of another version, or the run's data or encoder has changed.
@@ -101,12 +101,12 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
 
 
 def _other_version(directory: RunDirectory) -> str:
-    """Describe the version that made a run; empty if it is this one or unknown."""
+    """Describe the version that made a run; empty if it is unknown or the current one."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         version = str(directory.read_manifest()["code_version"])
         previous, current = (text.partition("+")[0].split(".") for text in (version, code_version()))
         if version != code_version():
-            # Commits of the same release are not ordered.
+            # Only releases have an order: another commit of the same release is not "older".
             return f"{'an older' if [*map(int, previous)] < [*map(int, current)] else 'another'} version ({version})"
     return ""
 
@@ -121,4 +121,4 @@ def _why_another(run: Run, directory: RunDirectory) -> str:
             return "the encoder has changed since the run began"
         if version := _other_version(directory):
             return f"made by {version}; this version gives the run another ID"
-    return "the data or the encoder has changed since it was submitted"
+    return "the data or the encoder has changed since the run was submitted"

@@ -2,17 +2,17 @@
 
 The peak in bytes is
 
-    W + O + S + max(A, G, G + E), or W + O + S + max(G + A, G + E) if a device adds gradients of several micro-batches,
+    W + O + S + B + max(A, G + E), or W + O + S + B + G + max(A, E) if a device adds gradients of several micro-batches,
 
-where W are the weights, G the gradients, O the optimizer's states, S the strategy's tensors, A the activations of one
-forward pass, and E the activations of an evaluation batch.
+where W are the weights, G the gradients, O the optimizer's states, S the strategy's tensors, B a CPU's copy of the best
+weights, A the activations of one forward pass, and E the activations of an evaluation batch.
 
 With one micro-batch, the gradients of a layer replace its activations during the backward pass. Activations are counted
-per layer and subword, in states of H (hidden) and I (inner) values. A transformer layer stores 8 H + 2 I values for its
-backward pass (inputs of the linear layers, queries, keys and values, inputs of both norms, input and output of the
-activation function), 8 H + 4 I with a gated feed-forward network, and 5 H + I if its weights are frozen. Dropout adds
-2 H bytes. On a CPU, dropout masks are in fp32, and attention with dropout is not fused: it stores 16 bytes for each
-pair of positions and head.
+per layer and subword; H is the size of a hidden state, I of an inner state of the feed-forward network. A transformer
+layer stores 8 H + 2 I values for its backward pass (inputs of the linear layers, queries, keys and values, inputs of
+both norms, input and output of the activation function), 8 H + 4 I with a gated feed-forward network, and 5 H + I if
+its weights are frozen. Dropout adds 2 H bytes. On a CPU, dropout masks are in fp32, and attention with dropout is not
+fused: it stores 16 bytes for each head and pair of positions.
 
 tests/test_memory.py and `python -m benchmarks memory` compare the estimate with measured peaks.
 """
@@ -42,10 +42,10 @@ from xclrun.strategy import Strategy
 if TYPE_CHECKING:
     from xclrun.run.plan import Run
 
-# Bytes of an fp32 number; bytes of a parameter's two moment estimates, by whether they are 8-bit.
+# Bytes of an fp32 number, and of a parameter's two moment estimates (True: with an 8-bit optimizer).
 FP32 = 4
 MOMENTS: Mapping[bool, int] = {False: 8, True: 2}
-# Encoder parameters whose training needs a backward pass through the layers. The pooler reads only the last states.
+# Encoder parameters whose training needs a backward pass through layers: all but the pooler, which reads last states.
 BODY = re.compile(r"encoder\.(?!pooler\.)")
 # Special tokens of a sentence.
 SPECIAL = 2
@@ -59,7 +59,7 @@ class Memory:
     Attributes:
         strategy: tensors that the strategy stores, such as Fisher information or weights of earlier languages.
         best: copy of the best weights on a CPU; 0 on a GPU, which copies them to the CPU if its memory is short.
-        activations: of the forward pass of a micro-batch, with the weights that autocast copies.
+        activations: activations of a micro-batch's forward pass, and weights copied by autocast.
         evaluation: activations of an evaluation batch.
         adds: whether a device adds the gradients of several micro-batches.
     """
@@ -75,13 +75,13 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """The peak."""
+        """The peak, in bytes."""
         training = self.gradients + self.activations if self.adds else max(self.gradients, self.activations)
         passing = max(training, self.gradients + self.evaluation)
         return self.weights + self.optimizer + self.strategy + self.best + passing
 
     def to_json(self) -> dict[str, int]:
-        """Return the parts and the peak, in bytes."""
+        """Return the attributes and the peak (``total``), in bytes."""
         parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "adds"}
         return parts | {"total": self.total}
 
@@ -98,12 +98,12 @@ def peak(
     vocabulary: int | None = None,
     cuda: bool = False,
 ) -> Memory:
-    """Estimate the memory of a hop.
+    """Estimate the peak memory of a hop.
 
     Args:
         sentences: training sentences of the hop.
         length: subwords of the longest sentence, including special tokens.
-        vocabulary: rows of a trimmed or learned vocabulary; None: those of the config.
+        vocabulary: number of trimmed or learned word embeddings; None: as in the config.
         cuda: whether the device is a GPU.
     """
     encoder, length = Dimensions.of(config.model), length + strategy.prompt_tokens()
@@ -133,7 +133,7 @@ def peak(
         activations=pieces * _stored(encoder, config, trainer, by_layer, length, cuda) + cast,
         # Without a backward pass, only the current layer's values exist: queries, keys and values, or inner states.
         evaluation=evaluated * (2 if half else FP32) * max(5 * encoder.width, 2 * encoder.width + 2 * encoder.inner),
-        # Ranks sum the gradients in place.
+        # Ranks do not count, because they sum their gradients in place.
         adds=trainer.gradient_accumulation > config.runtime.devices,
     )
 
@@ -143,7 +143,7 @@ def _by_layer(trains: Mapping[str, bool], encoder: Dimensions) -> list[bool]:
     trained = {layer(name) for name, trainable in trains.items() if trainable and BODY.match(name)}
     if not encoder.apart:
         return [bool(trained)] * (encoder.layers if trained else 0)
-    # None: embeddings, and other parameters outside of layers, such as adapters.
+    # Training parameters outside of layers (None), such as embeddings and adapters, needs a pass through all layers.
     lowest = 1 if None in trained else min((number for number in trained if number is not None), default=None)
     return [] if lowest is None else [number in trained for number in range(lowest, encoder.layers + 1)]
 
@@ -165,9 +165,9 @@ def _stored(
 
     layers = [of_layer(trained) for trained in by_layer]
     if trainer.gradient_checkpointing:
-        # The inputs of all layers, and the values of one layer and their gradients.
+        # Stored are the inputs of all layers, and one layer's values and their gradients.
         layers = [FP32 * width * len(layers), 2 * max(layers, default=0)]
-    # Embeddings before and after their norm, and the states that heads read.
+    # Add the embeddings before and after their norm, and the states that heads read.
     return sum(layers) + 4 * width * FP32
 
 
@@ -181,11 +181,11 @@ def of_run(run: Run, *, cuda: bool, config: Config | None = None) -> tuple[Memor
     """Return a lower and an upper estimate for the hop with the largest peak.
 
     The number of subwords is unknown before encoding. The lower estimate assumes one subword per word, and a single
-    embedding if the vocabulary is trimmed or learned. The upper estimate assumes ``model.max_length`` subwords and all
-    embeddings.
+    word embedding if the vocabulary is trimmed or learned. The upper estimate assumes ``model.max_length`` subwords and
+    all word embeddings.
 
     Args:
-        config: a changed config of the run.
+        config: the run's config with changed settings; None: unchanged.
     """
     config, heads = config or run.config, heads_of(run)
     strategy, longest = run.strategy(), config.model.max_length
@@ -214,7 +214,7 @@ def of_run(run: Run, *, cuda: bool, config: Config | None = None) -> tuple[Memor
     return max(least, key=lambda memory: memory.total), max(most, key=lambda memory: memory.total)
 
 
-# Fingerprint of a split → the words of its longest sentence.
+# Fingerprint of a split → number of words of its longest sentence.
 _longest: dict[str, int] = {}
 
 
@@ -256,7 +256,7 @@ def gpu_memory() -> int | None:
 
 
 def largest(rows: str, visible: str | None) -> int | None:
-    """Return the memory of the largest visible GPU in bytes, from nvidia-smi's rows of index, UUID and MiB."""
+    """Return the bytes of the largest visible GPU, from nvidia-smi (index, UUID, MiB) and CUDA_VISIBLE_DEVICES."""
     names = None if visible is None else {name.strip() for name in visible.split(",")}
     gpus = [[cell.strip() for cell in row.split(",")] for row in rows.splitlines()]
     sizes = [int(size) for index, uuid, size in gpus if size.isdigit() and (names is None or names & {index, uuid})]
@@ -267,7 +267,7 @@ def check_memory(runs: Sequence[Run], available: Callable[[], int | None] = gpu_
     """Refuse runs that cannot fit in the memory of the visible GPU.
 
     Raises:
-        UsageError: the lower estimate of a run is larger; the message names a setting that makes it fit.
+        UsageError: the lower estimate of a run is larger; the message names settings that need less memory.
     """
     for run in runs:
         if run.config.runtime.device is Device.cpu or (size := available()) is None:
@@ -286,14 +286,14 @@ def check_memory(runs: Sequence[Run], available: Callable[[], int | None] = gpu_
 
 
 def _smaller(trainer: TrainerConfig, factor: int) -> dict[str, Any]:
-    """Return settings with smaller micro-batches and the same number of sentences per update."""
+    """Return settings with smaller micro-batches and an unchanged number of sentences per update."""
     accumulation = trainer.gradient_accumulation * factor
     if trainer.batch_size is None:
         return {"gradient_accumulation": accumulation}
     return {"batch_size": max(1, trainer.batch_size // factor), "gradient_accumulation": accumulation}
 
 
-# Changes of the trainer that save memory, those that change results least first.
+# Changes of trainer settings that save memory, ordered by their effect on results.
 REMEDIES: Sequence[Callable[[TrainerConfig], dict[str, Any]]] = (
     lambda trainer: {"gradient_checkpointing": True},
     *(lambda trainer, factor=factor: _smaller(trainer, factor) for factor in (2, 4, 8, 16)),
@@ -303,7 +303,7 @@ REMEDIES: Sequence[Callable[[TrainerConfig], dict[str, Any]]] = (
 
 
 def _changed(config: Config, change: Callable[[TrainerConfig], dict[str, Any]]) -> tuple[str, Config]:
-    """Change the trainers of a config; return the settings, as on the command line, and the config."""
+    """Change the trainers of a config; return the settings as on the command line, and the new config."""
     changes = {key: change(trainer) for key, trainer in config.trainers.items()}
     text = " ".join(
         f"{key}.{name}={_shown(value)}" for key, values in changes.items() for name, value in values.items()

@@ -46,13 +46,13 @@ class Run:
     """A composed job with its data, stream, run ID and store keys.
 
     Attributes:
-        config: with unset values filled in, such as a bucket's number or an order by size.
+        config: the job's config; unset values, such as a bucket's number or an order's languages, are filled in.
         id: the run ID.
         stages: the stages of the hops, hop 0 first.
         data_fingerprint: hash of the dataset.
         algorithms: version of the code that computes results.
         whole_fingerprint: hash of the dataset that the bucket was drawn from; empty without a bucket.
-        encoder: identity of the encoder before fine-tuning.
+        encoder: hash of the encoder before fine-tuning.
     """
 
     config: Config
@@ -109,7 +109,7 @@ class Run:
 
     @cached_property
     def costs(self) -> dict[int, dict[str, Any]]:
-        """Index of a hop → the settings that determine the time of its training, for estimates."""
+        """Index of a hop → the settings that determine its training time, for estimates."""
         strategy = self.strategy()
         return {hop.index: self._cost(hop, strategy) for hop in self.stream.hops}
 
@@ -131,7 +131,7 @@ class Run:
         }
 
     def sentences(self, hop: Hop) -> int:
-        """Return the number of sentences per epoch of a hop's training, or in all steps of a mixture."""
+        """Return the number of sentences in an epoch of a hop's training; for a mixture, in all its steps."""
         sentences = self._training_sentences(hop)
         return self._steps_of_mixture(hop) * self.trainer(hop).batch(sentences) if hop.mixed else sentences
 
@@ -154,7 +154,7 @@ class Run:
 
     @property
     def in_blocks(self) -> dict[str, Any]:
-        """Manifest entries of a stream in blocks: their number, and the last key's heads that earlier keys train."""
+        """Manifest entries of a stream in blocks: number of blocks, and heads trained before the first block."""
         number, (*start, key) = self.config.dataset.blocks, self.stream.languages
         if number is None:
             return {}
@@ -176,7 +176,7 @@ class Run:
         return None if settings is None else plan_run(replace(self.config, strategy=settings, strategy_label=None))
 
     def strategy(self) -> Strategy[Any]:
-        """Return a fresh strategy object, which knows the number of hops."""
+        """Return a new strategy object that knows the number of hops."""
         strategy = make(self.config.strategy)
         strategy.stream(self.config.order.languages or ())
         return strategy
@@ -190,7 +190,7 @@ CACHED = 64
 def _dataset(config: Config) -> tuple[Dataset, DataIdentity, str]:
     """Return a run's dataset, its identity, and the hash of the dataset that its bucket was drawn from."""
     source = {key: value for key, value in plain(config.dataset).items() if key != "replay"}
-    # In few-shot transfer the bucket limits the target language only.
+    # In few-shot transfer, the bucket limits only the target language.
     few_shot = [str(config.language)] if config.protocol else None
     key = json.dumps([source, config.bucket, config.shots, few_shot], sort_keys=True)
     if key not in _datasets:
@@ -222,7 +222,7 @@ def _identity(dataset: Dataset) -> DataIdentity:
     mlqa = any(t.task.answers and rule_of(k, dataset.reader) == "en" for t in dataset.targets for k in t.keys)
     sets = [[*target.sets, *(["MLQA's English"] if mlqa else [])] for target in dataset.targets]
     if dataset.task is None:
-        # The fingerprint of an example does not depend on its task.
+        # Hash the keys too, because the fingerprint of an example does not depend on its task.
         whole = [[*labels, sorted(target.keys)] for labels, target in zip(sets, dataset.targets, strict=True)]
         return DataIdentity(dataset.fingerprints, digest(whole), spans)
     return DataIdentity(dataset.fingerprints, digest(sets[0]), spans)
@@ -234,7 +234,7 @@ def notes(runs: Iterable[Run]) -> list[str]:
 
 
 def plan_jobs(configs: Iterable[Config]) -> list[Run]:
-    """Return the distinct runs of several jobs, in order."""
+    """Return the distinct runs of several jobs, in the order of the jobs."""
     runs: dict[str, Run] = {}
     for run in map(plan_run, configs):
         runs.setdefault(run.id, run)
@@ -293,7 +293,7 @@ def _read(config: Config) -> tuple[Config, Dataset, DataIdentity, str]:
 
 
 def _ordered(config: Config, dataset: Dataset, fingerprint: str) -> tuple[Config, tuple[str, ...]]:
-    """Return a config whose order has a name and a list of languages, and this list."""
+    """Return the config with the order's name and languages filled in, and the order."""
     settings, listed = config.order, config.order.languages
     if config.protocol is not None:
         listed = [name for name in (config.source, config.language) if name is not None]
@@ -306,7 +306,7 @@ def _ordered(config: Config, dataset: Dataset, fingerprint: str) -> tuple[Config
 
 
 def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
-    """Check data, strategy and model; return the hops."""
+    """Check data, strategy and model; return the stream."""
     check_tasks(config, dataset, strategy)
     check_packing(config, strategy)
     check_graphs(config)
@@ -335,7 +335,7 @@ def _plugins(config: Config) -> dict[str, list[str]]:
 
 
 def _key(name: str, dataset: Dataset, setting: str) -> str:
-    """Return the dataset's key for the name that a setting has."""
+    """Return the dataset's key for a language that a setting names."""
     key = key_of(name, dataset.languages, setting)
     if key not in dataset.languages:
         raise UsageError(f"{setting}={key}: not a language of the dataset; {did_you_mean(key, dataset.languages)}")
@@ -343,7 +343,7 @@ def _key(name: str, dataset: Dataset, setting: str) -> str:
 
 
 def _with_adapters(settings: StrategyConfig, dataset: Dataset, name: str = "strategy") -> StrategyConfig:
-    """Return a strategy's settings, and its expansion's, with the dataset's keys of pretrained adapters."""
+    """Return strategy settings, also of the expansion, whose pretrained adapters have the dataset's keys."""
     if isinstance(settings, ExpandableSettings) and settings.expansion is not None:
         return replace(settings, expansion=_with_adapters(settings.expansion, dataset, f"{name}.expansion"))
     if not isinstance(settings, AdapterSettings) or not isinstance(settings.pretrained, dict):
@@ -358,7 +358,7 @@ def _with_adapters(settings: StrategyConfig, dataset: Dataset, name: str = "stra
 
 
 def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
-    """Return the hops of a run: those of the strategy, of few-shot transfer, or of blocks.
+    """Return the stream of a run: the strategy's stream, a few-shot transfer, or a stream in blocks.
 
     Raises:
         UsageError: the strategy does not support few-shot transfer, blocks or mixtures.

@@ -1,19 +1,19 @@
 """Answers from start and end scores: the best span over all windows of a text, and the probability of the gold span.
 
-A span scores s + e, the start emission of its first subword plus the end emission of its last (Devlin et al. 2019,
-section 4.2), with start ≤ end and at most `Windows.longest` subwords of the text. The answer is the best span over all
-windows; ties go to the first window, then to the first and shortest span.
+The score of a span is s + e: the start emission of its first subword plus the end emission of its last subword (Devlin
+et al. 2019, section 4.2). A span has at most `Windows.longest` subwords of the text. The answer is the span with the
+highest score in any window; ties go to the first window, then to the first and shortest span.
 
 **Probability.** A softmax over the spans of all windows together:
 
     p(span) = Σ exp(s + e) over the windows that contain the span / Σ exp(s + e) over all spans of all windows.
 
-This is one distribution over the spans of the whole text. A text of n subwords, with at most D in a span, has
-Y = Σ over starts i of min(D, n − i) outcomes. A span that no window contains has no probability.
+This is one distribution over the spans of the whole text. If a span has at most D subwords, a text of n subwords has
+Y = Σ over starts i of min(D, n − i) spans. A span that no window contains has no probability.
 
-**No answer** is possible if some training questions have no answer. Its score is the minimum of s + e of [CLS] over the
-windows (SQuAD 2.0). "No answer" is predicted if its score exceeds the best span's score. It adds one term to the
-denominator of p and one outcome to Y.
+**No answer** can be predicted if some training questions have no answer. Its score is s + e at [CLS], in the window
+where this sum is lowest (SQuAD 2.0). "No answer" is predicted if its score exceeds the best span's score. It adds one
+term to the denominator of p, and 1 to Y.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Readings:
         return [self.span, self.best, self.total, self.gold, self.none]
 
     def note(self, rows: np.ndarray, emissions: np.ndarray, mask: np.ndarray) -> None:
-        """Record the windows ``rows`` (B,) from their emissions (B, W, 2) and word mask (B, W); word 0 is [CLS]."""
+        """Fill the arrays at windows ``rows`` (B,), from emissions (B, W, 2) and word mask (B, W); word 0 is [CLS]."""
         scores, longest = span_scores(emissions, mask, self.windows.longest)
         flat = scores.reshape(len(rows), -1)
         at = flat.argmax(axis=1)
@@ -75,7 +75,7 @@ class Readings:
 
 
 def span_scores(emissions: np.ndarray, mask: np.ndarray, longest: int) -> tuple[np.ndarray, int]:
-    """Return span scores (B, W, D) float64 and D = min(``longest``, W); entry [b, i, d] scores words i to i + d.
+    """Return span scores (B, W, D) float64 and D = min(``longest``, W); entry [b, i, d] is for words i to i + d.
 
     Entries outside the text are −∞.
     """

@@ -1,9 +1,9 @@
 """Attention of [CLS]: the share that each word of a test split receives (Zhao et al. 2021, "FS", section 5, table 5).
 
-The attention is softmax(q·k / √d) of the last layer, averaged over its heads, with the query of [CLS] over all subwords
-of the sentence, including special tokens. A word's share is the sum over its subwords within the length limit. Words
-beyond the limit do not count. A separate forward pass in eval mode reads queries and keys, because fused attention
-kernels do not return attention weights.
+The attention is softmax(q·k / √d) in the last layer, averaged over its heads: q is the query of [CLS], and k are the
+keys of all subwords of the sentence, including special tokens. A word's share is the sum over its subwords within the
+length limit. Words beyond the limit do not count. A separate forward pass in eval mode reads queries and keys, because
+fused attention kernels do not return attention weights.
 
 Runs with the same trained encoder and test splits share one stored summary.
 """
@@ -35,7 +35,7 @@ Summary = Mapping[str, tuple[int, float]]
 
 @torch.no_grad()
 def subword_shares(model: Model, sentences: Encoded, device: torch.device, precision: str) -> np.ndarray:
-    """Return the share of [CLS]'s attention on each subword, aligned with ``sentences.pieces.values``; float64.
+    """Return the share of [CLS]'s attention that each entry of ``sentences.pieces.values`` receives, as float64.
 
     The shares of a sentence sum to 1.
     """
@@ -77,7 +77,7 @@ def by_word(shares: np.ndarray, numbers: Ragged, examples: Sequence[Example]) ->
 
 
 def table(summaries: Mapping[str, Summary]) -> pa.Table:
-    """Return the languages' summaries as rows with `xclrun.analysis.fewshot.attention.COLUMNS`, except the hop."""
+    """Return the summaries as a table with `xclrun.analysis.fewshot.attention.COLUMNS`, but without the hop."""
     import pyarrow as pa
 
     rows = [(language, word, *counts) for language, words in summaries.items() for word, counts in words.items()]
@@ -88,7 +88,7 @@ def table(summaries: Mapping[str, Summary]) -> pa.Table:
 
 
 def of_hop(rows: pa.Table, hop: int) -> pa.Table:
-    """Return rows of `table` with the hop number set."""
+    """Add the column ``hop`` to the rows of a hop."""
     import pyarrow as pa
 
     return rows.add_column(0, "hop", pa.repeat(hop, len(rows)).cast(pa.int16()))

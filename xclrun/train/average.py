@@ -1,7 +1,7 @@
-"""Checkpoint averaging: evaluate the mean of the weights at a hop's last evaluation points on the test splits.
+"""Checkpoint averaging: average the weights of a hop's last evaluation points, and evaluate the mean on test data.
 
-This model selection needs no dev data (docs/checkpoints.md). The weights of points are stored if
-``evaluate.keep_points`` is set. Predictions are cached in the store; reports read a copy in the run directory.
+This model selection needs no dev data (docs/checkpoints.md), but stored weights (``evaluate.keep_points``). The
+predictions are cached in the store; reports read a copy in the run directory.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from xclrun.train.stop import StopFlag
 
 
 def mean_weights(files: Sequence[Path]) -> dict[str, Tensor]:
-    """Return the mean of the weights in safetensors files."""
+    """Return the weights in safetensors files, averaged over the files."""
     return mean(map(load_tensors, files))
 
 
 def weights_of(run: Run, last: int | None) -> list[list[Path]]:
-    """Return the weight files of each hop's last points for `average`, after checking that they are undamaged.
+    """Return the weight files of each hop's last evaluation points, after checking that the files are undamaged.
 
     Args:
-        last: number of points; None: all.
+        last: number of points per hop; None: all.
 
     Raises:
         UsageError: the run stored the weights of fewer points, or has language-specific weights.
@@ -43,8 +43,8 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
     strategy, hops = run.strategy(), [stage for stage in run.stages if stage.hop.index]
     if run.config.evaluate.keep_points is None:
         raise UsageError(
-            f"{option}: {run.id} stored no weights of points; train it with evaluate.keep_points=5 or "
-            "evaluate.keep_points=all"
+            f"{option}: {run.id} stored no weights of evaluation points; retrain it with "
+            "evaluate.keep_points=5 or evaluate.keep_points=all"
         )
     if strategy.adapters is not None or any(strategy.serving_signature(stage.hop) for stage in hops):
         raise UsageError(f"{option}: {run.strategy_name} has language-specific weights, which cannot be averaged")
@@ -54,7 +54,7 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
 def average(
     run: Run, last: int | None, chosen: Sequence[Sequence[Path]], listener: Listener, stop: StopFlag
 ) -> list[Path]:
-    """Evaluate the mean of each hop's weight files and return the prediction files.
+    """Average each hop's weight files, evaluate the mean, and return the files with the predictions.
 
     Args:
         chosen: weight files of each hop, from `weights_of` with the same ``last``.
@@ -84,7 +84,7 @@ def _chosen(run: Run, stage: Stage, option: str, last: int | None) -> list[Path]
     count = points if last is None else min(last, points)
     if len(files) < count:
         raise UsageError(
-            f"{option}: hop {hop} of {run.id} stored the weights of {len(files)} of {points} points only; use --last "
-            f"{len(files)}"
+            f"{option}: hop {hop} of {run.id} stored the weights of only {len(files)} of its {points} evaluation "
+            f"points; use --last {len(files)}"
         )
     return files[len(files) - count :]

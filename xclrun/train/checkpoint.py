@@ -1,4 +1,4 @@
-"""Checkpoints inside a hop: one safetensors file whose name contains the checksum of its content.
+"""Checkpoints inside a hop: safetensors files whose names contain the checksum of their content.
 
 A new checkpoint is renamed into place before the previous one is removed. Damaged files are ignored.
 """
@@ -27,7 +27,7 @@ class Unchanged:
     """Detects which tensors of a strategy's state are unchanged since the start of a hop.
 
     Checkpoints omit unchanged tensors, such as Fisher information and teachers, because the store has them. A tensor is
-    unchanged if it is the same object and torch has not written to it since.
+    unchanged if it is still the same object, and PyTorch has not written to it since the start.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -56,7 +56,7 @@ def _version(tensor: Tensor) -> int | None:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one training, in their own folder; ``warn`` reports damaged ones."""
+    """The checkpoints of one hop's training, in one folder; ``warn`` reports damaged files."""
 
     folder: Path
     warn: Callable[[str], None] = field(default=lambda text: None, compare=False)
@@ -86,7 +86,7 @@ class Checkpoints:
                 other.unlink(missing_ok=True)
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Return the metadata and the tensors (on the CPU) of the newest undamaged checkpoint, or None."""
+        """Return (metadata, tensors on the CPU) of the newest undamaged checkpoint; None if there is none."""
         from safetensors import safe_open
 
         for path in sorted(self.folder.glob("*-*.safetensors"), reverse=True):

@@ -1,12 +1,11 @@
-"""Gradients of the class head: for each class, the sum over its weights, at every main step.
+"""Gradients of the class head at every main step: for each class, the sum over the weights of the class.
 
 Hussain et al. 2021 ("LL"), section 3, figure 1. The gradients of main steps are recorded before a strategy edits them
-and before clipping; replayed steps are not recorded. ``class_gradients.parquet`` has a row for each hop, step and
-class:
+and before clipping; replay steps are not recorded. ``class_gradients.parquet`` has a row for each hop, step and class:
 
 | column | meaning |
 |---|---|
-| hop, step | main steps of the hop, from 1 |
+| hop, step | hop; main step of the hop, from 1 |
 | class | label; with several tasks ``TASK: LABEL`` |
 | gradient | sum over the hidden dimension of the gradient of the class's weights; null if the head is not trained |
 """
@@ -50,7 +49,7 @@ class ClassGradients:
         self.gradients: list[Tensor] = []
 
     def look(self, step: int) -> None:
-        """Record the current gradients, those of main step ``step``."""
+        """Record the current gradients as those of main step ``step``."""
         rows = []
         for head in self.heads:
             gradient = head.weight.grad
@@ -60,12 +59,12 @@ class ClassGradients:
         self.gradients.append(torch.cat(rows))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the state for a checkpoint, by name."""
+        """Yield names and tensors for a checkpoint."""
         yield "steps", torch.tensor(self.steps, dtype=torch.int32)
         yield "gradients", self._stacked()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `tensors` yielded."""
+        """Load the tensors that `tensors` yielded."""
         self.steps, self.gradients = tensors["steps"].tolist(), list(tensors["gradients"])
 
     def _stacked(self) -> Tensor:

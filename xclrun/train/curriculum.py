@@ -20,7 +20,7 @@ class Passes:
     """Passes over all examples, each in a separate random order.
 
     Args:
-        parts: the hop's training splits, in its order.
+        parts: the hop's training splits, in the order of its keys.
         size: examples per batch; the last batch of a task may be smaller.
         epochs: number of passes.
         generator: returns the random generator of a pass.
@@ -42,7 +42,7 @@ class Passes:
         self._drawn: tuple[int, list[tuple[int, np.ndarray]]] | None = None
 
     def batches(self, epoch: int, begin: int) -> Iterator[Batch]:
-        """Yield a pass's batches from position ``begin``, on the CPU; ``indices`` refer to the concatenated parts."""
+        """Yield a pass's batches from number ``begin``, on the CPU; ``indices`` are for the concatenated parts."""
         for group, rows in self._order(epoch)[begin:]:
             examples, places = self.groups[group]
             yield replace(examples.batch(rows), indices=places[rows])
@@ -74,11 +74,12 @@ class Mixed:
     """One pass of full batches, each from a uniformly drawn key; a key's examples are reshuffled when exhausted.
 
     Args:
-        parts: the hop's training splits, in its order; none is empty.
-        names: their keys.
+        parts: the hop's training splits, in the order of its keys; none is empty.
+        names: the hop's keys.
         size: examples per batch.
         steps: number of batches.
-        generator: returns the random generator for ``("keys",)`` or ``("shuffle", key, pass over this key)``.
+        generator: returns a random generator, to draw the keys (arguments: ``"keys"``) or to shuffle a key's examples
+            (arguments: ``"shuffle"``, key, pass).
 
     Attributes:
         drawn: (steps,) index of each step's key among the parts.
@@ -100,7 +101,7 @@ class Mixed:
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def batches(self, epoch: int, begin: int) -> Iterator[Batch]:
-        """Yield the batches from position ``begin``, on the CPU; ``indices`` refer to the concatenated parts."""
+        """Yield the batches from number ``begin``, as `Passes.batches` does."""
         taken = np.bincount(self.drawn[:begin], minlength=len(self.parts))
         for key in self.drawn[begin:]:
             rows = self._rows(int(key), int(taken[key]) * self.size)
@@ -112,14 +113,14 @@ class Mixed:
         return step * self.size
 
     def _rows(self, key: int, begin: int) -> np.ndarray:
-        """Return the rows of a key's batch; ``begin``: number of its examples before, over all its passes."""
+        """Return the rows of a key's next batch; ``begin``: number of the key's examples in all earlier batches."""
         n = len(self.parts[key])
         times, within = np.divmod(np.arange(begin, begin + self.size), n)
         return np.concatenate([self._order(key, int(time))[within[times == time]] for time in np.unique(times)])
 
     def _order(self, key: int, times: int) -> np.ndarray:
         if (key, times) not in self._orders:
-            # Earlier passes are not needed again.
+            # Forget this key's earlier passes, which no later batch needs.
             self._orders = {at: order for at, order in self._orders.items() if at[0] != key or at[1] >= times - 1}
             generator = self.generator("shuffle", self.names[key], times)
             self._orders[key, times] = generator.permutation(len(self.parts[key]))

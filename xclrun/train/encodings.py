@@ -26,7 +26,7 @@ class Encodings:
     """Tokenizer and encoded splits.
 
     Attributes:
-        token_ids: (m,) tokenizer ID of each subword of a trimmed vocabulary; None: not trimmed.
+        token_ids: (m,) the tokenizer's ID of each subword in a trimmed vocabulary; None without trimming.
     """
 
     tokenizer: Any
@@ -63,7 +63,8 @@ _common: tuple[tuple[str, ...], Encodings] | None = None
 def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
     """Return tokenizer and encoded splits of a run's dataset; splits that an earlier run encoded are reused.
 
-    A trimmed vocabulary has the subwords of the data that buckets were drawn from, so it is the same for all buckets.
+    With buckets, a trimmed vocabulary contains the subwords of the whole dataset from which the buckets were drawn.
+    Therefore all buckets have the same vocabulary.
 
     Args:
         warn: reports damaged cache files.
@@ -104,7 +105,7 @@ def _encode(run: Run, dataset: Dataset, split: tuple[str, str], tokenizer: Any) 
 def _trimmed(encoded: Encoded, token_ids: np.ndarray) -> Encoded:
     if not np.isin(encoded.pieces.values, token_ids).all():
         raise UsageError(
-            "model.trim_vocabulary=true: the buckets have subwords that the dataset does not have; set it to false"
+            "model.trim_vocabulary=true: the buckets have subwords that the dataset does not have; use false"
         )
     return encoded.renumbered(token_ids)
 

@@ -60,7 +60,7 @@ class Evaluator:
     def predict(
         self, model: Model, encoded: Encoded, language: str, split: str, answer: Answer | None = None
     ) -> dict[str, list[Any]]:
-        """Return the prediction columns of one split in file order; the model is in eval mode during the call.
+        """Predict a split with the model in eval mode; return the prediction columns, with the examples in file order.
 
         Args:
             answer: predicts a batch on the device; None: `Model.predict`.
@@ -128,9 +128,9 @@ class Evaluator:
             yield before[0], before[1], before[2]()
 
     def _texts_of_pairs(self, language: str, split: str) -> dict[str, list[int]]:
-        """Return the column ``text`` if pairs of the split have the same first text; otherwise no column."""
+        """Return the column ``text`` if several pairs of the split have the same first text; otherwise no column."""
         examples = self.dataset.split(language, split)
-        # Statements need no column, because their ids contain the number of the text.
+        # Statements need no column, because their IDs contain the number of their text.
         if self.dataset.task_of(language) == STATEMENT_TRUTH or not any(e.text_b for e in examples):
             return {}
         numbers = text_numbers(examples)
@@ -158,7 +158,7 @@ class Evaluator:
             "gold": [labels.get(str(e.label), -1) if labelled else None for e in examples],
             "predicted": predicted.tolist() if labelled else [None] * len(examples),
             "log2_gold": log2_gold.tolist(),
-            # Limit the value to the column's int16, because texts of questions may be longer.
+            # The column is int16, but texts of questions may have more words: limit the value.
             "tokens": [min(len(e.tokens), 2**15 - 1) for e in examples],
             "log2_gold_tags": log2_tags.tolist(),
             "seen": list(map(len, sequences)),
@@ -191,9 +191,9 @@ class Evaluator:
 
 
 def _word_tags(predicted: list[int], gold: list[int], names: Sequence[str]) -> list[int]:
-    """Return each word's predicted tag; if every subword has a tag (``label_on=all``), the first subword's tag.
+    """Return the predicted tag of each word; if all subwords have tags (``label_on=all``), of its first subword.
 
-    If X (the gold tag of later subwords) is predicted for a first subword, O replaces X.
+    X is the gold tag of a word's later subwords. If X is predicted for a first subword, O replaces X.
     """
     tail = len(names)
     if tail not in gold and tail not in predicted:

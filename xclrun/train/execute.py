@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Busy", "execute", "make_stages"]
 
-# Torch's own number of threads, before any run sets it.
+# PyTorch's default number of threads, before a run changes it.
 THREADS = torch.get_num_threads()
-# The text after the operation's name in PyTorch's error message.
+# Text after the operation's name in PyTorch's error for a nondeterministic operation.
 NOT_DETERMINISTIC = " does not have a deterministic implementation"
 # Print a note if more than this fraction of a split's sentences is truncated.
 CUT = 0.01
@@ -58,11 +58,11 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
     """Execute or resume a run, and write the files of its run directory.
 
     Args:
-        patient: wait for stages that another process is computing.
+        patient: wait if another process is working on the run or on one of its stages; otherwise raise `Busy`.
 
     Raises:
         XclrunError: the run failed; the manifest has the message too.
-        Stopped: a signal was received, and a checkpoint was saved or the run had ended.
+        Stopped: a signal was received; during training, a checkpoint was saved.
         Busy: another process is working on the run or on one of its stages, and ``patient`` is false.
     """
     lease, waited = run.directory.lease, False
@@ -98,7 +98,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
             finally:
                 if ranks.failed:
                     ranks.abandon()
-    # A signal after the last step must prevent the next run.
+    # A signal since the last check must prevent the next run.
     stop.check()
 
 
@@ -173,7 +173,7 @@ class _Execution:
                     raise
                 raise error from raised
             finally:
-                # The exception references this frame, and the frame references the model: break the cycle.
+                # The exception references this frame, and the frame references the model. Break the cycle.
                 del error
         self.listener.run_ended(self.run, time.monotonic() - started)
 
@@ -247,7 +247,7 @@ class _Execution:
         return scores
 
     def _scores(self, rows: pa.Table) -> Scores:
-        """Return language → metric → score of a hop's rows; ``evaluate.slot_f1`` defines span F1."""
+        """Return language → metric → score of a hop's rows; ``evaluate.slot_f1`` selects the definition of span F1."""
         dataset = self.run.dataset
         tags = dataset.tags if self.run.config.evaluate.slot_f1 is SlotF1.tag_macro else None
         return base_scores.of_hop(rows, dataset.metrics, tags)
@@ -267,7 +267,7 @@ class _Execution:
         atomic_write(self.directory.scores, buffer.getvalue())
 
     def _write_measured(self) -> None:
-        """Write the optional measurements of all hops, one file of each kind."""
+        """Write the optional measurements of all hops, one file per kind."""
         import pyarrow as pa
 
         for path, tables in self.measured.items():
@@ -370,7 +370,7 @@ def _translated(error: BaseException, run: Run) -> BaseException:
 
 
 def _out_of_memory(error: BaseException, run: Run) -> str:
-    """Return the message for a GPU out of memory, with the phase and config keys that save memory."""
+    """Return the message for a GPU out of memory: the phase, and settings that need less memory."""
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     trainer, less = run.config.trainer, " or trainer.precision=bf16"
     if any(name in ("xclrun.train.evaluate", "xclrun.train.encodings") for name in frames):

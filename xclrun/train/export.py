@@ -2,10 +2,10 @@
 
 - ``config.json``, ``model.safetensors`` and the tokenizer's files: the encoder, for ``AutoModel.from_pretrained``. If
   the class head uses BERT's pooler, ``pooler_output`` comes from the trained pooler. Subwords outside a trimmed
-  vocabulary keep their weights from before fine-tuning.
+  vocabulary have their embeddings from before fine-tuning.
 - ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
-- ``language.safetensors``: the language-specific parameters, also contained in encoder and heads.
-- ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`; not part of the encoder.
+- ``language.safetensors``: a copy of the language-specific parameters in encoder and heads.
+- ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`; the exported encoder has none.
 - ``export.json``: a description of each head, the labels and tags in index order, and the run.
 """
 
@@ -49,10 +49,11 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
 
     Args:
         index: number of the hop; None: the last hop.
-        language: language whose parameters to write; None: the hop's language.
+        language: language whose parameters to write; None: the hop's last language.
 
     Raises:
-        UsageError: the hop or language does not exist, all languages share their parameters, or the folder has files.
+        UsageError: the hop or language does not exist, all languages share the parameters, or the folder is
+            not empty.
         RunError: the weights are not in the store.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -77,7 +78,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
                 f"{run.id}: the weights of hop {stage.hop.index} ({stage.hop.name}) are no longer in the store; "
                 f"retrain it with `xclrun rerun {run.id} --fresh DIR`"
             )
-    # `for_language` may read the strategy's state, for example to merge weights, so `bring` loads it too.
+    # `bring` also loads the strategy's state, which `for_language` may read, for example to merge weights.
     graph.bring(hop) if own_parts else graph.weights(hop.index)
     seen = [name for h in run.stream.hops[: hop.index + 1] for name in h.train]
     served = language or (hop.train[-1] if own_parts and hop.train else None)
@@ -125,7 +126,7 @@ def _check_language(run: Run, hop: Hop, language: str | None, own_parts: bool) -
 
 
 def _heads(names: Iterable[str]) -> dict[str, str]:
-    """Describe the heads that have these parameters."""
+    """Return head → description, for the heads with these parameters."""
     parameters = list(names)
     return {head: text for head, text in HEADS.items() if any(k.startswith(f"{head}.") for k in parameters)}
 
@@ -133,7 +134,7 @@ def _heads(names: Iterable[str]) -> dict[str, str]:
 def _tasks(run: Run, names: Iterable[str]) -> dict[str, Any]:
     """Return task → its keys, labels, tags and heads, for a model with several tasks.
 
-    Heads have their full names in ``heads.safetensors``.
+    Heads have the same names as in ``heads.safetensors``.
     """
     parameters, tasks = list(names), {}
     for target in run.dataset.targets:
@@ -170,7 +171,7 @@ def _plain_encoder(run: Run, model: Model, tokenizer: Any, token_ids: Any) -> An
     """
     encoder: Any = model.encoder
     state: dict[str, Tensor] = {**encoder.state_dict(), **merged(encoder)}
-    # With several poolers, use that of the first task.
+    # If several tasks have a pooler, use the first one.
     heads = model.tasks.values() if model.tasks else [model]
     pooler = next((h.pooler for h in heads if isinstance(h, Heads) and h.pooler is not None), None)
     if pooler is not None:

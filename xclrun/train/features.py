@@ -3,7 +3,7 @@
 A hop that leaves the encoder unchanged (`Strategy.keeps_encoder`) is trained on these features instead of subwords.
 Features are the float32 inputs of the heads (`xclrun.model.network.Features`), computed in eval mode. A sentence of W
 words takes 4·H·(W + 1) bytes with hidden size H, or 4·H bytes if the task has no tags. Strategies that compare
-sentences in `predict` (`Strategy.reads_features`) use only the [CLS] features of hop 0.
+sentences in `predict` (`Strategy.reads_features`) use only [CLS] features, computed with the encoder of hop 0.
 
 Batches depend only on the sentences, so all processes compute bit-identical features.
 """
@@ -42,7 +42,7 @@ def features_key(weights: str, examples: str, precision: str, words: bool = True
 def with_features(
     model: Model, sentences: Encoded, device: torch.device, precision: str, words: bool = True
 ) -> Encoded:
-    """Return the sentences with the encoder's features of [CLS], and of words if ``words``."""
+    """Return the sentences with features from the model's encoder: of [CLS], and of words if ``words``."""
     hidden: int = model.encoder.config.hidden_size  # type: ignore[union-attr,assignment]
     cls = np.zeros((len(sentences), hidden), np.float32)
     offsets = sentences.word_pieces.offsets

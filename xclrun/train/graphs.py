@@ -1,18 +1,19 @@
-"""``trainer.cuda_graphs``: optimiser steps that are recorded once per batch shape, then replayed.
+"""``trainer.cuda_graphs``: capture an optimiser step once for each batch shape, then replay it.
 
 A step of a small encoder consists of hundreds of short kernels, and launching them one by one leaves the GPU idle. A
 CUDA graph launches a whole step at once, from zeroing the gradients to Adam's update
-(https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs). It repeats the same kernels on the same memory, so
+(https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs). A replay repeats the same kernels on the same
+memory. Therefore
 
-- each batch is copied into the recorded batch of its shape, and padding limits the number of shapes
+- each batch is copied into the captured batch of its shape, and padding limits the number of shapes
   (`xclrun.data.batches.Encoded.even`);
 - values that change between steps are read from memory: the learning rate is a tensor, and the graph reads the seed of
   the GPU's generator, which the loop sets before each step;
-- the host makes its decisions once, at recording. `Strategy.capturable` returns whether a step can be recorded and
-  replayed; other steps run kernel by kernel, on batches with the same padding.
+- decisions of the host, such as branches in Python, are made once, during the capture. `Strategy.capturable` returns
+  whether a step can be captured; other steps run kernel by kernel, on batches with the same padding.
 
-A recorded step has the same result as a step taken kernel by kernel. So a resumed hop is bit-identical, although it
-records other steps than the interrupted hop.
+A replayed step gives the same result as a step that runs kernel by kernel. So a resumed hop is bit-identical, although
+the interruption changes which steps are captured.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ from xclrun.data.batches import Batch
 Step = Callable[[Batch], Sequence[Tensor]]
 
 
-class Recorder(Protocol):
-    """Records the work of a device."""
+class Capturer(Protocol):
+    """Captures the kernels that a function launches on a device."""
 
-    def rehearse(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Do the work once without recording it, so that lazily initialised resources exist."""
+    def warm_up(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+        """Call ``work`` without capturing it, so that lazily initialised resources exist."""
 
-    def record(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
-        """Record work without doing it; return a function that replays it, and its output tensors.
+    def capture(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
+        """Capture ``work`` without running it; return a function that replays it, and the tensors of its results.
 
         Raises:
-            RuntimeError: the work cannot be recorded, for example because it synchronises with the device.
+            RuntimeError: the work cannot be captured, for example because it synchronises with the device.
         """
 
 
-class CudaRecorder:
-    """Records CUDA graphs in one memory pool; a step may overwrite the outputs of the previous one."""
+class CudaCapturer:
+    """Captures CUDA graphs that share a memory pool: a replay may overwrite the outputs of any earlier replay."""
 
     def __init__(self) -> None:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
-    def rehearse(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        # On the recording stream, because autograd and cuBLAS allocate per stream.
+    def warm_up(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+        # Use the stream of the captures, because autograd and cuBLAS allocate memory per stream.
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             losses = work()
         torch.cuda.current_stream().wait_stream(self.stream)
         return losses
 
-    def record(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
+    def capture(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             losses = work()
@@ -67,62 +68,62 @@ class CudaRecorder:
 
 
 @dataclass(frozen=True)
-class Recording:
-    """A recorded step: it reads the tensors of ``batch`` and writes the loss of each micro-batch to ``losses``."""
+class CapturedStep:
+    """A captured step: `replay` reads the tensors of ``batch`` and writes the micro-batches' losses to ``losses``."""
 
     batch: Batch
-    repeat: Callable[[], None]
+    replay: Callable[[], None]
     losses: Sequence[Tensor]
 
 
-class RecordedSteps:
-    """The recorded steps of a hop, one per batch shape.
+class CapturedSteps:
+    """The captured steps of a hop, one per batch shape.
 
     Args:
         step: takes a step kernel by kernel.
         part: maximum number of sentences in a micro-batch.
     """
 
-    def __init__(self, recorder: Recorder, step: Step, part: int) -> None:
-        self.recorder, self.step, self.part = recorder, step, part
-        self.rehearsed: set[Hashable] = set()
-        self.recordings: dict[Hashable, Recording] = {}
+    def __init__(self, capturer: Capturer, step: Step, part: int) -> None:
+        self.capturer, self.step, self.part = capturer, step, part
+        self.warmed_up: set[Hashable] = set()
+        self.captured: dict[Hashable, CapturedStep] = {}
 
     def take(self, batch: Batch) -> Sequence[Tensor]:
         """Take a step on a batch and return the loss of each micro-batch.
 
-        A step is recorded when its batch shape occurs for the second time.
+        A step is captured when its batch shape occurs for the second time.
 
         Raises:
-            RunError: the step cannot be recorded.
+            RunError: the step cannot be captured.
         """
         key = self._shape(batch)
-        if key not in self.recordings:
-            if key not in self.rehearsed:
-                self.rehearsed.add(key)
-                return self.recorder.rehearse(lambda: self.step(batch))
-            self.recordings[key] = self._record(batch)
-        recording = self.recordings[key]
-        for name, tensor in recording.batch.tensors.items():
+        if key not in self.captured:
+            if key not in self.warmed_up:
+                self.warmed_up.add(key)
+                return self.capturer.warm_up(lambda: self.step(batch))
+            self.captured[key] = self._capture(batch)
+        captured = self.captured[key]
+        for name, tensor in captured.batch.tensors.items():
             tensor.copy_(batch.tensors[name])
-        recording.repeat()
-        # The next step overwrites them.
-        return [loss.clone() for loss in recording.losses]
+        captured.replay()
+        # Copy the losses, because the next replay overwrites them.
+        return [loss.clone() for loss in captured.losses]
 
     def _shape(self, batch: Batch) -> Hashable:
-        """Return the key of a batch's recording: all its properties that the host reads to compute the loss."""
+        """Return all properties of a batch that the host reads; batches with equal properties share a captured step."""
         shapes = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors.items())
         return batch.task, shapes, tuple(part.whole for part in batch.split(self.part))
 
-    def _record(self, batch: Batch) -> Recording:
+    def _capture(self, batch: Batch) -> CapturedStep:
         copy = batch.copied()
         try:
-            repeat, losses = self.recorder.record(lambda: self.step(copy))
+            replay, losses = self.capturer.capture(lambda: self.step(copy))
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise RunError(
-                f"trainer.cuda_graphs=true: a step could not be recorded ({str(error).splitlines()[0]}); "
+                f"trainer.cuda_graphs=true: a step could not be captured ({str(error).splitlines()[0]}); "
                 "use trainer.cuda_graphs=false"
             ) from error
-        return Recording(copy, repeat, losses)
+        return CapturedStep(copy, replay, losses)

@@ -28,7 +28,7 @@ from xclrun.model.network import takes_masks
 from xclrun.strategy import Context, State, Strategy, supports_capture
 from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes
-from xclrun.train.graphs import CudaRecorder, RecordedSteps, Recorder
+from xclrun.train.graphs import CapturedSteps, Capturer, CudaCapturer
 from xclrun.train.optimize import load_optimizer_state, lr_factor, make_optimizer, optimizer_state, set_lr
 from xclrun.train.points import Points
 from xclrun.train.precision import autocast, products
@@ -46,10 +46,10 @@ class Position:
     Attributes:
         epoch: epochs finished.
         step: main steps taken in the hop.
-        updates: optimiser steps taken in the hop, replayed ones included.
-        examples, tokens: sentences and subwords trained on, replayed ones included.
-        beside_examples, beside_tokens: sentences and subwords from the memory that steps used in addition to their
-            batch, for a further loss term (KD) or a reference gradient (A-GEM).
+        updates: optimiser steps taken in the hop, including replay steps.
+        examples, tokens: sentences and subwords trained on, including replayed batches.
+        beside_examples, beside_tokens: sentences and subwords from the memory that are in no batch, but enter a further
+            loss term (KD) or a reference gradient (A-GEM).
         seconds: time of training and dev evaluation, summed over all attempts.
         loss_sum, loss_count: sum of the losses of this epoch's updates, and their number.
         best_score, best_epoch, best_step: best selection score so far, and the epoch and step that reached it.
@@ -81,13 +81,13 @@ class GradientObserver(Protocol):
         """Record the gradients of main step ``step``."""
 
     def tensors(self) -> Iterable[tuple[str, Tensor]]:
-        """Yield the state for a checkpoint, by name."""
+        """Yield names and tensors for a checkpoint."""
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `tensors` yielded."""
+        """Load the tensors that `tensors` yielded."""
 
     def write(self, folder: Path) -> None:
-        """Write the observations into ``folder``, where the store has the hop's training."""
+        """Write the observations into ``folder``, the store's folder of the hop's training."""
 
 
 def _seed(seed: int, device: torch.device) -> None:
@@ -103,14 +103,14 @@ def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors, to the CPU if their GPU has less free memory than twice their size."""
+    """Copy tensors; to the CPU if the GPU's free memory is less than twice their size."""
     size = sum(tensor.nbytes for tensor in tensors.values() if tensor.is_cuda)
     room = not size or torch.cuda.mem_get_info()[0] >= 2 * size
     return {name: tensor.clone() if room else tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load values of some or all parameters of a model."""
+    """Load some or all weights of a model, by name."""
     model.load_state_dict({**model.state_dict(), **tensors})
 
 
@@ -120,7 +120,7 @@ class HopTraining:
     Args:
         bench: the workbench; `begin_hop` of its strategy must have been called.
         points: evaluates the model at points inside the hop; None: no evaluation points.
-        inherited: initial state of the optimiser (see `optimizer_state`).
+        inherited: the optimiser's initial state, for some or all parameters (see `optimizer_state`).
         observers: observers of gradients, by their name in checkpoints.
     """
 
@@ -138,7 +138,7 @@ class HopTraining:
         if trainer.cuda_graphs:
             context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
-        # Without selection on dev, runs of all evaluate.slot_f1 share a training. Its log always has span_micro.
+        # If dev scores are only logged, runs with different evaluate.slot_f1 share the training and log span_micro.
         self.evaluator = bench.evaluator if trainer.uses_dev else replace(bench.evaluator, slot_f1=SlotF1.span_micro)
         self.dev, self.checkpoints = bench.dev(context.hop), checkpoints
         self.listener, self.stop, self.ranks = bench.listener, bench.stop, bench.ranks
@@ -150,12 +150,12 @@ class HopTraining:
         if inherited:
             load_optimizer_state(self.optimizer, context.model, inherited)
         # Captured CUDA graphs of steps; None: no step is captured.
-        self.recorded: RecordedSteps | None = None
+        self.captured: CapturedSteps | None = None
         if trainer.cuda_graphs and context.device.type == "cuda":
-            self.record(CudaRecorder())
+            self.capture(CudaCapturer())
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
-        # Whether checkpoints have the strategy's state. Plain fine-tuning omits it: all strategies share the training.
+        # Whether checkpoints contain the strategy's state. Plain fine-tuning omits it: strategies share the training.
         self.own = bool(strategy.signature(context.hop))
         # Checkpoints omit tensors that are unchanged since the start of the hop.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
@@ -164,7 +164,7 @@ class HopTraining:
         self.gathers, self.gathered = strategy.updates_in_training and self.own, State()
         # Reading the loss waits for the GPU, so on a GPU the loss is read less often.
         self.look_every = 1 if context.device.type == "cpu" else 25
-        # For each update since losses were last read: main step, losses of micro-batches on the device.
+        # For each update since losses were last read: (main step, losses of its micro-batches, on the device).
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
         # This rank's numbers of sentences and subwords from the memory, not yet summed over ranks.
         self._from_memory = [0, 0]
@@ -178,29 +178,29 @@ class HopTraining:
         steps = self.trainer.steps_of_mixture(self.sentences)
         return Mixed(parts, context.hop.train, size, steps, lambda *at: context.generator("mixture", *at))
 
-    def record(self, recorder: Recorder) -> None:
-        """Capture steps with ``recorder``, if encoder and strategy support CUDA graphs."""
+    def capture(self, capturer: Capturer) -> None:
+        """Capture steps with ``capturer``, if encoder and strategy support CUDA graphs."""
         if supports_capture(self.strategy) and takes_masks(self.context.model.encoder):
-            self.recorded = RecordedSteps(recorder, self._step, self.trainer.part(self.sentences))
+            self.captured = CapturedSteps(capturer, self._step, self.trainer.part(self.sentences))
 
     def run(self) -> dict[str, Any]:
         """Train, and leave the selected weights in the model.
 
         Returns:
-            The counters of `Position` as a dict, with ``edited`` if `Strategy.end_training` changed the weights.
+            The counters of `Position` as a dict; also ``edited: True`` if `Strategy.end_training` changed the weights.
 
         Raises:
             RunError: the loss is not finite.
             Stopped: a signal was received; a checkpoint was saved.
         """
-        # Reset the hook after training, because it references the optimiser and the best weights.
+        # Restore `observe_batch` after training, because it references the optimiser and the best weights.
         self.context.observe_batch, before = self._count_beside, self.context.observe_batch
         self.context.model.packs = self.trainer.packing
         try:
             with products(self.context.precision), self._checkpointing():
                 return self._run()
         finally:
-            self.context.observe_batch, self.context.model.packs, self.recorded = before, False, None
+            self.context.observe_batch, self.context.model.packs, self.captured = before, False, None
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:
@@ -264,8 +264,8 @@ class HopTraining:
         factor = lr_factor(position.step - 1, self.steps, self.trainer.schedule, self.trainer.warmup)
         set_lr(self.optimizer, self.trainer.lr * factor)
         self._seed_dropout()
-        if self.recorded is not None and self.strategy.capturable():
-            losses = self.recorded.take(batch)
+        if self.captured is not None and self.strategy.capturable():
+            losses = self.captured.take(batch)
         else:
             losses = self._step(batch, main)
         self._losses.append((position.step, losses))
@@ -314,7 +314,7 @@ class HopTraining:
         return losses
 
     def _seed_dropout(self, *part: int) -> None:
-        """Seed dropout by update and, after the first micro-batch, by micro-batch; all ranks use the same seed."""
+        """Seed dropout for an update, or for its micro-batch ``part``; the seed is equal on all ranks."""
         if part and self.trainer.cuda_graphs:
             # A replayed CUDA graph does not run this code, so it cannot change the seed between micro-batches.
             return
@@ -332,7 +332,7 @@ class HopTraining:
             self.position.beside_tokens += batch.pieces
 
     def _add_losses(self) -> None:
-        """Add the losses since the last reading to the sum.
+        """Read the losses since the last call, and add them to the epoch's sum.
 
         Raises:
             RunError: a loss is not finite.
@@ -356,7 +356,7 @@ class HopTraining:
         self._losses = []
 
     def _end_epoch(self) -> None:
-        """Score the dev splits, copy the weights if they are the best, and record the epoch."""
+        """Score the dev splits, copy the weights if the score is the best so far, and log the epoch."""
         self._add_losses()
         self._compare_ranks()
         position = self.position
@@ -370,7 +370,7 @@ class HopTraining:
         if score is not None and (position.best_score is None or score > position.best_score):
             position.best_score, position.best_epoch, position.best_step = score, position.epoch, position.step
             if self.trainer.selection is Selection.best:
-                # Free the previous copy first.
+                # Free the previous copy first, to save memory.
                 self.best, self.gathered = {}, State()
                 self.best = _copied(trained_tensors(self.context.model))
                 if self.gathers:
@@ -399,7 +399,7 @@ class HopTraining:
                 raise RunError("the weights of the ranks differ; use runtime.deterministic=true or runtime.devices=1")
 
     def _point(self, last: bool = False) -> None:
-        """Evaluate the model if an evaluation point is due or this is the ``last`` step."""
+        """Take an evaluation point if one is due, or if training ends (``last``)."""
         position, points = self.position, self.points
         if points is None or (position.points and position.points[-1]["step"] == position.step):
             return
@@ -435,7 +435,7 @@ class HopTraining:
         return Progress(self.context.hop, epoch, epochs, p.step, self.steps, p.examples, p.seconds)
 
     def _save(self) -> None:
-        """Write a checkpoint, on rank 0."""
+        """Write a checkpoint; only rank 0 writes it."""
         self._add_losses()
         if self.ranks.rank:
             return

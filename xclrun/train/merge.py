@@ -19,13 +19,13 @@ from xclrun.train.stop import StopFlag
 
 
 def candidates(run: Run, method: str, coefficients: Sequence[str]) -> dict[str, Run]:
-    """Plan the merges of a run's hops, one for each combination of the coefficients' values.
+    """Plan runs that merge a run's hops, one for each combination of the coefficients' values.
 
     Args:
         coefficients: options ``NAME=VALUE[,VALUE…]``; each name is a setting of the method.
 
     Returns:
-        Coefficients, as in ``scale=0.3 density=0.2``, → planned run.
+        A dict: text of the coefficients, such as ``scale=0.3 density=0.2`` → planned run.
 
     Raises:
         UsageError: a method, setting or value is unknown, or the strategy's models cannot be merged.
@@ -67,7 +67,7 @@ def _value(name: str, value: str, text: str) -> Any:
 
 
 def check_weights(run: Run) -> None:
-    """Raise a `RunError` if the store lacks the weights of a hop, because merging must not train."""
+    """Raise a `RunError` if the store lacks a hop's weights: otherwise `merge` would train the hop."""
     for stage in run.stages[1:]:
         if run.store.get(stage.train) is None:
             raise RunError(
@@ -77,7 +77,7 @@ def check_weights(run: Run) -> None:
 
 
 def dev_score(run: Run) -> float:
-    """Return the mean dev score over the learned languages of a run's last merge, in percent."""
+    """Return the dev score of a run after its last merge: the mean over the learned languages, in percent."""
     graph, last = StageGraph(run, Listener(), StopFlag()), run.stages[-1].hop
     graph.bring(last)
     bench, learned = graph.bench, graph.bench.learned(last.index)

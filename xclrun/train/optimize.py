@@ -1,4 +1,4 @@
-"""The optimiser and its schedule, which is a function of the step alone and so has no state."""
+"""The optimiser and its learning-rate schedule, which has no state because it depends only on the step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from xclrun.config.schema import Optimizer, Schedule, TrainerConfig
 def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch.optim.Optimizer:
     """Return Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) over the trained parameters.
 
-    8-bit optimisers are those of bitsandbytes (Dettmers et al. 2022, "8-bit optimizers via block-wise
+    Optimisers with 8-bit states are from bitsandbytes (Dettmers et al. 2022, "8-bit optimizers via block-wise
     quantization").
 
-    With ``trainer.cuda_graphs`` the learning rate is an fp32 tensor, which recorded steps read.
+    With ``trainer.cuda_graphs`` the learning rate is an fp32 tensor, which captured steps read.
     """
     trained = [p for p in parameters if p.requires_grad]
     if config.optimizer.eight_bit:
@@ -44,7 +44,8 @@ def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch
 def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float:
     """Return the multiplier of the learning rate at main step ``step`` (from 0) of ``total``.
 
-    Linear warmup over the share ``warmup`` of the steps, then constant, or linear or cosine decay to 0.
+    Linear warmup over the fraction ``warmup`` of the steps is followed by a constant rate, or by linear or cosine decay
+    to 0.
     """
     rising = math.ceil(warmup * total)
     if step < rising:
@@ -56,7 +57,7 @@ def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of all parameter groups; a recorded step reads it from a tensor."""
+    """Set the learning rate of all parameter groups; captured CUDA graphs read it from a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(lr)
@@ -75,7 +76,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load what `optimizer_state` returned, for the parameters that are trained."""
+    """Load a state from `optimizer_state`; entries of parameters that are not trained are skipped."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     indices = {names[p]: index for index, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
     state: dict[int, dict[str, Tensor | float]] = {}

@@ -1,16 +1,16 @@
-"""Gradient overlap: parameters with a nonzero gradient in a step and in the previous step.
+"""Gradient overlap: count the parameters with a nonzero gradient both in a step and in the previous step.
 
 Hussain et al. 2021 ("LL"), section 5, figure 5. S_t is the set of scalar parameters whose gradient at main step t is
-nonzero, before a strategy edits gradients and before clipping; replayed steps do not count. The sizes |S_t|,
+nonzero, before a strategy edits gradients and before clipping; replay steps do not count. The sizes |S_t|,
 |S_t ∩ S_{t−1}| and |S_t ∪ S_{t−1}| are recorded. Dense weights nearly always have a nonzero gradient, so embeddings
-(subwords, positions, types) are counted separately. LL's code measures only every second step.
+(subwords, positions, types) are counted separately. Deviation: LL's code compares only every second step.
 
-The first step of a hop is compared with the last step of its parent hop, whose set S is stored with the parent's
-weights. ``overlap.parquet`` has a row for each hop, step and part:
+The first step of a hop is compared with the last step of its parent hop. Therefore the set S of a hop's last step is
+stored with the hop's weights. ``overlap.parquet`` has a row for each hop, step and part:
 
 | column | meaning |
 |---|---|
-| hop, step | main steps of the hop, from 1 |
+| hop, step | hop; main step of the hop, from 1 |
 | part | ``embeddings`` or ``rest`` |
 | nonzero | |S_t| |
 | both, either | |S_t ∩ S_{t−1}|, |S_t ∪ S_{t−1}|; null without a previous step |
@@ -38,12 +38,12 @@ PARTS = ("embeddings", "rest")
 FILE = "overlap.parquet"
 # File with the set S of a hop's last step, in the store's folder of its training.
 LAST = "gradients.safetensors"
-# The count that `table` writes as null.
+# Count without a previous step; `table` writes it as null.
 NULL = -1
 
 
 class GradientOverlap:
-    """Counts the nonzero gradients of a hop's main steps; ``before`` is `last` of the parent hop, if there is one."""
+    """Counts the nonzero gradients of a hop's main steps; ``before`` is the parent hop's `last`, or empty."""
 
     def __init__(self, model: nn.Module, before: Mapping[str, Tensor]) -> None:
         self.model = model
@@ -106,7 +106,7 @@ class GradientOverlap:
         return torch.stack(counts) if counts else torch.zeros((0, len(PARTS), 3), dtype=torch.int64)
 
     def write(self, folder: Path) -> None:
-        """Write the counts, and the last step's set for the next hop, into a folder of the store."""
+        """Write the counts, and the last step's set S for the next hop, into a folder of the store."""
         predictions.write(folder / FILE, self.table())
         save_tensors(folder / LAST, self.last())
 

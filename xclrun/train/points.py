@@ -1,10 +1,10 @@
 """Evaluation points inside a hop: the model is evaluated on every language at intervals during training.
 
-A point is taken after every b sentences of the hop's own data (``evaluate.every_examples`` or ``evaluate.every_share``;
-replayed sentences do not count, so all strategies are evaluated at the same steps), and at the end of the training.
-Evaluation does not affect the training. Until the hop is done, the predictions of each point, and the weights of the
-last points (``evaluate.keep_points``), are files next to the checkpoints. A hop that resumes from a checkpoint keeps
-earlier points and repeats later ones.
+A point is taken after every b sentences of the hop's own data (``evaluate.every_examples`` or
+``evaluate.every_share``), and at the end of the training. Replayed sentences do not count, so all strategies are
+evaluated at the same steps. Evaluation does not affect the training. Until the hop is done, the predictions of each
+point, and the weights of the last points (``evaluate.keep_points``), are files next to the checkpoints. A hop that
+resumes from a checkpoint keeps the points before the checkpoint and repeats the points after it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILE = "points.parquet"
 
 
 def weights_file(step: int) -> str:
-    """Return the file name of a point's weights, in the folder of a training in the store."""
+    """Return the file name of the weights at a step, in the store's folder of the training."""
     return f"point-{step:09d}.safetensors"
 
 
@@ -47,7 +47,7 @@ class Points:
 
     Attributes:
         context: context of the training.
-        every: b, sentences of the hop's own data.
+        every: b, the number of the hop's own sentences between two points.
         stored: returns how many of the last points keep their weights, given the number of points.
         folder: folder for the rows and weights of each point.
         warn: reports damaged files.
@@ -71,12 +71,12 @@ class Points:
         return all(file.find() is not None for file in files)
 
     def take(self, step: int, examples: int, seen: int) -> dict[str, Any]:
-        """Evaluate the model, write its rows, and return the point's entry of `Position.points`.
+        """Evaluate the model, write the prediction rows, and return the point's entry for `Position.points`.
 
         Args:
             step: main steps taken in the hop.
-            examples: sentences seen in the hop, replayed ones included.
-            seen: sentences of the hop's own data among them.
+            examples: sentences trained on in the hop, including replayed sentences.
+            seen: how many of these sentences belong to the hop's own data.
 
         Raises:
             Stopped: a signal was received; no row was written, and the weights are unchanged.
@@ -96,7 +96,7 @@ class Points:
                     split_rows[split, language] = rows
         columns = predictions.joined(split_rows[split, language] for split in splits for language in languages)
         n = len(columns["split"])
-        # Runs that share this training may number the hop differently; each sets the number when it copies the rows.
+        # −1 is a placeholder: runs may number the hop differently, and each sets its number when it copies the rows.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
         if not bench.ranks.rank:
             if self.stored(1):
@@ -114,7 +114,7 @@ class Points:
             self._weights(step).remove()
 
     def table(self, facts: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Return the rows of all points, in the order in which they were taken."""
+        """Return the rows of all points, in the order of the points."""
         import pyarrow as pa
 
         parts = [predictions.read(self._path(self._rows(point["step"]))) for point in facts]
@@ -137,9 +137,9 @@ class Points:
         return steps[len(steps) - self.stored(len(steps)) :]
 
     def _answer(self, language: str, split: str) -> Answer | None:
-        """Return the strategy's prediction function if points use it for this split; None: only the model predicts.
+        """Return a function that calls the strategy's `predict`; None if the model predicts without the strategy.
 
-        On dev, whose scores select checkpoints, only the model predicts.
+        Dev splits, whose scores select checkpoints, are always predicted by the model alone.
         """
         if split != "test" or not self.bench.strategy.points_signature(self.context.hop):
             return None

@@ -1,4 +1,4 @@
-"""The device: its choice, precision, and deterministic algorithms."""
+"""Choose the device, the precision of its computations, and deterministic algorithms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xclrun.config.schema import Config, Device, Precision
 from xclrun.core.errors import UsageError
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Warn if a bf16 matrix product takes this many times as long as in fp32: about 30 without bf16 instructions.
+# Warn if a bf16 matrix product takes this many times as long as an fp32 product (about 30 without bf16 instructions).
 SLOW = 2.0
 
 
@@ -70,7 +70,7 @@ def set_deterministic(config: Config, device: torch.device) -> None:
     if on_gpu := device.type == "cuda":
         # PyTorch reads this variable once, before its first matrix product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        # Skip PyTorch's filling of new tensors: it takes time, and no code here reads uninitialised memory.
+        # Do not let PyTorch fill new tensors: filling takes time, and no code here reads uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(on_gpu and config.runtime.deterministic)
 
@@ -81,7 +81,7 @@ def device_name(device: torch.device) -> str:
 
 
 def device_facts(device: torch.device, driver: Path = Path("/sys/module/nvidia/version")) -> dict[str, str]:
-    """Return the manifest's entries for the device: its name; for a GPU also versions and determinism."""
+    """Return the manifest's entries for the device: its name; for a GPU, also versions and determinism."""
     facts = {"device": device_name(device)}
     if device.type == "cuda":
         facts["cuda"] = str(torch.version.cuda)
@@ -109,8 +109,7 @@ def slow_precision(config: Config, device: torch.device, over: Callable[[], floa
 def bf16_over_fp32(rounds: int = 5) -> float:
     """Return the time of a bf16 matrix product divided by the time of an fp32 product, on the CPU.
 
-    Takes a few hundredths of a second. The CPU's instruction set is not sufficient: PyTorch may not use its bf16
-    instructions.
+    The times are measured (a few hundredths of a second), because PyTorch may not use a CPU's bf16 instructions.
     """
 
     def shortest(dtype: torch.dtype) -> float:
@@ -126,7 +125,7 @@ def bf16_over_fp32(rounds: int = 5) -> float:
 
 
 def context_broken() -> bool:
-    """Return whether the process's CUDA context is broken for good, for example after a failed device assertion."""
+    """Return whether this process can no longer use CUDA, for example after a failed assertion on the device."""
     if not torch.cuda.is_initialized():
         return False
     try:

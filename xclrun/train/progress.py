@@ -1,4 +1,4 @@
-"""Progress of a run, reported to `Listener`s: terminals, files and logs."""
+"""Progress of a run, reported to listeners such as terminals, files and logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Progress:
         epochs: maximum number of epochs.
         step: main steps taken in the hop.
         steps: maximum number of main steps.
-        examples: sentences trained on in the hop, replayed ones included.
+        examples: sentences trained on in the hop, including replayed sentences.
         seconds: training time of the hop.
     """
 
@@ -33,7 +33,7 @@ class Progress:
 
 
 class Listener:
-    """Ignores all events of runs; subclasses override methods."""
+    """Receives the events of runs. All methods do nothing; subclasses override some of them."""
 
     def run_started(self, run: Run) -> None: ...
 

@@ -1,8 +1,9 @@
 """Ranks: the processes that train one run together (data parallelism), each on its own device.
 
-A batch consists of parts (``trainer.gradient_accumulation``). With W ranks, rank r computes the parts r, r + W, … The
-gradients of all parts are summed before the strategy edits them, so every rank takes the same optimiser step. A batch
-with a single part is computed by every rank. Dev and test splits are divided by rows: r, r + W, … in order of length.
+A batch consists of micro-batches (``trainer.gradient_accumulation``). With W ranks, rank r computes the micro-batches
+r, r + W, … The gradients of all micro-batches are summed before the strategy edits them, so every rank takes the same
+optimiser step. If a batch is a single micro-batch, every rank computes it. Dev and test splits are sorted by length,
+and rank r predicts the sentences r, r + W, …
 
 Rank 0 executes the run: only it writes to the store and the run directory, holds leases and reports progress. Every
 other rank has its own workbench, on which it repeats rank 0's operations (`repeated`), and reads the same store.
@@ -12,7 +13,7 @@ launcher starts all ranks and sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 transfers all other data (`torch.distributed`).
 
 After a failed operation the ranks may be in different states. Ranks that rank 0 started are then killed, and the next
-run starts new ones. Launched ranks disconnect, and connect again for the next run.
+run starts new ones. Ranks that a launcher started disconnect, and connect again for the next run.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from xclrun.train.stop import SIGNALS, StopFlag, Stopped
 if TYPE_CHECKING:
     from xclrun.run import Run
 
-# Gradients of at least `LARGE` numbers are summed in place; smaller ones are copied into buckets of `BUCKET` numbers.
+# Gradients of at least `LARGE` entries are summed in place; smaller ones are copied into buckets of `BUCKET` entries.
 BUCKET, LARGE = 2**22, 2**17
-# How long the other ranks wait for rank 0's next operation. It is long because rank 0 may itself wait for another
-# process; if rank 0 ends, the other ranks notice it.
+# How long the other ranks wait for rank 0's next operation: long, because rank 0 may itself wait for another process.
+# If rank 0 ends, the other ranks notice it.
 IDLE = timedelta(days=30)
 # Seconds for the other ranks to start, to find rank 0's store, and to end.
 START, FIND, END = 300.0, 30.0, 10.0
@@ -57,14 +58,14 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Ranks:
-    """The ranks of a run, seen from one of them.
+    """The ranks of a run, seen from one of them. This class is a single rank, `Group` several.
 
     Attributes:
         rank: number of this process, from 0.
         size: W, the number of ranks.
         local: index of this process's GPU.
         on_machine: number of ranks on this machine.
-        minutes: time limit of communication.
+        minutes: time limit for communication.
         repeating: whether all ranks are executing an operation.
         failed: whether an operation has failed, so that the ranks may no longer be in the same state.
     """
@@ -77,14 +78,14 @@ class Ranks:
         return self.size > 1
 
     def parts(self, count: int) -> range:
-        """Return the indices of this rank's parts of a batch with ``count`` parts."""
+        """Return the indices of this rank's micro-batches, in a batch of ``count`` micro-batches."""
         return range(self.rank, count, self.size) if count > 1 else range(count)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sum gradients over ranks in place; the gradient stays None if no rank has one."""
+        """Sum gradients over ranks in place; a parameter's gradient stays None if no rank has one."""
 
     def sum(self, values: Sequence[float]) -> Sequence[float]:
-        """Return the sum over ranks of each value."""
+        """Return each value summed over ranks."""
         return values
 
     def gather(self, value: Value, device: torch.device | str = "cpu") -> list[Value]:
@@ -96,7 +97,7 @@ class Ranks:
         return value
 
     def begin(self, run: Run) -> None:
-        """Have the other ranks load a run, and check that they have the same data and versions."""
+        """Have the other ranks load a run, and check that they have rank 0's data and versions."""
 
     @contextlib.contextmanager
     def repeat(self, name: str, arguments: Sequence[Any]) -> Iterator[None]:
@@ -141,7 +142,7 @@ class Group(Ranks):
         # Number of this connection, increased by `reconnect`.
         self.connection = 0
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        # A launcher may make only one GPU visible to each rank.
+        # If a launcher makes only one GPU visible to each rank, its index is 0.
         self.local = local % gpus if launched and gpus else local
         self.backend = "gloo"
         if self.local < gpus:
@@ -278,7 +279,7 @@ class Group(Ranks):
         try:
             yield
         except BaseException as error:
-            # All ranks stop at the same point, unless a second signal stops rank 0 at once.
+            # After `Stopped` all ranks are at the same point, unless a second signal stopped rank 0 at once.
             self.failed |= not isinstance(error, Stopped) or error.at_once
             raise
         finally:
@@ -331,7 +332,7 @@ class Group(Ranks):
                 with contextlib.suppress(RuntimeError):
                     self.store.set(f"error/{self.connection}", f"rank {self.rank}: {one_line(error)}")
             if not isinstance(error, RunError):
-                # Only this rank failed, and the others wait for it: they notice the end of its process at once.
+                # Only this rank failed, and the others wait for it. End this process, which they notice at once.
                 os._exit(1)
             return False
 
@@ -340,7 +341,7 @@ class Group(Ranks):
         if not self.launched:
             return False
         key = f"next/{self.connection}"
-        # If rank 0 dies, the launcher ends this process, or the store does not answer.
+        # If rank 0 dies meanwhile, the launcher ends this process, or the store does not answer.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self.store.wait([key], IDLE)
         _ignore_signals()
@@ -371,7 +372,7 @@ class Group(Ranks):
 
 
 class SharedStop(StopFlag):
-    """Rank 0's flag, which all ranks check at the same points of an operation."""
+    """Rank 0's stop flag, which all ranks check at the same points of an operation."""
 
     def __init__(self, flag: StopFlag, ranks: Ranks) -> None:
         self.flag, self.ranks = flag, ranks
@@ -388,7 +389,7 @@ class SharedStop(StopFlag):
 
 
 def repeated(method: Method) -> Method:
-    """Have all ranks execute a method of the workbench."""
+    """Decorate a method of the workbench so that all ranks execute it."""
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any) -> Any:
@@ -403,7 +404,7 @@ _group: Group | None = None
 
 
 def ranks_of(run: Run) -> Ranks:
-    """Return the ranks for a run, started if necessary.
+    """Return the ranks for a run; start them if necessary.
 
     Raises:
         UsageError: the machine has too few GPUs, or a worker process cannot use the ranks that a launcher started.
@@ -413,7 +414,10 @@ def ranks_of(run: Run) -> Ranks:
     runtime = run.config.runtime
     if (launched := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         if _group is None or _group.process != os.getpid():
-            raise UsageError(f"a launcher started {launched} ranks: use hydra.launcher.n=1, or start no ranks")
+            raise UsageError(
+                f"a launcher started {launched} ranks, which worker processes cannot use; use hydra.launcher.n=1, or "
+                "start no ranks"
+            )
         if _group.closed:
             raise RunError(ENDED.format(_group.size))
         if _group.failed:
@@ -427,13 +431,13 @@ def ranks_of(run: Run) -> Ranks:
         _group.close()
     gpus = torch.cuda.device_count() if runtime.device is not Device.cpu else 0
     if 0 < gpus < runtime.devices:
-        raise UsageError(f"runtime.devices={runtime.devices}: number of visible GPUs is {gpus}")
+        raise UsageError(f"runtime.devices={runtime.devices}: number of visible GPUs is {gpus}; lower runtime.devices")
     _group = _started(runtime.devices, runtime.rank_timeout)
     return _group
 
 
 def end_ranks() -> None:
-    """End the other ranks of this process, for processes that end without calling functions of `atexit`."""
+    """End the other ranks of a process that will end without calling `atexit` functions."""
     if _group is not None:
         _group.close()
 
@@ -465,7 +469,7 @@ def _started(size: int, minutes: float) -> Group:
 def _local_rank(index: int, size: int, port: int, minutes: float) -> None:
     _ignore_signals()
     rank = index + 1
-    # If rank 0 has ended, its store is gone.
+    # Wait for the store only `FIND` seconds: it is gone if rank 0 has ended.
     store = dist.TCPStore("127.0.0.1", port, size, is_master=False, timeout=timedelta(seconds=FIND))  # type: ignore[attr-defined]
     store.set(f"started/{rank}", "")
     Group(rank, size, store, local=rank, on_machine=size, minutes=minutes).follow()
@@ -479,7 +483,7 @@ def join_launched() -> None:
     if rank:
         _ignore_signals()
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    # The agent of torchrun provides the store.
+    # torchrun's agent already hosts the store.
     hosts = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = dist.TCPStore(address, port, size, is_master=hosts)  # type: ignore[attr-defined]
     prefix = f"xclrun/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"

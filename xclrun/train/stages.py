@@ -2,8 +2,8 @@
 
 A hop has up to four stages: trained weights, the strategy's state, predictions, and the attention of [CLS]. The run's
 workbench computes a missing stage while the process holds the stage's lease, so concurrent processes compute each stage
-once. The stage's dependencies are computed first, so a process never waits while it holds a lease. A run whose
-evaluations are all in the store builds no model.
+once. The stage's dependencies are computed first, so a process never waits while it holds a lease. No model is built if
+all evaluations of a run are in the store.
 """
 
 from __future__ import annotations
@@ -51,10 +51,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-# Seconds between two checks of a stage that another process is computing.
+# Seconds between checks of a stage that another process is computing.
 POLL = 0.5
 
-# Counters of an untrained model.
 UNTRAINED: dict[str, Any] = {"examples": 0, "tokens": 0, "updates": 0, "seconds": 0.0, "epochs": []}
 
 
@@ -90,14 +89,14 @@ class StageGraph:
     # Results for a run.
 
     def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
-        """Return the folder of a hop's evaluation, and its metadata with the counters of the training."""
+        """Return the folder of a hop's evaluation, and its metadata, which include the counters of the training."""
         if not self.store.has(stage.evaluation):
             self._prepare_evaluation(stage.hop)
         folder = self._find_or_make(stage.evaluation, self._evaluate, stage)
         return folder, self.store.facts(stage.evaluation)
 
     def attention(self, stage: Stage) -> Path | None:
-        """Return the folder of the attention of [CLS] after a hop; None if the config does not request it."""
+        """Return the folder with the attention of [CLS] after a hop; None if ``evaluate.attention`` is false."""
         if (key := stage.attention) is None:
             return None
         if not self.store.has(key):
@@ -105,7 +104,7 @@ class StageGraph:
         return self._find_or_make(key, self._attend, stage.hop, key)
 
     def averaged(self, stage: Stage, points: Sequence[str], mean: Callable[[], Mapping[str, Tensor]]) -> Path:
-        """Return the folder of the predictions of a hop's averaged weights.
+        """Return the folder with the predictions of a hop's averaged weights.
 
         Args:
             points: names of the weight files to average.
@@ -132,7 +131,7 @@ class StageGraph:
         return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
 
     def footprint(self, stage: Stage) -> Mapping[str, float] | None:
-        """Return the strategy's footprint after a hop and the ``seconds`` to compute it; None if not stored."""
+        """Return the size of the strategy's state after a hop, and the ``seconds`` to compute it; None if unknown."""
         if stage.state is None:
             return {**self.bench.fresh_footprint, "seconds": 0.0}
         try:
@@ -175,7 +174,7 @@ class StageGraph:
     # Dependencies.
 
     def bring(self, hop: Hop) -> None:
-        """Prepare model and strategy for the evaluation of a hop."""
+        """Load model and strategy for the evaluation of a hop, and compute missing dependencies."""
         self._need_weights(self.strategy.hops_read_in_evaluation(hop))
         for index in self.strategy.states_read_in_evaluation(hop):
             self.state(index)
@@ -195,7 +194,7 @@ class StageGraph:
         """Load the model and the strategy's state for the training of ``hop``, and compute missing dependencies."""
         needed = set(self.strategy.hops_read_in_training(hop))
         if self.run.config.evaluate.has_points:
-            # Evaluation points use the parameters of earlier languages.
+            # At evaluation points, earlier languages are evaluated with their own parameters.
             needed |= {index for index in self.strategy.hops_read_in_evaluation(hop) if index < hop.index}
         if self._continues_optimizer(hop) or self._compares_gradients(hop):
             # The optimiser's state and the last gradients are in the parent's folder, so the folder must exist.
@@ -216,7 +215,7 @@ class StageGraph:
                 self._checked.add(key)
 
     def _need_features(self, hop: Hop, splits: Iterable[Split]) -> None:
-        """Load the features of splits if the hop leaves the encoder unchanged; the model must have this encoder."""
+        """Load the features of splits if the hop leaves the encoder unchanged; the model must have its weights."""
         for split in splits:
             key = self.bench.features_key(hop, split)
             if key is not None and key not in self.bench.features:
@@ -224,7 +223,7 @@ class StageGraph:
                 self.bench.load_features(key, folder, split)
 
     def _need_lookup(self, hop: Hop) -> None:
-        """Compute the features of hop 0 that the strategy reads after a hop; this may load the weights of hop 0."""
+        """Compute the features of hop 0 that predictions after a hop read; this may load the weights of hop 0."""
         if not self.strategy.reads_features(hop):
             return
         for split in [*((k, "train") for k in self.bench.learned(hop.index)), *self._predicted(hop)]:
@@ -301,7 +300,7 @@ class StageGraph:
 
     @cached_property
     def _begun_before(self) -> bool:
-        """Whether an earlier attempt of the run trained at least one hop."""
+        """Whether an earlier, interrupted execution of the run trained at least one hop."""
         return any(
             self.store.has(s.train) and self.trained_by(s) == self.run.id for s in self.run.stages if s.hop.index
         )
@@ -337,7 +336,7 @@ class StageGraph:
         block = predictions.table(self._at(self.bench.next_block(hop), point), block=True) if hop.codes else None
         facts: dict[str, Any] = {"training": training}
         if hop.index == 0:
-            # Every run reads these parameter counts, without building a model.
+            # Store the parameter counts: later runs report them without building a model.
             model = self.bench.model
             encoder: Any = model.encoder
             facts["parameters"] = sizes(model)
@@ -356,18 +355,18 @@ class StageGraph:
         self._put(stage.evaluation, "evaluation", facts, fill)
 
     def _predict(self, hop: Hop, point: Mapping[str, Any]) -> pa.Table:
-        """Return the prediction rows of all test splits after a hop; ``point`` identifies the weights."""
+        """Return the prediction rows of all test splits after a hop; ``point`` describes the weights."""
         columns = predictions.joined(self.bench.predictions(hop))
         return predictions.table(self._at(columns, point))
 
     def _at(self, columns: dict[str, list[Any]], point: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Add the columns that identify the weights."""
+        """Add the columns that name the weights: hop, and step and examples of ``point``."""
         n = len(columns["split"])
         # −1 is a placeholder: each run sets its own hop number when it copies the rows.
         return columns | {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
 
     def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
-        """Return the entry of the selected epoch in the training's counters."""
+        """Return the selected epoch's entry of the training curve."""
         if not training["epochs"]:
             return {"step": 0, "examples": 0}
         best = self.run.trainer(hop).selection is Selection.best

@@ -1,8 +1,8 @@
 """Stopping on a signal: the training loop checks a flag after every step, saves a checkpoint, and ends.
 
 A second signal ends the process without waiting for the next step. Python runs signal handlers only between its own
-instructions, so a long call into a library would delay the second one too. A separate process therefore counts the
-signals, which the operating system writes into a pipe immediately.
+instructions, so a long call into a library would also delay the second signal. Therefore each signal is also
+written into a pipe immediately, and a separate process counts the signals.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
-# Seconds within which a repeated signal counts as the same one: workers receive a terminal's Ctrl-C directly and again
-# from the launcher; Slurm signals both tasks and step.
+# Signals within this many seconds of the first do not count as a second signal. Workers receive a terminal's
+# Ctrl-C twice, directly and from the launcher; Slurm signals both the tasks and the step.
 ECHO = 1.0
 # Seconds between the second signal and SIGKILL.
 GRACE = 3.0
 
-# Code of the counting process: it kills this process `GRACE` seconds after a second signal, unless a zero byte resets
-# it. It ends when this process closes the pipe.
+# Code of the counting process: it kills this process `GRACE` seconds after a second signal, unless a zero byte in the
+# pipe resets the count. It ends when this process closes the pipe.
 COUNT = f"""
 import os, select, signal, sys, time
 signals, first, last = {set(map(int, SIGNALS))}, None, None
@@ -53,11 +53,11 @@ while True:
 
 
 class Stopped(BaseException):
-    """The run was stopped; a checkpoint was saved. Not an Exception, so that only the top level catches it.
+    """A signal stopped the run; a checkpoint was saved. Not an `Exception`, so that only the top level catches it.
 
     Attributes:
         number: signal number.
-        at_once: whether it was a second signal, which saves no checkpoint.
+        at_once: whether a second signal stopped the run; no checkpoint was saved.
     """
 
     def __init__(self, number: int, at_once: bool = False) -> None:
@@ -67,7 +67,7 @@ class Stopped(BaseException):
 
 @dataclass
 class StopFlag:
-    """A flag set by a signal; a second signal stops immediately."""
+    """A flag that a signal sets; a second signal raises an exception immediately."""
 
     number: int | None = None
     since: float = 0.0
@@ -92,7 +92,7 @@ def stop_on_signals() -> Iterator[StopFlag]:
     """Yield a flag that signals set while the block runs; restore the previous handlers after it.
 
     A second signal, more than `ECHO` seconds after the first, ends the block immediately. If the block has not ended
-    `GRACE` seconds later, because of a long call into a library, this process is killed.
+    `GRACE` seconds later, for example in a long call into a library, this process is killed.
     """
     flag = StopFlag()
     pipe = _pipe_to_counter()
@@ -125,7 +125,7 @@ def _pipe_to_counter() -> int:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-        ).returncode = 0  # Otherwise Popen warns that it is still running.
+        ).returncode = 0  # Otherwise Popen warns that the process is still running.
         os.close(read)
         _pipes.clear()
         _pipes[os.getpid()] = write

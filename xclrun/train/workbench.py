@@ -70,7 +70,7 @@ class Stored:
 # File names of `State.facts` and `State.tensors`: `STATE` after `Strategy.end_hop`, `GATHERED` before `end_hop`.
 STATE = ("facts.json", "state.safetensors")
 GATHERED = ("gathered.json", "gathered.safetensors")
-# The optimiser's state after a hop, if the next hop continues with it.
+# File with the optimiser's state after a hop, if the next hop continues with this state.
 OPTIMIZER = "optimizer.safetensors"
 
 
@@ -165,7 +165,7 @@ class Workbench:
         return model.to(self.device)
 
     def check_stop(self) -> None:
-        """Check the stop flag; do nothing with several ranks, because not all of them call this method."""
+        """Check the stop flag. With several ranks do nothing, because only some ranks call this method."""
         if not self.ranks.several:
             self.stop.check()
 
@@ -176,7 +176,7 @@ class Workbench:
 
     @repeated
     def load_weights(self, file: Path) -> None:
-        """Load the weights of a hop that `train` wrote."""
+        """Load a hop's weights from a file that `train` wrote."""
         load_weights(self.model, load_tensors(file))
 
     @repeated
@@ -204,7 +204,7 @@ class Workbench:
         return with_features(self.model, self.encodings.splits[split], self.device, precision, words)
 
     def sentences(self, hop: Hop, language: str, split: str) -> Encoded:
-        """Return an encoded split for a hop's training and evaluation; its features must be loaded."""
+        """Return a split for a hop's training and evaluation: with features, which must be loaded, or as subwords."""
         key = self.features_key(hop, (language, split))
         return self.encodings.splits[language, split] if key is None else self.features[key]
 
@@ -221,7 +221,7 @@ class Workbench:
         return [(language, split) for language in self.run.stream.languages for split in SPLITS[evaluate.point_splits]]
 
     def context(self, hop: Hop, trains: bool = True) -> Context:
-        """Return the context of the strategy's hooks in a hop, or in the evaluation after it."""
+        """Return the context for the strategy's hooks in a hop if ``trains``, otherwise in the evaluation after it."""
         trainer = self.run.trainer(hop)
         # Include the keys of blocks, because strategies use the training data of all earlier hops.
         stream = self.run.stream
@@ -256,7 +256,7 @@ class Workbench:
 
         Args:
             folder: folder of the checkpoints; training resumes from the newest one.
-            optimizer: file of the parent's optimiser state, if this hop continues with it.
+            optimizer: file with the optimiser's state after the parent hop; None: start with a new state.
             last: file with the nonzero gradients of the parent's last step, for `GradientOverlap`.
 
         Returns:
@@ -295,11 +295,11 @@ class Workbench:
         return counters, write
 
     def stored_weights(self, hop: Hop) -> Mapping[str, Tensor]:
-        """Return the weights to store after a hop: all, or only trained weights if the encoder was unchanged."""
+        """Return the weights to store after a hop: all; if the hop leaves the encoder unchanged, the trained ones."""
         return trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
 
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
-        """Begin a hop; return the part of the parent's optimiser state that this hop continues with.
+        """Begin a hop; return the entries of the parent's optimiser state with which this hop continues.
 
         Language-specific parameters, and parameters that the hop resets, start with a new state.
         """
@@ -317,7 +317,7 @@ class Workbench:
 
     @repeated
     def end_hop(self, hop: Hop) -> dict[str, float]:
-        """Update the strategy's state after a trained hop; return the footprint and the ``seconds`` of the update."""
+        """Update the strategy's state after a trained hop; return its size and the ``seconds`` of the update."""
         self.state_of, began = None, time.monotonic()
         self.strategy.end_hop(self.context(hop))
         return {**self.strategy.footprint(), "seconds": time.monotonic() - began}
@@ -339,7 +339,7 @@ class Workbench:
 
     @repeated
     def next_block(self, hop: Hop) -> dict[str, list[Any]]:
-        """Return the prediction columns of the block that follows a hop (`Hop.codes`)."""
+        """Return the prediction columns of the block that is learned after a hop (`Hop.codes`)."""
         context, key = self.context(hop, trains=False), hop.codes
         self.strategy.for_language(key, self.learned(hop.index))
 
@@ -361,7 +361,7 @@ class Workbench:
         return attention.table(summaries)
 
     def _served(self, hop: Hop) -> Iterator[str]:
-        """For each evaluated language, load its parameters into the model, then yield the language."""
+        """Yield each evaluated language after loading its parameters into the model."""
         seen = self.learned(hop.index)
         if self.strategy.serving_signature(hop):
             # Language-specific parameters replace weights, so the model's weights belong to no hop.
@@ -377,6 +377,6 @@ class Workbench:
 
 
 def lookup_key(run: Run, split: Split) -> str:
-    """Return the store's key of a split's [CLS] features from the encoder of hop 0."""
+    """Return the store's key of a split's [CLS] features, computed with the encoder of hop 0."""
     precision = run.config.trainer.precision.value
     return features_key(run.stages[0].train, run.dataset.fingerprints[split], precision, words=False)
