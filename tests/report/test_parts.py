@@ -153,9 +153,9 @@ def test_a_part_that_is_not_whole_is_refused() -> None:
         make.__name__ = name
         part(StrategySection, place=place, title="x")(make)
 
-    with pytest.raises(ValueError, match="part 'means' of StrategySection: 'means' has the same name"):
+    with pytest.raises(ValueError, match="part 'means' of StrategySection has the same name or place as 'means'"):
         enter("means", 5)
-    with pytest.raises(ValueError, match="'means' has the same name or place 20"):
+    with pytest.raises(ValueError, match="as 'means'; choose a different name, or a place other than 20"):
         enter("other", 20)
     enter("other", 5)
     with pytest.raises(TypeError, match="part 'other' yields int"):
@@ -169,5 +169,5 @@ def test_a_file_that_enters_no_part_fails_at_import(tmp_path: Path, monkeypatch:
 
     (tmp_path / "forgotten_part.py").write_text("")
     monkeypatch.setattr(parts, "__path__", [str(tmp_path)])
-    with pytest.raises(ImportError, match=r"forgotten_part enters no part into the registry"):
+    with pytest.raises(ImportError, match=r"forgotten_part registers no part"):
         runpy.run_path(str(Path(parts.__file__)), {"__path__": parts.__path__, "__name__": "xclrun.report.parts"})

@@ -52,7 +52,8 @@ def published_table(runs: list[RunRecord], names: str) -> Table:
     notes = (
         f"published: the best model trained only on {gli.SOURCE}; ours: {names}, mean over {number}",
         *setup_notes(gli.SQUAD, runs, METRICS.values()),
-        f"published: validation sets without unanswerable questions; the model was tuned on the one of {gli.SOURCE}",
+        "the published scores are on validation sets without unanswerable questions; the model was tuned on the "
+        f"validation set of {gli.SOURCE}",
     )
     header = ("key", *(name for measure in ("F1", "EM") for name in (measure, *ours)))
     return Table("GLI Table 2: published beside ours", header, tuple(rows), notes)
