@@ -82,7 +82,7 @@ class Report:
 
     @property
     def numbers(self) -> list[Path]:
-        """The CSV files that exist: of runs in sequence, and of few-shot runs."""
+        """The existing files of ``summary.csv`` and ``few_shot.csv``."""
         few_shot = [] if self.few_shot.empty else [self.directory / FEW_SHOT]
         return [*([] if self.frame.empty else [self.summary_csv]), *few_shot]
 
