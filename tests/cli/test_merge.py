@@ -70,7 +70,7 @@ def test_the_cost_of_a_merge_is_that_of_nothing_trained(
     table = budget_table(comparison, {})
     rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert rows["merge"]["steps"].startswith("none")
-    note = "merge: merged from models of lang_spec_ft without training; the budget of lang_spec_ft is not included"
+    note = "merge: merged without training from models of lang_spec_ft, whose budget is not included"
     assert note in table.notes
 
 

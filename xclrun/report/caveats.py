@@ -37,7 +37,7 @@ def comparison_caveats(
 
 
 def grids(comparison: Comparison) -> dict[str, tuple[list[str], list[str]]]:
-    """Return strategy → (labels of its settings, keys in which they differ), if several of its settings are ranked."""
+    """Return strategy → (labels of its settings, keys in which they differ), if several are ranked."""
     ranked = {runs[0].run_id: label for label, runs in comparison.strategies.items() if is_ranked(runs[0])}
     first = [run for run in comparison.runs if run.run_id in ranked]
     several = {}
@@ -57,8 +57,7 @@ def _chosen_on_test(comparison: Comparison, command: str) -> Iterator[str]:
     labels = "; ".join(f"{strategy}: {', '.join(labels)}" for strategy, (labels, _) in ranked.items())
     keys = ",".join(dict.fromkeys(key for _, keys in ranked.values() for key in keys))
     text = (
-        f"several settings of one strategy are ranked on test scores ({labels}), which overestimates the score of the "
-        "best setting"
+        f"several settings of one strategy are ranked on test scores ({labels}), which overestimates the best setting"
     )
     runs = [run for run in comparison.runs if run.strategy in ranked]
     if "--select-on" in command or any(dev_mismatch(run.strategy, run.config, bool(run.edited)) for run in runs):

@@ -111,8 +111,8 @@ class CodelengthSection(Section):
     def switching(self, strict: bool) -> tuple[np.ndarray, int] | None:
         """Return the bits of each block under its best coder, shape (seeds, M), and the number of coders.
 
-        Only coders with this value of ``strict``, and seeds that all of them have, are used. None if there is no such
-        seed or only one coder.
+        Uses coders with this value of ``strict``, and seeds that all of them have. None without such seeds, or with one
+        coder.
         """
         coders = [coder for coder in self.coders if coder.strict == strict]
         bits = [{run.seed: bits_of_blocks(run, self.parts) for run in coder.runs} for coder in coders]

@@ -7,9 +7,8 @@ Two comments enclose each place in the page. The first names a file of a report 
 
 The lines between the comments are replaced by the text of a table, or by a link to a copied file: a figure,
 ``summary.csv`` (aggregates), ``few_shot.csv``, or ``matrices.csv`` (the score matrices of all runs, as counts). Copies
-are in a directory named after the page. If several reports have a figure of this name, the copy's name begins with the
-report's name. Places for other reports do not change. ``<!-- report: NAME/FILE once there is one -->`` allows a missing
-file.
+are in a directory named after the page. If several reports have the same figure, its copy is prefixed with the report's
+name. Places for other reports do not change. ``<!-- report: NAME/FILE once there is one -->`` allows a missing file.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
     figure, grid = panel_grid(len(strategies), columns, (width, 0.85 + high * (most + 1)), (0.9, 0.7))
     rows_of = [hop_names(runs[0]) for runs in strategies.values()]
     matrices = {label: 100 * np.mean([r.scores[metric] for r in runs], axis=0) for label, runs in strategies.items()}
-    ends = axis_of(matrices.values())  # one scale for all panels
+    ends = axis_of(matrices.values())
     for k, (axes, (label, runs)) in enumerate(zip(grid, strategies.items(), strict=False)):
         image = _cells(axes, matrices[label], runs[0], ends, 6.5)
         # Add the tooltip to the axes: the numbers would hide a tooltip of the image.

@@ -43,7 +43,7 @@ EXPLORATORY = (
     "exploratory table: significance marks and the report's section “What was found” use only the primary comparisons"
 )
 P_VALUES = "p-values: Tukey's HSD adjusts for all pairs; the other tests use Holm's correction over all pairs"
-P_VALUES_OF_ORDERS = f"{P_VALUES}; the paired bootstrap resamples test sentences and applies to these runs only"
+P_VALUES_OF_ORDERS = f"{P_VALUES}; paired bootstrap: over resampled test sentences, for these runs only"
 MIXED_NOTE = (
     "mixed model: t-test with Satterthwaite's degrees of freedom; the first number is the model's estimate of Δ. If "
     "the estimated variance of the interaction strategy × order is 0, runs of one order count as independent, and p is "
@@ -53,8 +53,7 @@ MIXED_NOTE = (
 TUKEY = (
     "Tukey's HSD is the CCL paper's method. Its pooled error assumes equal spreads: in simulated studies of 10 "
     "strategies with the same true mean over 6 orders, it reports a difference from the baseline in 1 % of studies if "
-    "spreads are equal, in 14 % if the baseline's spread is three times as large as the spread of the other "
-    "strategies, and in 22 % if it is ten times as large"
+    "spreads are equal, in 14 % if the baseline's spread is three times the others' spread, in 22 % if it is ten times"
 )
 SHARED = (
     "orders with the same seed share reference models and hop 0; only the paired t-test accounts for this (seeds "
@@ -76,7 +75,7 @@ class Tests:
 
     Attributes:
         data: values of all runs. The mixed model uses all of them; other tests use means of replicates (`averaged`).
-        few_shot: whether the runs are few-shot runs; then each block has one language (the target) instead of a set.
+        few_shot: the runs are few-shot runs, so a block has one language (the target) instead of a set.
         resampled: the bootstrap of the measure ``name``, if there is one.
         shared: orders with the same seed share inputs of the measure (`xclrun.analysis.measures.Measure.shared`).
     """
@@ -128,7 +127,7 @@ class Tests:
 
     @property
     def condition(self) -> str:
-        """A caveat if tests hold only for these reference models, because the orders share them; otherwise empty."""
+        """A caveat if tests hold only for these reference models, which orders share; otherwise empty."""
         return given_references(self.data.blocks) if self.shared and self.data.kind == "order" else ""
 
     @cached_property
@@ -191,7 +190,7 @@ class Tests:
 
 
 class Verdicts:
-    """Tests of several measures of the same strategies, with the tables and significance marks that follow from them.
+    """Tests of several measures of the same strategies, with tables and significance marks of the results.
 
     The primary comparisons are the confirmatory family of a section: each strategy against the baseline on the primary
     measures, by paired t-tests with Holm's correction over all of them. See docs/metrics.md, "Significance".

@@ -99,8 +99,7 @@ def part(
         for other in PARTS.values():
             if other.name == entry.name or (other.data, other.place) == (data, place):
                 raise ValueError(
-                    f"part '{entry.name}' of {data.__name__} has the same name or place as '{other.name}'; choose a "
-                    f"different name, or a place other than {place}"
+                    f"part '{entry.name}' of {data.__name__}: '{other.name}' has the same name or place {place}"
                 )
         PARTS[entry.name] = entry
         return entry

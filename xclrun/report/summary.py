@@ -136,7 +136,6 @@ class Summary:
                 if (language := language_of(key)) is not None:
                     groups.setdefault(getattr(language, kind), []).append(key)
             starts.append(len(rows))
-            # The largest groups first.
             for name, keys in sorted(groups.items(), key=lambda item: -len(item[1])):
                 if len(keys) > 1:
                     cells = [self._mean_cell(k, metric, measure, keys) for k in strategies]
@@ -254,7 +253,7 @@ class Summary:
         """Return a constant answer's final score (FP) on a language, or averaged over languages; – if unknown."""
         name = BY_NAME[metric].floor
         runs = [r for r in self.comparison.runs if order in (MEAN, r.order) and measure == "FP" and name in r.scores]
-        # One run for each language is enough: all runs have the same test sentences of a language.
+        # Any run will do: all runs have the same test sentences of a language.
         by_key = {k: run.scores[name][-1, j] for run in runs for j, k in enumerate(run.languages)}
         values = [float(value) for k, value in by_key.items() if language in ("", k)]
         return MEASURES["FP"].shown(sum(values) / len(values)) if values else "–"
@@ -310,7 +309,7 @@ class Summary:
         cells = [self._cell(strategy, order, metric, measure, language, reasons) for strategy in strategies]
         ranked = {strategy: cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)}
         over = {frozenset(run.languages) for strategy in ranked for run in self.comparison.strategies[strategy]}
-        # Mark no best mean if the means are over different languages, because they are not comparable.
+        # Do not compare means over different languages.
         if language or len(over) == 1:
             mark_best(ranked.values(), highest=MEASURES[measure].higher_is_better)
         for strategy, cell in zip(strategies, cells, strict=True):

@@ -150,7 +150,6 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        # Rules under the header and between sections.
         box = Box("    \n    \n ── \n    \n ── \n    \n    \n    \n")
         grid = RichTable(box=box, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         columns = [*range(self.left), *numbers]

@@ -39,7 +39,7 @@ class PlotWorkers:
         self._drawings: dict[str, Future[list[Path]]] = {}
 
     def __enter__(self) -> PlotWorkers:
-        # Exclude existing objects from garbage collection: collecting them takes longer than drawing a small figure.
+        # Exclude existing objects from garbage collection, which takes longer than drawing a small figure.
         self._froze = not gc.get_freeze_count()
         if self._froze:
             gc.freeze()
@@ -87,7 +87,7 @@ class PlotWorkers:
             processes, multiprocessing.get_context("fork"), initializer=_end_with_parent
         )
         with warnings.catch_warnings():
-            # Ignore the warning that other threads may hold locks, because drawing does not use these locks.
+            # Ignore the warning that other threads may hold locks: drawing does not use them.
             warnings.simplefilter("ignore", DeprecationWarning)
             for plot in plots:
                 self._drawings[plot.name] = pool.submit(_draw, plot.name, self.folder, self.further)

@@ -204,7 +204,6 @@ def _write_tables(sections: Sequence[Section], folder: Path) -> None:
     for section in sections:
         for table in (table for block in section.blocks for table in block.tables):
             name = f"{slug(section.where)}_{table.slug}"
-            # Number tables with equal names.
             numbered = (f"{name}-{k}" if k > 1 else name for k in itertools.count(1))
             name = next(candidate for candidate in numbered if folder / f"{candidate}.md" not in written)
             contents = {"md": table.markdown(), "csv": table.csv(), "tex": latex(table, section.title, name)}

@@ -1,8 +1,8 @@
-"""Data of the report parts on few-shot runs: the runs of one metric and source, their tests, predictions and words.
+"""Data of report parts on few-shot runs: the runs of one metric and source, their tests, predictions and words.
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021). Words, confusions and gains are shown for the
-first strategy only, which is ``full`` if it has run. docs/metrics.md, "Significance", describes the tests. At each K,
-the blocks are target languages (buckets and seeds are averaged first) or, with a single language, its buckets.
+first strategy: ``full`` if it has run. Tests (docs/metrics.md, "Significance"): at each K, blocks are target languages
+(buckets and seeds are averaged first) or, with a single language, its buckets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANELS = 12  # maximum number in a figure
+PANELS = 12  # maximum in a figure
 # Our name of a task → the paper's.
 TASK_OF = {"pud": "udpos"}
 UNTESTED = "the strategies have not been tested: differences between columns may be due to chance"
@@ -141,7 +141,7 @@ class FewShotData:
         outcomes: metric → run ID → predictions for the target's test split.
         words: words of source, bucket and test split.
         attention: summaries of the attention from [CLS] (see `xclrun.analysis.fewshot.attention`).
-        reasons: notes that say why data could not be read.
+        reasons: why data could not be read.
     """
 
     outcomes: Mapping[str, Mapping[str, Outcome]] = field(default_factory=dict)

@@ -33,7 +33,7 @@ def read_few_shot(
     words: dict[str, Words] = {}
     attention: dict[str, pd.DataFrame] = {}
     reasons: list[str] = []
-    # Read each only once: runs that differ only in seed or strategy have the same data, and many have the same source.
+    # Read once: runs that differ only in seed or strategy have the same data, and many have the same source.
     read: dict[tuple[object, ...], Words] = {}
     vocabularies: dict[str, frozenset[str]] = {}
     for record in records:

@@ -31,7 +31,7 @@ COLUMNS = {
 }
 
 
-# Columns that have a panel in the Pareto figure, and the minimum number of strategies in the figure.
+# Columns with a panel in the Pareto figure, and the minimum number of strategies in the figure.
 PANELS = ("memory", "parameters", "time")
 FEWEST = 5
 
@@ -51,10 +51,7 @@ def budgets(section: StrategySection) -> Iterator[Item]:
 
 
 def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:
-    """Return the mean budget per run and the number of tuning trials of each strategy.
-
-    Differences from the baseline are marked or, if the baseline is missing, differences from the first strategy.
-    """
+    """Return mean budgets per run and numbers of tuning trials; mark differences from the baseline or the first row."""
     means = {
         label: [_mean(runs, column[0]) for column in COLUMNS.values()] for label, runs in comparison.strategies.items()
     }
@@ -137,7 +134,7 @@ def _with_sources(comparison: Comparison, labels: Sequence[str], name: str) -> M
     costs = {run.run_id: run.costs[name] for run in comparison.runs if name in run.costs}
     means = {}
     for label in labels:
-        # Add only times: after the merge, the parameters and memory of the source runs are not needed any more.
+        # Add only times: parameters and memory of the source runs are not needed after the merge.
         trained = [
             [run.merged_from] if name == "seconds" and run.merged_from else [] for run in comparison.strategies[label]
         ]
@@ -155,7 +152,7 @@ def _merged(comparison: Comparison) -> Iterator[str]:
         if names := dict.fromkeys(label_of.get(run.merged_from, run.merged_from) for run in runs if run.merged_from):
             merges.setdefault(", ".join(names), []).append(label)
     for source, labels in merges.items():
-        yield f"{', '.join(labels)}: merged from models of {source} without training; the budget of {source} is not included"
+        yield f"{', '.join(labels)}: merged without training from models of {source}, whose budget is not included"
 
 
 def _mean(runs: Sequence[RunRecord], name: str) -> float:

@@ -1,7 +1,7 @@
 """Scores of the checkpoints that other selection rules would choose, and the tables of ED.
 
 ED = "Don't Use English Dev" (Keung et al. 2020). Scores are in percent, differences in points, agreements are shares.
-`xclrun.analysis.points.RULES` lists the rules. See docs/checkpoints.md.
+Rules: `xclrun.analysis.points.RULES`; see docs/checkpoints.md.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 EXACT = (
     "languages and mean: scores after the last hop, which are exact because no later hop continues from its "
-    "checkpoint; earlier hops: mean score of the checkpoints that the rule chooses; the following hops continued from "
-    "the checkpoint selected in training instead, so the effect of the rule on the whole stream is unknown"
+    "checkpoint; earlier hops: mean score of the checkpoints that the rule chooses; later hops continued from the "
+    "checkpoint selected in training, so the effect of the rule on the whole stream is unknown"
 )
-# Rules omitted from `oracle_table`: with one hop on one language, they choose the same checkpoint as current_dev.
+# Not in `oracle_table`: with one hop on one language, these rules choose the same checkpoint as current_dev.
 SAME = ("source_dev", "mean_seen_dev")
 LINES = 10  # maximum number of target languages in a figure
 
@@ -89,7 +89,7 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
         notes = (*notes, EXACT)
     else:
         header, rows = ("strategy", "rule", *languages, "mean"), [row[:-1] for row in rows]
-        notes = (*notes, "the scores are exact for every rule, because no hop continues from the chosen checkpoint")
+        notes = (*notes, "exact scores for every rule, because no hop continues from the chosen checkpoint")
     title = f"{headline(metric)}, checkpoints by rule"
     return Table(title, header, tuple(rows), notes, left=2, ruled=group_starts(rows))
 
@@ -99,13 +99,13 @@ def available(runs: Sequence[RunRecord], metric: str) -> list[Rule]:
 
 
 def zero_shot_runs(summary: Summary, metric: str) -> dict[tuple[str, str], list[RunRecord]]:
-    """Return (strategy, source) → the runs with a single hop, on the source, and dev scores at evaluation points."""
+    """Return (strategy, source) → runs with one hop, on the source, and with dev scores at evaluation points."""
     runs_of: dict[tuple[str, str], list[RunRecord]] = {}
     for label, runs in summary.comparison.strategies.items():
         transfers = [run for run in runs if run.stream == "zero_shot" and metric in run.metrics]
         with_dev = [run for run in transfers if any(rule.dev for rule in available([run], metric))]
         for source, from_source in grouped(with_dev, lambda run: run.languages[0]).items():
-            # Runs that differ only in the order of the targets have the same training and tests: keep one of them.
+            # Keep one of the runs that differ only in the order of the targets.
             alike = grouped(from_source, lambda run: (run.seed, run.bucket, frozenset(run.languages)))
             runs_of[label, source] = [run for run, *_ in alike.values()]
     return runs_of
@@ -147,7 +147,7 @@ def agreement_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Tab
     rows = {}
     for name, by_language in (("en_dev", False), ("target_dev", True)):
         values = [_placed(agreement_of(hop_points(run, metric)[0], by_language), run, languages) for run in runs]
-        # Average only over runs with a defined agreement: in other runs, test scores never differ enough.
+        # Skip runs with undefined agreement, whose test scores never differ enough.
         defined = np.isfinite(values)
         total, n = np.where(defined, values, 0).sum(axis=0), defined.sum(axis=0)
         rows[name] = np.divide(total, n, out=np.full(len(languages), np.nan), where=n > 0)

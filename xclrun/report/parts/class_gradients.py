@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-COLUMNS = 200  # maximum number in the figure: with more steps, each column is a mean over steps
-CLASSES = 80  # maximum number in the figure
+COLUMNS = 200  # maximum in the figure: with more steps, each column is a mean over steps
+CLASSES = 80  # maximum in the figure
 
 
 @part(StrategySection, place=95, title="Gradients of classes", folded=True)

@@ -17,8 +17,8 @@ from xclrun.report.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STRATEGIES = 6  # maximum number in the figure
-CLASSES = 24  # maximum number in a panel
+STRATEGIES = 6  # maximum in the figure
+CLASSES = 24  # maximum in a panel
 
 
 @part(StrategySection, place=100, title="Confusions", folded=True)

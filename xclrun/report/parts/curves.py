@@ -81,10 +81,10 @@ def _numbered(name: str, caption: str, pages: Iterable[Callable[[], Figure]]) ->
 def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[], Figure]]:
     """Return functions that draw the pages with the score on each language after each hop.
 
-    Scores are averaged over seeds and buckets. The pages show strategies that learn in sequence, and use only runs that
-    all strategies have finished (`xclrun.analysis.aggregate.compared`). The line of a language is dashed before its hop
-    and solid after it, with a marker at the hop. With more than `MOST` languages, these lines are gray, and two curves
-    show the means over the languages learned so far and over the others.
+    Scores are averaged over seeds and buckets, for strategies that learn in sequence and runs that all strategies have
+    finished (`xclrun.analysis.aggregate.compared`). The line of a language is dashed before its hop and solid after it,
+    with a marker at the hop. With more than `MOST` languages, lines are gray, and two curves show the means over
+    languages learned so far and over the others.
     """
     languages = comparison.languages
     chosen = (runs for order in comparison.orders for runs, _ in compared(comparison, order).values())
@@ -132,7 +132,7 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[
     if cells != every:
         title += "; mean over the runs that all strategies have finished"
     across = f"hop{'' if many else ': the language just learned'} (0: before fine-tuning)"
-    # The panels of a column share the x axis, because an order has the same hops under every strategy.
+    # Columns share the x axis, because an order has the same hops under every strategy.
     look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, named), sharex="col", ends=ends)
     return [partial(look, page) for page in _pages(cells)]
 
@@ -186,7 +186,6 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
             y, hops = np.array(values[run.run_id]), [p["hop"] for p in run.curve]
             breaks = np.flatnonzero(np.diff(hops)) + 1  # no line from one hop's last epoch to the next one's first
             x, y = np.insert(x, breaks, np.nan), np.insert(y, breaks, np.nan)
-            # The markers of many lines would overlap.
             few, size = len(runs) <= MARKED, 1 if many else 2.5
             (line,) = axes.plot(
                 x, y, color=colour(k), marker=marker(k) if few else "", markersize=size, linewidth=1 if few else 0.6
@@ -198,7 +197,7 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
         rotated = not short(names)
         look: dict[str, Any] = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
         for start, length, name in [] if many else zip(starts[:-1], lengths, names, strict=True):
-            # Measuring the first name is enough for the layout if all names have the same height.
+            # Measuring the first name is enough if all names have the same height.
             look["in_layout"] = rotated or name == names[0]
             middle = start + length / 2
             axes.text(middle, 1.02, name, transform=upright, va="bottom", fontsize=6, color=GREY, **look)

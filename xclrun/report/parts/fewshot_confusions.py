@@ -17,8 +17,8 @@ from xclrun.report.tables import Table, number_cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LANGUAGES = 4  # maximum number in a figure
-LABELS = 20  # maximum number in a panel
+LANGUAGES = 4  # maximum in a figure
+LABELS = 20  # maximum in a panel
 
 # Mean counts before and after adapting, each of shape (labels, labels).
 Pair = tuple[np.ndarray, np.ndarray]

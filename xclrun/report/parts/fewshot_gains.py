@@ -116,10 +116,9 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
 def fewshot_table_3(section: FewShotSection) -> Iterator[Item]:
     if section.options.few_shot_table == "3" or task_name(section.dataset) in fsxlt.TABLES:
         yield (
-            "The paper's Table 3, recomputed from its other tables as printed. For NER, the result equals the printed "
-            "digits if gains are averaged over K and overlap is taken at K = 2. For POS, the closest results differ by "
-            "0.01: at K = 1 for overlap, and at K = 2 or with averaged gains for features. Table 14 has no overlap for "
-            "Bulgarian POS."
+            "The paper's Table 3, recomputed from its other tables as printed. For NER, gains averaged over K and "
+            "overlap at K = 2 give the printed digits. For POS, the closest results differ by 0.01: K = 1 for overlap, "
+            "K = 2 or averaged gains for features. Table 14 has no overlap for Bulgarian POS."
         )
         yield from table_3()
 

@@ -47,9 +47,8 @@ def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
         "all strategies does not count as error."
     )
     yield (
-        f"The primary comparisons test each strategy against the baseline, {runs.tests.baseline}, at each K, by paired "
-        "t-tests with Holm's correction over all these tests in this section. They are confirmatory; all other tests "
-        "are exploratory."
+        f"Primary comparisons (confirmatory): each strategy against the baseline, {runs.tests.baseline}, at each K, by "
+        "paired t-tests with Holm's correction over all of them in this section. All other tests are exploratory."
     )
     title = f"{runs.short}{source_name(runs.source)}"
     yield runs.tests.comparisons(f"{title}: primary comparisons with the baseline")
@@ -88,7 +87,7 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
         published = {(c, k): drop for (c, k), drop in every.items() if c in languages and k in shots}
         ours, theirs = ({place: percent_cell(drop) for place, drop in each.items()} for each in (drops, published))
         header, rows = by_shots(("language",), [(c,) for c in languages], shots, ours, theirs)
-        notes = ["points: mean score over buckets without source training, minus mean score with English as the source"]
+        notes = ["points: mean score over buckets without source training minus mean score with English as the source"]
         if published:
             behind = [section.records[run_id] for run_id in dict.fromkeys(group["run_id"])]
             notes += ["published: FS Table 4, over 40 buckets", *setup_notes(fsxlt.setup(task), behind, [metric])]

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-BUCKETS = 10  # maximum number in a matrix
+BUCKETS = 10  # maximum in a matrix
 RARE = 5  # minimum count of a word in the table of attention
-WORDS = 10  # maximum number in a table of attention
+WORDS = 10  # maximum in a table of attention
 
 
 @part(FewShotRuns, place=50, title="{metric}{source}: improved predictions", folded=True)
@@ -120,9 +120,8 @@ def improvement_table(title: str, counts: Mapping[Place, np.ndarray]) -> Table:
             ))  # fmt: skip
     header = ("language", "K", "test word", "words", "improved", "worsened", "of all improved", "of all words")
     notes = (
-        "words: test words over all buckets and seeds; improved: percentage of the words labeled wrongly zero-shot "
-        "that are correct after adapting; worsened: percentage of the words correct zero-shot that are wrong after "
-        "adapting",
+        "words: test words over all buckets and seeds; improved: share (%) of the words wrong zero-shot that are "
+        "correct after adapting; worsened: share (%) of the words correct zero-shot that are wrong after adapting",
         "word with label: the bucket contains the word, as written, with the test word's gold label",
     )
     return Table(title, header, tuple(rows), notes, left=3)

@@ -30,7 +30,6 @@ def gli_generalisation(section: StrategySection) -> Iterator[Item]:
 def published_table(runs: list[RunRecord], names: str) -> Table:
     """Return F1 and exact match of models trained only on SQuAD: a row for each dataset, published next to ours."""
     theirs, labels = gli.generalisation("bert"), strategy_labels(runs)
-    # Runs with different settings have separate columns.
     alike = grouped(runs, lambda run: labels[run.run_id])
     rows = []
     for key in dict.fromkeys(dataset for dataset, _ in theirs):

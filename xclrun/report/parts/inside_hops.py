@@ -144,7 +144,7 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
 def selection_figure(summary: Summary, selected: Mapping[str, Selected], metric: str) -> Figure | None:
     """Draw two panels by strategy: selected and oracle test scores; agreement of dev scores with test scores.
 
-    The second panel shows the agreement of dev scores on the hop's languages, and of dev scores on the language itself.
+    Dev scores are on the hop's languages and on the language itself.
     """
     if not selected:
         return None

@@ -111,7 +111,7 @@ def orders_table(summary: Summary, metric: str, by_label: ByOrder) -> Table:
             rows.append((label, name, str(len(values)), *low, middle, *high, published))
     header = ("strategy", "measure", "orders", "lowest", "in order", "median", "highest", "in order", "published")
     notes = (
-        "one value per order, mean over its seeds; LL's F_m is F_m_curve, its I_m is I, and its A_m is FP",
+        "one value per order, mean over its seeds; LL's F_m is F_m_curve, I_m is I, and A_m is FP",
         *(["published: LL, section 4.3, one run in each of 120 orders"] if standard else []),
         *(setup_notes(replace(ll.SETUP, seeds=None), summary.comparison.runs, [metric]) if standard else []),
     )
@@ -223,7 +223,7 @@ def published_table(summary: Summary, metric: str) -> Table | None:
 
 
 def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
-    """Yield (LL's method, our label) for each setting that we ran of the method; the label is None if there is none."""
+    """Yield (LL's method, our label) for each setting of it that we ran; the label is None if we ran none."""
     for strategy, method in ll.METHODS.items():
         runs = {label: runs[0] for label, runs in summary.comparison.strategies.items()}
         labels = [label for label, run in runs.items() if run.strategy == strategy and not is_control(run)]

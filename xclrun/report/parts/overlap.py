@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PARTS = ("embeddings", "rest")
-POINTS = 200  # maximum number on a line: with more steps, each point is a mean
+POINTS = 200  # maximum on a line: with more steps, each point is a mean
 
 
 @part(StrategySection, place=96, title="Gradient overlap", folded=True)
@@ -64,8 +64,8 @@ def overlap_table(overlaps: Overlaps) -> Table:
         "with a gradient: parameters with a non-zero gradient at a main step, before the strategy and clipping change "
         "gradients; also before: parameters that had a non-zero gradient in the previous step, too; means over steps "
         "and runs",
-        "share (%): parameters with a gradient in both of two consecutive steps, divided by parameters with a gradient "
-        "in at least one of them; at switches: the last step of a hop and the first step of the next (LL Fig. 5)",
+        "share (%): parameters with a gradient in both steps, divided by parameters with a gradient in at least one "
+        "step; at switches: the last step of a hop and the first step of the next (LL Fig. 5)",
     )
     return Table("Gradient overlap of consecutive steps", header, tuple(rows), notes, left=3)
 

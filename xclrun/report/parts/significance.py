@@ -29,9 +29,9 @@ WITH_TEXTS = {
 def significance(section: StrategySection) -> Iterator[Item]:
     inference = section.inference
     yield (
-        f"The primary comparisons test each strategy against the baseline, {inference.baseline or 'naive'}, on "
-        f"{' and '.join(section.options.primary)}, by paired t-tests with Holm's correction over all these tests. They "
-        "are confirmatory; all other tests are exploratory."
+        f"Primary comparisons (confirmatory): each strategy against the baseline, {inference.baseline or 'naive'}, on "
+        f"{' and '.join(section.options.primary)}, by paired t-tests with Holm's correction over all of them. All "
+        "other tests are exploratory."
     )
     yield (
         "The CCL paper compares strategies by Tukey's HSD after a one-way ANOVA with orders as samples. Since all "

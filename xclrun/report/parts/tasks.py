@@ -132,7 +132,6 @@ def published_table(summary: Summary) -> Table | None:
     for label, (runs, _) in compared(summary.comparison).items():
         for run in runs:
             for name, hop, keys in trained_on(run):
-                # The mixture is the first element.
                 mixed += [f"{name.replace('_', ' ')}, ours: {', '.join(run.mixtures[0])}"] if run.mixtures else []
                 labels += [label] if label not in labels else []
                 for key in keys:

@@ -189,7 +189,7 @@ def _with_ours(
 
 
 def _ours(summary: Summary, label: str, row: Published) -> tuple[float, tuple[str, ...]]:
-    """Return our value for a published number, and the IDs of the runs behind our value."""
+    """Return our value for a published number, and the IDs of our runs."""
     if row.measure in ("parameters", "runtime"):
         runs = summary.comparison.strategies[label]
         name, unit = ("parameters", 1.0) if row.measure == "parameters" else ("seconds", 60.0)

@@ -1,4 +1,4 @@
-"""The CCL paper's findings, as differences between two strategies next to our differences over the shared orders.
+"""The CCL paper's findings: its differences between two strategies next to ours, over the shared orders.
 
 A finding states that a measure is higher for one strategy than for another. In the paper's Table 8, each finding holds
 for intents and for slots.

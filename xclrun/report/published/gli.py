@@ -48,7 +48,7 @@ def codelengths(dataset: str) -> dict[tuple[str, bool], float]:
     kbits: dict[tuple[str, bool], float] = {}
     for (table, model, trained, tested, measure), value in gli_tables().items():
         if tested == dataset and measure == "codelength" and table in ("1", "s5.1"):
-            # In the file, numbers of the text follow those of the table and replace them: they have one more digit.
+            # Numbers of the text come last and replace numbers of the table: they have one more digit.
             kbits[model, trained.startswith("supervised")] = value
     return kbits
 
