@@ -30,7 +30,7 @@ def test_a_model_of_squad_stands_beside_glis_on_each_dataset_that_it_was_tested_
     assert table.header == ("key", "F1", "ours", "EM", "ours")
     by_key = {row[0]: row[1:] for row in table.rows}
     # The model was tuned on SQuAD's validation set alone.
-    assert any("tuned on the one of squad" in note for note in table.notes)
+    assert any("tuned on the validation set of squad" in note for note in table.notes)
     # Means of 50 and 52, 40 and 42.
     assert by_key["quac"] == ("56.20", "51.00", "43.90", "41.00")
     assert by_key["qa_srl"] == ("77.50", "61.00", "65.00", "51.00")

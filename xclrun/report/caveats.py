@@ -19,7 +19,7 @@ from xclrun.core.identity import adapters_of
 def comparison_caveats(
     comparison: Comparison, commands: Mapping[str, str] | None = None, command: str = ""
 ) -> list[str]:
-    """List missing runs and unequal treatment of strategies.
+    """List notes on a comparison: missing runs, and differences in settings or code versions.
 
     Args:
         commands: run ID → the command line that started it.
@@ -37,7 +37,7 @@ def comparison_caveats(
 
 
 def grids(comparison: Comparison) -> dict[str, tuple[list[str], list[str]]]:
-    """Return strategy → (labels, differing keys) of strategies with several ranked settings."""
+    """Return strategy → (labels of its settings, keys in which they differ), if several are ranked."""
     ranked = {runs[0].run_id: label for label, runs in comparison.strategies.items() if is_ranked(runs[0])}
     first = [run for run in comparison.runs if run.run_id in ranked]
     several = {}
@@ -56,7 +56,9 @@ def _chosen_on_test(comparison: Comparison, command: str) -> Iterator[str]:
         return
     labels = "; ".join(f"{strategy}: {', '.join(labels)}" for strategy, (labels, _) in ranked.items())
     keys = ",".join(dict.fromkeys(key for _, keys in ranked.values() for key in keys))
-    text = f"several settings of one strategy are ranked on test scores ({labels}), which overestimates the best one"
+    text = (
+        f"several settings of one strategy are ranked on test scores ({labels}), which overestimates the best setting"
+    )
     runs = [run for run in comparison.runs if run.strategy in ranked]
     if "--select-on" in command or any(dev_mismatch(run.strategy, run.config, bool(run.edited)) for run in runs):
         yield text
@@ -136,7 +138,7 @@ def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str
 
 
 def _order(run: RunRecord) -> str:
-    """Return the order of a run as an override."""
+    """Return the value of the config key ``order`` for a run."""
     return f"[{','.join(run.languages)}]" if run.order == "-".join(run.languages) else run.order
 
 
@@ -160,6 +162,6 @@ def report_caveats(records: Sequence[RunRecord], excluded: Mapping[str, tuple[st
 
 
 def unfinished(records: Sequence[RunRecord]) -> str:
-    """Count unfinished runs: ``: 1 failed, 2 running``; empty if all have finished."""
+    """Return the numbers of unfinished runs as text, ``: 1 failed, 2 running``; empty if all have finished."""
     counts = Counter(record.status for record in records if record.status != "finished")
     return f": {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}" if counts else ""

@@ -1,6 +1,7 @@
-"""Report section on online codelengths: compares runs of any model that learn the same blocks.
+"""Report section on online codelengths: compares all runs that learn the same blocks, whatever their model.
 
-GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4; docs/codelength.md.
+GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4.
+See docs/codelength.md.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from xclrun.analysis.grouping import grouped, strategy_labels
 from xclrun.analysis.record import RunRecord
 from xclrun.report.section import Section
 
-# Settings with separate columns.
+# Settings that have separate columns, so labels of strategies omit them.
 IN_COLUMNS = ("languages", "trainer.selection", "trainer.patience")
 
 
@@ -25,8 +26,8 @@ class Coder:
     """Runs that code the same blocks and differ only in the seed: a row of a table.
 
     Attributes:
-        start: languages or mixtures learned before the blocks; empty: the blocks are learned from hop 0.
-        strict: the weights do not depend on labels of dev data.
+        start: languages or mixtures learned before the blocks; empty: training on the blocks starts from hop 0.
+        strict: whether the weights are independent of dev labels.
     """
 
     model: str
@@ -51,7 +52,7 @@ class Coder:
 
 
 def in_blocks(run: RunRecord) -> bool:
-    """Return whether a finished run learns blocks and all of them have been coded."""
+    """Return whether a run has finished, learns blocks, and has the codelengths of all of them."""
     return run.status == "finished" and bool(coded := parts(run)) and all(blocks(run, part) for part in coded)
 
 
@@ -69,8 +70,8 @@ def _coded_labels(run: RunRecord) -> tuple[object, ...]:
 
 class CodelengthSection(Section):
     definitions = {
-        "L ↓": "online codelength: bits to transmit the labels of all blocks, each coded by the model that has learned "
-        "the blocks before it (GLI §4)"
+        "L ↓": "online codelength: bits to transmit the labels of all blocks; each block is coded by the model that "
+        "has learned the blocks before it (GLI §4)"
     }
     legend = "bits, mean ± standard deviation over seeds; fewer is better"
 
@@ -88,7 +89,7 @@ class CodelengthSection(Section):
 
     @cached_property
     def coders(self) -> list[Coder]:
-        """The rows, shortest code first."""
+        """The rows of the tables, shortest code first."""
         labels = strategy_labels(self.runs, IN_COLUMNS)
 
         def row(run: RunRecord) -> tuple[str, tuple[str, ...], str, bool]:
@@ -110,7 +111,8 @@ class CodelengthSection(Section):
     def switching(self, strict: bool) -> tuple[np.ndarray, int] | None:
         """Return the bits of each block under its best coder, shape (seeds, M), and the number of coders.
 
-        Uses the seeds that all of these coders have. None without such seeds, or with only one coder.
+        Uses coders with this value of ``strict``, and seeds that all of them have. None without such seeds, or with one
+        coder.
         """
         coders = [coder for coder in self.coders if coder.strict == strict]
         bits = [{run.seed: bits_of_blocks(run, self.parts) for run in coder.runs} for coder in coders]
@@ -124,7 +126,7 @@ class CodelengthSection(Section):
             if trained := [part for part in self.parts if start_knows(coder.runs[0], part)]:
                 starts[coder.name] = "" if trained == self.parts else f" ({', '.join(trained)} only)"
         names = "; ".join(f"{name}{parts}" for name, parts in sorted(starts.items()))
-        note = f"the first block is coded by a model whose head was trained before, not by the uniform code: {names}"
+        note = f"first block coded by the model instead of uniformly, because the head was trained before: {names}"
         return [*([note] if starts else []), *super().caveats]
 
     @property

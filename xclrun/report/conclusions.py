@@ -26,7 +26,7 @@ UNRANKED = (
 
 
 def conclusions(inference: Inference) -> list[str]:
-    """Return a paragraph for each metric and a caveat; a single paragraph if there are no tests.
+    """Return a paragraph for each metric and a caveat; without tests, a single paragraph that says why.
 
     Reference models and controls are excluded. No strategy is named as best if several settings of one strategy are
     ranked on test scores.
@@ -60,7 +60,7 @@ def caveat(verdicts: Verdicts, tests: Tests, heading: str) -> str:
 def compare(
     verdicts: Verdicts, key: tuple[str, str], title: str, unit: str, unranked: Collection[str] = (), best: bool = True
 ) -> Iterator[str]:
-    """Yield the sentences on one primary measure: the best strategy, and how each differs from the baseline.
+    """Yield sentences on one primary measure: the best strategy, and the difference of each strategy from the baseline.
 
     Args:
         key: metric and measure.

@@ -5,10 +5,10 @@ Two comments enclose each place in the page. The first names a file of a report 
     <!-- report: ll_pud/tables/pud_words_tiny_budgets.md -->
     <!-- end -->
 
-The lines between them are replaced: by the text of a table, or by a link to a copy of a figure, of ``summary.csv``
-(aggregates), of ``few_shot.csv``, or of ``matrices.csv`` (the score matrices of all runs, as counts). Copies are in a
-directory named after the page; a figure that several reports have is prefixed with the report's name. Places for other
-reports do not change. ``<!-- report: NAME/FILE once there is one -->`` allows a missing file.
+The lines between the comments are replaced by the text of a table, or by a link to a copied file: a figure,
+``summary.csv`` (aggregates), ``few_shot.csv``, or ``matrices.csv`` (the score matrices of all runs, as counts). Copies
+are in a directory named after the page. If several reports have the same figure, its copy is prefixed with the report's
+name. Places for other reports do not change. ``<!-- report: NAME/FILE once there is one -->`` allows a missing file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOT_YET = ("", "_Not yet: too few runs have finished._", "")
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a report's file: indices of its opening (``line``) and closing comment (``end``)."""
+    """A place for a report's file; ``line`` and ``end`` are the line indices of its opening and closing comment."""
 
     report: str
     file: str
@@ -49,10 +49,10 @@ class Place:
 
 
 def places(page: Path, name: str) -> list[Place]:
-    """Return all places of a page; at least one belongs to the report ``name``.
+    """Return all places of a page, and check that at least one is for the report ``name``.
 
     Raises:
-        UsageError: the page is unreadable, a place is not closed, or none belongs to the report.
+        UsageError: the page is unreadable, a place is not closed, or no place is for the report.
     """
     try:
         lines = page.read_text(encoding="utf-8").splitlines()
@@ -80,10 +80,10 @@ def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
     """Fill the places of a report in a Markdown page, and return their number.
 
     Args:
-        predictions: reads the predictions that ``matrices.csv`` counts; None: there are none.
+        predictions: reads the predictions that ``matrices.csv`` counts; None: it has scores instead of counts.
 
     Raises:
-        UsageError: see `places`; or the report lacks a file.
+        UsageError: as in `places`, or the report lacks a file that the page names.
     """
     all_places = places(page, report.name)
     filled = [place for place in all_places if place.report == report.name]
@@ -98,7 +98,7 @@ def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
             )
     ambiguous = {place.file for place in all_places if place.report != report.name}
     lines = page.read_text(encoding="utf-8").splitlines()
-    # Last place first, which leaves the line numbers of earlier places valid.
+    # Fill the last place first, so that the line numbers of earlier places stay valid.
     for place in reversed(filled):
         content: Sequence[str] = NOT_YET
         if place.file in files:

@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 
-# Size of a cell in inches and of its name in points, with many languages.
+# With many languages: size of a cell in inches, and font size of the names of rows and columns in points.
 CELL = 0.125
 TICKS = 6
-# Colour and width in points of the frames of cells, with few and with many languages.
+# Lines that frame a cell, as (colour, width in points): with few languages, with many languages.
 LINES = ((("white", 3.2), ("black", 1.4)), (("white", 1.6), ("black", 0.7)))
 
 
 def heatmap(record: RunRecord, metric: str) -> Figure:
-    """Draw R in percent: a row for each hop, a column for each language; frames mark the language just learned."""
+    """Draw a run's score matrix R: hops down, languages across; frames mark the language just learned."""
     if metric not in record.scores:
         raise ValueError(f"run {record.run_id} has no scores for {metric}; it has {', '.join(record.metrics)}")
     scores = 100 * record.scores[metric]
@@ -65,7 +65,7 @@ def heatmap(record: RunRecord, metric: str) -> Figure:
 
 
 def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: str) -> Figure:
-    """Draw the mean R over the runs of each strategy, which share one order, a panel for each strategy."""
+    """Draw the score matrix of each strategy in a panel, averaged over its runs; all runs have the same order."""
     most = max(len(run.languages) for runs in strategies.values() for run in runs)
     many = most > MOST
     wide, high = (CELL, CELL) if many else (0.42, 0.3)
@@ -75,12 +75,12 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
     figure, grid = panel_grid(len(strategies), columns, (width, 0.85 + high * (most + 1)), (0.9, 0.7))
     rows_of = [hop_names(runs[0]) for runs in strategies.values()]
     matrices = {label: 100 * np.mean([r.scores[metric] for r in runs], axis=0) for label, runs in strategies.items()}
-    ends = axis_of(matrices.values())  # one scale for all panels
+    ends = axis_of(matrices.values())
     for k, (axes, (label, runs)) in enumerate(zip(grid, strategies.items(), strict=False)):
         image = _cells(axes, matrices[label], runs[0], ends, 6.5)
-        # On the axes: numbers would hide a tooltip of the image.
+        # Add the tooltip to the axes: the numbers would hide a tooltip of the image.
         tip(axes, f"{label}: mean of {len(runs)} run{'s' if len(runs) > 1 else ''}")
-        # The panel below, or the first of the row, shows the same names.
+        # Omit names that the panel below, or the first panel of the row, shows.
         below, first = k + columns < len(strategies), k - k % columns
         languages = () if below and not many else runs[0].languages
         hops = () if k > first and rows_of[k] == rows_of[first] else rows_of[k]
@@ -104,18 +104,18 @@ def _names(axes: Axes, languages: Sequence[str], hops: Sequence[str], size: floa
     """Name columns and rows; long names are rotated."""
     across = 90 if len(languages) > MOST else 0 if not languages or short(languages) else 45
     for axis, names, rotation in ((axes.xaxis, languages, across), (axes.yaxis, hops, 0)):
-        # Hidden axes need no layout.
+        # Hide axes without names, which saves computing their layout.
         axis.set_visible(bool(names))
         if names:
             axis.set_ticks(range(len(names)), names, fontsize=size, rotation=rotation)
 
 
 def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float, float], size: float = 8) -> AxesImage:
-    """Draw a matrix in percent, grey where not measured; ``size``: of the font; ``ends``: limits of the colours."""
+    """Draw a matrix in percent, grey where not measured; ``size``: font size; ``ends``: limits of the colour scale."""
     axes.set_facecolor("#dddddd")
     image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
     if scores.shape[1] <= MOST:
-        # Numbers stay inside their cells. Leaving them out of the layout saves the time of measuring text.
+        # Numbers fit into their cells, so the layout can ignore them, which saves measuring text.
         write_cells(axes, scores, "{:.1f}", ends[0] + 0.6 * (ends[1] - ends[0]), fontsize=size, in_layout=False)
     _outlines(axes, record)
     tickless(axes)

@@ -36,23 +36,24 @@ from xclrun.report.tables import Cell, Reasons, Table, percent
 LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
 
 DIFFERENCES = (
-    "Δ: a − b in points, with the interval of Tukey's HSD with blocks; d_z: Δ divided by the standard deviation of the "
-    "differences between replicates, with 95 % interval"
+    "Δ: a − b in points, with the interval of Tukey's HSD with blocks; d_z: Δ divided by the standard deviation of "
+    "a − b over replicates, with 95 % interval"
 )
 EXPLORATORY = (
     "exploratory table: significance marks and the report's section “What was found” use only the primary comparisons"
 )
 P_VALUES = "p-values: Tukey's HSD adjusts for all pairs; the other tests use Holm's correction over all pairs"
-P_VALUES_OF_ORDERS = f"{P_VALUES}; paired bootstrap: over test sentences, for these runs only"
+P_VALUES_OF_ORDERS = f"{P_VALUES}; paired bootstrap: over resampled test sentences, for these runs only"
 MIXED_NOTE = (
     "mixed model: t-test with Satterthwaite's degrees of freedom; the first number is the model's estimate of Δ. If "
-    "the estimated variance of strategy × order is 0, runs of one order count as independent, and p is too small"
+    "the estimated variance of the interaction strategy × order is 0, runs of one order count as independent, and p is "
+    "too small"
 )
 # The numbers are from docs/statistics.md.
 TUKEY = (
     "Tukey's HSD is the CCL paper's method. Its pooled error assumes equal spreads: in simulated studies of 10 "
     "strategies with the same true mean over 6 orders, it reports a difference from the baseline in 1 % of studies if "
-    "spreads are equal, in 14 % if the baseline's spread is three times that of the others, in 22 % if ten times"
+    "spreads are equal, in 14 % if the baseline's spread is three times the others' spread, in 22 % if it is ten times"
 )
 SHARED = (
     "orders with the same seed share reference models and hop 0; only the paired t-test accounts for this (seeds "
@@ -64,7 +65,7 @@ MIXED = "mixed model"
 # Default measures of the primary comparisons (`--primary`).
 PRIMARY = ("F", "FP")
 REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "buckets", "seed": "seeds"}
-# (metric, measure), or the values of the columns `Verdicts.SUBJECTS`.
+# What is tested: the values of the columns `Verdicts.SUBJECTS`, for example (metric, measure).
 Subject = tuple[str, str]
 
 
@@ -73,8 +74,8 @@ class Tests:
     """All tests of one measure of one metric.
 
     Attributes:
-        data: all runs. Tests use its replicates; the mixed model is fitted to all runs.
-        few_shot: each block has one language, the target; otherwise a set of languages.
+        data: values of all runs. The mixed model uses all of them; other tests use means of replicates (`averaged`).
+        few_shot: the runs are few-shot runs, so a block has one language (the target) instead of a set.
         resampled: the bootstrap of the measure ``name``, if there is one.
         shared: orders with the same seed share inputs of the measure (`xclrun.analysis.measures.Measure.shared`).
     """
@@ -99,7 +100,7 @@ class Tests:
 
     @property
     def warnings(self) -> list[str]:
-        """Effects that tests with so few replicates cannot detect."""
+        """Warnings about effects that tests with so few replicates cannot detect."""
         k, n = self.averaged.values.shape
         return [] if self.few_shot and n < 2 else power_warnings(n, k * (k - 1) // 2)
 
@@ -126,7 +127,7 @@ class Tests:
 
     @property
     def condition(self) -> str:
-        """Why tests hold only for the present reference models, if orders share them; empty if they do not."""
+        """A caveat if tests hold only for these reference models, which orders share; otherwise empty."""
         return given_references(self.data.blocks) if self.shared and self.data.kind == "order" else ""
 
     @cached_property
@@ -134,7 +135,7 @@ class Tests:
         return crossed(self.data.blocks) if self.shared and self.data.kind == "order" else None
 
     def t_test(self, a: str, b: str) -> Pair:
-        """Run a paired t-test with the pair's own variance, without correction."""
+        """Run a paired t-test with the variance of this pair only, without correction."""
         data = self.averaged if self._crossed is None else self.data
         first, second = (data.values[data.strategies.index(label)] for label in (a, b))
         differences = first - second
@@ -189,10 +190,10 @@ class Tests:
 
 
 class Verdicts:
-    """Tests of several measures of the same strategies, their tables and significance marks.
+    """Tests of several measures of the same strategies, with tables and significance marks of the results.
 
     The primary comparisons are the confirmatory family of a section: each strategy against the baseline on the primary
-    measures, by paired t-tests with Holm's correction over all of them. docs/metrics.md, "Significance".
+    measures, by paired t-tests with Holm's correction over all of them. See docs/metrics.md, "Significance".
 
     Args:
         tests: (metric, measure) → tests.
@@ -279,7 +280,8 @@ class Verdicts:
             *reasons.lines(),
             *self._of_each(lambda tests: [tests.scope], {key[1:] for key in self.primary}),
             f"Δ: strategy − baseline ({self.baseline}) in points, with the 95 % interval of the paired t-test (each "
-            "pair has its own variance, no correction); d_z: Δ divided by the standard deviation of the differences",
+            "pair has its own variance, no correction); d_z: Δ divided by the standard deviation of the differences "
+            "over replicates",
         )
         if self.family:
             notes += (f"p (Holm): {self.method}; significance marks and “What was found” use only these p-values",)
@@ -333,7 +335,7 @@ class Verdicts:
         return Table(title, header, tuple(rows), notes, left=4)
 
     def _of_each(self, describe: Callable[[Tests], list[str]], keys: Collection[Subject] | None = None) -> list[str]:
-        """Return notes on the tests with these keys (None: all); a note that applies to some only names them first."""
+        """Return the notes of tests with these keys (None: all); a note on only some tests begins with their names."""
         subjects: dict[str, list[str]] = {}
         described = {key: tests for key, tests in self.tests.items() if keys is None or key in keys}
         for key, tests in described.items():

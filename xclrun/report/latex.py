@@ -12,7 +12,7 @@ _TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", 
         "²": "$^2$", "≤": r"$\leq$", "·": r"$\cdot$", "<": "$<$", ">": "$>$", "≠": r"$\neq$", "∞": r"$\infty$",
         "×": r"$\times$", "√": r"$\surd$", "∩": r"$\cap$", "∪": r"$\cup$", "…": r"\ldots{}", "‰": r"\textperthousand{}",
         "α": r"$\alpha$", "β": r"$\beta$", "′": "$'$", "“": "``", "”": "''", "—": "---",
-        # After the end of a row, a bare bracket would begin an option.
+        # After the end of a row, LaTeX would read a bare bracket as an option.
         "[": "{[}"}  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def latex(table: Table, where: str = "", label: str = "") -> str:
 
 
 def _tex(text: str) -> str:
-    # Between backticks: every second piece is code.
+    # Every second piece was between backticks, so it is code.
     pieces = [
         re.sub(r"(?<![\w.])-(?=\d)", "$-$", "".join(_TEX.get(character, character) for character in piece))
         for piece in re.split(r"`([^`]+)`", text)

@@ -1,4 +1,4 @@
-"""Curves over the examples of a stream, averaged over seeds, and their grids of panels."""
+"""Curves of scores by examples seen, averaged over seeds, and the grids of panels that show them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Curve = tuple[np.ndarray, np.ndarray, RunRecord]
 def mean_curves(
     summary: Summary, metric: str, order: str, curve_of: Callable[[RunRecord, str], Any] = curves
 ) -> dict[str, Curve]:
-    """Return the curve of each strategy in one order, averaged over the runs with the first run's evaluation points."""
+    """Return each strategy's curve in one order: the mean of the runs with the same evaluation points as the first."""
     curves_of = {}
     for label, (runs, _) in compared(summary.comparison, order).items():
         each = [(run, curve) for run in runs if metric in run.scores and (curve := curve_of(run, metric)) is not None]

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# From strong to no evidence: light enough for black digits, and distinguishable by colour-blind readers.
+# Colours from strong to no evidence: light enough for black digits, and distinguishable by colour-blind readers.
 _STEPS = (0.0, 0.001, 0.01, 0.05, 0.1, 1.0)
 _COLOURS = ("#2b83ba", "#74b3d8", "#b8d9ec", "#fde6c4", "#f4f4f4")
 
 
 def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure:
-    """Draw p-values of all pairs, a panel for each of ``tests``: above the diagonal those of Tukey's HSD with blocks.
+    """Draw p-values of all pairs, a panel for each of ``tests``; above the diagonal: Tukey's HSD with blocks.
 
     Args:
-        below: name of the test (`Tests.pairs`) below the diagonal.
+        below: name of the test shown below the diagonal (a key of `Tests.pairs`).
     """
     from matplotlib.patches import Patch
 
@@ -45,7 +45,7 @@ def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure
 
 
 def rank_figure(tests: Mapping[str, Tests], title: str) -> Figure:
-    """Draw mean ranks over blocks, a panel for each of ``tests``; bars join strategies that do not differ (Nemenyi)."""
+    """Draw mean ranks, a panel for each of ``tests``; bars join strategies without significant difference (Nemenyi)."""
     most = max(len(test.data.strategies) for test in tests.values())
     figure = figure_of(8.4, (0.95 + 0.2 * ((most + 1) // 2)) * len(tests) + 0.6)
     for axes, (name, test) in zip(figure.subplots(len(tests), 1, squeeze=False)[:, 0], tests.items(), strict=True):
@@ -79,7 +79,7 @@ def _ranks(axes: Axes, tested: CriticalDifference, title: str) -> None:
     below = (k + 1) // 2
     label = f"CD = {tested.critical:.2f}"
     label += ": larger than any possible difference of mean ranks" if tested.critical > k - 1 else ""
-    # Room at the sides for the longest name with its rank: a share of the width for each character.
+    # Leave room at both sides for the longest name with its rank, in proportion to its length.
     share = min(0.32, 0.0076 * (8 + max(map(len, tested.strategies))))
     margin = max(0.4 + 0.12 * k, share / (1 - 2 * share) * k)
     axes.set(xlim=(1 - margin, max(k + margin, 1.1 + tested.critical)), ylim=(-1.1 - 0.62 * below, 2.4))

@@ -28,7 +28,7 @@ class Plot:
     Args:
         name: file name without suffix, unique in a report.
         caption: the kind of figure; the title of the figure has the details.
-        draw: called with ``arguments``; returns None without data.
+        draw: called with ``arguments``; returns None if there are no data to draw.
     """
 
     def __init__(self, name: str, caption: str, draw: Callable[..., Figure | None], *arguments: Any) -> None:
@@ -55,10 +55,10 @@ class Part:
         name: name of the function.
         data: class of the function's argument; see `xclrun.report.section.Section.data`.
         place: position among the parts of this class, lowest first.
-        title: heading; ``{words}`` are replaced from ``data.heading``.
+        title: heading; placeholders such as ``{metric}`` are filled from ``data.heading``.
         folded: the page shows the part collapsed.
-        runs_alone: needs only the runs, so its figures are drawn while tests are still being computed.
-        terminal: its tables are also printed on the terminal, after the means.
+        runs_alone: the part needs only the runs, so its figures are drawn while tests are still being computed.
+        terminal: the part's tables are also printed on the terminal, after the means.
     """
 
     name: str

@@ -27,7 +27,7 @@ class Options:
     Attributes:
         unpaired: average all runs of each strategy, not only the combinations that every strategy has finished.
         interval: kind of bootstrap interval (`xclrun.analysis.bootstrap.INTERVALS`); None: each measure's default.
-        full: draw as many sentences as the test set has, instead of at most 600.
+        full: bootstrap resamples have as many sentences as the test set, instead of at most 600.
         table: number of the published CCL table to compare with.
         few_shot_table: number of the table of the few-shot paper that the sweep reproduces.
         baseline: label of the baseline strategy; None: ``naive``, or the first tested strategy.
@@ -54,8 +54,8 @@ class Sources:
     """Data that a report reads in addition to its records. Callables are called when the data are first needed.
 
     Attributes:
-        pool: all runs in these outputs, for counting tuning trials; None: the records of the report.
-        other_runs: further finished runs, for counting tuning trials.
+        pool: all runs in the outputs directory, to count tuning trials; None: only the records of the report.
+        other_runs: further finished runs, to count as tuning trials.
         predictions: returns run ID → predictions, for the bootstrap and confusion matrices.
         gradients: returns ``overlap`` and ``class_gradients`` → run ID → recorded values.
         few_shot: data of the few-shot runs.
@@ -95,7 +95,7 @@ class Section:
         return [self]
 
     def make(self, runs_alone: bool = False) -> list[Block]:
-        """Make all parts, or only those that need only the runs; each part is made once."""
+        """Make all parts, or with ``runs_alone`` the parts that need only the runs; each part is made once."""
         blocks = []
         for k, data in enumerate(self.data):
             for part in parts_of(type(data)):
@@ -125,5 +125,5 @@ class Section:
 
     @property
     def lead(self) -> list[Table]:
-        """Tables that precede those of the parts in Markdown."""
+        """Tables that precede the tables of the parts in Markdown."""
         return []

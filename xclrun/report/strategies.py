@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 UNPAIRED = (
     "--unpaired: means are over all runs of each strategy. “What was found”, significance marks, tests, bootstrap "
     "intervals, score matrices, learning curves, confusions and figures of distances and hops still use only the "
-    "combinations of order, seed and bucket that all strategies have finished, so their values can differ"
+    "combinations of order, seed and bucket that all strategies have finished, so they can differ from the means"
 )
 
 

@@ -37,7 +37,7 @@ MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 GREY = "#767676"
 FURTHER = ("pdf", "png")  # formats on request: they double the drawing time
 DPI = 150
-POINTS = 72  # per inch: with one pixel per point, images in SVG are smallest
+POINTS = 72  # per inch; at this resolution, images in SVG files are smallest
 WIDEST = 14.0  # inches of panels in a row: wider ones are illegible at a page's width
 MOST = 16  # with more languages, reports show colors and means instead of lines, numbers and columns
 ORDERS = 12  # orders with a panel in a figure
@@ -140,7 +140,7 @@ def key(figure: Figure, handles: Iterable[Any], size: float = 8) -> None:
 
 
 def legend(figure: Figure, labels: Iterable[str], every: Iterable[str]) -> None:
-    """Draw a legend of strategies in the colours that they have among ``every``."""
+    """Draw a legend of strategies; the index of a name in ``every`` determines its colour."""
     from matplotlib.lines import Line2D
 
     key(figure, (
@@ -248,7 +248,7 @@ def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -
         # Keep text as text, to be searched and edited.
         with rc_context({"svg.hashsalt": "xclrun", "svg.fonttype": "none", "pdf.fonttype": 42}):
             figure.dpi = POINTS if suffix == "svg" else DPI
-            # `savefig` would draw the settled layout twice.
+            # Print directly, since `savefig` would draw the settled layout twice.
             canvas = get_registered_canvas_class(suffix)(figure)
             getattr(canvas, f"print_{suffix}")(buffer, metadata=metadata)
         content = buffer.getvalue()
@@ -264,7 +264,7 @@ def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -
 
 
 def settle(figure: Figure) -> None:
-    """Compute the layout once instead of at every drawing, which takes most of the time of a large figure."""
+    """Compute the layout once: computing it at every drawing takes most of the time of a large figure."""
     if (engine := figure.get_layout_engine()) is None:
         return
     for axis in _axes_of(figure):
@@ -280,14 +280,14 @@ def settle(figure: Figure) -> None:
             place = axis.label.get_transform().transform(axis.label.get_position())
             axis.set_label_coords(*axis.axes.transAxes.inverted().transform(place))
         if not axis.get_offset_text().get_text():
-            # No position depends on the extent of the tick labels any more.
+            # Skip measuring tick labels: no position depends on their extent any more.
             for tick in axis.majorTicks:
                 tick.label1.set_in_layout(False)
                 tick.label2.set_in_layout(False)
 
 
 def uncover(figure: Figure) -> None:
-    """Enlarge lines and points that identical, later ones would hide, so that a rim remains visible."""
+    """Enlarge lines and points that lie under identical ones, so that a rim of each remains visible."""
     import numpy as np
 
     for axes in figure.axes:

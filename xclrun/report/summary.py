@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 # Row with the scores of a constant answer.
 CONSTANT = "constant answer"
 HOP_0 = (
-    "T0 is measured from hop 0, where an untrained head predicts almost the same for every input, depending on the "
-    "seed; this adds variance between runs that is not due to transfer"
+    "T0 is relative to hop 0, where an untrained head predicts almost the same for every input; what it predicts "
+    "depends on the seed, which adds variance between runs that is not due to transfer"
 )
 UNEQUAL = (
     "orders have unequal numbers of runs: each mean is the mean of the orders' means; ± is over runs, weighted so that "
@@ -41,7 +41,7 @@ SPAN_SCORING = {
 
 
 def ruled(comparison: Comparison, labels: Iterable[str]) -> tuple[int, ...]:
-    """Return the index of the first reference model or control, for a rule above its row; none if it is row 0."""
+    """Return the index of the first reference model or control, for a rule above this row; empty if it is row 0."""
     first = next((k for k, label in enumerate(labels) if not is_ranked(comparison.strategies[label][0])), 0)
     return (first,) if first else ()
 
@@ -50,7 +50,7 @@ class Summary:
     """The means of one comparison.
 
     Args:
-        frame: see `xclrun.analysis.aggregate.summarise`; ``unpaired`` as there.
+        frame: see `xclrun.analysis.aggregate.summarise`; ``unpaired`` must have the same value as in that call.
         marks: (strategy, metric, measure) → significance mark; ``marks_meaning`` explains them.
         chosen: how settings were selected on dev scores; empty if they were not.
     """
@@ -136,7 +136,6 @@ class Summary:
                 if (language := language_of(key)) is not None:
                     groups.setdefault(getattr(language, kind), []).append(key)
             starts.append(len(rows))
-            # The largest groups first.
             for name, keys in sorted(groups.items(), key=lambda item: -len(item[1])):
                 if len(keys) > 1:
                     cells = [self._mean_cell(k, metric, measure, keys) for k in strategies]
@@ -254,7 +253,7 @@ class Summary:
         """Return a constant answer's final score (FP) on a language, or averaged over languages; – if unknown."""
         name = BY_NAME[metric].floor
         runs = [r for r in self.comparison.runs if order in (MEAN, r.order) and measure == "FP" and name in r.scores]
-        # All runs have the same test sentences of a language.
+        # Any run will do: all runs have the same test sentences of a language.
         by_key = {k: run.scores[name][-1, j] for run in runs for j, k in enumerate(run.languages)}
         values = [float(value) for k, value in by_key.items() if language in ("", k)]
         return MEASURES["FP"].shown(sum(values) / len(values)) if values else "–"
@@ -310,7 +309,7 @@ class Summary:
         cells = [self._cell(strategy, order, metric, measure, language, reasons) for strategy in strategies]
         ranked = {strategy: cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)}
         over = {frozenset(run.languages) for strategy in ranked for run in self.comparison.strategies[strategy]}
-        # Means over different languages are not comparable.
+        # Do not compare means over different languages.
         if language or len(over) == 1:
             mark_best(ranked.values(), highest=MEASURES[measure].higher_is_better)
         for strategy, cell in zip(strategies, cells, strict=True):

@@ -27,9 +27,9 @@ BEST_OF_ROW = "bold: best of the row"
 # On a terminal: spaces between columns, and the minimum width of a wrapped column of names.
 GAP = 2
 NAMES = 18
-# Characters of a file name.
+# Maximum number of characters of a file name.
 LONGEST = 80
-# Spreadsheets read texts that begin so as formulas.
+# Spreadsheets read texts that begin with these characters as formulas.
 _FORMULA = ("=", "+", "-", "@")
 # Numbers that are separated by spaces, brackets or characters that no formula contains. The two patterns share no
 # character, so matching takes linear time.
@@ -150,7 +150,6 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        # Rules under the header and between sections.
         box = Box("    \n    \n ── \n    \n ── \n    \n    \n    \n")
         grid = RichTable(box=box, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         columns = [*range(self.left), *numbers]

@@ -23,7 +23,7 @@ from xclrun.core.errors import RunError
 from xclrun.report.part import Plot
 from xclrun.report.style import save
 
-# Plots per process.
+# Minimum number of plots for each process.
 EACH = 6
 
 # Name → figure to draw; forked processes inherit it.
@@ -39,7 +39,7 @@ class PlotWorkers:
         self._drawings: dict[str, Future[list[Path]]] = {}
 
     def __enter__(self) -> PlotWorkers:
-        # Collecting existing objects after every figure takes longer than drawing a small one.
+        # Exclude existing objects from garbage collection, which takes longer than drawing a small figure.
         self._froze = not gc.get_freeze_count()
         if self._froze:
             gc.freeze()
@@ -62,7 +62,7 @@ class PlotWorkers:
         _PLOTS.update((plot.name, plot) for plot in plots)
         done = {name for name, drawing in self._drawings.items() if not drawing.cancelled()}
         remaining = [plot for name, plot in _PLOTS.items() if name not in done]
-        # This process draws its share; all figures if other processes are not worthwhile.
+        # This process draws its share of the figures, or all of them if other processes are not worthwhile.
         delegated = [plot for k, plot in enumerate(remaining) if k % cores()]
         mine = remaining[:: cores()] if self._submit(delegated) else remaining
         saved = {plot.name: _draw(plot.name, self.folder, self.further) for plot in mine}
@@ -87,7 +87,7 @@ class PlotWorkers:
             processes, multiprocessing.get_context("fork"), initializer=_end_with_parent
         )
         with warnings.catch_warnings():
-            # Other threads may hold locks; drawing does not use them.
+            # Ignore the warning that other threads may hold locks: drawing does not use them.
             warnings.simplefilter("ignore", DeprecationWarning)
             for plot in plots:
                 self._drawings[plot.name] = pool.submit(_draw, plot.name, self.folder, self.further)

@@ -82,7 +82,7 @@ class Report:
 
     @property
     def numbers(self) -> list[Path]:
-        """The CSV files that exist: of runs in sequence, and of few-shot runs."""
+        """The existing files of ``summary.csv`` and ``few_shot.csv``."""
         few_shot = [] if self.few_shot.empty else [self.directory / FEW_SHOT]
         return [*([] if self.frame.empty else [self.summary_csv]), *few_shot]
 
@@ -204,7 +204,6 @@ def _write_tables(sections: Sequence[Section], folder: Path) -> None:
     for section in sections:
         for table in (table for block in section.blocks for table in block.tables):
             name = f"{slug(section.where)}_{table.slug}"
-            # Number tables with equal names.
             numbered = (f"{name}-{k}" if k > 1 else name for k in itertools.count(1))
             name = next(candidate for candidate in numbered if folder / f"{candidate}.md" not in written)
             contents = {"md": table.markdown(), "csv": table.csv(), "tex": latex(table, section.title, name)}

@@ -1,8 +1,8 @@
-"""The data of few-shot parts: the runs of one metric and source, their tests, predictions and words.
+"""Data of report parts on few-shot runs: the runs of one metric and source, their tests, predictions and words.
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021). Words, confusions and gains are shown for the
-first strategy: ``full`` if it has run. Tests: docs/metrics.md, "Significance". At each K, blocks are target languages
-(buckets and seeds are averaged first), or the buckets of a single language.
+first strategy: ``full`` if it has run. Tests (docs/metrics.md, "Significance"): at each K, blocks are target languages
+(buckets and seeds are averaged first) or, with a single language, its buckets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANELS = 12  # in a figure
+PANELS = 12  # maximum in a figure
 # Our name of a task → the paper's.
 TASK_OF = {"pud": "udpos"}
 UNTESTED = "the strategies have not been tested: differences between columns may be due to chance"
@@ -71,8 +71,8 @@ def by_shots(
     """Return header and rows of a table with a column for each K, followed by the published cells if there are any.
 
     Args:
-        header, rows: the columns at the left; the first cell names the row.
-        more: name → cells of further columns for each K.
+        header, rows: names and cells of the left columns; the first cell is the row's name in the mappings.
+        more: name of a further column for each K → its cells.
     """
     published = {k for _, k in theirs}
     columns = [
@@ -85,7 +85,7 @@ def by_shots(
 
 
 class FewShotTests(Verdicts):
-    """Tests of the strategies of one dataset, model, metric and source, at each K with two or more strategies.
+    """Tests between the strategies of one dataset, model, metric and source, at each K with at least two strategies.
 
     Args:
         scores: rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
@@ -138,9 +138,9 @@ class FewShotData:
     """Data of few-shot runs beyond their scores, by run ID.
 
     Attributes:
-        outcomes: metric → run ID → labels of the target's test split.
+        outcomes: metric → run ID → predictions for the target's test split.
         words: words of source, bucket and test split.
-        attention: summaries of [CLS] (see `xclrun.analysis.fewshot.attention`).
+        attention: summaries of the attention from [CLS] (see `xclrun.analysis.fewshot.attention`).
         reasons: why data could not be read.
     """
 
@@ -157,7 +157,7 @@ class FewShotRuns:
     Attributes:
         scores: rows of `few_shot_scores`.
         records: run ID → run; also contains runs that are not in ``scores``.
-        section: the runs of all metrics and sources of the section, whose tests are one family.
+        section: the runs of every metric and source in the section; Holm's correction is over all their tests.
     """
 
     dataset: str
@@ -189,7 +189,7 @@ class FewShotRuns:
 
     @cached_property
     def published(self) -> Mapping[tuple[str, int, str], fsxlt.Reported]:
-        """(language, K, method) → published number, with English as the source or without a source."""
+        """(language, K, method) → published number; empty for sources other than English or none."""
         return fsxlt.scores(task_name(self.dataset), self.source)
 
     @cached_property
@@ -215,7 +215,7 @@ class FewShotRuns:
         return [self.records[run_id] for run_id in dict.fromkeys(scores["run_id"])]
 
     def setup(self, scores: pd.DataFrame) -> list[str]:
-        """Return notes that compare the paper's setup with that of the runs behind some scores."""
+        """Return notes that compare the paper's setup with the setup of the runs behind these scores."""
         runs = self.behind(scores)
         return setup_notes(fsxlt.setup(task_name(self.dataset)), runs, [self.metric]) if runs else []
 
@@ -268,7 +268,7 @@ def first_of_buckets(rows: pd.DataFrame) -> Iterable[str]:
 def panels(
     contents: Mapping[Cell, Value], most: int, panel: tuple[float, float], margin: tuple[float, float]
 ) -> tuple[Figure, Iterator[tuple[Axes, Cell, Value]]]:
-    """Return a figure with a panel for each (language, K), and its axes with their contents."""
+    """Return a figure with a panel for each (language, K), and an iterator over (axes, (language, K), content)."""
     figure, grid = panel_grid(len(contents), most, panel, margin)
     for axes, (language, k) in zip(grid, contents, strict=False):
         axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def read_few_shot(
     outputs: Path, records: Sequence[RunRecord], dataset_of: Callable[[RunDirectory], Dataset]
 ) -> FewShotData:
-    """Read predictions, words and attention of finished few-shot runs; unreadable data gives a reason.
+    """Read predictions, words and attention of finished few-shot runs; note why if data cannot be read.
 
     Args:
         outputs: the directory with ``runs``.
@@ -33,7 +33,7 @@ def read_few_shot(
     words: dict[str, Words] = {}
     attention: dict[str, pd.DataFrame] = {}
     reasons: list[str] = []
-    # Seeds and strategies share their data; many runs share a source.
+    # Read once: runs that differ only in seed or strategy have the same data, and many have the same source.
     read: dict[tuple[object, ...], Words] = {}
     vocabularies: dict[str, frozenset[str]] = {}
     for record in records:
@@ -61,7 +61,7 @@ def read_few_shot(
 
 
 def _words(dataset: Dataset, languages: Sequence[str], vocabularies: dict[str, frozenset[str]]) -> Words:
-    """Return the words of a run's data; ``vocabularies`` caches those of sources."""
+    """Return the words of a run's data; ``vocabularies`` caches the words of source languages."""
     source: frozenset[str] = frozenset()
     if len(languages) > 1:
         key = dataset.fingerprints[languages[0], "train"]
@@ -75,5 +75,5 @@ def _words(dataset: Dataset, languages: Sequence[str], vocabularies: dict[str, f
 
 
 def _vocabulary(examples: Iterable[Example]) -> frozenset[str]:
-    """Return the distinct words of examples, of both texts of a pair."""
+    """Return the distinct words of examples; a text pair counts with both texts."""
     return frozenset(word for e in examples for word in (*e.tokens, *e.tokens_b))

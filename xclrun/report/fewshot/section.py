@@ -60,7 +60,7 @@ class FewShotSection(Section):
 
     @cached_property
     def data(self) -> list[object]:
-        """For each source, the runs of each metric, then the source; last the section."""
+        """The objects passed to parts: for each source, its runs by metric and then the source; last, this section."""
         data: list[object] = []
         family: list[FewShotRuns] = []
         for (source,), scores in groups(self.scores, ["source"]):

@@ -11,4 +11,4 @@ for _module in iter_modules(__path__):
     _name = f"{__name__}.{_module.name}"
     import_module(_name)
     if not any(entry.make.__module__ == _name for entry in PARTS.values()):
-        raise ImportError(f"{_name} enters no part into the registry: see xclrun.report.part")
+        raise ImportError(f"{_name} registers no part; add one (see xclrun.report.part) or remove the file")

@@ -31,14 +31,14 @@ COLUMNS = {
 }
 
 
-# Columns in the panels of the Pareto figure; it is drawn with at least `FEWEST` strategies.
+# Columns with a panel in the Pareto figure, and the minimum number of strategies in the figure.
 PANELS = ("memory", "parameters", "time")
 FEWEST = 5
 
-# Columns of training, which is ``none`` for merged models.
+# Columns about training; merged models are not trained and show ``none``.
 TRAINING = ("trained per hop", "steps", "examples", "tokens")
 
-# Budgets are unequal if they differ by more than this share of the baseline's.
+# Budgets are unequal if they differ by more than this share of the baseline's budget.
 TOLERANCE = 0.01
 
 
@@ -51,7 +51,7 @@ def budgets(section: StrategySection) -> Iterator[Item]:
 
 
 def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:
-    """Return mean budgets per run and numbers of tuning trials, compared with the baseline's or the first row's."""
+    """Return mean budgets per run and numbers of tuning trials; mark differences from the baseline or the first row."""
     means = {
         label: [_mean(runs, column[0]) for column in COLUMNS.values()] for label, runs in comparison.strategies.items()
     }
@@ -75,8 +75,8 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
     notes = (
         "per run, mean over runs; parameters: total number that all languages use after the last hop; memory: maximum "
         "size of the data stored between hops in addition to parameters",
-        "a hop shared by several runs counts in full for each; steps: optimizer updates; examples and tokens include "
-        "replayed ones",
+        "a hop shared by several runs counts in full for each run; steps: optimizer updates; examples and tokens "
+        "include replayed ones",
         "trials: number of different configurations of the strategy that have finished runs in the outputs directory",
         *_merged(comparison),
         f"≠: differs from {base_label} by more than {100 * TOLERANCE:.0f} %, so the budgets are unequal",
@@ -87,7 +87,7 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
 def pareto_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw FP by cost, a point for each strategy; the line connects the Pareto front of the ranked strategies.
 
-    The cost of merged models includes the training of the models that they were made from.
+    The time of merged models includes the training of the models that were merged.
     """
     from matplotlib.ticker import LogLocator
 
@@ -106,11 +106,11 @@ def pareto_figure(summary: Summary, metric: str) -> Figure | None:
         for label, k in places(labels, comparison.strategies).items():
             (point,) = axes.plot(*points[label], marker(k), color=colour(k), markersize=7)
             tip(point, f"{label}: {points[label][0]:,.4g} {unit}, FP {points[label][1]:.2f}")
-        # Without memory: 0.
+        # A logarithmic axis cannot show strategies without memory (0).
         axes.set_xscale("symlog" if name == "memory" else "log")
         if name != "memory":
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        # As text, since SVG files keep text that is not mathematical.
+        # Format ticks as plain text, because only such text stays text in SVG files.
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.xaxis.set_minor_formatter("")
         plain(axes, f"{name} ({unit})")
@@ -121,7 +121,7 @@ def pareto_figure(summary: Summary, metric: str) -> Figure | None:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the (cost, score) that no other point equals or exceeds at an equal or lower cost, by increasing cost."""
+    """Return the Pareto front by increasing cost: (cost, score) above all points of equal or lower cost."""
     front: list[tuple[float, float]] = []
     for cost, score in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or score > front[-1][1]:
@@ -130,11 +130,11 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 
 
 def _with_sources(comparison: Comparison, labels: Sequence[str], name: str) -> Mapping[str, float]:
-    """Return label → mean cost, with that of the runs whose models are merged; without labels of unknown costs."""
+    """Return label → mean cost, without labels of unknown cost; times include training the models that are merged."""
     costs = {run.run_id: run.costs[name] for run in comparison.runs if name in run.costs}
     means = {}
     for label in labels:
-        # Parameters and memory of the merged run are all that it needs in the end.
+        # Add only times: parameters and memory of the source runs are not needed after the merge.
         trained = [
             [run.merged_from] if name == "seconds" and run.merged_from else [] for run in comparison.strategies[label]
         ]
@@ -152,7 +152,7 @@ def _merged(comparison: Comparison) -> Iterator[str]:
         if names := dict.fromkeys(label_of.get(run.merged_from, run.merged_from) for run in runs if run.merged_from):
             merges.setdefault(", ".join(names), []).append(label)
     for source, labels in merges.items():
-        yield f"no training: the models of {source} are merged; their budget is not included ({', '.join(labels)})"
+        yield f"{', '.join(labels)}: merged without training from models of {source}, whose budget is not included"
 
 
 def _mean(runs: Sequence[RunRecord], name: str) -> float:

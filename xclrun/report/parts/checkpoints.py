@@ -1,7 +1,7 @@
 """Scores of the checkpoints that other selection rules would choose, and the tables of ED.
 
-ED = "Don't Use English Dev" (Keung et al. 2020). Scores in percent, differences in points, agreement as a share; rules
-are those of `xclrun.analysis.points.RULES`. docs/checkpoints.md.
+ED = "Don't Use English Dev" (Keung et al. 2020). Scores are in percent, differences in points, agreements are shares.
+Rules: `xclrun.analysis.points.RULES`; see docs/checkpoints.md.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EXACT = (
-    "languages and mean: scores after the last hop, which are exact because no hop continues from its checkpoint; "
-    "earlier hops: mean score of the chosen checkpoints, although later hops continued from the checkpoint that "
-    "training selected, so the effect of a rule on the whole stream is unknown"
+    "languages and mean: scores after the last hop, which are exact because no later hop continues from its "
+    "checkpoint; earlier hops: mean score of the checkpoints that the rule chooses; later hops continued from the "
+    "checkpoint selected in training, so the effect of the rule on the whole stream is unknown"
 )
-# Rules that choose the same checkpoint as current_dev in a run with one hop on one language.
+# Not in `oracle_table`: with one hop on one language, these rules choose the same checkpoint as current_dev.
 SAME = ("source_dev", "mean_seen_dev")
-LINES = 10  # languages in a figure
+LINES = 10  # maximum number of target languages in a figure
 
 
 @part(StrategySection, place=92, title="Checkpoints by rule")
@@ -54,11 +54,12 @@ def zero_shot(section: StrategySection) -> Iterator[Item]:
             yield oracle_table(runs, metric, names)
             name = section.file("zero_shot", metric, label, source)
             title = f"{section.names}: {names}, seed {runs[0].seed}"
-            yield Plot(name, "Dev of the source against tests (ED Fig. 1)", run_figure, runs[0], metric, title)
+            caption = "Dev scores of the source and test scores of the targets (ED Fig. 1)"
+            yield Plot(name, caption, run_figure, runs[0], metric, title)
 
 
 def rules_table(summary: Summary, metric: str) -> Table | None:
-    """Return the scores of each rule's checkpoints: a row for each strategy and rule."""
+    """Return the test scores of the checkpoints that each rule chooses: a row for each strategy and rule."""
     languages, rows, inexact = summary.comparison.languages, [], False
     for label, (entering, _) in compared(summary.comparison).items():
         runs = [run for run in entering if metric in run.metrics and hop_points(run, metric)]
@@ -78,8 +79,8 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
     used = {name for _, name, *_ in rows}
     definitions = [f"{rule.name}: {rule.definition}" for rule in rules(summary.comparison.runs) if rule.name in used]
     notes = (
-        "test score of the checkpoint that a rule chooses from a hop's evaluation points, mean over runs, first within "
-        "each order",
+        "test score of the checkpoint that a rule chooses from a hop's evaluation points, averaged over the runs of "
+        "each order, then over orders",
         *definitions,
         *unadapted_note(summary.comparison.strategies),
     )
@@ -88,7 +89,7 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
         notes = (*notes, EXACT)
     else:
         header, rows = ("strategy", "rule", *languages, "mean"), [row[:-1] for row in rows]
-        notes = (*notes, "exact for every rule: no hop continues from the chosen checkpoint")
+        notes = (*notes, "exact scores for every rule, because no hop continues from the chosen checkpoint")
     title = f"{headline(metric)}, checkpoints by rule"
     return Table(title, header, tuple(rows), notes, left=2, ruled=group_starts(rows))
 
@@ -98,30 +99,30 @@ def available(runs: Sequence[RunRecord], metric: str) -> list[Rule]:
 
 
 def zero_shot_runs(summary: Summary, metric: str) -> dict[tuple[str, str], list[RunRecord]]:
-    """Return (strategy, source) → its runs with one hop on the source and dev scores at evaluation points."""
+    """Return (strategy, source) → runs with one hop, on the source, and with dev scores at evaluation points."""
     runs_of: dict[tuple[str, str], list[RunRecord]] = {}
     for label, runs in summary.comparison.strategies.items():
         transfers = [run for run in runs if run.stream == "zero_shot" and metric in run.metrics]
         with_dev = [run for run in transfers if any(rule.dev for rule in available([run], metric))]
         for source, from_source in grouped(with_dev, lambda run: run.languages[0]).items():
-            # Orders of the same targets have the same training and tests.
+            # Keep one of the runs that differ only in the order of the targets.
             alike = grouped(from_source, lambda run: (run.seed, run.bucket, frozenset(run.languages)))
             runs_of[label, source] = [run for run, *_ in alike.values()]
     return runs_of
 
 
 def range_table(runs: Sequence[RunRecord], metric: str, names: str) -> Table:
-    """Return ED's Table 2: maximum, minimum and range over seeds of the scores at the source's best dev score.
+    """Return ED's Table 2: maximum, minimum and range over seeds of the scores at the source's best dev checkpoint.
 
-    As in the paper, the source's column is its dev score; the other columns are test scores.
+    As in the paper, the source's column has dev scores, and the other columns have test scores.
     """
     languages, scores = runs[0].languages, selected_scores(runs, metric)
     spread = np.ptp(scores, axis=0) if len(runs) > 1 else np.full(len(languages), math.nan)
     rows = {"max_over_runs": scores.max(axis=0), "min_over_runs": scores.min(axis=0), "range": spread}
     header = ("", f"{languages[0]} dev", *languages[1:])
     notes = [
-        f"at the checkpoint with the best dev score of {languages[0]}, the first if several are equal; {len(runs)} "
-        f"{'runs: seeds' if len(runs) > 1 else 'run: seed'} {', '.join(str(run.seed) for run in runs)}"
+        f"scores at the checkpoint with the best dev score of {languages[0]}, the first if several are equal; "
+        f"{len(runs)} {'runs: seeds' if len(runs) > 1 else 'run: seed'} {', '.join(str(run.seed) for run in runs)}"
     ]
     title = f"{names}: spread over runs (ED Table 2)"
     return with_published(
@@ -130,7 +131,7 @@ def range_table(runs: Sequence[RunRecord], metric: str, names: str) -> Table:
 
 
 def selected_scores(runs: Sequence[RunRecord], metric: str) -> np.ndarray:
-    """Return the scores at the source's best dev score, shape (runs, N): dev of the source, test of the others."""
+    """Return the source's best dev score and the targets' test scores at its checkpoint, shape (runs, N)."""
     scores = []
     for run in runs:
         (hop,) = hop_points(run, metric)
@@ -141,12 +142,12 @@ def selected_scores(runs: Sequence[RunRecord], metric: str) -> np.ndarray:
 
 
 def agreement_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Table:
-    """Return ED's Table 3: how often dev scores (of source or language) change in the direction of test scores."""
+    """Return ED's Table 3: how often dev scores (of source or target) change in the same direction as test scores."""
     languages = runs[0].languages
     rows = {}
     for name, by_language in (("en_dev", False), ("target_dev", True)):
         values = [_placed(agreement_of(hop_points(run, metric)[0], by_language), run, languages) for run in runs]
-        # The agreement is undefined for runs whose test scores never differ enough.
+        # Skip runs with undefined agreement, whose test scores never differ enough.
         defined = np.isfinite(values)
         total, n = np.where(defined, values, 0).sum(axis=0), defined.sum(axis=0)
         rows[name] = np.divide(total, n, out=np.full(len(languages), np.nan), where=n > 0)
@@ -174,7 +175,7 @@ def oracle_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Table:
         names |= {row: f"{rule.name}, maximum", f"{row} mean": f"{rule.name}, mean"}
     notes = [
         "test scores of the checkpoint that a rule chooses; in the paper, the row of English dev is the maximum over "
-        "runs; the statistic of the oracle row is not stated",
+        "runs; the paper does not say whether the oracle row is a maximum or a mean",
         *(f"{rule.name}: {rule.definition}" for rule in compared_rules),
     ]
     title = f"{subject}: oracle and other rules (ED Table 5)"
@@ -210,7 +211,7 @@ def with_published(
 
 
 def run_figure(run: RunRecord, metric: str, title: str) -> Figure:
-    """Draw dev scores of the source (thick) and test scores of the others during one run (ED Fig. 1)."""
+    """Draw dev scores of the source (thick) and test scores of the targets during one run (ED Fig. 1)."""
     (hop,) = hop_points(run, metric)
     figure = figure_of(6.4, 3.6)
     axes = figure.subplots()

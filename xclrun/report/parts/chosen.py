@@ -42,7 +42,7 @@ def trial_table(tuned: list[Tuned], keys: tuple[str, ...], objective: Objective,
     all_notes = (
         f"{objective.title}: {objective.definition}; percent, mean ± standard deviation over runs",
         "among settings with equal scores, the first in the order of their values is chosen; the selection uses no "
-        "test scores, and the report shows only those of the chosen settings",
+        "test scores, and the report shows test scores of the chosen settings only",
         *notes,
     )
     return Table("Settings chosen on dev", header, tuple(rows), all_notes, left=1 + len(keys), ruled=tuple(starts[1:]))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-COLUMNS = 200  # of the figure: with more steps, each column is a mean
-CLASSES = 80  # in the figure
+COLUMNS = 200  # maximum in the figure: with more steps, each column is a mean over steps
+CLASSES = 80  # maximum in the figure
 
 
 @part(StrategySection, place=95, title="Gradients of classes", folded=True)
@@ -42,7 +42,7 @@ def class_gradients(section: StrategySection) -> Iterator[Item]:
     yield sides_table(recorded_runs)
     for order, strategies in recorded_runs.items():
         tables = {label: gradients for label, (_, gradients) in strategies.items()}
-        name, caption = section.file("class_gradients", order), "Gradients for each class on the head (LL Fig. 1)"
+        name, caption = section.file("class_gradients", order), "Gradient of each class in the head (LL Fig. 1)"
         yield Plot(name, caption, gradient_figure, tables, f"{section.names}, {order}")
     for metric in section.comparison.metrics:
         caption = "Scores of each key while training (LL Fig. 2)"
@@ -82,7 +82,10 @@ def sides_table(recorded: Mapping[str, Mapping[str, tuple[Sequence[str], pd.Data
                     rows.append((order, label, name, Cell(f"{mean:+.5f}", mean), Cell(f"{100 * share:.1f}", share)))
     if not rows:
         return None
-    notes = ("over main steps and classes; at each step, the key of a class is being learned, earlier or later",)
+    notes = (
+        "means over main steps and classes; at each step, a class belongs to the key being learned, to an earlier key "
+        "or to a later key",
+    )
     header = ("order", "strategy", "classes of keys", "mean gradient", "positive (%)")
     return Table("Gradients of classes, by key", header, tuple(rows), notes, left=3)
 

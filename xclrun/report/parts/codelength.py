@@ -1,6 +1,6 @@
 """Online codelengths in total and by block, and scores by size of the training data (GLI §4, §5).
 
-Bits; scores in percent.
+Codelengths are in bits, scores in percent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 # Part → how it is coded.
 COUNTED = {
-    LABELS: "labels by log2 p(gold class)",
-    TAGS: "tags by log2 p(gold tags of a sentence), and log2 |tags| for each word beyond the length limit",
-    ANSWERS: "answers by log2 p(first gold answer) among the spans of their text; answers without a probability (too "
-    "long, or in no window) by log2 of the number of spans (bits that would announce such an answer are not counted)",
+    LABELS: "labels with −log2 p(gold class) bits",
+    TAGS: "tags with −log2 p(gold tags) bits per sentence, plus log2 |tags| bits per word beyond the length limit",
+    ANSWERS: "answers with −log2 p(first gold answer) bits, where p is over the spans of the text; answers without a "
+    "probability (too long, or in no window) with log2(number of spans) bits, without the bits to announce this case",
 }
 STRICT = (
     "code: “strict” if the weights depend only on labels transmitted before (trainer.selection=last); “with dev” if "
@@ -74,7 +74,7 @@ HEADER = ("model", "start", "strategy", "code")
 
 
 def _seeds(section: CodelengthSection, statistic: str = "mean") -> list[str]:
-    """Return a note on numbers over several seeds."""
+    """Return the note that numbers are this statistic over seeds; none if every row has a single seed."""
     return [f"{statistic} over seeds"] if any(len(coder.runs) > 1 for coder in section.coders) else []
 
 
@@ -106,7 +106,10 @@ def total_table(section: CodelengthSection) -> Table:
                 _spread(bits / total, 2), *("–" for _ in section.parts if several), _spread(bits / 1000, 3),
                 _spread(100 * bits / even, 1), *("–" for _ in metrics),
             ))  # fmt: skip
-            note = f"best of each block: each block is coded by the best of {n} rows, plus log2 {n} bits for the choice"
+            note = (
+                f"best of each block: each block is coded by the best of {n} rows, plus log2 {n} bits per block for "
+                "the choice"
+            )
             notes += [note] if note not in notes else []
     parts = (section.uniform_of[part].sum() / total for part in section.parts if several)
     rows.append((
@@ -137,7 +140,7 @@ def block_table(section: CodelengthSection) -> Table:
 
 
 def sizes_and_scores(coder: Coder, metric: str, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers of training examples, from 0 at the start, (M,), and test scores in percent, (runs, M)."""
+    """Return the number of training examples before each block, (M,), and test scores in percent, (runs, M)."""
     learned = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     return learned, np.stack([100 * run.scores[metric][-len(sizes) :, -1] for run in coder.runs])
 
@@ -151,7 +154,7 @@ def score_table(section: CodelengthSection, metric: str) -> Table:
     names = (f"{int(n):,}" for n in learned)
     definition = BY_NAME[metric].definition
     notes = (
-        f"{BY_NAME[metric].title} on the test split of {section.key}, percent, by the number of its training examples",
+        f"{BY_NAME[metric].title} on the test split of {section.key}, percent, by number of training examples",
         "0: before the first block",
         *([definition] if definition else []),
         *_seeds(section),
@@ -199,7 +202,7 @@ def _coder_figure(
 
 
 def published_table(section: CodelengthSection) -> Table | None:
-    """Return GLI's codelengths of this dataset or key with ours; None if GLI has none."""
+    """Return GLI's codelengths of this dataset or key next to ours; None if GLI has no such codelength."""
     theirs = gli.codelengths(section.dataset) or gli.codelengths(section.key)
     rows: list[tuple[str | Cell, ...]] = []
     for (model, supervised), kbits in theirs.items():

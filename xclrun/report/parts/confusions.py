@@ -17,8 +17,8 @@ from xclrun.report.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STRATEGIES = 6  # in the figure
-CLASSES = 24  # in a panel
+STRATEGIES = 6  # maximum in the figure
+CLASSES = 24  # maximum in a panel
 
 
 @part(StrategySection, place=100, title="Confusions", folded=True)
@@ -57,7 +57,7 @@ def confusion_figure(
     Args:
         matrices: strategy label → counts, shape (classes, classes).
         labels: names of the classes.
-        metric: its noun names the classes.
+        metric: its ``noun`` says what a class is, for example an intent.
     """
     frequency = sum(matrix.sum(axis=1) for matrix in matrices.values())
     chosen = np.sort(np.argsort(-np.asarray(frequency), kind="stable")[:CLASSES])

@@ -79,12 +79,12 @@ def _numbered(name: str, caption: str, pages: Iterable[Callable[[], Figure]]) ->
 
 
 def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[], Figure]]:
-    """Return functions that draw each page of scores on each language after each hop, averaged over seeds and buckets.
+    """Return functions that draw the pages with the score on each language after each hop.
 
-    Includes strategies that learn in sequence, and the runs that all strategies have finished
-    (`xclrun.analysis.aggregate.compared`). Lines are dashed before the language's hop and solid after it, with a marker
-    at the hop. With more than `MOST` languages, two means (over languages learned so far, and over the others) are
-    drawn over gray curves.
+    Scores are averaged over seeds and buckets, for strategies that learn in sequence and runs that all strategies have
+    finished (`xclrun.analysis.aggregate.compared`). The line of a language is dashed before its hop and solid after it,
+    with a marker at the hop. With more than `MOST` languages, lines are gray, and two curves show the means over
+    languages learned so far and over the others.
     """
     languages = comparison.languages
     chosen = (runs for order in comparison.orders for runs, _ in compared(comparison, order).values())
@@ -132,7 +132,7 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[
     if cells != every:
         title += "; mean over the runs that all strategies have finished"
     across = f"hop{'' if many else ': the language just learned'} (0: before fine-tuning)"
-    # An order has the same hops under every strategy.
+    # Columns share the x axis, because an order has the same hops under every strategy.
     look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, named), sharex="col", ends=ends)
     return [partial(look, page) for page in _pages(cells)]
 
@@ -160,10 +160,10 @@ def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
 
 
 def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable[[], Figure]]:
-    """Return functions that draw each page of the training ``loss``, or of a metric's dev score, over main steps.
+    """Return functions that draw the pages with the training ``loss``, or a metric's dev score, over main steps.
 
-    A line for each run with a value after each epoch; with more than `LINES` runs in a panel, their median
-    and central 90 %. The dev score is that on the language learned in the hop, or the mean over several.
+    Each run has a line with a value after each epoch. With more than `LINES` runs, a panel shows their median and
+    central 90 % instead. Dev scores are on the language learned in the hop, or means over several such languages.
     """
     cells = _cells(comparison, lambda run: any(math.isfinite(_value(run, point, quantity)) for point in run.curve))
     seeds = sorted({run.seed for runs in cells.values() for run in runs})
@@ -186,7 +186,6 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
             y, hops = np.array(values[run.run_id]), [p["hop"] for p in run.curve]
             breaks = np.flatnonzero(np.diff(hops)) + 1  # no line from one hop's last epoch to the next one's first
             x, y = np.insert(x, breaks, np.nan), np.insert(y, breaks, np.nan)
-            # The markers of many lines would overlap.
             few, size = len(runs) <= MARKED, 1 if many else 2.5
             (line,) = axes.plot(
                 x, y, color=colour(k), marker=marker(k) if few else "", markersize=size, linewidth=1 if few else 0.6
@@ -198,7 +197,7 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
         rotated = not short(names)
         look: dict[str, Any] = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
         for start, length, name in [] if many else zip(starts[:-1], lengths, names, strict=True):
-            # If all names are as high as the first, measuring the first is enough.
+            # Measuring the first name is enough if all names have the same height.
             look["in_layout"] = rotated or name == names[0]
             middle = start + length / 2
             axes.text(middle, 1.02, name, transform=upright, va="bottom", fontsize=6, color=GREY, **look)
@@ -236,7 +235,7 @@ def _band(axes: Axes, runs: Sequence[RunRecord], starts: np.ndarray, values: Map
         for _, points in sorted(epochs.items()):
             y, steps = zip(*points, strict=True)
             columns.append((starts[hop - 1] + max(steps), *np.quantile(y, [0.05, 0.5, 0.95])))
-        # No line from one hop's last epoch to the next one's first. Draw all hops as one artist, which is faster.
+        # NaN interrupts the line between hops. Drawing all hops as one artist is faster.
         columns.append((math.nan,) * 4)
     x, low, middle, high = np.array(columns).T
     axes.fill_between(x, low, high, color=FAINT, linewidth=0)
@@ -256,7 +255,7 @@ def _uprights(axes: Axes, places: Sequence[float], ink: str, width: float) -> No
 
 
 def _cells(comparison: Comparison, has: Callable[[RunRecord], bool]) -> Cells:
-    """Return (strategy, order) → the runs with a curve, one for each seed and bucket."""
+    """Return (strategy, order) → the runs for which ``has`` is true, one for each seed and bucket."""
     cells: Cells = {}
     for label, runs in comparison.strategies.items():
         for order in first_orders(comparison.orders)[0]:

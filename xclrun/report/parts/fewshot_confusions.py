@@ -17,8 +17,8 @@ from xclrun.report.tables import Table, number_cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LANGUAGES = 4  # in a figure
-LABELS = 20  # in a panel
+LANGUAGES = 4  # maximum in a figure
+LABELS = 20  # maximum in a panel
 
 # Mean counts before and after adapting, each of shape (labels, labels).
 Pair = tuple[np.ndarray, np.ndarray]
@@ -83,7 +83,7 @@ def confusion_table(
 
 
 def confusion_pairs(pairs: Mapping[Cell, Pair], names: Sequence[str], title: str) -> Figure:
-    """Draw what each label was predicted as, zero-shot and after adapting, a row for each (language, K) (FS Fig. 5)."""
+    """Draw confusion matrices, zero-shot and after adapting, a row for each (language, K) (FS Fig. 5)."""
     frequency = np.sum([before.sum(axis=1) for before, _ in pairs.values()], axis=0)
     occur = int((frequency > 0).sum())
     chosen = np.sort(np.argsort(-frequency, kind="stable")[: min(LABELS, occur)])

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Languages in a row of the figure.
+# Maximum number of languages in a row of the figure.
 IN_A_ROW = 20
 _COEFFICIENTS = ("Spearman's ρ", "p", "Pearson's r", "p", "n")
 
 
 @part(FewShotRuns, place=40, title="{metric}{source}: gains over zero-shot")
 def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
-    """Gains of runs with English as the source, as in the paper."""
+    """Show the gains of runs with English as the source, as in the paper."""
     gained = mean_gains(runs.means, runs.first)
     if runs.source != fsxlt.SOURCE or not gained[ALL]:
         return
@@ -50,7 +50,7 @@ def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
     }
     points = {name: each for name, each in points.items() if len(each) > 1}
     if points:
-        caption = "Gains against overlap and features shared with the source (FS Table 3)"
+        caption = "Gains by lexical overlap and by features shared with the source (FS Table 3)"
         yield runs.plot("gains", caption, scatter, points, runs.heading["metric"], runs.names(runs.first))
 
 
@@ -86,7 +86,7 @@ def gain_figure(runs: FewShotRuns) -> Figure:
 
 
 def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], setup: Sequence[str] = ()) -> Table:
-    """Return mean gains over the languages of each script, next to those of the published scores (FS §5.2)."""
+    """Return mean gains over the languages of each script, next to the published gains (FS §5.2)."""
     task = task_name(dataset)
     published = fsxlt.published_gains(task) if task in fsxlt.TABLES else {}
     shots = [k for k in gained if k != ALL]
@@ -96,7 +96,7 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
     scripts = dict(sorted(by_script.items(), key=lambda item: -len(item[1])))
 
     def means(gains: Mapping[int, ByLanguage]) -> dict[tuple[str, int], Cell]:
-        """Average over the languages that have ours and published gains."""
+        """Average over the languages that have our gains and, if the paper has any for K, published gains."""
         cells = {}
         for script, languages in scripts.items():
             for k in (k for k in shots if k in gains):
@@ -106,7 +106,7 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
 
     labels = [(script, ", ".join(languages)) for script, languages in scripts.items()]
     header, rows = by_shots(("script", "languages"), labels, shots, means(gained), means(published))
-    notes = ["gain: few-shot score minus zero-shot score, points, mean over the languages of a script (FS Table 9)"]
+    notes = ["gain: few-shot score minus zero-shot score, points, mean over languages; scripts: FS Table 9"]
     if published:
         notes += [f"published: from FS Table {fsxlt.TABLES[task]}, mean over the same languages", *setup]
     return Table(title, header, rows, tuple(notes), left=2)
@@ -116,20 +116,20 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
 def fewshot_table_3(section: FewShotSection) -> Iterator[Item]:
     if section.options.few_shot_table == "3" or task_name(section.dataset) in fsxlt.TABLES:
         yield (
-            "The paper's Table 3, recomputed from its other tables as printed. NER matches the printed digits with "
-            "gains averaged over K and overlap at K = 2; POS differs by 0.01 at K = 1 (overlap) and at K = 2 or with "
-            "averaged gains (features). Table 14 lacks Bulgarian POS, which is therefore missing from overlap."
+            "The paper's Table 3, recomputed from its other tables as printed. For NER, gains averaged over K and "
+            "overlap at K = 2 give the printed digits. For POS, the closest results differ by 0.01: K = 1 for overlap, "
+            "K = 2 or averaged gains for features. Table 14 has no overlap for Bulgarian POS."
         )
         yield from table_3()
 
 
 def association_table(title: str, gained: Mapping[int, ByLanguage], overlap: Mapping[int, ByLanguage]) -> Table:
-    """Return our gains against lexical overlap and shared WALS features (FS Table 3)."""
+    """Return the correlations of our gains with lexical overlap and with shared WALS features (FS Table 3)."""
     every = associations(gained, with_mean(overlap) if overlap else {}, fsxlt.shared_with_english())
     same_k = [a for a in every if a.overlap in (None, a.gains)]
     rows = [(FACTORS[a.factor], _k(a.gains), *_coefficients(a)) for a in sorted(same_k, key=_order)]
     notes = [
-        "gain: few-shot score minus zero-shot score, mean over buckets; one pair for each language; p-values two-sided",
+        "gain: few-shot score minus zero-shot score, mean over buckets; n: number of languages; p-values: two-sided",
         "shared WALS features: number of features among 81A, 85A–89A on which the language agrees with English; "
         "unknown features count as not shared, languages without known features are excluded",
     ]
@@ -139,7 +139,7 @@ def association_table(title: str, gained: Mapping[int, ByLanguage], overlap: Map
 
 
 def table_3() -> list[Table]:
-    """Recompute FS Table 3 from the paper's other tables: a row for each K, and for the closest values of K."""
+    """Recompute FS Table 3 from the paper's other tables: a row for each K, and one for the closest values of K."""
     tables = []
     for task in fsxlt.TABLES:
         rows: list[tuple[str, ...]] = []
@@ -157,8 +157,8 @@ def table_3() -> list[Table]:
         header = ("factor", "gain at", "overlap at", "", *_COEFFICIENTS, "off by")
         notes = (
             f"gains from Table {fsxlt.TABLES[task]}, overlap from Table 14, features from Table 9, as printed; off by: "
-            "the larger of the two differences from the coefficients in Table 3",
-            "closest: among all pairs (K of the gain, K of the overlap), each 1, 2, 4 or the mean over K",
+            "difference of ρ or r from Table 3, whichever is larger",
+            "closest: smallest “off by” of all pairs (K of the gain, K of the overlap); K: 1, 2, 4 or the mean over K",
         )
         tables.append(
             Table(f"FS Table 3, {task}: recomputed from the printed tables", header, tuple(rows), notes, left=4)

@@ -42,13 +42,13 @@ def fewshot_means(runs: FewShotRuns) -> Iterator[Item]:
 @part(FewShotRuns, place=20, title="{metric}{source}: tests of what is tuned")
 def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
     yield (
-        "All strategies adapt to the same languages, which are the blocks of the tests (buckets and seeds are averaged "
-        "first); with a single language, the blocks are its buckets. Effects of a block on all strategies do not count "
-        "as error."
+        "The blocks of the tests are the target languages (buckets and seeds are averaged first) or, with a single "
+        "language, its buckets. All strategies adapt to the same languages, so an effect of a block that is equal for "
+        "all strategies does not count as error."
     )
     yield (
-        f"The primary comparisons are confirmatory: each strategy against the baseline, {runs.tests.baseline}, at each "
-        "K, by paired t-tests with Holm's correction over all of them in this section. All other tests are exploratory."
+        f"Primary comparisons (confirmatory): each strategy against the baseline, {runs.tests.baseline}, at each K, by "
+        "paired t-tests with Holm's correction over all of them in this section. All other tests are exploratory."
     )
     title = f"{runs.short}{source_name(runs.source)}"
     yield runs.tests.comparisons(f"{title}: primary comparisons with the baseline")
@@ -87,7 +87,7 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
         published = {(c, k): drop for (c, k), drop in every.items() if c in languages and k in shots}
         ours, theirs = ({place: percent_cell(drop) for place, drop in each.items()} for each in (drops, published))
         header, rows = by_shots(("language",), [(c,) for c in languages], shots, ours, theirs)
-        notes = ["mean score over buckets without source training minus mean score after English, in points"]
+        notes = ["points: mean score over buckets without source training minus mean score with English as the source"]
         if published:
             behind = [section.records[run_id] for run_id in dict.fromkeys(group["run_id"])]
             notes += ["published: FS Table 4, over 40 buckets", *setup_notes(fsxlt.setup(task), behind, [metric])]
@@ -129,9 +129,9 @@ Line = tuple[str, int, list[Cell], bool]
 def by_strategy(runs: FewShotRuns) -> Table:
     """Compare strategies: (language, K) down, strategies across (FS Table 6).
 
-    Means use the buckets and seeds that all strategies have, or with ``unpaired`` all of each strategy. If languages
-    are the blocks of tests, a last row for each K has the means over languages and the significance marks; otherwise
-    the row of the tested language has the marks.
+    Means use the buckets and seeds that all strategies have or, with ``unpaired``, all buckets and seeds of each
+    strategy. If languages are the blocks of tests, a last row for each K has the means over languages and the
+    significance marks; otherwise the row of the tested language has the marks.
     """
     shared = common(runs.scores)
     means = over_buckets(runs.scores if runs.options.unpaired else shared)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @part(FewShotRuns, place=30, title="{metric}{source}: buckets and seeds")
 def fewshot_variance(runs: FewShotRuns) -> Iterator[Item]:
-    yield "Histograms: dev scores of the selected epochs, as in FS. Variance components: test scores."
+    yield "Histograms show dev scores of the selected epochs, as in FS. Variance components are from test scores."
     dev = {i: selected_dev(runs.records[i], runs.metric) for i in runs.scores["run_id"]}
     cells = runs.cells(runs.first).items()
     by_place = {place: seeds_against_buckets(rows.assign(score=rows["run_id"].map(dev))) for place, rows in cells}
@@ -85,7 +85,8 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
         if values.shape[1] < 2:
             continue
         shape = f"{len(languages)} languages × {values.shape[1]} buckets × {values.shape[2]} seeds"
-        notes.append(f"{shots_name(k)}: {shape}" + (f"; {rest} runs outside this balanced part" if rest else ""))
+        shape += f"; without {rest} runs, because the model needs balanced data" if rest else ""
+        notes.append(f"{shots_name(k)}: {shape}")
         for component in nested_variance(values):
             std = math.sqrt(max(component.variance, 0.0)) if component.variance == component.variance else math.nan
             share = number_cell(component.share, 100, 1)

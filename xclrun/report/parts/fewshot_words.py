@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-BUCKETS = 10  # in a matrix
+BUCKETS = 10  # maximum in a matrix
 RARE = 5  # minimum count of a word in the table of attention
-WORDS = 10  # in a table of attention
+WORDS = 10  # maximum in a table of attention
 
 
 @part(FewShotRuns, place=50, title="{metric}{source}: improved predictions", folded=True)
 def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
-    """Compare improved words and predictions with the words of the buckets (FS Figs. 3 and 4), for tags of words."""
+    """Compare improved predictions with the words of the buckets (FS Figs. 3 and 4); only for tagging tasks."""
     if BY_NAME[runs.metric].of is Scored.labels:
         return
     yield "Improved: the label of a test word is wrong zero-shot and correct after adapting."
@@ -99,8 +99,8 @@ def overlap_table(
     ours, theirs = cells(overlap, 1000, 2), cells(published, 1000, 2)
     header, rows = by_shots(("language",), languages, shots, ours, theirs, {"Jaccard": cells(jaccards, 1, 3)})
     notes = (
-        "in per mille: distinct words of the source's training split that are in any bucket of the language and K, "
-        "divided by all distinct words of the source's training split; words as written",
+        "overlap in per mille: distinct words of the source's training split that are in any bucket of the language "
+        "and K, divided by all distinct words of the source's training split; words are compared as written",
         "Jaccard: |A ∩ B| / |A ∪ B| of the distinct words of two buckets, mean over all pairs of buckets",
         f"published: FS Table 14, {task_name(dataset)}, 40 buckets; its values are multiples of 1/29,606 (POS) and "
         f"1/33,717 (NER), the numbers of English words; ours: {dataset}",
@@ -120,8 +120,8 @@ def improvement_table(title: str, counts: Mapping[Place, np.ndarray]) -> Table:
             ))  # fmt: skip
     header = ("language", "K", "test word", "words", "improved", "worsened", "of all improved", "of all words")
     notes = (
-        "words: test words over all buckets and seeds; improved: share of the words wrong zero-shot that are correct "
-        "after adapting; worsened: share of the words correct zero-shot that are wrong after adapting; percent",
+        "words: test words over all buckets and seeds; improved: share (%) of the words wrong zero-shot that are "
+        "correct after adapting; worsened: share (%) of the words correct zero-shot that are wrong after adapting",
         "word with label: the bucket contains the word, as written, with the test word's gold label",
     )
     return Table(title, header, tuple(rows), notes, left=3)
@@ -182,7 +182,7 @@ def improvements(counts: Mapping[Place, np.ndarray], title: str) -> Figure:
 
 @part(FewShotSection, place=20, title="Attention of [CLS]", folded=True)
 def fewshot_attention(section: FewShotSection) -> Iterator[Item]:
-    """Show a table for each run with recorded attention that adapts the encoder (FS Table 5)."""
+    """Show a table for each run that adapts the encoder and has recorded attention (FS Table 5)."""
     yield "Words whose attention from [CLS] changes most by adapting (FS Table 5)."
     data, tables = section.few_shot_data, 0
     for run_id, label in dict(zip(section.scores["run_id"], section.scores["strategy"], strict=True)).items():

@@ -30,7 +30,6 @@ def gli_generalisation(section: StrategySection) -> Iterator[Item]:
 def published_table(runs: list[RunRecord], names: str) -> Table:
     """Return F1 and exact match of models trained only on SQuAD: a row for each dataset, published next to ours."""
     theirs, labels = gli.generalisation("bert"), strategy_labels(runs)
-    # Runs with different settings have separate columns.
     alike = grouped(runs, lambda run: labels[run.run_id])
     rows = []
     for key in dict.fromkeys(dataset for dataset, _ in theirs):
@@ -52,7 +51,8 @@ def published_table(runs: list[RunRecord], names: str) -> Table:
     notes = (
         f"published: the best model trained only on {gli.SOURCE}; ours: {names}, mean over {number}",
         *setup_notes(gli.SQUAD, runs, METRICS.values()),
-        f"published: validation sets without unanswerable questions; the model was tuned on the one of {gli.SOURCE}",
+        "the published scores are on validation sets without unanswerable questions; the model was tuned on the "
+        f"validation set of {gli.SOURCE}",
     )
     header = ("key", *(name for measure in ("F1", "EM") for name in (measure, *ours)))
     return Table("GLI Table 2: published beside ours", header, tuple(rows), notes)

@@ -1,6 +1,6 @@
 """Results of evaluation inside hops: learning curves over examples, AULTC, and effects of checkpoint selection.
 
-Only for runs with ``evaluate.every_examples``. AULTC follows LL, checkpoint selection follows ED (see
+Needs runs with ``evaluate.every_examples``. AULTC follows LL, checkpoint selection follows ED (see
 `xclrun.analysis.points`). Scores and agreement are in percent.
 """
 
@@ -41,7 +41,7 @@ from xclrun.report.tables import Table, percent_cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Measures of LL's Table 1, in its order. F_m and I need only the score matrix, I_m_curve only the curve.
+# Measures of LL's Table 1, in the order of the table. F_m and I are computed from the score matrix, not the curve.
 EFFICIENCY = ("AULTC", "F_m_curve", "F_m", "I", "I_m_curve", "FP")
 
 
@@ -77,7 +77,7 @@ def selected_checkpoints(summary: Summary, metric: str) -> dict[str, Selected]:
 
 
 def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric: str) -> Table | None:
-    """Return a row for each strategy and language, and their mean: selected and oracle scores, spread, agreement."""
+    """Return selected and oracle scores, spread and agreement: rows for each strategy's languages and their mean."""
     rows, entering = [], compared(summary.comparison)
     names = ("selected", "oracle", "selected_spread", "oracle_spread", "source", "target")
     for label, effects in selected.items():
@@ -97,10 +97,11 @@ def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric:
               "spread of oracle", "agreement: source dev", "agreement: own dev")  # fmt: skip
     notes = (
         "selected: test score at the evaluation point with the best dev score on the hop's training languages; oracle: "
-        "at the point with the language's best dev score; mean over hops and runs, percent (ED)",
+        "test score at the point with the best dev score on the language itself; percent, mean over hops and runs (ED)",
         "spread: max − min over seeds of the same order, in points, mean over hops and orders; – with one seed",
         "agreement: of the pairs of evaluation points whose test scores differ by at least 0.5 percentage points, the "
-        "share (%) in which dev and test scores change in the same direction (ties count half); 50 is chance",
+        "share (%) in which dev and test scores change in the same direction (ties count half); 50 is chance; source "
+        "dev: the hop's training languages; own dev: the language itself",
     )
     return Table(f"{headline(metric)}, checkpoint selection", header, tuple(rows), notes, left=2)
 
@@ -141,9 +142,9 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
 
 
 def selection_figure(summary: Summary, selected: Mapping[str, Selected], metric: str) -> Figure | None:
-    """Draw two panels by strategy: selected and oracle test scores; agreement of dev with test scores.
+    """Draw two panels by strategy: selected and oracle test scores; agreement of dev scores with test scores.
 
-    The second panel has the agreement with dev of the hop's languages and with dev of the language itself.
+    Dev scores are on the hop's languages and on the language itself.
     """
     if not selected:
         return None

@@ -111,7 +111,7 @@ def orders_table(summary: Summary, metric: str, by_label: ByOrder) -> Table:
             rows.append((label, name, str(len(values)), *low, middle, *high, published))
     header = ("strategy", "measure", "orders", "lowest", "in order", "median", "highest", "in order", "published")
     notes = (
-        "one value per order, mean over its seeds; F_m is F_m_curve, I_m is I, A_m is FP",
+        "one value per order, mean over its seeds; LL's F_m is F_m_curve, I_m is I, and A_m is FP",
         *(["published: LL, section 4.3, one run in each of 120 orders"] if standard else []),
         *(setup_notes(replace(ll.SETUP, seeds=None), summary.comparison.runs, [metric]) if standard else []),
     )
@@ -214,16 +214,16 @@ def published_table(summary: Summary, metric: str) -> Table | None:
     notes = (
         f"published: {stream} stream, mean ± standard deviation over seeds; ours: order {order}, mean over seeds",
         *setup_notes(ll.SETUP, alike, [metric]),
-        "F_m: defined as in the paper's code (F_m_curve); I_m: of multi_task read off the learning curve (I_m_curve), "
-        "of other methods intransigence (I)",
-        "the paper drew different statements",
+        "F_m: defined as in the paper's code (F_m_curve); I_m: for multi_task, read off the learning curve "
+        "(I_m_curve); for other methods, intransigence (I)",
+        "the paper used other statements than these runs",
         *unadapted_note(summary.comparison.strategies),
     )
     return Table(f"LL Table 1, {short_name(metric)}: published beside ours", header, tuple(body), notes)
 
 
 def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
-    """Yield (method, our label) for each setting of its strategy; the label is None if there are no runs."""
+    """Yield (LL's method, our label) for each setting of it that we ran; the label is None if we ran none."""
     for strategy, method in ll.METHODS.items():
         runs = {label: runs[0] for label, runs in summary.comparison.strategies.items()}
         labels = [label for label, run in runs.items() if run.strategy == strategy and not is_control(run)]
@@ -233,7 +233,7 @@ def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
 
 
 def seed_tests(summary: Summary, references: References, metric: str) -> Table | None:
-    """Return paired t-tests over the seeds of each order: p without correction (LL), and with Holm's over pairs."""
+    """Return paired t-tests over the seeds of each order: p uncorrected (as LL), and with Holm's correction."""
     rows: list[tuple[str, ...]] = []
     for order in sorted(summary.comparison.orders, key=natural):
         entering = {
@@ -254,8 +254,8 @@ def seed_tests(summary: Summary, references: References, metric: str) -> Table |
     header = ("order", "measure", "A", "B", "seeds", "A − B", "p (as LL)", "p (Holm)")
     notes = (
         "two-tailed paired t-test over the seeds that all strategies have; A − B: mean difference in points; p (as "
-        f"LL): without correction, at {ALPHA}; p (Holm): corrected for the pairs of the measure in this order; "
-        "exploratory",
+        f"LL): without correction, level {ALPHA}; p (Holm): corrected for the pairs of the measure in this order; "
+        "all p-values are exploratory",
         "–: all differences are equal, or there are fewer than two seeds",
         *unadapted_note(summary.comparison.strategies),
         *(
@@ -276,7 +276,7 @@ def _pairs(
         rows = [[measured[label][block][name, ""] for block in blocks] for label in (a, b)]
         values = np.array([[v if isinstance(v, float) else math.nan for v in row] for row in rows])
         if len(blocks) > 1 and np.isfinite(values).all():
-            # A single pair has no correction.
+            # Called with a single pair, `paired_t` does not correct its p-value.
             (pair,) = paired_t(Replicates((a, b), tuple((order, *block) for block in blocks), values))
             pairs.append((len(blocks), pair))
     adjusted = holm([pair.p for _, pair in pairs])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PARTS = ("embeddings", "rest")
-POINTS = 200  # of a line: with more steps, each point is a mean
+POINTS = 200  # maximum on a line: with more steps, each point is a mean
 
 
 @part(StrategySection, place=96, title="Gradient overlap", folded=True)
@@ -61,17 +61,17 @@ def overlap_table(overlaps: Overlaps) -> Table:
     header = ("order", "strategy", "part", "runs", "with a gradient", "also before",
               "share within hops", "share at switches")  # fmt: skip
     notes = (
-        "with a gradient: parameters with a non-zero gradient at a main step, before changes by the strategy and "
-        "clipping; also before: those of them with a non-zero gradient in the previous step too; means over steps "
+        "with a gradient: parameters with a non-zero gradient at a main step, before the strategy and clipping change "
+        "gradients; also before: parameters that had a non-zero gradient in the previous step, too; means over steps "
         "and runs",
-        "share (%): parameters with a gradient in both steps among those with one in either step; at switches: the "
-        "first step of a hop and the last of the previous hop (LL Fig. 5)",
+        "share (%): parameters with a gradient in both steps, divided by parameters with a gradient in at least one "
+        "step; at switches: the last step of a hop and the first step of the next (LL Fig. 5)",
     )
     return Table("Gradient overlap of consecutive steps", header, tuple(rows), notes, left=3)
 
 
 def overlap_figure(summary: Summary, order: str, overlaps: Mapping[str, Mapping[str, list[Overlap]]]) -> Figure:
-    """Draw the share of the overlap over main steps, mean over runs, a panel for each part; dotted: switches."""
+    """Draw the gradient overlap (%) over main steps, mean over runs, a panel for each part; dotted: switches."""
     figure = figure_of(7.6, 4.6)
     grid = figure.subplots(len(PARTS), 1, sharex=True)
     for axes, name in zip(grid, PARTS, strict=True):

@@ -35,7 +35,7 @@ def published_ranks(section: StrategySection) -> Iterator[Item]:
 
 
 def _ranks(ranks: Sequence[Agreement], setup: Sequence[str]) -> Table:
-    """Return Spearman's coefficient of each measure, next to those of resamples and of the paper's orders."""
+    """Return Spearman's coefficient of each measure: its value, over resamples, and between the paper's orders."""
     rows = [
         (
             short_name(rank.metric),
@@ -62,7 +62,7 @@ def _ranks(ranks: Sequence[Agreement], setup: Sequence[str]) -> Table:
 
 
 def _findings(findings: Sequence[Finding], setup: Sequence[str], tested: str) -> Table:
-    """Return the paper's difference, ours and a verdict for each finding and metric; ``tested``: the replicates."""
+    """Return the paper's difference, ours and a verdict for each finding; ``tested``: the replicates of the t-test."""
     rows = [
         (
             f.text,

@@ -29,14 +29,14 @@ WITH_TEXTS = {
 def significance(section: StrategySection) -> Iterator[Item]:
     inference = section.inference
     yield (
-        "The primary comparisons are confirmatory: each strategy against the baseline, "
-        f"{inference.baseline or 'naive'}, on {' and '.join(section.options.primary)}, by paired t-tests with Holm's "
-        "correction over all of them. All other tests are exploratory."
+        f"Primary comparisons (confirmatory): each strategy against the baseline, {inference.baseline or 'naive'}, on "
+        f"{' and '.join(section.options.primary)}, by paired t-tests with Holm's correction over all of them. All "
+        "other tests are exploratory."
     )
     yield (
-        "The CCL paper compares strategies by a one-way ANOVA with orders as samples and Tukey's HSD. All strategies "
-        "run the same orders, so the two-way ANOVA uses orders as blocks (seeds of an order are averaged first), and "
-        "differences between orders do not enter the error term."
+        "The CCL paper compares strategies by Tukey's HSD after a one-way ANOVA with orders as samples. Since all "
+        "strategies run the same orders, the two-way ANOVA uses orders as blocks (seeds of an order are averaged "
+        "first): differences between orders do not count as error."
     )
     tables = (
         (inference.comparisons(), section.comparison.metrics),

@@ -29,7 +29,7 @@ from xclrun.report.tables import Cell, Table, percent, percent_cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Panels of a figure: orders across, strategies down.
+# Maximum number of panels in a figure: orders across, strategies down.
 ACROSS, DOWN = 3, 5
 # GLI's name of a model → name of its column.
 MODELS = {"bert": "GLI: BERT", "elmo": "GLI: ELMo"}
@@ -113,7 +113,7 @@ def key_figure(summary: Summary, metric: str) -> Figure | None:
 
 
 def trained_on(run: RunRecord) -> list[tuple[str, int, Sequence[str]]]:
-    """Return (GLI's name of a training, hop of the run, keys in GLI's tables); empty for other runs."""
+    """Return (GLI's name of what a model was trained on, hop, keys in GLI's tables); empty if GLI has no such model."""
     first, *later = run.elements
     if run.dataset != "gli":
         return []
@@ -132,7 +132,6 @@ def published_table(summary: Summary) -> Table | None:
     for label, (runs, _) in compared(summary.comparison).items():
         for run in runs:
             for name, hop, keys in trained_on(run):
-                # The mixture is the first element.
                 mixed += [f"{name.replace('_', ' ')}, ours: {', '.join(run.mixtures[0])}"] if run.mixtures else []
                 labels += [label] if label not in labels else []
                 for key in keys:

@@ -57,7 +57,7 @@ HOP_TITLES = {
     "FP": "final performance (higher is better)",
 }
 
-# Panels of zero-shot gains: x axis → function that returns the mean gain at each position. CCL Fig. 8 is the first.
+# Panels of zero-shot gains: x axis → function that returns the mean gain at each position. The first is CCL Fig. 8.
 GENERALISATION = {
     "languages seen; mean over those not yet seen": metrics.generalisation_by_seen,
     "distance: hops until the language is learned": metrics.generalisation_by_distance,
@@ -120,8 +120,8 @@ def _both(summary: Summary, label: str, metric: str, pair: tuple[str, str]) -> b
 def distance_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw zero-shot gain over hop 0, a line for each strategy, in the panels of `GENERALISATION`.
 
-    By number of languages seen, as CCL's Fig. 8, and by distance in hops. Mean over orders of the mean over runs of
-    each order; bars: standard deviation over runs.
+    One panel is by number of languages seen, as CCL's Fig. 8, and one by distance in hops. Gains are averaged over the
+    runs of each order, then over orders; bars: standard deviation over runs.
     """
     lines = {}
     for label, (runs, _) in compared(summary.comparison).items():

@@ -1,7 +1,7 @@
 """Published tables of the CCL paper next to ours.
 
-``ccl_tables.csv`` has facts from "Cross-lingual Continual Learning" (M'hamdi, Ren & May 2023): table, model, order,
-metric, measure, language, value, unit. Table 6 has no results and no rows.
+``ccl_tables.csv`` has the numbers of "Cross-lingual Continual Learning" (M'hamdi, Ren & May 2023), with the columns
+table, model, order, metric, measure, language, value and unit. Table 6 has no results, so it has no rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xclrun.report.tables import Cell, Table, percent
 
 # Alternative names of the paper's first two orders.
 SAME_ORDER = {"h2l": "order1", "l2h": "order2"}
-LAYERS = 12  # of the paper's encoder
+LAYERS = 12  # number of layers of the paper's encoder
 # Sentences of every language in each split of the paper's balanced data (section 4.4).
 BALANCED = {"train": 9219, "dev": 1285, "test": 2299}
 # Tables with three seeds; the others have one.
@@ -125,7 +125,7 @@ def with_ours(summary: Summary, name: str, rows: Sequence[Published], theirs: Se
 
 
 def labels_of(summary: Summary, models: Iterable[str]) -> dict[str, str]:
-    """Return published model → our label with the most specific name."""
+    """Return name of a model in the paper → our label that matches the name most specifically."""
     ranked = sorted(
         (
             (rank, name, label)
@@ -189,7 +189,7 @@ def _with_ours(
 
 
 def _ours(summary: Summary, label: str, row: Published) -> tuple[float, tuple[str, ...]]:
-    """Return our value of a published number and the IDs of its runs."""
+    """Return our value for a published number, and the IDs of our runs."""
     if row.measure in ("parameters", "runtime"):
         runs = summary.comparison.strategies[label]
         name, unit = ("parameters", 1.0) if row.measure == "parameters" else ("seconds", 60.0)

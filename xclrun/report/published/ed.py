@@ -1,7 +1,7 @@
 """Published tables of "Don't Use English Dev".
 
-``ed_tables.csv`` has facts from ED (Keung et al. 2020), Tables 1 to 5: mBERT and XLM-R, trained on English. Reports
-show Tables 2, 3 and 5 next to ours; docs/checkpoints.md.
+``ed_tables.csv`` has the numbers of Tables 1 to 5 of ED (Keung et al. 2020): mBERT and XLM-R, trained on English.
+Reports show Tables 2, 3 and 5 next to our results; see docs/checkpoints.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The CCL paper's findings as differences between two strategies, compared with ours over the shared orders.
+"""The CCL paper's findings: its differences between two strategies next to ours, over the shared orders.
 
-A finding states that a measure is higher for one strategy than for another. Each holds in the paper's Table 8 for
-intents and for slots.
+A finding states that a measure is higher for one strategy than for another. In the paper's Table 8, each finding holds
+for intents and for slots.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Finding:
         metric: name of the metric; short names of both for a difference between metrics.
         difference: the formula of the difference.
         published, ours: the difference as a fraction; NaN if a strategy is missing.
-        p: paired t-test of ours over replicates (orders, or seeds of one order), with Holm's correction over all
-            findings; NaN if not tested, see `_p_values`.
-        p_sentences: p-value of ours over resampled test sentences; NaN without predictions.
+        p: p-value of our difference by a paired t-test over replicates (orders, or seeds of one order), with Holm's
+            correction over all findings; NaN if not tested, see `_p_values`.
+        p_sentences: p-value of our difference over resampled test sentences; NaN without predictions.
     """
 
     text: str

@@ -1,6 +1,6 @@
 """Published tables of the few-shot paper, and the language features behind its Table 3.
 
-Facts from "A Closer Look at Few-Shot Crosslingual Transfer" (FS; Zhao et al. 2021): ``fsxlt_tables.csv`` (Tables 2, 3,
+From "A Closer Look at Few-Shot Crosslingual Transfer" (FS; Zhao et al. 2021): ``fsxlt_tables.csv`` (Tables 2, 3,
 6, 12, 13, 14), ``fsxlt_more_tables.csv`` (Tables 4, 11), ``fsxlt_confusions.csv`` (Table 10) and ``wals_features.csv``
 (Table 9). Where English is the source, K = 0 is zero-shot.
 """
@@ -22,7 +22,7 @@ SOURCE = "en"
 OF_SCORES = ("2", "6", "12", "13")
 # Task of Table 3 → table of its scores.
 TABLES = {"panx": "13", "udpos": "12"}
-# Misprints in Table 4, which is Table 11 minus Tables 2, 12 and 13: (task, language, K) → the K that was subtracted.
+# Misprints in Table 4, which is Table 11 minus Tables 2, 12 and 13: (task, language, K) → K of the subtracted score.
 MISPRINTS = {("udpos", "ru", 4): 2, ("udpos", "es", 4): 2}
 
 
@@ -148,7 +148,7 @@ def printed(task: str, factor: str) -> tuple[float, float]:
 
 
 def distance(task: str, association: Association) -> float:
-    """Return the larger difference of the two coefficients from Table 3's."""
+    """Return the difference of Spearman's or Pearson's coefficient from Table 3, whichever is larger."""
     spearman, pearson = printed(task, association.factor)
     return max(abs(association.correlation.spearman - spearman), abs(association.correlation.pearson - pearson))
 

@@ -1,7 +1,7 @@
 """Published tables of "Learning and Evaluating General Linguistic Intelligence".
 
-``gli_tables.csv`` has facts from GLI (Yogatama et al. 2019): Tables 1 to 3 and numbers in its text. Reports show them
-next to ours.
+``gli_tables.csv`` has the numbers of GLI (Yogatama et al. 2019): Tables 1 to 3, and numbers in the text. Reports show
+these numbers next to our results.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def gli_tables() -> dict[tuple[str, str, str, str, str], float]:
 
 
 def codelengths(dataset: str) -> dict[tuple[str, bool], float]:
-    """Return (model, learned other tasks first) → kbits of a dataset, from Table 1 and section 5.1."""
+    """Return (model, whether it learned other tasks first) → kbits of a dataset, from Table 1 and section 5.1."""
     kbits: dict[tuple[str, bool], float] = {}
     for (table, model, trained, tested, measure), value in gli_tables().items():
         if tested == dataset and measure == "codelength" and table in ("1", "s5.1"):
-            # The text follows the table and has one more digit.
+            # Numbers of the text come last and replace numbers of the table: they have one more digit.
             kbits[model, trained.startswith("supervised")] = value
     return kbits
 
@@ -73,7 +73,7 @@ def scores_of_tasks(model: str, trained_on: str) -> dict[tuple[str, str], float]
 
 def generalisation(model: str) -> dict[tuple[str, str], float]:
     """Return (dataset, measure) → percent of the best SQuAD model on other datasets (Table 2)."""
-    # Our name of TriviaQA does not contain the section.
+    # GLI names the section "web" of TriviaQA; our key does not.
     return {
         (dataset.removesuffix("_web"), measure): value
         for (table, m, _, dataset, measure), value in gli_tables().items()

@@ -1,6 +1,6 @@
 """Published tables of "Towards a robust experimental framework … for lifelong language learning".
 
-``ll_tables.csv`` has facts from LL (Hussain et al. 2021): Table 1, on its Standard stream, and numbers in its text.
+``ll_tables.csv`` has the numbers of LL (Hussain et al. 2021): Table 1, on the Standard stream, and numbers in the text.
 Reports show Table 1 next to runs on the same stream of keys, and section 4.3 next to runs on all orders of these keys.
 """
 
@@ -29,11 +29,11 @@ METHODS = {
     "lang_spec_ft": "single_task",
     "multilingual": "multi_task",
 }
-# The paper's measures → ours. Forgetting is that of the paper's code (docs/metrics.md).
+# The paper's measures → ours. Forgetting is defined as in the paper's code (docs/metrics.md).
 MEASURES = {"AULTC": "AULTC", "F_m": "F_m_curve", "I_m": "I", "A_m": "FP"}
 # Multi-task training has one hop, and its intransigence is read off the curve.
 OF_MULTI_TASK = {**MEASURES, "I_m": "I_m_curve"}
-# The paper's measures → which end of the distribution over 120 orders section 4.3 prints, and the stream.
+# The paper's measure → the end of its distribution over 120 orders that section 4.3 prints, and the stream.
 EXTREMES = {
     "AULTC": ("lowest", "standard"),
     "F_m": ("highest", "standard"),

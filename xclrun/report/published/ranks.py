@@ -24,7 +24,7 @@ from xclrun.report.summary import Summary
 
 # The tables by order.
 BY_ORDER = ("10", "11", "12")
-# By chance, two rankings of four strategies are equal or reversed in 1 of 12 cases; rankings of five in 1 of 60.
+# Minimum number of strategies: random rankings of four are equal or reversed in 1 of 12 cases, of five in 1 of 60.
 FEWEST = 5
 MEASURES = ("F", "T", "T0", "FP")
 
@@ -36,7 +36,7 @@ class Agreement:
     Attributes:
         models: names of the strategies in the paper's tables.
         ours: rank correlation of our means with the paper's.
-        bias: mean of Spearman's coefficient over bootstrap resamples of our test sentences minus that of our means.
+        bias: mean of Spearman's coefficient over bootstrap resamples of our test sentences, minus the one in ``ours``.
         low, high: percentiles 2.5 and 97.5 of Spearman's coefficient over these resamples; NaN without predictions.
         within: Spearman's coefficient of each order of the paper with the mean of its other orders.
     """
@@ -64,14 +64,14 @@ def behind(comparison: Comparison) -> list[RunRecord]:
 
 
 def shared_orders(comparison: Comparison) -> list[str]:
-    """Return the paper's names of the orders behind our means; none if any order is not the paper's."""
+    """Return the paper's names of the orders behind our means; empty if the paper lacks any of these orders."""
     ours = {run.languages for run in behind(comparison) if run.stream == "sequence"}
     theirs = paper_orders()
     return sorted(theirs[order] for order in ours) if ours <= theirs.keys() else []
 
 
 def over_orders(orders: Sequence[str]) -> list[Published]:
-    """Return the means of Tables 10 to 12 over orders, for measures printed for all of them."""
+    """Return means over these orders in Tables 10 to 12, for measures that are printed for each of these orders."""
     by_order: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in (row for table in BY_ORDER for row in ccl_tables()[table]):
         by_order.setdefault((row.model, row.metric, row.measure), {})[row.order] = row.value
@@ -110,7 +110,7 @@ def agreements(summary: Summary, resampled: Mapping[str, Resampled]) -> list[Agr
 def _over_resamples(
     published: np.ndarray, labels: Sequence[str], measure: str, resampled: Resampled | None
 ) -> tuple[float, float, float]:
-    """Return mean and percentiles of Spearman's coefficient over resamples; NaN if a strategy has none."""
+    """Return mean and percentiles of Spearman's coefficient over resamples; NaN if a strategy has no resamples."""
     draws = [] if resampled is None else [resampled.of_strategy(label, measure) for label in labels]
     available = [draw for draw in draws if draw is not None]
     if len(available) < len(labels):

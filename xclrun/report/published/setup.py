@@ -57,7 +57,7 @@ def setup_notes(paper: Setup, runs: Sequence[RunRecord], metrics: Iterable[str] 
     count = "" if updates is None else f" ({_sizes(updates)} updates per run)"
     layers = {run: run.config.get("model", {}).get("layers") for run in runs}
     encoder = _joined(run.model if n is None else f"{run.model} ({n} layers)" for run, n in layers.items())
-    # Name → (the paper's, ours, equal).
+    # Name → (the paper's value, our value, whether they are equal).
     items: dict[str, tuple[str, str, bool]] = {
         "dataset": (paper.dataset or UNKNOWN, dataset, dataset == paper.dataset),
         "encoder": (paper.encoder, encoder, encoder == paper.encoder),
