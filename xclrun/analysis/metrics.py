@@ -113,7 +113,7 @@ def curve_forgetting(curves: ArrayLike) -> np.ndarray:
     """Max over t of a_j(t), minus a_j(T), for each of m keys; their mean is F_m in LL's public code. Shape (m,).
 
     Args:
-        curves: a_j(t), shape (E, m), from before training to the end T.
+        curves: a_j(t) at E evaluations, shape (E, m), from before training to the end T.
     """
     scores = np.asarray(curves, dtype=float)
     return np.asarray(scores.max(axis=0) - scores[-1])
@@ -148,7 +148,7 @@ def intransigence(scores: ArrayLike, reference: ArrayLike) -> np.ndarray:
 
 
 def learnt_scores(scores: ArrayLike) -> np.ndarray:
-    """R[i, i]: the score on each language right after its hop; M for ``lang_spec_ft``. Shape (..., N)."""
+    """R[i, i]: the score on each language right after its hop; in ``lang_spec_ft`` runs, M. Shape (..., N)."""
     return np.diagonal(_after(scores), axis1=-2, axis2=-1).copy()
 
 
@@ -171,7 +171,7 @@ def _earlier(matrix: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the last axis; NaN if it is empty (one language has no second hop)."""
+    """Mean over the last axis; NaN if the axis is empty, as hops 2…N are with one language."""
     return values.mean(axis=-1) if values.shape[-1] else np.full(values.shape[:-1], np.nan)
 
 
