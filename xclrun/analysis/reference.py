@@ -32,7 +32,7 @@ def is_reference_run(record: RunRecord) -> bool:
 
 
 def is_control(record: RunRecord) -> bool:
-    """Whether a run is a control: its statements are read without their texts (``dataset.statements.context=hidden``)."""
+    """Whether a run is a control that reads statements without their texts (``dataset.statements.context=hidden``)."""
     dataset = record.config.get("dataset") or {}
     return makes_statements(dataset) and (dataset.get("statements") or {}).get("context") == "hidden"
 
