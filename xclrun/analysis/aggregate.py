@@ -104,7 +104,7 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
 
     Each (dataset, model, strategy label, order, metric, measure) has an aggregate row with an empty ``language``,
     followed by a row per language if the measure has values per language. Rows of the order ``mean`` average over
-    orders and seeds. If several runs of a strategy have the same combination (see `combinations`), only one counts.
+    orders and seeds. Of several runs of a strategy with the same combination (see `combinations`), only one counts.
     Supplementary metrics have FP only.
 
     Args:
@@ -112,15 +112,15 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
 
     Returns:
         Columns `COLUMNS`.
-        ``value``: mean over ``n`` runs, first within each order, then over orders. The value of a language averages
-        only the orders in which the measure is defined for this language.
-        ``std``: sample standard deviation over runs (n − 1), in which all orders have equal weights.
-        ``ci_low``, ``ci_high``: 95 % t interval. Its samples are the means of the orders or, with a single order, the
-        runs; NaN if fewer than two samples differ.
+        ``value``: mean over ``n`` runs, first within each order, then over orders. For a language, only orders in
+        which the language has a value count.
+        ``std``: sample standard deviation over runs (n − 1), with equal weights of orders.
+        ``ci_low``, ``ci_high``: 95 % t interval over the means of orders or, with a single order, over its runs; NaN
+        for fewer than two different values.
         ``status``: ``ok``, ``unbalanced: …``, ``n/a: …``, or ``interim: 3 of 6 runs`` if all strategies have finished
         only some combinations.
         ``task``: the short name of ``metric``.
-        ``ci_given``: caveat of the interval (`xclrun.analysis.replicates.given_references`), or empty.
+        ``ci_given``: caveat of the interval (`given_references`), or empty.
     """
     import pandas as pd
 
@@ -141,8 +141,7 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
 def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any, ...], RunRecord]:
     """Return (seed, bucket, languages) → run, one run of a strategy for each combination.
 
-    ``languages`` is the sequence of the order. It is empty if ``order`` selects a single order, or if the strategy's
-    stream does not depend on the order.
+    ``languages`` is the sequence of the order; empty within a single order, and for streams without an order.
     """
     distinct: dict[tuple[Any, ...], RunRecord] = {}
     for run in runs:
@@ -154,8 +153,8 @@ def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any
 def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str, list[tuple[Any, ...]]]:
     """Return label → the `combinations` that another strategy has finished but the labeled strategy has not.
 
-    A strategy that does not depend on the order needs only the seeds and buckets of the other strategies. If ``order``
-    selects a single order, strategies without a run in this order are skipped.
+    A strategy that does not depend on the order needs only the seeds and buckets of the other strategies. Strategies
+    without a run in ``order`` are skipped.
     """
     have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
     ordered = {key for label, keys in have.items() if _is_ordered(comparison, label) for key in keys}

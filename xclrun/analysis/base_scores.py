@@ -249,8 +249,8 @@ class Sentences:
         """Return hits and totals of the choice accuracy over S statements, each of shape (S, cells).
 
         Statements about one example share the ID up to the last ``#``; class 1 is true. An example counts if exactly
-        one of its several statements is true. The hit is 1 if the true statement has the highest P(true), and 1/k if
-        k statements share the highest P(true).
+        one of its several statements is true. The hit is 1 if this statement has the highest P(true), 1/k in a k-way
+        tie.
         """
         if self.log2_gold is None:
             raise ValueError("the predictions have no probabilities")
@@ -278,11 +278,7 @@ class Predictions:
     sentences: Mapping[str, Sentences]
 
     def matrix(self, metric: Metric, languages: Sequence[str]) -> np.ndarray:
-        """Return the score matrix R, shape (hops + 1, N); column j is ``languages[j]``.
-
-        Raises:
-            ValueError: a language was not tested, or has no counts for the metric.
-        """
+        """Return the score matrix R, shape (hops + 1, N); column j is ``languages[j]``."""
         if missing := [language for language in languages if language not in self.sentences]:
             raise ValueError(f"no predictions for language '{missing[0]}'")
         return np.stack([self.sentences[language].scores(metric) for language in languages], axis=-1)
@@ -337,9 +333,6 @@ def of_hops(
         alignment: shared by runs on the same sentences.
         tags: names of the tag ids for ``tag_macro``; None: micro F1 over spans.
         reader: see `MetricsOfKeys`.
-
-    Raises:
-        ValueError: an example occurs twice, or hops were tested on different sentences.
     """
     alignment, hops = alignment or Alignment(), []
     for table in tables:

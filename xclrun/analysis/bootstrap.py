@@ -110,8 +110,7 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
     scipy's `bootstrap` cannot share resamples between statistics.
 
     Args:
-        values: the statistic in each resample, shape (resamples,).
-        observed: the statistic on the whole sample.
+        values, observed: see `centred`.
         jackknife: for each language's test set, the statistic with each sentence left out in turn.
     """
     from scipy.special import ndtr, ndtri

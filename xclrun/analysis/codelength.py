@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from xclrun.analysis.record import RunRecord
 
-# Kinds of codes, by what is transmitted.
 LABELS, TAGS, ANSWERS = "labels", "tags", "answers"
 KINDS = {Scored.labels: LABELS, Scored.words: TAGS, Scored.spans: TAGS, Scored.answers: ANSWERS}
 COLUMNS = ("log2_gold", "log2_gold_tags", "tokens", "seen")
@@ -65,11 +64,7 @@ class BlockCode:
 
     @classmethod
     def total(cls, log2_gold: ArrayLike, uniform: ArrayLike) -> BlockCode:
-        """Sum the codelengths of a block's n gold labels: −log2 p, and the bits of their uniform codes; inputs (n,).
-
-        Raises:
-            ValueError: no example, or a log-probability that is positive or infinite (unseen gold label).
-        """
+        """Sum the codelengths of a block's n gold labels: −log2 p, and the bits of their uniform codes; inputs (n,)."""
         log2_p, bits = np.asarray(log2_gold, dtype=float).ravel(), np.asarray(uniform, dtype=float).ravel()
         if not log2_p.size:
             raise ValueError("a codelength needs at least one example")

@@ -49,7 +49,7 @@ def content_settings(record: RunRecord) -> Settings:
     """Return the settings outside the config that must not differ: languages, data, encoder, versions."""
     return (
         ("languages", "+".join(sorted(record.languages))),
-        # Different buckets of the same data are averaged, so compare the data that they were drawn from.
+        # Buckets of the same data are averaged, so compare the data that they were drawn from.
         ("data", record.whole_fingerprint or record.data_fingerprint),
         ("encoder", record.encoder),
         ("algorithms", str(record.algorithms)),
@@ -72,7 +72,7 @@ def numbered_labels(records: Iterable[RunRecord], ignored: Collection[str] = ())
 
 
 def _labelled(records: Iterable[RunRecord], ignored: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return run ID → its label, and its settings if the label has a number instead (otherwise empty)."""
+    """Return run ID → its label, and its settings if the label has a number instead."""
     records = list(records)
     settings, contents = (
         {r.run_id: tuple(item for item in read(r) if item[0] not in ignored) for r in records}

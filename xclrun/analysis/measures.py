@@ -70,10 +70,10 @@ class Measure:
         formula: returns the value, a fraction, shape (...); NaN if an input is missing.
         example: value for `EXAMPLE`, computed by hand; None for a measure that needs more than a score matrix.
         needs: N → mask (N + 1, N) of the cells of R that the measure uses. The column of a language without a value
-            has no cell; a mask without cells means that the measure does not use R or is undefined for N languages.
+            has no cell; without any cell, the measure does not use R or is undefined for N languages.
         by_language: returns the value of each language, shape (..., N).
-        reference: whether the measure uses M: for the languages whose column in ``needs`` has a cell, or for all
-            languages if ``otherwise`` is set.
+        reference: whether the measure uses M: of the languages with a cell in ``needs``, or of all languages if
+            ``otherwise`` is set.
         streams: streams for which the measure is defined.
         otherwise: the missing requirement, for a measure that a run can lack although R and M are complete.
         headline: whether the measure is tested, resampled, and printed in tables and on the console; other measures
@@ -438,7 +438,7 @@ class Absent:
 
     Attributes:
         reason: the text, to which `explain` adds the seeds and languages of missing reference runs.
-        seed, languages: seed and languages of a missing reference run; None and empty for other reasons.
+        seed, languages: of a missing reference run; None and empty for other reasons.
         by_definition: the measure excludes this language at its position in the order.
     """
 
@@ -526,7 +526,7 @@ def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int
     if record.stream != "sequence":
         return Absent(f"needs the final scores of {', '.join(languages[np.isnan(scores.final) & columns])}")
     if column is not None and measure.left_out(n, column):
-        # For every N, a measure excludes either the first or the last language; the mask for N = 3 shows which.
+        # A measure excludes either the first or the last language, for every N; N = 3 shows which.
         where = "after" if measure.left_out(3, 2) else "before"
         return Absent(f"needs a hop {where} {languages[column]}", by_definition=True)
     needed = measure.needs(n) & columns

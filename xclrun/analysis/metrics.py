@@ -87,11 +87,7 @@ def generalisation_by_distance(scores: ArrayLike) -> np.ndarray:
 
 
 def one_hop(scores: ArrayLike) -> np.ndarray:
-    """Two-hop prefix R[0…2, 1…2] of a stream, for F and T with one transfer hop (CCL §4.1). Shape (..., 3, 2).
-
-    Raises:
-        ValueError: the stream has fewer than two hops.
-    """
+    """Two-hop prefix R[0…2, 1…2] of a stream, for F and T with one transfer hop (CCL §4.1). Shape (..., 3, 2)."""
     _after(scores)  # checks the shape
     matrix = np.asarray(scores, dtype=float)
     if matrix.shape[-1] < 2:
@@ -132,9 +128,6 @@ def aultc(examples: ArrayLike, scores: ArrayLike) -> np.ndarray:
     Args:
         examples: training examples seen at each evaluation, shape (E,), increasing from 0.
         scores: mean score over all N languages at each evaluation, shape (..., E).
-
-    Raises:
-        ValueError: ``examples`` does not increase from 0, or has another length than ``scores``.
     """
     seen, curve = np.asarray(examples, dtype=float), np.asarray(scores, dtype=float)
     if seen.ndim != 1 or len(seen) < 2 or seen[0] != 0 or (np.diff(seen) <= 0).any() or curve.shape[-1:] != seen.shape:

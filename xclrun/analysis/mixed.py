@@ -5,7 +5,7 @@ fixed and the other terms random. All strategies have the same blocks, so an ort
 splits the data into independent parts: the mean, and k − 1 contrasts, in which O and B cancel. In each part the
 covariance of a replicate's blocks is a·I + b·J (J: all ones), with (a, b) = (σ²_e, σ²_SO) in a contrast and
 (σ²_e + k σ²_B, σ²_SO + k σ²_O) in the mean. statsmodels' MixedLM lacks these degrees of freedom and fails to converge
-if a variance is 0 (where it converges, `tests/analysis/test_significance.py` compares its fits with these).
+if a variance is 0.
 
 Satterthwaite (1946), following Giesbrecht & Burns (1985): ν = 2 v² / (g' C g), with v the variance of a difference, g
 its gradient and C the inverse expected information, without the variances that are estimated as 0.

@@ -28,7 +28,7 @@ class HopPoints:
         seen: columns of all languages learned up to the hop's end.
         examples: sentences of the hop's data, without replay, seen at each point, shape (P,).
         dev, test: scores, shape (P, N); NaN if not measured.
-        averaged: name of an average of checkpoints (``last-5``, ``all``) → test scores of the averaged weights, (N,).
+        averaged: average of checkpoints (``last-5``, ``all``) → test scores of the averaged weights, shape (N,).
     """
 
     hop: int
@@ -70,10 +70,9 @@ DISCONTINUOUS = ("independent", "growing", "blocks")
 
 
 def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the number of training sentences seen at each evaluation, shape (E,), and the test scores, (E, N).
+    """Return the training sentences seen at E evaluations from hop 0, without replay, (E,), and test scores, (E, N).
 
-    The first evaluation is hop 0. Replayed sentences are not counted. None if a hop has no points, or if the stream is
-    `DISCONTINUOUS`.
+    None if a hop has no points, or the stream is `DISCONTINUOUS`.
     """
     hops = hop_points(record, metric)
     if len(hops) < record.hops or record.stream in DISCONTINUOUS:
@@ -162,10 +161,7 @@ def oracle(dev: ArrayLike, test: ArrayLike) -> np.ndarray:
 
 
 def _at_best(dev: np.ndarray, test: ArrayLike) -> np.ndarray:
-    """Return each language's test score at the point with the best dev score.
-
-    ``dev`` has shape (..., P, N), or (..., P, 1) to select one point for all languages.
-    """
+    """Return the test scores at the best point by ``dev``: (..., P, N), or (..., P, 1) for one common point."""
     # Replace NaN, which argmax would choose.
     best = np.where(np.isnan(dev), -np.inf, dev).argmax(axis=-2, keepdims=True)
     at = np.take_along_axis(np.asarray(test, dtype=float), best, axis=-2)
@@ -175,13 +171,13 @@ def _at_best(dev: np.ndarray, test: ArrayLike) -> np.ndarray:
 def directional_agreement(dev: ArrayLike, test: ArrayLike) -> float:
     """Return the directional agreement of a dev and a test score over P points (ED §4).
 
-    Of the pairs of points with |Δ test| ≥ 0.005, it is the share in which the dev score changes in the same direction
-    as the test score. Ties in dev count as half; NaN without pairs. ``dev`` and ``test`` have shape (P,).
+    It is the share of the pairs of points with |Δ test| ≥ 0.005 in which dev and test scores change in the same
+    direction. Ties in dev count as half; NaN without pairs. ``dev`` and ``test`` have shape (P,).
     """
     a, b = np.asarray(dev, dtype=float), np.asarray(test, dtype=float)
     first, second = np.triu_indices(len(a), k=1)
     change_dev, change_test = a[second] - a[first], b[second] - b[first]
-    # Scores are multiples of 1/n: 1e-12 includes differences that are 0.005 up to rounding errors.
+    # 1e-12 allows for rounding errors of differences of exactly 0.005.
     different = (np.abs(change_test) >= LEAST - 1e-12) & ~np.isnan(change_dev)
     if not different.any():
         return float("nan")
@@ -270,12 +266,11 @@ class Selected:
     """Effect of checkpoint selection on the runs of one strategy, for each of N languages: arrays (N,).
 
     Attributes:
-        selected, oracle: test score with the rule ``current_dev`` or ``oracle``, averaged over the hops and runs of
-            each order, then over orders.
-        selected_spread, oracle_spread: max − min over seeds of these scores, averaged over hops and streams; NaN with
-            one seed.
-        source, target: directional agreement of the test score with the dev score of the hop's training languages
-            (``source``) or of the language itself (``target``).
+        selected, oracle: test score with the rule ``current_dev`` or ``oracle``, averaged within each order, then over
+            orders.
+        selected_spread, oracle_spread: max − min over seeds, averaged over hops and streams; NaN with one seed.
+        source, target: directional agreement of the test score with the dev score of the hop's training languages, or
+            of the language itself.
     """
 
     languages: tuple[str, ...]
@@ -323,7 +318,7 @@ def agreement_of(hop: HopPoints, target: bool) -> np.ndarray:
 def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Return the mean over the rows of all parts, each (hops, N), ignoring NaN, shape (N,)."""
     with warnings.catch_warnings():
-        # Ignore numpy's warning about a mean without values, which is NaN as intended.
+        # Ignore numpy's warning about means without values.
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmean(np.concatenate(parts), axis=0))
 

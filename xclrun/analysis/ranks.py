@@ -34,7 +34,7 @@ class CriticalDifference:
 def critical_difference(data: Replicates, higher_is_better: bool, alpha: float = ALPHA) -> CriticalDifference:
     """Rank the strategies within each replicate; apply Friedman's test and Nemenyi's critical difference.
 
-    Friedman's statistic is computed here, since scipy's `friedmanchisquare` needs at least three strategies.
+    Computes Friedman's statistic, since scipy's `friedmanchisquare` needs at least three strategies.
     """
     from scipy.stats import chi2, rankdata
 

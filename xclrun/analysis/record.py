@@ -68,8 +68,8 @@ class RunRecord:
         costs: keys of `COSTS` → value, if measured.
         environment: versions, platform, host and times; informational.
         points: one dict per evaluation point inside a hop (``evaluate.every_…``): ``hop``, ``step``, ``examples``
-            (number seen in the hop), ``own`` (number without replay), ``test`` and, if evaluated, ``dev`` (each is
-            language → metric → score).
+            (seen in the hop), ``own`` (seen, without replay), ``test`` and, if evaluated, ``dev``, both language →
+            metric → score.
         whole_fingerprint: hash of the data that the bucket was drawn from.
         averaged: one dict per hop and average of its checkpoints (`xclrun average`): ``hop``, ``of`` (``last-5``,
             ``all``), and ``test``: language → metric → score.
@@ -78,12 +78,8 @@ class RunRecord:
         mixtures: the languages of each element of the order, if some elements are mixtures; otherwise empty.
         edited: hops whose weights the strategy changed after the last dev scores (`Strategy.end_training`).
         sizes: split → key → number of examples.
-        merged_from: ID of the run whose trained hops are merged (``costs`` excludes the training of these hops); empty
-            for a run that trains its own hops.
-
-    Raises:
-        ValueError: a matrix of the wrong shape, a score outside [0, 1], an unknown stream or status, or a missing or
-            repeated language.
+        merged_from: ID of the run whose trained hops are merged (``costs`` excludes their training); empty for a run
+            that trains.
     """
 
     run_id: str

@@ -124,7 +124,7 @@ def command_of_setting(command: str, values: Mapping[str, str]) -> str:
 
 
 def shared_overrides(overrides: Iterable[str]) -> list[str]:
-    """Return the overrides without strategy, order, seed and sweep name, which reference runs set separately."""
+    """Return the overrides without strategy, order, seed and sweep name."""
     separate = ("strategy", "order", "seed", "sweep_name", "-m", "--multirun")
     return [text for text in overrides if re.split("[=./]", text)[0] not in separate]
 

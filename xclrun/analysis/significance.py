@@ -67,7 +67,7 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
     averaged = data.averaged()
     within = differences - (averaged.values - averaged.values[0])[:, replicate]
     if np.abs(within).max() <= data.tolerance:
-        # Average within replicates: differences do not vary there, so their variance cannot be estimated.
+        # Average within replicates, where differences do not vary: this variance cannot be estimated.
         data, replicate = averaged, np.arange(len(distinct))
     fitted = fit(data.values, replicate)
     if not fitted.converged:
@@ -182,7 +182,7 @@ def wilcoxon(data: Replicates) -> list[Pair]:
 
 
 def tied(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return values, shape (n,), in which a value within ``tolerance`` of the next smaller value equals it."""
+    """Return the values, shape (n,), with ties for values that differ by at most ``tolerance``."""
     order = np.argsort(values, kind="stable")
     ascending = values[order]
     first = np.concatenate([[True], np.diff(ascending) > tolerance])[: len(values)]

@@ -46,8 +46,8 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
 def trained_heads(dataset: Dataset, key: str, earlier: tuple[str, ...]) -> list[str]:
     """Return the heads (`LABELS`, `TAGS`, `ANSWERS`) that training on earlier keys has trained for a key.
 
-    A head counts as trained if the key's training data share a class, a tag other than ``O``, or answers with the
-    training data of an earlier key.
+    A head counts as trained if the training data of the key and an earlier key share a class, a tag other than ``O``,
+    or answers.
     """
     task = dataset.task_of(key)
 

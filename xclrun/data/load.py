@@ -27,9 +27,9 @@ def load_dataset(
     """Read a dataset and draw its subsets.
 
     Args:
-        bucket: with ``shots``: number of the bucket; None: the first. Without ``shots``: number of the subset, where
-            all subsets have ``max_train`` training sentences and are disjoint; None: the first subset, which contains
-            the first subsets of all smaller sizes.
+        bucket: with ``shots``: number of the bucket; None: the first. Without ``shots``: number of one of the disjoint
+            subsets of ``max_train`` training sentences; None: the first subset, which contains all smaller first
+            subsets.
         shots: K of the buckets that ``cfg.buckets`` describes; None: no buckets.
         few_shot: languages whose training split is a bucket; None: all. Other splits are not affected, except
             that ``draw_from=dev`` removes the buckets from dev.
@@ -60,7 +60,7 @@ def load_dataset(
 
 
 def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | None:
-    """Return the largest number of examples of a key and split; None: no limit.
+    """Return the limit on the number of examples of a key and split; None: no limit.
 
     The first limit that is set applies: the limit of the key's part; ``max_train``, ``max_dev`` or ``max_test``; for
     dev and test also ``max_eval``.
@@ -166,7 +166,7 @@ def subset(
     part of a larger one, and adding or removing an example of the data changes at most one example of the subset.
 
     Args:
-        skip: number of examples with the lowest ranks to skip, to draw a subset that is disjoint from an earlier one.
+        skip: number of lowest ranks to skip, which draws a disjoint subset.
     """
     if size is None or size >= len(examples):
         return tuple(examples)

@@ -121,7 +121,7 @@ def _start(order: OrderConfig, dataset: Dataset) -> str:
     """Return ``order.start``, or the language with most training sentences; in a tie, English."""
     if order.start is not None:
         if order.start not in dataset.languages:
-            # A misspelled option in parentheses is parsed as the start language, so suggest the options too.
+            # A misspelled option in parentheses was parsed as the start language: suggest options too.
             words = ("greedy", *MEASURES) if order.by == "similarity" else ()
             nor = f", nor {', '.join(words)}" if words else ""
             hint = did_you_mean(order.start, (*words, *dataset.languages))

@@ -24,7 +24,7 @@ from xclrun.data.readers.files import Notes, Splits, choose_languages
 
 # Settings that a part inherits from the dataset.
 _SHARED = ("reader", "task", "tags_are", "on_bad_line", "word_column", "tag_column")
-# A part that sets a root, or one of these keys, does not inherit the dataset's root and keys of this list.
+# A part that sets a root, or one of these keys, inherits neither the root nor any of these keys.
 _HUB = ("hub", "hub_config", "hub_columns")
 
 

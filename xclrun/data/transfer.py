@@ -1,7 +1,4 @@
-"""Copy many tensors between host and device at once, through pinned memory and without waiting.
-
-If the tensors are already on the CPU, as without a GPU, nothing is copied.
-"""
+"""Copy many tensors between host and device at once, through pinned memory, asynchronously; no-op without a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ def to_device(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -
         return dict(tensors)
     if kind != "cuda" or any(tensor.device.type != "cpu" for tensor in tensors.values()):
         return {name: tensor.to(device) for name, tensor in tensors.items()}
-    # The pinned memory can be released here: the allocator reuses it only after the copy.
+    # The pinned memory may be freed here: the allocator reuses it only after the copy.
     together, places = packed(tensors, pinned=True)
     return unpacked(together.to(device, non_blocking=True), places)
 

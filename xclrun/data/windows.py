@@ -77,7 +77,6 @@ def encode_windows(
 
     Args:
         examples: ``text_b`` is the question.
-        tokenizer: a fast tokenizer with a padding token.
         max_length: subwords of a window, including special tokens and the question.
     """
     if tokenizer.pad_token_id is None:

@@ -2,8 +2,8 @@
 
 Source: FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §5, Figs. 3 and 4, Table 14. Words are
 not normalized. Table 14 is `lexical_overlap`, in per mille, of the English training words with the words of all buckets
-of a language and K. The evidence: all its numbers are multiples of 1/29,606 (POS) or 1/33,717 (NER), and the English
-training data have 29,606 and 33,717 distinct words.
+of a language and K. The evidence: all its numbers are multiples of 1/29,606 (POS) or 1/33,717 (NER), where 29,606 and
+33,717 are the numbers of English words.
 """
 
 from __future__ import annotations

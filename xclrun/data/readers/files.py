@@ -28,7 +28,6 @@ from xclrun.core.languages import key_of
 from xclrun.core.task import TOKEN_TAGS, Task, task_of
 from xclrun.data.example import SPLITS, Example
 
-# The names of splits in public datasets.
 SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "eval", "validation"), "test": ("test",)}
 
 Splits = dict[tuple[str, str], tuple[Example, ...]]
@@ -303,7 +302,7 @@ def _decoded(row: Any, place: Place) -> Any:
 
 
 def blocks(file: SplitFile) -> Iterator[list[bytes]]:
-    """Yield one item per line: a block (the lines up to the next blank line) at its first line, else an empty list.
+    """Yield one item per line: at the first line of a block, the lines up to a blank line; otherwise an empty list.
 
     The position of a block in the output is therefore its line number.
     """

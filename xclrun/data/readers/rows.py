@@ -106,8 +106,8 @@ def tagged(
         word: line → word and tag, or None to skip the line.
         comment: pattern of comment lines (``# name = value``), whose two groups are the name and value of a fact. None:
             lines that begin with ``#`` are parsed as words.
-        facts: filled with the facts of the comments. The example's id is the fact ``sent_id``, if present, and its text
-            is the fact ``text``.
+        facts: filled with the facts of the comments. If present, ``sent_id`` becomes the example's id, and ``text`` its
+            text.
     """
     facts = {} if facts is None else facts
     words: list[str] = []

@@ -46,7 +46,7 @@ def read(languages: Sequence[str] | None = None) -> Splits:
 
 @reader("mini", languages=LANGUAGES)
 def _read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    # mini is the default dataset, so a user who sets only a location has probably forgotten to set the dataset.
+    # mini is the default dataset, so a user who sets only a location probably forgot the dataset.
     for key in ("root", "hub"):
         if (place := getattr(cfg, key)) is not None:
             raise UsageError(
