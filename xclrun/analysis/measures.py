@@ -123,7 +123,7 @@ MEASURES: dict[str, Measure] = {}
 
 
 def register(measure: Measure) -> Measure:
-    """Check a measure and append it to `MEASURES`."""
+    """Check a measure and append it."""
     if measure.name in MEASURES:
         raise UsageError(f"measure {measure.name}: already registered")
     if unknown := set(measure.streams) - STREAMS.keys():
@@ -350,7 +350,7 @@ for _measure in (
         unit="bits",
     ),
 ):
-    # Without `_check`: tests check the built-in measures.
+    # Tests check the built-in measures.
     _add(_measure)
 
 

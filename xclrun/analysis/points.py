@@ -70,7 +70,7 @@ DISCONTINUOUS = ("independent", "growing", "blocks")
 
 
 def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the training sentences seen at E evaluations from hop 0, without replay, (E,), and test scores, (E, N).
+    """Return the number of sentences seen at E evaluations from hop 0, without replay, (E,), and test scores, (E, N).
 
     None if a hop has no points, or the stream is `DISCONTINUOUS`.
     """

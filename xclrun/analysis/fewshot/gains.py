@@ -18,7 +18,7 @@ from xclrun.analysis.correlation import Correlation, correlate
 if TYPE_CHECKING:
     import pandas as pd
 
-# Key of the mean over all K, in place of K.
+# In place of K: the mean over all K.
 ALL = 0
 FACTORS = {"lexical_overlap": "lexical overlap", "wals_features": "shared WALS features"}
 

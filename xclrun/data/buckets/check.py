@@ -3,7 +3,7 @@
 - examples: a bucket is not empty; an empty bucket is not checked further.
 - counts (N-way): every class occurs exactly K times.
 - counts (Minimum-Including): every tag occurs at least K times, or as often as in the data.
-- minimality (Minimum-Including): without any one of its sentences, a bucket breaks the counts.
+- minimality (Minimum-Including): removing any single sentence breaks the counts.
 - disjointness (N-way): no sentence is in two buckets of the same K.
 - duplicates: no sentence is in a bucket twice.
 - overlap: no sentence is in the dev or test split that is evaluated.
