@@ -77,7 +77,7 @@ def test_mean_over_orders_and_seeds_with_its_spread() -> None:
     mean = row(frame, "FP")
     # Within orders first: (.65 + .8) / 2, not the run-weighted .7; h2l's runs weigh a quarter each.
     assert (mean["value"], mean["n"]) == (pytest.approx(0.725), 3)
-    assert mean["status"] == "unbalanced: orders have 2 and 1 runs and count the same"
+    assert mean["status"] == "unbalanced: orders have 2 and 1 runs and equal weights"
     assert mean["std"] == pytest.approx(np.sqrt((0.125**2 / 4 + 0.025**2 / 4 + 0.075**2 / 2) / (1 - 6 / 16)))
     # The interval is over orders: seeds of one are no further evidence about others.
     low, high = stats.t.interval(0.95, 1, loc=0.725, scale=0.15 / 2)
@@ -115,7 +115,7 @@ def test_balanced_means_are_those_over_runs() -> None:
     more = [record(order="h2l", seed=3, scores=np.full((4, 3), 0.665)), *runs]
     assert row(summarise(more), "FP")["value"] == pytest.approx(np.mean(list(finals.values())))
     others = [record("er", order, seed, languages=ORDERS[order]) for order, seed in list(finals)[:3]]
-    interim = "interim: 3 of 4 runs; unbalanced: orders have 2 and 1 runs and count the same"
+    interim = "interim: 3 of 4 runs; unbalanced: orders have 2 and 1 runs and equal weights"
     assert row(summarise([*runs, *others]), "FP")["status"] == interim
 
 

@@ -1,7 +1,7 @@
 """Average the measures of runs, per order and over orders, into one table in long form.
 
-A value is the mean over orders of the mean over the runs of each order. If a run lacks the measure, the value is
-``n/a`` with the reason. docs/metrics.md, "Means over runs".
+A value is averaged over the runs of each order, then over orders. If a run lacks the measure, the average is NaN and
+its status gives the reason. docs/metrics.md, "Means over runs".
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ COLUMNS = (
 MEAN = "mean"
 CONFIDENCE = 0.95
 
-# Prefix of the status of unequal numbers of runs.
+# Prefix of the status of an average over orders with different numbers of runs.
 UNBALANCED = "unbalanced: "
 
 NOTHING_SHARED = "n/a: needs an (order, seed, bucket) that all strategies have finished"
 
-# Measures of supplementary metrics.
+# Supplementary metrics (`Comparison.supplementary`) have only these measures.
 SUPPLEMENTARY = ("FP",)
 
 # Default baseline, first in tables.
@@ -64,7 +64,7 @@ class Comparison:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """The metrics with separate tables, in the order of tables."""
+        """The metrics that have their own tables, in the order of the tables."""
         scored = {metric for run in self.runs for metric in run.metrics}
         return [name for name in BY_NAME if name in scored]
 
@@ -75,14 +75,14 @@ class Comparison:
 
     @cached_property
     def supplementary(self) -> list[str]:
-        """The metrics without separate tables."""
-        # With keys of several tasks, a metric exists for some keys only and has no mean over all.
+        """The metrics that do not have their own tables."""
+        # If keys have several tasks, a metric exists only for some keys, so its mean over all keys is undefined.
         scored = {metric for run in self.runs for metric in run.scores if not run.metric_of}
         return [name for name in BY_NAME if name in scored and name not in self.metrics]
 
     @cached_property
     def languages(self) -> list[str]:
-        """All languages: those of the first order in its sequence, then those of later orders."""
+        """All languages, in the sequence of the first order; languages that only later orders contain follow."""
         ordered = sorted(self.runs, key=lambda r: natural(r.order))
         return list(dict.fromkeys(language for run in ordered for language in run.languages))
 
@@ -103,22 +103,24 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
     """Average the measures of finished runs; values are fractions.
 
     Each (dataset, model, strategy label, order, metric, measure) has an aggregate row with an empty ``language``,
-    followed by a row per language if the measure has values per language. The order ``mean`` averages over orders
-    and seeds; repeated measurements of a combination (see `combinations`) count once. Supplementary metrics have FP
-    only.
+    followed by a row per language if the measure has values per language. Rows of the order ``mean`` average over
+    orders and seeds. Of several runs of a strategy with the same combination (see `combinations`), only one counts.
+    Supplementary metrics have FP only.
 
     Args:
-        unpaired: average all runs of each strategy, rather than the combinations that all strategies have finished.
+        unpaired: average all runs of each strategy, not only the combinations that all strategies have finished.
 
     Returns:
         Columns `COLUMNS`.
-        ``value``: mean over ``n`` runs, within each order first. For a language: over orders that define it.
-        ``std``: sample standard deviation over runs (n − 1), with the same weights.
-        ``ci_low``, ``ci_high``: 95 % t interval with orders as samples (with a single order, its runs); NaN for fewer
-        than two different samples.
+        ``value``: mean over ``n`` runs, first within each order, then over orders. For a language, only orders in
+        which the language has a value count.
+        ``std``: sample standard deviation over runs (n − 1), with equal weights of orders.
+        ``ci_low``, ``ci_high``: 95 % t interval over the means of orders or, with a single order, over its runs; NaN
+        for fewer than two different values.
         ``status``: ``ok``, ``unbalanced: …``, ``n/a: …``, or ``interim: 3 of 6 runs`` if all strategies have finished
         only some combinations.
         ``task``: the short name of ``metric``.
+        ``ci_given``: caveat of the interval (`given_references`), or empty.
     """
     import pandas as pd
 
@@ -139,7 +141,7 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
 def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any, ...], RunRecord]:
     """Return (seed, bucket, languages) → run, one run of a strategy for each combination.
 
-    The languages are empty within one order, and for streams that do not depend on the order.
+    ``languages`` is the sequence of the order; empty within a single order, and for streams without an order.
     """
     distinct: dict[tuple[Any, ...], RunRecord] = {}
     for run in runs:
@@ -151,8 +153,8 @@ def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any
 def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str, list[tuple[Any, ...]]]:
     """Return label → the `combinations` that another strategy has finished but the labeled strategy has not.
 
-    A strategy that does not depend on the order needs only the seeds and buckets of the others. In a single order,
-    strategies without any run are skipped.
+    A strategy that does not depend on the order needs only the seeds and buckets of the other strategies. Strategies
+    without a run in ``order`` are skipped.
     """
     have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
     ordered = {key for label, keys in have.items() if _is_ordered(comparison, label) for key in keys}
@@ -167,12 +169,12 @@ def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str,
 
 
 def mean_over_orders(runs: Sequence[RunRecord], values: ArrayLike) -> np.ndarray:
-    """Average values of runs, shape (runs, ...), within each order first. Shape (...)."""
+    """Average the values of runs, shape (runs, ...), first within each order, then over orders; return shape (...)."""
     return np.asarray(np.average(np.asarray(values, dtype=float), axis=0, weights=_weights([run.path for run in runs])))
 
 
 def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:
-    """Return weights with the same sum for each order; None if all are equal."""
+    """Return the weight of each run, with the same sum in each order; None if all weights are equal."""
     counts = Counter(orders)
     return None if len(set(counts.values())) < 2 else np.array([1 / (len(counts) * counts[order]) for order in orders])
 
@@ -180,11 +182,11 @@ def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:
 def compared(
     comparison: Comparison, order: str = MEAN, unpaired: bool = False
 ) -> dict[str, tuple[list[RunRecord], int]]:
-    """Return label → the runs that enter its mean, and the number of runs once every combination has finished.
+    """Return label → the runs that enter the strategy's mean, and their number once all combinations have finished.
 
     A combination (order, seed, bucket) enters if every strategy with runs in this order has finished it. Strategies
-    that do not depend on the order (``lang_spec_ft``, ``multilingual``) enter with the seeds and buckets of the others;
-    they never exclude a combination and always count as complete.
+    that do not depend on the order (``lang_spec_ft``, ``multilingual``) enter with the seeds and buckets of these
+    combinations; they never exclude a combination and always count as complete.
     """
     have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
     have = {label: runs for label, runs in have.items() if runs}
@@ -251,7 +253,7 @@ def _average(
     notes = [f"interim: {len(values)} of {len(values) + lacking} runs"] if lacking else []
     if weights is not None:
         counts = " and ".join(map(str, Counter(orders).values()))
-        notes.append(f"{UNBALANCED}orders have {counts} runs and count the same")
+        notes.append(f"{UNBALANCED}orders have {counts} runs and equal weights")
     status = "; ".join(notes) or "ok"
     if n < 2:
         return mean, nan, nan, nan, n, status, ""
@@ -260,7 +262,7 @@ def _average(
     samples = numbers
     if len(set(orders)) > 1:
         samples = np.array([numbers[[o == order for o in orders]].mean() for order in dict.fromkeys(orders)])
-    # Equal samples have no interval instead of one with width 0.
+    # Equal samples would give an interval of width 0, so no interval is given.
     equal = np.ptp(samples) <= TIE * max(1.0, float(np.abs(samples).max()))
     blocks = [(" ".join(run.path), run.seed, run.bucket) for _, run in defined]
     cells = crossed(blocks) if definition.shared else None

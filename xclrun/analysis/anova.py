@@ -1,7 +1,7 @@
 """One-way ANOVA over strategies with orders as samples (CCL), two-way ANOVA with blocks, and Tukey's HSD.
 
-Computes the sums of squares, because scipy's `f_oneway` and statsmodels' `AnovaRM` return only F and p, without the
-mean square error for η² and Tukey's HSD. Error rates: docs/statistics.md.
+The sums of squares are computed here: η² and Tukey's HSD need the mean square error, but scipy's `f_oneway` and
+statsmodels' `AnovaRM` return only F and p. Error rates: docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from xclrun.analysis.significance import ALPHA, EQUAL, FEW, Pair, untested
 
 @dataclass(frozen=True)
 class Anova:
-    """An analysis of variance, with partial η² if there are blocks; ``reason``: why F is NaN, otherwise empty."""
+    """Result of an ANOVA. With blocks, ``eta_squared`` is partial η². ``reason``: why F is NaN, otherwise empty."""
 
     f: float
     df: tuple[int, int]
@@ -29,7 +29,7 @@ class Anova:
 
 
 def anova(data: Replicates) -> Anova:
-    """Compare strategies by a one-way ANOVA with blocks as independent samples (CCL: `Replicates.by_order`)."""
+    """Compare strategies by a one-way ANOVA with blocks as samples; for CCL's test, pass `Replicates.by_order`."""
     values = data.values
     k, n = values.shape
     between = n * ((values.mean(axis=1) - values.mean()) ** 2).sum()
@@ -64,7 +64,7 @@ def _anova(between: float, error: float, df_between: int, df_error: int, toleran
 
 
 def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
-    """Test all pairs by Tukey's honestly significant difference with the error of an ANOVA; p is family-wise."""
+    """Test all pairs by Tukey's HSD with the mean square error of an ANOVA; p-values are adjusted for all pairs."""
     from scipy.stats import studentized_range
 
     if fitted.reason:
@@ -78,7 +78,7 @@ def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
 
 
 def honest_difference(fitted: Anova, strategies: int, replicates: int, alpha: float = ALPHA) -> float:
-    """Return Tukey's HSD: the smallest difference of two means with p below ``alpha``; NaN without an error."""
+    """Return Tukey's HSD: the smallest difference of two means with p below ``alpha``; NaN if F is NaN."""
     scale = math.sqrt(fitted.mean_square_error / replicates)
     return math.nan if fitted.reason else range_quantile(1 - alpha, strategies, fitted.df[1]) * scale
 

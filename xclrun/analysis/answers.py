@@ -3,8 +3,9 @@
 SQuAD (Rajpurkar et al. 2016, ``evaluate-v1.1.py``) converts answers to lower case and removes ASCII punctuation, the
 articles "a", "an" and "the", and extra white space. F1 is computed over bags of words. MLQA (Lewis et al. 2020,
 ``mlqa_evaluation_v1.py``) removes Unicode punctuation and the articles of the language; each Chinese character is a
-word. Both take the maximum over gold answers, and give F1 = 0 and EM = 1 if both answers are empty after
-normalization. For a question without an answer, the empty answer is correct, as in SQuAD's ``evaluate-v2.0.py``.
+word. Both scripts take the maximum over gold answers. If the predicted and the gold answer are empty after
+normalization, F1 is 0 and EM is 1. For a question without an answer, the empty answer is correct, as in SQuAD's
+``evaluate-v2.0.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MLQA_ARTICLES = {
     "vi": r"\b(của|là|cái|chiếc|những)\b",
     "zh": None,
 }
-# The rule for all other keys, and for English outside MLQA.
+# Name of SQuAD's rule, which normalizes all other languages, and English outside MLQA.
 SQUAD = "squad"
 # Name of MLQA's reader. A part of a composite dataset with MLQA data usually has the same name.
 MLQA = "mlqa"
@@ -38,7 +39,7 @@ _CHINESE = re.compile(r"[\u4e00-\u9fa5]")
 
 
 def rule_of(key: str, reader: str = "") -> str:
-    """Return the rule that normalizes a key's answers: a language of MLQA, or `SQUAD`.
+    """Return the name of the rule that normalizes a key's answers: a language of MLQA, or `SQUAD`.
 
     Args:
         key: a language, or ``PART-LANGUAGE`` in a composite dataset. English has MLQA's rule only in MLQA.
@@ -79,7 +80,7 @@ Score = Callable[[Sequence[str], Sequence[str]], float]
 
 
 def best(score: Score, predicted: str, gold: Sequence[str], rule: str) -> float:
-    """Return the best score of an answer over the gold answers; without gold answers, an empty answer scores 1."""
+    """Return the maximum score of an answer over the gold answers; if there are none, an empty answer scores 1."""
     candidate = words(predicted, rule)
     if not gold:
         return float(not candidate)

@@ -1,7 +1,7 @@
 """Compute base scores: predictions → counts per sentence → scores in [0, 1]. docs/metrics.md, "Base scores".
 
 A score is a ratio of two sums over sentences: accuracy is Σ right / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP + FN). Macro
-F1 over single tags (``tag_macro``, as in the public CCL code) is the mean of the tags' ratios.
+F1 over single tags (``tag_macro``, as in the public CCL code) is the mean over tags of each tag's F1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMNS = ("split", "language", "example_id", "gold", "predicted", "tp", "fp", "
 TAG_COLUMNS = ("gold_tags", "predicted_tags")  # for ``tag_macro``
 BELIEF_COLUMNS = ("log2_gold",)  # for the choice between an example's statements
 ANSWER_COLUMNS = ("answer", "gold_answers")  # for metrics of answers
-TEXT_COLUMN = "text"  # for resamples of questions and pairs: the number of the text
+TEXT_COLUMN = "text"  # for the bootstrap over texts: the number of the text of a question or pair
 # Similarity measures of answers, in the order of `Sentences.answers`.
 LIKENESS = {"f1": answers.f1, "exact": answers.exact}
 # Log-odds (in bits) are clipped at ±SURE: log2_gold cannot represent probabilities closer to 0 or 1.
@@ -71,7 +71,7 @@ class Counts:
 
     @classmethod
     def side_by_side(cls, parts: Sequence[Counts]) -> Counts:
-        """Concatenate cells of the same sentences; ``totals`` and ``starts`` must be set in all or none."""
+        """Concatenate cells of the same sentences; ``totals`` and ``starts`` must be set in all parts or in none."""
         totals = [part.totals for part in parts if part.totals is not None]
         offsets = np.cumsum([0, *(part.hits.shape[1] for part in parts)])
         starts = [part.starts + at for part, at in zip(parts, offsets, strict=False) if part.starts is not None]
@@ -95,7 +95,10 @@ class Counts:
         return hits / len(self.hits) if self.totals is None else self._ratio(hits, self.totals.sum(axis=0, dtype=float))
 
     def resampled(self, drawn: np.ndarray) -> np.ndarray:
-        """Return the scores of resamples, shape (samples, cells); ``drawn``: frequencies, (samples, sentences)."""
+        """Return the scores of resamples, shape (samples, cells).
+
+        ``drawn``: how often each resample contains each sentence, shape (samples, sentences).
+        """
         hits = drawn @ self.hits
         if self.totals is None:
             return hits / drawn.sum(axis=1, keepdims=True, dtype=float)
@@ -111,7 +114,7 @@ class Counts:
         )
 
     def together(self, units: ArrayLike) -> Counts:
-        """Add up the counts of each resampling unit, shape (units, cells); ``units``: index per sentence."""
+        """Sum the counts over the sentences of each resampling unit; ``units``: index of each sentence's unit."""
         index = np.asarray(units)
         totals = np.ones_like(self.hits) if self.totals is None else self.totals
         sums = [np.zeros((int(index.max()) + 1, self.hits.shape[1]), np.float32) for _ in range(2)]
@@ -133,19 +136,19 @@ def _float(counts: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sentences:
-    """Predictions for the S test sentences of one language by several cells (the hops of a run).
+    """Predictions for the S test sentences of one language. A cell is the model after one hop of a run.
 
     Attributes:
         ids: sentence IDs, shape (S,).
         gold: class ids, shape (S,); −1: the class does not occur in training.
         predicted: class ids, shape (S, cells).
         spans: TP, FP and FN, each of shape (S, cells), over spans or words; None without tags.
-        tags: for ``tag_macro``, the gold tag and the predicted tag of each cell for all words (ids as in `_Rows`),
-            shape (words, 1 + cells).
+        tags: for ``tag_macro``, tag ids of all words (see `_Rows`), shape (words, 1 + cells): the gold tag, then the
+            tag that each cell predicts.
         log2_gold: log2 p(gold class), shape (S, cells).
         answers: F1 and exact match of the predicted answers, shape (2, S, cells).
-        texts: number of the text of each question or pair, shape (S,).
-        lengths: words of each sentence in ``tags``, shape (S,).
+        texts: number of the text that each question or pair belongs to, shape (S,).
+        lengths: number of words of each sentence in ``tags``, shape (S,).
         metrics: metrics of the key's task, if keys have several tasks; empty: all metrics apply.
     """
 
@@ -228,10 +231,10 @@ class Sentences:
         return self.answers[list(LIKENESS).index(likeness)], None
 
     def units(self, metric: Metric) -> np.ndarray | None:
-        """Return the resampling unit of each sentence, shape (S,): the index of its text; None: the sentence itself.
+        """Return the index of each sentence's resampling unit (its text), shape (S,); None: resample sentences.
 
-        Predictions about one text are dependent: a constant answer is correct for a fixed share of a text's statements,
-        and a difficult text makes all questions and hypotheses about it difficult.
+        Predictions about one text are dependent, so whole texts are resampled: a constant answer is correct for a fixed
+        share of a text's statements, and a difficult text makes all questions and hypotheses about it difficult.
         """
         if metric.of is Scored.keys and self.metrics:
             return self.units(self.metrics[0])
@@ -245,8 +248,9 @@ class Sentences:
     def choices(self) -> tuple[np.ndarray, np.ndarray]:
         """Return hits and totals of the choice accuracy over S statements, each of shape (S, cells).
 
-        Statements about one example share the ID up to the last ``#``; class 1 is true. If exactly one of several
-        statements is true, the hit is 1 if it has the highest P(true), and 1/k in a k-way tie.
+        Statements about one example share the ID up to the last ``#``; class 1 is true. An example counts if exactly
+        one of its several statements is true. The hit is 1 if this statement has the highest P(true), 1/k in a k-way
+        tie.
         """
         if self.log2_gold is None:
             raise ValueError("the predictions have no probabilities")
@@ -254,7 +258,7 @@ class Sentences:
         _, group = np.unique([name.rpartition("#")[0] for name in self.ids.tolist()], return_inverse=True)
         size, true = np.bincount(group), np.bincount(group, weights=gold)
         with np.errstate(divide="ignore"):
-            # log2 p / (1 − p) preserves small differences of probabilities near 0 and 1.
+            # Log-odds, log2(p / (1 − p)), preserve small differences of probabilities near 0 and 1.
             odds = self.log2_gold - np.log2(-np.expm1(np.log(2) * np.asarray(self.log2_gold, dtype=float)))
         belief = np.clip(np.where(gold[:, np.newaxis], odds, -odds), -SURE, SURE)
         best = np.full((len(size), belief.shape[1]), -np.inf)
@@ -268,23 +272,19 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Class names of a run, and language → predictions for its test sentences; a cell is a hop."""
+    """Predictions of a run: its class names, and language → predictions for the test sentences after each hop."""
 
     labels: tuple[str, ...]
     sentences: Mapping[str, Sentences]
 
     def matrix(self, metric: Metric, languages: Sequence[str]) -> np.ndarray:
-        """Return the score matrix R, shape (hops + 1, N); column j is ``languages[j]``.
-
-        Raises:
-            ValueError: a language was not tested, or has no counts for the metric.
-        """
+        """Return the score matrix R, shape (hops + 1, N); column j is ``languages[j]``."""
         if missing := [language for language in languages if language not in self.sentences]:
             raise ValueError(f"no predictions for language '{missing[0]}'")
         return np.stack([self.sentences[language].scores(metric) for language in languages], axis=-1)
 
     def confusion(self, hop: int, language: str | None = None) -> np.ndarray:
-        """Return the confusion matrix of one language, or of all, after a hop."""
+        """Return the confusion matrix after a hop, of one language or of all languages together."""
         matrix = np.zeros((len(self.labels), len(self.labels)), dtype=int)
         for key, sentences in self.sentences.items():
             if language in (None, key):
@@ -300,14 +300,14 @@ def confusion(gold: np.ndarray, predicted: np.ndarray, labels: int) -> np.ndarra
 
 
 class Alignment:
-    """Cache of the rows of each language's test sentences, sorted by ID; tables with the same sentences share it."""
+    """Find the rows of each language's test sentences; the result is cached for tables with the same sentences."""
 
     def __init__(self) -> None:
         self._columns: list[pa.ChunkedArray] | None = None
         self._rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def rows(self, table: pa.Table) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return language → (IDs, rows), each of shape (sentences,); equal sentences share the arrays."""
+        """Return language → (IDs, row indices) of its test sentences, sorted by ID, each of shape (sentences,)."""
         columns = [table[name].cast("string") for name in COLUMNS[:3]]
         if self._columns is None or not all(a.equals(b) for a, b in zip(columns, self._columns, strict=True)):
             split, languages, ids = (column.to_numpy().astype(str) for column in columns)
@@ -333,9 +333,6 @@ def of_hops(
         alignment: shared by runs on the same sentences.
         tags: names of the tag ids for ``tag_macro``; None: micro F1 over spans.
         reader: see `MetricsOfKeys`.
-
-    Raises:
-        ValueError: an example occurs twice, or hops were tested on different sentences.
     """
     alignment, hops = alignment or Alignment(), []
     for table in tables:
@@ -399,7 +396,7 @@ def of_split(
     tags: Sequence[str] | None = None,
     reader: str = "",
 ) -> dict[str, float]:
-    """Return metric → score of the prediction columns of one split of one language.
+    """Return metric → score on one split of one language, from columns of predictions.
 
     Args:
         metrics: metrics of the language; if the first is `KEY_SCORE`, the others are those of the key's task.
@@ -443,7 +440,7 @@ class _Rows:
         import pyarrow.compute as pc
 
         def filled(name: str, missing: float = -1) -> np.ndarray:
-            # Examples without labels count as wrong, like examples with an unseen label.
+            # With −1, an example without a label counts as wrong, like an example with an unseen label.
             column = table[name]
             return np.asarray((pc.fill_null(column, missing) if column.null_count else column).to_numpy())
 
@@ -458,7 +455,7 @@ class _Rows:
         if names is None or table["gold_tags"].null_count:
             return rows
         gold, predicted = (pc.list_flatten(table[name]).to_numpy() for name in TAG_COLUMNS)
-        # −1 indexes the last name.
+        # The id −1, an unseen tag, indexes the last name: UNSEEN.
         rank = np.argsort(np.argsort(np.array([*names, UNSEEN]), kind="stable"))
         tags = rank[np.stack([gold, predicted], axis=1)].astype(np.int16)
         return replace(rows, tags=tags, ends=np.cumsum(pc.list_value_length(table["gold_tags"]).to_numpy()))

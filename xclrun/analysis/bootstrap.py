@@ -1,8 +1,8 @@
 """Bootstrap of scores and measures over per-sentence counts. CCL App. C.3; docs/metrics.md, "Bootstrap".
 
-A base score is a ratio of two sums over sentences (`xclrun.analysis.base_scores`), so all scores of a language in all
-resamples are two matrix products, (B, sentences) · (sentences, cells). All cells, orders and strategies share the draws
-of a language, so comparisons are paired. Sums of small integers are exact in float32.
+A base score is a ratio of two sums over sentences (`xclrun.analysis.base_scores`). Two matrix products, (B, sentences)
+· (sentences, cells), therefore give all scores of a language in all resamples. All cells, orders and strategies share
+the draws of a language, so comparisons are paired. Sums of small integers are exact in float32.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def default_interval(measure: str) -> str:
 def draws(
     sentences: int, seed: int, language: str, resamples: int = RESAMPLES, size: int | None = SENTENCES
 ) -> np.ndarray:
-    """Draw how often each resample has each sentence: shape (resamples, sentences), float32.
+    """Draw how often each resample contains each sentence: shape (resamples, sentences), float32.
 
     Args:
         sentences: size of the test set.
@@ -75,9 +75,9 @@ def bias(values: ArrayLike, observed: float) -> float:
 def centred(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) -> Interval:
     """Return the percentile interval shifted by −bias, which contains the value from the data.
 
-    F contains a maximum over noisy scores, which is biased upwards. Resampling adds noise and so the same bias again:
-    the percentile interval can lie entirely above the value. Shifting it removes only this second bias; `basic` also
-    corrects that of the value.
+    F contains a maximum over noisy scores, so its value is biased upwards. Resampling adds noise, which biases the
+    resamples upwards once more: the percentile interval can lie entirely above the value. Shifting the interval removes
+    only this second bias; `basic` also corrects the bias of the value.
 
     Args:
         values: the statistic in each resample, shape (resamples,).
@@ -88,7 +88,7 @@ def centred(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) 
 
 
 def percentile(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Return the central ``confidence`` of the resampled values, shape (resamples,)."""
+    """Return the interval with the central share ``confidence`` of the resampled values, shape (resamples,)."""
     tail = 50 * (1 - confidence)
     low, high = np.percentile(np.asarray(values, dtype=float), [tail, 100 - tail])
     return Interval(float(low), float(high))
@@ -97,7 +97,7 @@ def percentile(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
 def basic(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) -> Interval:
     """Return the percentile interval mirrored at the value from the data (Davison & Hinkley 1997, eq. 5.6).
 
-    It corrects the bias of the value, so it can exclude the value itself. Arguments as in `centred`.
+    This interval corrects the bias of the value, so it can exclude the value itself. Arguments as in `centred`.
     """
     plain = percentile(values, confidence)
     return Interval(2 * observed - plain.high, 2 * observed - plain.low)
@@ -110,9 +110,8 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
     scipy's `bootstrap` cannot share resamples between statistics.
 
     Args:
-        values: the statistic in each resample, shape (resamples,).
-        observed: the statistic on the whole sample.
-        jackknife: for each language's test set, the statistic without each of its sentences.
+        values, observed: see `centred`.
+        jackknife: for each language's test set, the statistic with each sentence left out in turn.
     """
     from scipy.special import ndtr, ndtri
 
@@ -140,7 +139,7 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
 def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Return the interval of the CCL paper, mean ± t · s / √B: the precision of the bootstrap mean over B resamples.
 
-    It shrinks with the number of resamples, whatever the size of the test set, so it is not an interval for the score.
+    The interval shrinks as B grows, whatever the size of the test set. So it is not a confidence interval of the score.
     """
     from scipy.special import stdtrit
 
@@ -168,7 +167,7 @@ def interval(
     Args:
         kind: ``centred``, ``percentile``, ``basic`` or ``bca``.
         values, observed: see `centred`.
-        jackknife: computes the argument of `bca`; called for that kind only.
+        jackknife: computes the argument ``jackknife`` of `bca`; called only for ``kind="bca"``.
         is_score: clip the interval to [0, 1].
     """
     compute = {

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from xclrun.analysis.record import RunRecord
 
-# Kinds of codes.
 LABELS, TAGS, ANSWERS = "labels", "tags", "answers"
 KINDS = {Scored.labels: LABELS, Scored.words: TAGS, Scored.spans: TAGS, Scored.answers: ANSWERS}
 COLUMNS = ("log2_gold", "log2_gold_tags", "tokens", "seen")
@@ -57,7 +56,7 @@ class Codelength:
 
 @dataclass(frozen=True)
 class BlockCode:
-    """Codelength of one block in bits, under the model before the block and under the uniform code."""
+    """Codelength of one block in bits: with the model trained on the earlier blocks, and with the uniform code."""
 
     examples: int
     bits: float
@@ -65,11 +64,7 @@ class BlockCode:
 
     @classmethod
     def total(cls, log2_gold: ArrayLike, uniform: ArrayLike) -> BlockCode:
-        """Add up the log2-probabilities of a block's gold labels, and the bits of their uniform codes; both (n,).
-
-        Raises:
-            ValueError: no example, or a log-probability that is positive or infinite (unseen gold label).
-        """
+        """Sum the codelengths of a block's n gold labels: −log2 p, and the bits of their uniform codes; inputs (n,)."""
         log2_p, bits = np.asarray(log2_gold, dtype=float).ravel(), np.asarray(uniform, dtype=float).ravel()
         if not log2_p.size:
             raise ValueError("a codelength needs at least one example")
@@ -141,7 +136,7 @@ def code_of(record: RunRecord, metric: str) -> Codelength | None:
 
 
 def bits_of_blocks(record: RunRecord, kinds: Iterable[str]) -> np.ndarray:
-    """Return the bits that each block contributes to L, shape (M,), summed over the run's kinds of codes."""
+    """Return the bits that each block contributes to L, shape (M,), summed over ``kinds`` of codes."""
     total = np.zeros(record.config["dataset"]["blocks"])
     for kind in kinds:
         coded = blocks(record, kind) or []
@@ -152,9 +147,9 @@ def bits_of_blocks(record: RunRecord, kinds: Iterable[str]) -> np.ndarray:
 
 
 def switched(codes: ArrayLike) -> np.ndarray:
-    """Return the bits of each block with the best of K models, shape (M,), from the bits of all models, (K, M).
+    """Return the bits of each block, coded with the best of K models, shape (M,); ``codes``: bits by model, (K, M).
 
-    Transmitting the choice costs log2 K bits per block.
+    Includes log2 K bits per block to transmit the chosen model.
     """
     bits = np.asarray(codes, dtype=float)
     return np.asarray(bits.min(axis=0) + math.log2(len(bits)))

@@ -60,5 +60,5 @@ def _exact(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def shared_features(a: Mapping[str, str], b: Mapping[str, str]) -> int:
-    """Count the WALS features with equal values in two languages (FS §5); an empty value is unknown."""
+    """Count the WALS features with equal values in two languages (FS §5); an empty value never counts as equal."""
     return sum(1 for key, value in a.items() if value and b.get(key) == value)

@@ -26,7 +26,7 @@ def parse_filters(texts: Iterable[str]) -> dict[str, set[str]]:
 def filtered(
     records: Sequence[RunRecord], filters: Mapping[str, set[str]], option: str = "--filter "
 ) -> list[RunRecord]:
-    """Return the runs with one of the values of every filter (see `parse_filters`).
+    """Return the runs that have, for every filter (see `parse_filters`), one of its values.
 
     ``strategy``, ``order``, ``dataset`` and ``model`` are names. Numbers are compared as numbers. Errors begin with
     ``option``.

@@ -35,7 +35,7 @@ def finished_run(record: RunRecord) -> FinishedRun:
 
 
 def tuning_trials(runs: Iterable[FinishedRun]) -> dict[tuple[str, str, str], int]:
-    """Return (dataset, model, strategy) → number of distinct settings with finished runs."""
+    """Return (dataset, model, strategy) → number of different configurations among its finished runs."""
     trials: dict[tuple[str, str, str], set[str]] = {}
     for run in runs:
         trials.setdefault((run.dataset, run.model, run.strategy), set()).add(run.settings)

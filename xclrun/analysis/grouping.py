@@ -18,10 +18,10 @@ from xclrun.core.identity import LATER, NOT_IDENTITY, flat, identity
 # Keys that may differ within an average: order, seed and bucket, and keys without effect on the scores after hops.
 POINTS = {f"evaluate.{key}" for key in ("every_examples", "every_share", "point_splits", "keep_points")}
 FREE = {"order", "seed", "bucket", "hydra", "evaluate.attention"} | POINTS | NOT_IDENTITY
-# Keys with separate columns.
+# Keys that tables show in their own columns, so labels omit them.
 NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "strategy.expansion.name"}
 
-# If more settings differ, labels contain only as many as distinguish the runs.
+# If more settings differ, labels contain only those needed to distinguish the runs.
 LONGEST = 4
 # Longer labels (in characters) are replaced by numbers, which a note explains.
 WIDEST = 39
@@ -33,7 +33,7 @@ _OBVIOUS = re.compile(r"^strategy\.|^dataset\.statements\.")
 Settings = tuple[tuple[str, str], ...]
 
 
-# A report needs the settings of each run a dozen times.
+# Cache: a report needs the settings of each run a dozen times.
 _cache: WeakKeyDictionary[RunRecord, Settings] = WeakKeyDictionary()
 
 
@@ -49,7 +49,7 @@ def content_settings(record: RunRecord) -> Settings:
     """Return the settings outside the config that must not differ: languages, data, encoder, versions."""
     return (
         ("languages", "+".join(sorted(record.languages))),
-        # Buckets from the same data are averaged; the config determines how they are drawn.
+        # Buckets of the same data are averaged, so compare the data that they were drawn from.
         ("data", record.whole_fingerprint or record.data_fingerprint),
         ("encoder", record.encoder),
         ("algorithms", str(record.algorithms)),
@@ -67,12 +67,12 @@ def strategy_labels(records: Iterable[RunRecord], ignored: Collection[str] = ())
 
 
 def numbered_labels(records: Iterable[RunRecord], ignored: Collection[str] = ()) -> dict[str, str]:
-    """Return numbered label (`strategy_labels`) → its settings."""
+    """Return label → its settings, for the labels with a number, such as ``er#1`` (see `strategy_labels`)."""
     return dict(sorted((label, meaning) for label, meaning in _labelled(records, ignored).values() if meaning))
 
 
 def _labelled(records: Iterable[RunRecord], ignored: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return run ID → its label, and its settings if the label is a number."""
+    """Return run ID → its label, and its settings if the label has a number instead."""
     records = list(records)
     settings, contents = (
         {r.run_id: tuple(item for item in read(r) if item[0] not in ignored) for r in records}
@@ -109,7 +109,7 @@ def differing_settings(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, d
 
 
 def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> dict[Any, list[RunRecord]]:
-    """Return key → its records, in their order."""
+    """Return key → the records with this key, in input order."""
     groups: dict[Any, list[RunRecord]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)
@@ -117,7 +117,7 @@ def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> di
 
 
 def _differences(settings: Settings, every: set[Settings], keys: Sequence[str] | None = None) -> list[str]:
-    """Return ``key=value`` of these settings, for the keys that differ in ``every`` or for ``keys``."""
+    """Return ``key=value`` texts for ``keys``; None: for the keys whose values differ in ``every``."""
     values = dict(settings)
     texts = []
     for key in _differing_keys(every) if keys is None else keys:
@@ -127,7 +127,7 @@ def _differences(settings: Settings, every: set[Settings], keys: Sequence[str] |
 
 
 def _short_differences(settings: Settings, every: set[Settings]) -> list[str]:
-    """Return `_differences`, limited to the settings that distinguish the runs if there are many."""
+    """Return `_differences`; if more than `LONGEST` settings differ, only those needed to distinguish the runs."""
     keys = _differing_keys(every)
     if len(keys) <= LONGEST:
         return _differences(settings, every)
@@ -140,14 +140,14 @@ def _short_differences(settings: Settings, every: set[Settings]) -> list[str]:
 
 
 def _differing_keys(every: set[Settings]) -> list[str]:
-    """Return the keys whose values differ in ``every``: those of the strategy, then names, then others, each sorted."""
+    """Return the keys whose values differ in ``every``: strategy keys, then names, then other keys, each sorted."""
     tables = [dict(settings) for settings in every]
     keys = {key for table in tables for key in table if len({other.get(key) for other in tables}) > 1}
     return sorted(keys, key=lambda key: (not key.startswith("strategy."), not key.endswith(".name"), key))
 
 
 def _absent(key: str) -> str:
-    """Return the text for a setting that a run lacks; for one added by a later version, the implicit earlier value."""
+    """Return the text for a setting that a run lacks: if a later version added it, the value implied before."""
     return setting_text(LATER[key]) if key in LATER else "unset"
 
 

@@ -49,7 +49,7 @@ class Scores:
 
     @property
     def final(self) -> np.ndarray:
-        """The final scores, shape (..., N); if languages are trained separately, those after each language's hop."""
+        """The final scores, shape (..., N); if languages are trained separately, the score after the language's hop."""
         return metrics.learnt_scores(self.R) if self.record.stream == "independent" else self.R[..., -1, :]
 
 
@@ -69,12 +69,13 @@ class Measure:
         source: paper and equation.
         formula: returns the value, a fraction, shape (...); NaN if an input is missing.
         example: value for `EXAMPLE`, computed by hand; None for a measure that needs more than a score matrix.
-        needs: N → mask (N + 1, N) of the cells of R that the measure uses. Columns of languages without a value are
-            empty; an empty mask means that the measure is undefined for N languages.
+        needs: N → mask (N + 1, N) of the cells of R that the measure uses. The column of a language without a value
+            has no cell; without any cell, the measure does not use R or is undefined for N languages.
         by_language: returns the value of each language, shape (..., N).
-        reference: whether the measure uses M, in the columns of ``needs``, or in all columns if ``otherwise`` is set.
-        streams: streams that have the measure.
-        otherwise: the missing requirement, if a run can lack the measure although no cell of R or M is missing.
+        reference: whether the measure uses M: of the languages with a cell in ``needs``, or of all languages if
+            ``otherwise`` is set.
+        streams: streams for which the measure is defined.
+        otherwise: the missing requirement, for a measure that a run can lack although R and M are complete.
         headline: whether the measure is tested, resampled, and printed in tables and on the console; other measures
             are only in ``summary.csv`` and MLflow.
         unit: ``%``, ``points`` (a difference of percentages), or a unit that is printed unscaled.
@@ -110,7 +111,7 @@ class Measure:
 
     @property
     def shared(self) -> bool:
-        """Whether all orders of a seed share inputs: the reference models, or hop 0."""
+        """Whether all orders of a seed share inputs of the measure: the reference models, or hop 0."""
         return self.reference or bool(self.needs(3)[0].any())
 
     def left_out(self, n: int, column: int) -> bool:
@@ -122,7 +123,7 @@ MEASURES: dict[str, Measure] = {}
 
 
 def register(measure: Measure) -> Measure:
-    """Add a measure after the others."""
+    """Check a measure and append it."""
     if measure.name in MEASURES:
         raise UsageError(f"measure {measure.name}: already registered")
     if unknown := set(measure.streams) - STREAMS.keys():
@@ -161,7 +162,7 @@ def _coded(scores: Scores, number: Callable[[Codelength], float]) -> float:
 WITHOUT_BLOCKS = "needs the labels of all blocks (dataset.blocks)"
 WITHOUT_POINTS = "needs evaluation inside hops (evaluate.every_examples or evaluate.every_share)"
 
-# N = 3; rows are hops 0…3. Chosen so that different definitions give different values.
+# (R, M) for N = 3; the rows of R are hops 0…3. With these numbers, different definitions give different values.
 EXAMPLE = (
     np.array([[0.90, 0.20, 0.30], [0.80, 0.60, 0.40], [0.70, 0.50, 0.60], [0.75, 0.55, 0.85]]),
     np.array([0.80, 0.45, 0.75]),
@@ -349,7 +350,7 @@ for _measure in (
         unit="bits",
     ),
 ):
-    # Checked in tests rather than on import.
+    # Tests check the built-in measures.
     _add(_measure)
 
 
@@ -364,7 +365,7 @@ def _check(measure: Measure) -> None:
         return
     (R, M), mask = EXAMPLE, measure.needs(3)
     whole = _example_value(measure, R, M)
-    # np.integer is not a Python int.
+    # Real also accepts numpy's integers, which are not Python ints.
     if not isinstance(measure.example, Real) or not _same(float(measure.example), whole):
         raise UsageError(f"measure {measure.name}: example={measure.example}: its formula gives {whole:g} for EXAMPLE")
     cells: list[tuple[np.ndarray, tuple[int, ...]]] = [(R, at) for at in np.ndindex(R.shape)]
@@ -387,7 +388,7 @@ def _check(measure: Measure) -> None:
         if shape != M.shape:
             raise UsageError(f"measure {measure.name}: by_language gives {shape} values for 3 languages, not (3,)")
     if measure.headline and mask.any():
-        # Headlines are resampled, many matrices at a time.
+        # Headline measures are resampled, so their formulas get many matrices at once.
         stacked = _on_example(measure, measure.formula, np.stack([R, 1 - R]), np.stack([M, M]))
         each = [whole, _example_value(measure, 1 - R, M)]
         if stacked.shape != (2,) or not all(map(_same, stacked, each)):
@@ -415,7 +416,7 @@ def _on_example(
     # Read-only, as in a record.
     cells.setflags(write=False)
     with warnings.catch_warnings():
-        # numpy warns about NaN.
+        # Ignore numpy's warnings about NaN.
         warnings.simplefilter("ignore")
         try:
             return np.asarray(formula(Scores(cells, M, run, next(iter(BY_NAME)))), dtype=float)
@@ -436,8 +437,8 @@ class Absent:
     """Why a run has no value for a measure.
 
     Attributes:
-        reason: the text, in which `explain` inserts seeds and languages of missing reference runs.
-        seed, languages: of missing reference runs.
+        reason: the text, to which `explain` adds the seeds and languages of missing reference runs.
+        seed, languages: of a missing reference run; None and empty for other reasons.
         by_definition: the measure excludes this language at its position in the order.
     """
 
@@ -511,7 +512,7 @@ def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int
     languages = np.array(record.languages)
     n = len(languages)
     if measure.otherwise:
-        # With finite M, the value is NaN only if other inputs are missing.
+        # Replace missing M by 0: if the value is still NaN, another input is missing.
         complete = replace(scores, M=np.nan_to_num(scores.M)) if measure.reference else scores
         if np.isnan(measure.formula(complete)):
             return Absent(measure.otherwise)
@@ -525,7 +526,7 @@ def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int
     if record.stream != "sequence":
         return Absent(f"needs the final scores of {', '.join(languages[np.isnan(scores.final) & columns])}")
     if column is not None and measure.left_out(n, column):
-        # Whether the first or the last language has no value does not depend on N.
+        # A measure excludes either the first or the last language, for every N; N = 3 shows which.
         where = "after" if measure.left_out(3, 2) else "before"
         return Absent(f"needs a hop {where} {languages[column]}", by_definition=True)
     needed = measure.needs(n) & columns

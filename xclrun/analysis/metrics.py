@@ -87,11 +87,7 @@ def generalisation_by_distance(scores: ArrayLike) -> np.ndarray:
 
 
 def one_hop(scores: ArrayLike) -> np.ndarray:
-    """Two-hop prefix R[0…2, 1…2] of a stream, for F and T with one transfer hop (CCL §4.1). Shape (..., 3, 2).
-
-    Raises:
-        ValueError: the stream has fewer than two hops.
-    """
+    """Two-hop prefix R[0…2, 1…2] of a stream, for F and T with one transfer hop (CCL §4.1). Shape (..., 3, 2)."""
     _after(scores)  # checks the shape
     matrix = np.asarray(scores, dtype=float)
     if matrix.shape[-1] < 2:
@@ -113,7 +109,7 @@ def curve_forgetting(curves: ArrayLike) -> np.ndarray:
     """Max over t of a_j(t), minus a_j(T), for each of m keys; their mean is F_m in LL's public code. Shape (m,).
 
     Args:
-        curves: a_j(t), shape (E, m), from before training to the end T.
+        curves: a_j(t) at E evaluations, shape (E, m), from before training to the end T.
     """
     scores = np.asarray(curves, dtype=float)
     return np.asarray(scores.max(axis=0) - scores[-1])
@@ -132,9 +128,6 @@ def aultc(examples: ArrayLike, scores: ArrayLike) -> np.ndarray:
     Args:
         examples: training examples seen at each evaluation, shape (E,), increasing from 0.
         scores: mean score over all N languages at each evaluation, shape (..., E).
-
-    Raises:
-        ValueError: ``examples`` does not increase from 0, or has another length than ``scores``.
     """
     seen, curve = np.asarray(examples, dtype=float), np.asarray(scores, dtype=float)
     if seen.ndim != 1 or len(seen) < 2 or seen[0] != 0 or (np.diff(seen) <= 0).any() or curve.shape[-1:] != seen.shape:
@@ -148,7 +141,7 @@ def intransigence(scores: ArrayLike, reference: ArrayLike) -> np.ndarray:
 
 
 def learnt_scores(scores: ArrayLike) -> np.ndarray:
-    """R[i, i]: the score on each language right after its hop; M for ``lang_spec_ft``. Shape (..., N)."""
+    """R[i, i]: the score on each language right after its hop; in ``lang_spec_ft`` runs, M. Shape (..., N)."""
     return np.diagonal(_after(scores), axis1=-2, axis2=-1).copy()
 
 
@@ -171,7 +164,7 @@ def _earlier(matrix: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the last axis; NaN if it is empty (one language has no second hop)."""
+    """Mean over the last axis; NaN if the axis is empty, as hops 2…N are with one language."""
     return values.mean(axis=-1) if values.shape[-1] else np.full(values.shape[:-1], np.nan)
 
 

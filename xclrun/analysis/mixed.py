@@ -3,9 +3,9 @@
 Model for strategy s, replicate o (an order) and block j in it (a seed): y = μ_s + O_o + (SO)_so + B_oj + e_soj, with μ
 fixed and the other terms random. All strategies have the same blocks, so an orthonormal transform over the k strategies
 splits the data into independent parts: the mean, and k − 1 contrasts, in which O and B cancel. In each part the
-covariance of a replicate's blocks is a·I + b·J, with (a, b) = (σ²_e, σ²_SO) in a contrast and (σ²_e + k σ²_B, σ²_SO +
-k σ²_O) in the mean. statsmodels' MixedLM lacks these degrees of freedom and fails to converge if a variance is 0
-(`tests/analysis/test_significance.py` compares converged fits).
+covariance of a replicate's blocks is a·I + b·J (J: all ones), with (a, b) = (σ²_e, σ²_SO) in a contrast and
+(σ²_e + k σ²_B, σ²_SO + k σ²_O) in the mean. statsmodels' MixedLM lacks these degrees of freedom and fails to converge
+if a variance is 0.
 
 Satterthwaite (1946), following Giesbrecht & Burns (1985): ν = 2 v² / (g' C g), with v the variance of a difference, g
 its gradient and C the inverse expected information, without the variances that are estimated as 0.
@@ -34,7 +34,7 @@ class Fit:
         error: standard error of the difference of two means.
         df: Satterthwaite's degrees of freedom for ``error``.
         variances: σ²_e, σ²_SO, σ²_B, σ²_O; NaN if not identified by the design.
-        converged: the gradient is 0, apart from components that point towards a negative variance.
+        converged: whether the gradient is 0; components that point towards a negative variance are ignored.
     """
 
     means: np.ndarray
@@ -57,7 +57,7 @@ def fit(values: ArrayLike, replicate: ArrayLike) -> Fit:
     y = np.asarray(values, dtype=float)
     replicate = np.asarray(replicate)
     k, sizes = len(y), np.bincount(replicate)
-    # The optimizer's tolerances suit values near 1.
+    # Scale the values, since the optimizer's tolerances suit values near 1.
     scale = float((y - y.mean(axis=1, keepdims=True)).std())
     rows = helmert(k, full=True) @ (y / scale)
     mean, contrasts = _Part.split(rows[:1], replicate, sizes), _Part.split(rows[1:], replicate, sizes)
@@ -71,7 +71,7 @@ def fit(values: ArrayLike, replicate: ArrayLike) -> Fit:
         of_mean, slope_mean = mean.deviance(*(to_mean @ theta))
         return of_contrasts + of_mean, to_contrasts.T @ slope_contrasts + to_mean.T @ slope_mean
 
-    # Units from mean squares make each variance of order 1 for the optimizer.
+    # In units of mean squares, each variance is of order 1, which suits the optimizer.
     units = np.concatenate([contrasts.moments(), np.maximum(mean.moments() / k, 0.1 * contrasts.moments()[0])])[at]
 
     def scaled(x: np.ndarray) -> tuple[float, np.ndarray]:

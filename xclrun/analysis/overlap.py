@@ -1,7 +1,7 @@
 """Gradient overlap of consecutive main steps of a run: |S_t ∩ S_{t−1}| / |S_t ∪ S_{t−1}| (LL §5, Fig. 5).
 
 S_t is the set of parameters with a gradient at step t. A run's ``overlap.parquet`` (`xclrun.train.overlap`) has the
-sizes for each hop, step and part of the parameters.
+sizes of S_t, the intersection and the union for each hop, step and part of the parameters.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Overlap:
 
     @property
     def first(self) -> np.ndarray:
-        """Whether a step is the first step of a hop other than the first hop, shape (T,)."""
+        """Whether each step is the first step of its hop, shape (T,); False throughout the run's first hop."""
         return np.concatenate([[False], np.diff(self.hop) > 0])
 
     def within(self) -> float:
-        """Return the mean share between steps of the same hop."""
+        """Return the mean overlap of consecutive steps within a hop."""
         return _mean(self.share[~self.first])
 
     def at_switches(self) -> float:
-        """Return the mean share between the last step of a hop and the first step of the next hop."""
+        """Return the mean overlap of the last step of a hop and the first step of the next hop."""
         return _mean(self.share[self.first])
 
 

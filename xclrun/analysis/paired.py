@@ -21,7 +21,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Mean over languages of the second run's score minus the first run's.
+    """Difference of two runs: the second run's score minus the first run's, averaged over languages.
 
     Attributes:
         value: on all test sentences.

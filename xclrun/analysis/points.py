@@ -51,7 +51,7 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
         points = [point for point in record.points if point["hop"] == hop]
         if not points:
             continue
-        # Training languages have dev scores in the hop's epochs.
+        # The languages with dev scores in the hop's training curve are those that the hop trains on.
         trained = {language for epoch in record.curve if epoch["hop"] == hop for language in epoch.get("dev") or {}}
         trained = trained or set(record.trains(hop))
         sources = tuple(j for j, language in enumerate(record.languages) if language in trained)
@@ -70,7 +70,7 @@ DISCONTINUOUS = ("independent", "growing", "blocks")
 
 
 def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the sentences of the stream seen, without replay, shape (E,), and the test scores, (E, N), from hop 0.
+    """Return the number of sentences seen at E evaluations from hop 0, without replay, (E,), and test scores, (E, N).
 
     None if a hop has no points, or the stream is `DISCONTINUOUS`.
     """
@@ -131,7 +131,7 @@ def curve_forgetting(record: RunRecord, metric: str) -> np.ndarray:
 def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -> float:
     """Return the mean over i = 1…N of M[i] − a_i(i/N of the stream) (LL, for multi-task training).
 
-    a_i is the score at the last evaluation up to this position; NaN if the curve or M is incomplete.
+    a_i is the score on language i at the last evaluation up to this position; NaN if the curve or M is incomplete.
     """
     curve = curves(record, metric)
     if curve is None:
@@ -161,23 +161,23 @@ def oracle(dev: ArrayLike, test: ArrayLike) -> np.ndarray:
 
 
 def _at_best(dev: np.ndarray, test: ArrayLike) -> np.ndarray:
-    """Return the test scores at the best point of ``dev``, shape (..., P, N), or (..., P, 1) for all languages."""
-    # argmax would choose NaN.
+    """Return the test scores at the best point by ``dev``: (..., P, N), or (..., P, 1) for one common point."""
+    # Replace NaN, which argmax would choose.
     best = np.where(np.isnan(dev), -np.inf, dev).argmax(axis=-2, keepdims=True)
     at = np.take_along_axis(np.asarray(test, dtype=float), best, axis=-2)
     return np.where(np.isnan(dev).all(axis=-2), np.nan, at[..., 0, :])
 
 
 def directional_agreement(dev: ArrayLike, test: ArrayLike) -> float:
-    """Return the share of pairs of points with |Δ test| ≥ 0.005 in which dev changes in the direction of test.
+    """Return the directional agreement of a dev and a test score over P points (ED §4).
 
-    ``dev`` and ``test`` are scores of two languages at P points, shape (P,). Ties in dev count as half; NaN without
-    pairs.
+    It is the share of the pairs of points with |Δ test| ≥ 0.005 in which dev and test scores change in the same
+    direction. Ties in dev count as half; NaN without pairs. ``dev`` and ``test`` have shape (P,).
     """
     a, b = np.asarray(dev, dtype=float), np.asarray(test, dtype=float)
     first, second = np.triu_indices(len(a), k=1)
     change_dev, change_test = a[second] - a[first], b[second] - b[first]
-    # Scores are multiples of 1/n, so a difference of 0.005 has rounding errors.
+    # 1e-12 allows for rounding errors of differences of exactly 0.005.
     different = (np.abs(change_test) >= LEAST - 1e-12) & ~np.isnan(change_dev)
     if not different.any():
         return float("nan")
@@ -239,7 +239,7 @@ def _averaging(average: str) -> Rule:
 def by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
     """Return the test scores of the checkpoint that the rule selects in each hop, shape (hops, N); NaN without points.
 
-    Later hops do not continue from the selected checkpoint: see `exact`.
+    The run's later hops did not continue from the selected checkpoint: see `exact`.
     """
     scores = np.full((record.hops, len(record.languages)), np.nan)
     for hop in hop_points(record, metric):
@@ -257,7 +257,7 @@ def final_by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
 
 
 def exact(record: RunRecord, hop: int) -> bool:
-    """Whether no later hop continues from this hop, so that another checkpoint has the scores of a complete run."""
+    """Whether no later hop continues from this hop: then any of its checkpoints gives scores of a complete run."""
     return hop == record.hops or record.stream == "independent"
 
 
@@ -266,10 +266,11 @@ class Selected:
     """Effect of checkpoint selection on the runs of one strategy, for each of N languages: arrays (N,).
 
     Attributes:
-        selected, oracle: mean test score over hops and runs, within each order first, with the rules ``current_dev``
-            and ``oracle``.
+        selected, oracle: test score with the rule ``current_dev`` or ``oracle``, averaged within each order, then over
+            orders.
         selected_spread, oracle_spread: max − min over seeds, averaged over hops and streams; NaN with one seed.
-        source, target: directional agreement of test with dev of the training languages, and of the language itself.
+        source, target: directional agreement of the test score with the dev score of the hop's training languages, or
+            of the language itself.
     """
 
     languages: tuple[str, ...]
@@ -282,7 +283,7 @@ class Selected:
 
 
 def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) -> Selected | None:
-    """Return the effect of checkpoint selection over the runs of one strategy; None without dev points."""
+    """Return the effect of checkpoint selection over the runs of one strategy; None without dev scores at points."""
     by_order: dict[tuple[str, ...], list[tuple[np.ndarray, ...]]] = {}
     by_stream: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = {}
     for run in runs:
@@ -305,9 +306,9 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
 
 
 def agreement_of(hop: HopPoints, target: bool) -> np.ndarray:
-    """Return the directional agreement of each language's test scores with dev over the hop's points, shape (N,).
+    """Return the directional agreement of each language's test score with a dev score, over a hop's points; (N,).
 
-    ``target``: with dev of the language itself; otherwise with the mean dev of the hop's training languages.
+    ``target``: use the dev score of the language itself; otherwise the mean over the hop's training languages.
     """
     source = hop.dev[:, list(hop.sources)].mean(axis=1)
     dev = hop.dev.T if target else [source] * hop.test.shape[1]
@@ -317,12 +318,12 @@ def agreement_of(hop: HopPoints, target: bool) -> np.ndarray:
 def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Return the mean over the rows of all parts, each (hops, N), ignoring NaN, shape (N,)."""
     with warnings.catch_warnings():
-        # numpy warns about a mean without values, which is NaN.
+        # Ignore numpy's warning about means without values.
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmean(np.concatenate(parts), axis=0))
 
 
 def _placed(rows: ArrayLike, columns: Sequence[int | None]) -> np.ndarray:
-    """Reorder the columns of rows (hops, N); NaN for None."""
+    """Return these columns of ``rows``, shape (hops, N), in this order; a column for None is NaN."""
     values = np.asarray(rows)
     return np.stack([np.full(len(values), np.nan) if c is None else values[:, c] for c in columns], axis=1)

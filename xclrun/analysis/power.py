@@ -29,7 +29,7 @@ def detectable_effect(replicates: int, alpha: float = ALPHA, power: float = POWE
 
 
 def power_warnings(replicates: int, comparisons: int, alpha: float = ALPHA) -> list[str]:
-    """Return warnings about the p-values and effects that so few replicates can reach."""
+    """Return warnings about the smallest p-value and effect that tests with this number of replicates can detect."""
     if replicates < 2:
         return [f"{replicates} replicate: tests need at least two; run more orders or seeds"]
     least, limits = smallest_p(replicates), []

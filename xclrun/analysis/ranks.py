@@ -21,7 +21,7 @@ class CriticalDifference:
         ranks: mean ranks of ``strategies``, shape (strategies,).
         critical: critical difference of two mean ranks.
         p: p of Friedman's test; NaN if all ranks are equal.
-        groups: (first, last) of maximal groups of strategies that are not significantly different.
+        groups: (first, last) index of each maximal group of strategies that are not significantly different.
     """
 
     strategies: tuple[str, ...]
@@ -34,7 +34,7 @@ class CriticalDifference:
 def critical_difference(data: Replicates, higher_is_better: bool, alpha: float = ALPHA) -> CriticalDifference:
     """Rank the strategies within each replicate; apply Friedman's test and Nemenyi's critical difference.
 
-    Computes Friedman's statistic, since scipy's `friedmanchisquare` needs three strategies.
+    Computes Friedman's statistic, since scipy's `friedmanchisquare` needs at least three strategies.
     """
     from scipy.stats import chi2, rankdata
 

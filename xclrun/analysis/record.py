@@ -1,4 +1,4 @@
-"""Run records: settings and score matrices of a run. The JSON form of records is sufficient for all tables."""
+"""Run records: settings and score matrices of a run. All tables can be made from the JSON form of records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STREAMS = {
     "growing": lambda n: n,  # hop i starts from hop 0 and trains on the first i languages
     "zero_shot": lambda n: 1,  # one hop on the first language; the others are only tested
     "transfer": lambda n: n,  # few-shot: a source, if any, then a target
-    "mixture": lambda n: n,  # a sequence in which some hops train on several languages, mixed
+    "mixture": lambda n: n,  # a sequence in which some hops train on a mixture of languages
     "blocks": lambda n: n - 1,  # the first languages, then all blocks of the last language except the last block
 }
 
@@ -34,8 +34,8 @@ def number_of_hops(stream: str, languages: int, blocks: int | None) -> int:
     return STREAMS[stream](languages) + (blocks - 1 if stream == "blocks" and blocks is not None else 0)
 
 
-# Cost of a run → unit. ``memory`` is the maximum of a strategy's state between hops, without parameters. The others are
-# sums over hops, including hops shared with other runs.
+# Cost of a run → unit. ``memory`` is the largest size of the strategy's state between hops, without model parameters.
+# All other costs are sums over hops, including hops shared with other runs.
 COSTS = {
     "parameters": "count",
     "trained": "count",
@@ -67,23 +67,19 @@ class RunRecord:
             pretrained adapters, if any.
         costs: keys of `COSTS` → value, if measured.
         environment: versions, platform, host and times; informational.
-        points: one dict per evaluation point inside a hop (``evaluate.every_…``): ``hop``, ``step``, ``examples`` seen
-            in the hop, ``own``: examples without replay, ``test`` and, if evaluated, ``dev``: language → metric →
-            score.
+        points: one dict per evaluation point inside a hop (``evaluate.every_…``): ``hop``, ``step``, ``examples``
+            (seen in the hop), ``own`` (seen, without replay), ``test`` and, if evaluated, ``dev``, both language →
+            metric → score.
         whole_fingerprint: hash of the data that the bucket was drawn from.
         averaged: one dict per hop and average of its checkpoints (`xclrun average`): ``hop``, ``of`` (``last-5``,
             ``all``), and ``test``: language → metric → score.
         coded: one dict per coded block: ``hop`` of the coding model, ``block`` (from 1), ``codes``: kind → `BlockCode`
             as a dict, and ``start_knows``: kinds of codes for which the initial model codes the first block.
-        mixtures: the languages of each element of the order, if some are mixed.
+        mixtures: the languages of each element of the order, if some elements are mixtures; otherwise empty.
         edited: hops whose weights the strategy changed after the last dev scores (`Strategy.end_training`).
         sizes: split → key → number of examples.
         merged_from: ID of the run whose trained hops are merged (``costs`` excludes their training); empty for a run
             that trains.
-
-    Raises:
-        ValueError: a matrix of the wrong shape, a score outside [0, 1], an unknown stream or status, or a missing or
-            repeated language.
     """
 
     run_id: str
@@ -170,7 +166,7 @@ class RunRecord:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The elements in training order; empty if the order does not affect the result."""
+        """The order's elements in training order; empty if the order does not affect the result."""
         ordered = dict.fromkeys(("sequence", "growing", "blocks", "mixture"), self.elements)
         return {**ordered, "zero_shot": self.languages[:1]}.get(self.stream, ())
 
@@ -187,7 +183,7 @@ class RunRecord:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Metrics with separate tables; `KEY_SCORE` only, if keys have several tasks."""
+        """Metrics that have their own tables; if keys have several tasks, only `KEY_SCORE`."""
         if KEY_SCORE.name in self.scores:
             return (KEY_SCORE.name,)
         return tuple(metric.name for metric in METRICS if metric.name in self.scores and not metric.beside)
@@ -214,7 +210,7 @@ class RunRecord:
         """
         values = dict(json.loads(data) if isinstance(data, str | bytes) else data)
         schema = values.pop("schema", None)
-        # A later addition, missing in records of trackers.
+        # This field was added later, so records in trackers may lack it.
         values.setdefault("merged_from", "")
         if schema != SCHEMA:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
@@ -238,7 +234,7 @@ def point_score(scores: Mapping[str, Mapping[str, float]], language: str, metric
 
 
 def selection_score(scores: dict[str, dict[str, float]]) -> float:
-    """Return the score that selects the best epoch: the mean over languages of the mean of their base scores."""
+    """Return the score by which the best epoch is selected: the mean over languages of each language's mean score."""
     by_key = [[value for name, value in metrics.items() if name != KEY_SCORE.name] for metrics in scores.values()]
     return math.fsum(value / len(values) for values in by_key for value in values) / len(by_key)
 

@@ -32,7 +32,7 @@ def is_reference_run(record: RunRecord) -> bool:
 
 
 def is_control(record: RunRecord) -> bool:
-    """Whether a run is a control without the texts of its statements (``dataset.statements.context=hidden``)."""
+    """Whether a run is a control that reads statements without their texts (``dataset.statements.context=hidden``)."""
     dataset = record.config.get("dataset") or {}
     return makes_statements(dataset) and (dataset.get("statements") or {}).get("context") == "hidden"
 
@@ -44,8 +44,8 @@ def is_ranked(record: RunRecord) -> bool:
 class References:
     """Find the reference runs (``lang_spec_ft``) of a run.
 
-    A reference run has the same data, model, encoder, trainer and evaluation settings, algorithms, seed, bucket and
-    language adapters. Its order is irrelevant, since each hop starts from hop 0.
+    A reference run agrees with the run in data, model, encoder, trainer and evaluation settings, algorithms, seed,
+    bucket and language adapters. Its order is irrelevant, since each hop starts from hop 0.
     """
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
@@ -55,7 +55,7 @@ class References:
                 self._runs[_key(record)].append(record)
 
     def cells(self, record: RunRecord, metric: str) -> list[tuple[RunRecord, int, int] | None]:
-        """Return (reference run, hop, column) of M[j] for each language of the run; None if missing.
+        """Return the cell of M[j] for each language of the run, as (reference run, hop, column); None if missing.
 
         Among several reference runs, prefers the run's order, then the first by order and run ID.
         """
@@ -82,7 +82,7 @@ class References:
 
 
 def reference_name(record: RunRecord) -> str:
-    """Return the label of the strategy of a run's reference runs."""
+    """Return the strategy label of the reference runs that a run needs."""
     adapters = adapters_of(record.config["strategy"])
     return REFERENCE if adapters is None else f"{REFERENCE}+{adapters['name']}"
 
@@ -90,12 +90,12 @@ def reference_name(record: RunRecord) -> str:
 def reference_command(
     overrides: Iterable[str], adapters: Mapping[str, Any] | None, orders: Iterable[str], seeds: Iterable[int]
 ) -> str:
-    """Build the command that produces the reference runs of another command's runs.
+    """Build the command that trains the reference models for the runs of another command.
 
     Args:
         overrides: overrides of the other command.
         adapters: settings of the runs' language adapters (`xclrun.core.identity.adapters_of`).
-        orders: as in overrides: ``h2l``, or ``[en,de]``.
+        orders: orders in the syntax of overrides: ``h2l``, or ``[en,de]``.
     """
     shared = shared_overrides(overrides)
     # A separate name: the sweep's own name must still refer to its runs.
@@ -113,18 +113,18 @@ def reference_command(
 
 
 def command_of_setting(command: str, values: Mapping[str, str]) -> str:
-    """Build the command of one setting (key → value) of a grid or a search."""
+    """Build the command that runs one setting (key → value) of a grid or a search."""
     program, *overrides = shlex.split(command)
     overrides = [text for text in overrides if not text.startswith(("hydra/sweeper=", "hydra.sweeper."))]
     replaced = [f"{key}={values[key]}" if (key := text.partition("=")[0]) in values else text for text in overrides]
-    # Append the keys that the sweep's YAML sets.
+    # The sweep's YAML sets keys that the command does not contain: append them.
     typed = {text.partition("=")[0] for text in overrides}
     added = [f"{key}={value}" for key, value in values.items() if key not in typed]
     return shlex.join([program, *replaced, *added])
 
 
 def shared_overrides(overrides: Iterable[str]) -> list[str]:
-    """Return the overrides except those of strategy, order, seed and sweep name."""
+    """Return the overrides without strategy, order, seed and sweep name."""
     separate = ("strategy", "order", "seed", "sweep_name", "-m", "--multirun")
     return [text for text in overrides if re.split("[=./]", text)[0] not in separate]
 
@@ -141,7 +141,7 @@ def _key(record: RunRecord) -> tuple[object, ...]:
 
 
 def _adapters(record: RunRecord) -> tuple[object, ...] | None:
-    """Return the version (with the pretrained content) and settings of a run's language adapters."""
+    """Return version and settings of a run's language adapters; the version covers pretrained weights."""
     strategy = record.config["strategy"]
     if (adapters := adapters_of(strategy)) is None:
         return None

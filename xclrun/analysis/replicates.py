@@ -1,7 +1,7 @@
 """Input of tests: one measure of several strategies in the same blocks. docs/metrics.md, "Significance".
 
-A replicate is an order. Strategies interact with orders, so the seeds of an order are not independent evidence and are
-averaged first (`Replicates.averaged`).
+A block is one (order, seed, bucket); a replicate is an order. Strategies interact with orders, so the seeds of an order
+are not independent evidence and are averaged first (`Replicates.averaged`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Replicates:
 
     @property
     def kind(self) -> str:
-        """``order``; ``seed`` for a single order; ``languages`` or ``bucket`` for few-shot runs."""
+        """What a replicate is: ``order``; ``seed`` for one order; ``languages`` or ``bucket`` for few-shot runs."""
         buckets = {bucket for _, _, bucket in self.blocks}
         if buckets != {None} and len(set(self.languages)) > 1:
             return "languages"
@@ -53,7 +53,7 @@ class Replicates:
 
     @property
     def tolerance(self) -> float:
-        """Largest difference that counts as a rounding error: `TIE`, relative to the largest value if above 1."""
+        """Largest difference that counts as a rounding error: `TIE`, times the largest |value| if this exceeds 1."""
         return TIE * max(1.0, float(np.abs(self.values).max(initial=0.0)))
 
     def differences(self) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -66,7 +66,7 @@ class Replicates:
         return self._means(self.kind)
 
     def by_order(self) -> Replicates:
-        """Average the blocks of each order: the samples of CCL."""
+        """Average the blocks of each order; these averages are the samples of CCL's ANOVA."""
         return self._means("order")
 
     def levels(self, kind: str | None = None) -> list[str | int | None]:
@@ -98,7 +98,8 @@ class Replicates:
 def crossed(blocks: Sequence[Block]) -> np.ndarray | None:
     """Return the index of the block of each order and seed, shape (orders, seeds); None if they are not crossed.
 
-    Crossed: every order has the same two or more seeds. A bucket counts as a seed, with separate reference models.
+    Crossed: there are two or more orders, and all have the same two or more seeds. A bucket counts as a separate seed,
+    since it has its own reference models.
     """
     orders = list(dict.fromkeys(order for order, _, _ in blocks))
     seeds = list(dict.fromkeys((seed, bucket) for _, seed, bucket in blocks))

@@ -36,9 +36,9 @@ Cells = dict[tuple[str, int, int], np.ndarray]
 
 
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
-    """Return the headline measures of order-dependent strategies, in the blocks that all of them have finished.
+    """Return measure → its values for the order-dependent strategies, in the blocks that all of them have finished.
 
-    A measure is included with the strategies that have it, if there are at least two.
+    Contains each headline measure that at least two strategies have, with only these strategies.
     """
     measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
     for label, (runs, _) in compared(comparison).items():
@@ -110,7 +110,7 @@ class Resampled:
         }
         self._of_runs: dict[tuple[str, str], list[np.ndarray | None]] = {}
         self._alone: Cells = {}
-        # Columns of a cell's counts: macro F1 over tags has a column for each tag.
+        # Number of columns of a cell's counts: macro F1 over tags has a column for each tag.
         every = [sentences for by_run in self._sentences.values() for sentences in by_run.values()]
         tags = [sentences.tags for sentences in every if BY_NAME[metric].span_f1 and sentences.tags is not None]
         self._columns = max((1 + int(tag.max(initial=0)) for tag in tags), default=1)
@@ -191,11 +191,11 @@ class Resampled:
         return np.asarray(entry.formula(Scores(R, M, run, self.metric)))
 
     def of_strategy(self, label: str, name: str) -> np.ndarray | None:
-        """Return the mean over a strategy's compared runs in each resample, shape (B,)."""
+        """Return a measure's mean over the runs of a strategy that are `compared`, in each resample, shape (B,)."""
         return _mean(self._compared.get(label, []), self._values_of_runs(label, name))
 
     def _values_of_runs(self, label: str, name: str) -> list[np.ndarray | None]:
-        """Return a measure of each compared run in each resample, shape (B,)."""
+        """Return a measure of each run of a strategy that is `compared`, in each resample, shape (B,)."""
         if (label, name) not in self._of_runs:
             names = {name, *(entry.name for entry in headlines())}
             values = self._values(self._compared.get(label, []), [*names], self._resample, self._alone)
@@ -217,7 +217,7 @@ class Resampled:
         return matrices, cells
 
     def estimate(self, label: str, name: str, kind: str | None = None, order: str | None = None) -> Estimate | None:
-        """Return a strategy's mean, its bootstrap bias and its 95 % interval; None if it lacks the measure.
+        """Return a strategy's mean, its bootstrap bias and its 95 % interval; None if the strategy lacks the measure.
 
         Args:
             kind: key of `INTERVALS`; None: the measure's default.
@@ -258,7 +258,7 @@ class Resampled:
             yield batch
 
     def _jackknife(self, runs: list[RunRecord], name: str) -> list[np.ndarray]:
-        """Return, for each language, the mean over runs with each of its sentences left out in turn."""
+        """Return, for each language, the mean over runs with each sentence of this language left out in turn."""
         parts = []
         for language in self._sentences:
             n = len(self._counts(language, [next(run for run in self.runs if language in run.languages)]).hits)

@@ -26,7 +26,7 @@ class Pair:
 
     Attributes:
         difference: mean of a minus mean of b, with 95 % interval ``low`` to ``high``.
-        p: p-value, adjusted if the test adjusts it.
+        p: p-value; adjusted for multiple comparisons if the test says so.
         effect: standardized difference (d_z for paired tests), with its 95 % interval.
         reason: why p is NaN; otherwise empty.
     """
@@ -53,7 +53,7 @@ def _without_p(a: str, b: str, differences: np.ndarray, reason: str) -> Pair:
 
 
 def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
-    """Test all pairs by a mixed model (`xclrun.analysis.mixed`), with Holm over all pairs."""
+    """Test all pairs by a mixed model (`xclrun.analysis.mixed`), with Holm's correction over all pairs."""
     from xclrun.analysis.mixed import fit
 
     levels = data.levels()
@@ -67,7 +67,7 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
     averaged = data.averaged()
     within = differences - (averaged.values - averaged.values[0])[:, replicate]
     if np.abs(within).max() <= data.tolerance:
-        # Differences do not vary within replicates, so the variance within replicates cannot be estimated.
+        # Average within replicates, where differences do not vary: this variance cannot be estimated.
         data, replicate = averaged, np.arange(len(distinct))
     fitted = fit(data.values, replicate)
     if not fitted.converged:
@@ -82,16 +82,16 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
 
 
 def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
-    """Test all pairs by paired t-tests over replicates (LL), with Holm over all pairs."""
+    """Test all pairs by paired t-tests over replicates (LL), with Holm's correction over all pairs."""
     return with_holm([t_test(a, b, d, data.tolerance, alpha) for a, b, d in data.differences()])
 
 
 def t_test(a: str, b: str, differences: np.ndarray, tolerance: float, alpha: float = ALPHA) -> Pair:
-    """Test one pair by a paired t-test, without correction; effect: d_z with an interval by the noncentral t.
+    """Test one pair by a paired t-test, without correction; the effect is d_z, with a noncentral t interval.
 
     Args:
         differences: a − b of each replicate, shape (n,).
-        tolerance: differences within this range are equal and not tested.
+        tolerance: differences that vary by at most this much count as equal and are not tested.
     """
     from scipy.special import nctdtrinc
 
@@ -115,7 +115,7 @@ def crossed_test(
 
     Args:
         differences: a − b of each block, shape (blocks,).
-        cells: block of each order and seed (`xclrun.analysis.replicates.crossed`).
+        cells: index of the block of each order and seed (`xclrun.analysis.replicates.crossed`).
         tolerance: see `t_test`.
     """
     if np.ptp(differences) <= tolerance:
@@ -127,8 +127,8 @@ def crossed_test(
 def crossed_error(values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return the standard error of the mean of an orders × seeds table, and its degrees of freedom.
 
-    Var(mean) = (MS_order + MS_seed − MS_residual) / (ab), not below the larger of MS_order / (ab) and MS_seed / (ab).
-    Satterthwaite's degrees of freedom, not below the smaller of a − 1 and b − 1.
+    Var(mean) = (MS_order + MS_seed − MS_residual) / (ab), but at least MS_order / (ab) and at least MS_seed / (ab). The
+    degrees of freedom are Satterthwaite's, but at least the smaller of a − 1 and b − 1.
 
     Args:
         values: shape (..., a orders, b seeds), both at least 2.
@@ -155,9 +155,9 @@ def _t_pair(a: str, b: str, mean: float, error: float, df: float, alpha: float) 
 
 
 def wilcoxon(data: Replicates) -> list[Pair]:
-    """Test all pairs by Wilcoxon's signed-rank test over replicates, with Holm over all pairs; effect: rank-biserial.
+    """Test all pairs by Wilcoxon's signed-rank test over replicates, with Holm's correction over all pairs.
 
-    Exact for few pairs without ties.
+    p is exact for few replicates without ties. The effect is the rank-biserial correlation.
     """
     from scipy.stats import rankdata
     from scipy.stats import wilcoxon as signed_rank
@@ -172,7 +172,7 @@ def wilcoxon(data: Replicates) -> list[Pair]:
         moved = d[np.abs(d) > data.tolerance]
         moved = np.sign(moved) * tied(np.abs(moved), data.tolerance)
         with warnings.catch_warnings():
-            # scipy warns that the test is approximate with ties.
+            # Ignore scipy's warning that the test is approximate with ties.
             warnings.simplefilter("ignore")
             p = float(signed_rank(moved).pvalue)
         ranks = rankdata(np.abs(moved))
@@ -182,7 +182,7 @@ def wilcoxon(data: Replicates) -> list[Pair]:
 
 
 def tied(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Make values within ``tolerance`` of their neighbor equal; shape (n,)."""
+    """Return the values, shape (n,), with ties for values that differ by at most ``tolerance``."""
     order = np.argsort(values, kind="stable")
     ascending = values[order]
     first = np.concatenate([[True], np.diff(ascending) > tolerance])[: len(values)]

@@ -1,7 +1,7 @@
 """Select each strategy's best settings in a grid on dev scores. docs/reports.md, "Select settings on dev scores".
 
-Reads no test score. Objectives are fractions, computed from the dev scores of each hop's selected epoch
-(``trainer.selection``), whose weights were tested.
+Test scores are never read. Objectives are fractions, computed from dev scores. A hop's dev scores are those of its
+selected epoch (``trainer.selection``), since the weights of this epoch were tested.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Objective:
         title: name in tables.
         definition: text for captions.
         compute: run and metric → value, a fraction, or the reason why it is missing.
-        streams: streams that have the objective.
-        points: whether it needs the dev scores of all languages after each hop (`dev_scores`).
+        streams: streams for which the objective is defined.
+        points: whether the objective needs the dev scores of all languages after each hop (`dev_scores`).
     """
 
     name: str
@@ -54,7 +54,7 @@ class Objective:
     points: bool = False
 
     def value(self, run: RunRecord) -> float | Absent:
-        """Return the mean over the metrics of a run, or the reason why it is missing."""
+        """Return the objective's mean over the metrics of a run, or the reason why it is missing."""
         if (reason := dev_mismatch(run.strategy, run.config, bool(run.edited))) is not None:
             return reason
         values = []
@@ -168,7 +168,7 @@ class Choice:
 def dev_scores(record: RunRecord, metric: str) -> np.ndarray:
     """Return the score matrix on dev, shape (hops + 1, N), from the evaluation points at the selected epochs.
 
-    NaN without a point, and for hop 0.
+    Row 0 (hop 0) is NaN, and so is the row of a hop without such a point.
     """
     scores = np.full((record.hops + 1, len(record.languages)), np.nan)
     for hop in range(1, record.hops + 1):
@@ -193,9 +193,9 @@ def learnt_on_dev(record: RunRecord, metric: str) -> float | Absent:
 
 
 def objectives() -> dict[str, Objective]:
-    """Return ``dev_learnt``, and on dev scores each measure that uses only hops 1…N of the score matrix."""
+    """Return the objectives: ``dev_learnt``, and each measure of dev scores that uses only hops 1…N of R."""
     definition = (
-        "mean over the languages learned of the dev score right after a language's hop, without later forgetting"
+        "dev score on a language right after its hop, averaged over the languages learned; ignores later forgetting"
     )
     title = "dev score right after learning"
     available = {"dev_learnt": Objective("dev_learnt", title, definition, True, learnt_on_dev)}
@@ -220,10 +220,10 @@ def _on_dev(entry: Measure, record: RunRecord, metric: str) -> float | Absent:
 
 
 def choose(records: Iterable[RunRecord], keys: Sequence[str], objective: str = DEV) -> Choice:
-    """Select the settings of each strategy with the best mean over orders, seeds and buckets on dev.
+    """Select the settings of each strategy whose dev objective has the best mean over orders, seeds and buckets.
 
-    Runs of a strategy that differ in other settings are separate strategies, as in tables. Reference runs
-    (``lang_spec_ft``) are compared only if there are no other runs.
+    Runs of a strategy that differ in settings other than ``keys`` count as separate strategies, as in tables. Reference
+    runs (``lang_spec_ft``) are compared only if there are no other runs.
 
     Args:
         records: runs of any status; an unfinished run is a missing cell of the grid.
@@ -267,7 +267,7 @@ def choose(records: Iterable[RunRecord], keys: Sequence[str], objective: str = D
 
 
 def check_objective(objective: str, option: str) -> None:
-    """Raise a `UsageError` for an unknown objective; ``option`` is the argument typed."""
+    """Raise a `UsageError` for an unknown objective; ``option`` is the command-line option in the message."""
     if objective not in (available := [DEV, *objectives()]):
         raise UsageError(f"{option}: unknown objective; {did_you_mean(objective, available)}")
 
@@ -330,7 +330,7 @@ def _best(dataset: str, model: str, label: str, trials: Sequence[Trial], objecti
 
 
 def _by_size(value: str) -> tuple[bool, float, Any]:
-    """Return a sort key of values: numbers by size, before words."""
+    """Return a sort key that puts numbers, by size, before words."""
     try:
         return False, float(value), []
     except ValueError:
@@ -338,7 +338,7 @@ def _by_size(value: str) -> tuple[bool, float, Any]:
 
 
 def _selected(record: RunRecord, hop: int) -> dict[str, Any] | None:
-    """Return the curve's entry of the epoch whose weights the hop selected; None if unknown.
+    """Return the training curve's entry for the epoch whose weights the hop selected; None if unknown.
 
     With ``trainer.selection=best``, the first epoch with the best mean over languages and their metrics.
     """
@@ -348,7 +348,7 @@ def _selected(record: RunRecord, hop: int) -> dict[str, Any] | None:
     if not all(epoch.get("dev") for epoch in epochs):
         return None
     scores = [by_metric for epoch in epochs for by_metric in epoch["dev"].values()]
-    # A curve without span F1 was trained with another span F1, so the selected epoch is unknown.
+    # If the curve lacks the run's span F1, another kind of span F1 selected the epoch, which is therefore unknown.
     span_f1 = {metric for metric in record.scores if BY_NAME[metric].span_f1}
     if not all(scores) or (span_f1 and not record.metric_of and not all(span_f1 & by.keys() for by in scores)):
         return None

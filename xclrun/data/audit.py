@@ -20,7 +20,7 @@ class Coverage:
     """Counts of one language and split.
 
     Attributes:
-        sentences, words: for extractive question answering, questions and the words of their texts.
+        sentences, words: in extractive question answering, the questions, and the words of their texts.
         texts: distinct texts.
         labels, tags: distinct labels and tags in this split.
         of_labels, of_tags: distinct labels and tags in all training splits of the task.
@@ -50,8 +50,8 @@ class Overlap:
     Attributes:
         one, other: splits.
         language: language of ``other``; also of ``one``, unless the kind is ``translation``.
-        kind: ``same sentence``: equal words, ignoring case; ``same text``: both splits have questions about a text;
-            ``translation``: equal ids in two languages, which is meaningful only for parallel corpora.
+        kind: ``same sentence``: equal words, ignoring case; ``same text``: both splits have questions about the same
+            text; ``translation``: equal ids in two languages, which is meaningful only for parallel corpora.
         sentences: number of sentences of ``other`` that also occur in ``one``.
         of: total number of sentences in ``other``.
     """
@@ -72,7 +72,8 @@ class Pieces:
         fertility: subwords per word.
         unknown: share of words with an unknown token.
         longest: subwords of the longest sentence, without special tokens.
-        truncated: sentences that exceed the model's ``max_length``; windows with a truncated question.
+        truncated: sentences that exceed the model's ``max_length``; in extractive question answering, windows whose
+            question is truncated.
         windows: number of input rows: windows in extractive question answering, otherwise sentences.
         split_answers: gold answers that no window contains completely.
         long_answers: gold answers longer than ``model.windows.answer``.
@@ -176,6 +177,6 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelCon
 
 
 def _names(examples: Iterable[Example], outside: set[str]) -> tuple[set[str], set[str]]:
-    """Return the labels and the tags of the examples, and ``outside``."""
+    """Return the labels of the examples, and their tags together with ``outside``."""
     labels = {e.label for e in examples if e.label is not None}
     return labels, {t for e in examples for t in e.tags or ()} | outside

@@ -29,7 +29,7 @@ class Ragged:
     """Concatenated rows of different lengths: row i is ``values[offsets[i] : offsets[i + 1]]``.
 
     Attributes:
-        values: (sum of lengths,) int32; or float32, with further axes (a vector for each value).
+        values: (sum of lengths,) int32; or float32 vectors, (sum of lengths, …).
         offsets: (n + 1,) int64.
     """
 
@@ -85,7 +85,7 @@ class Batch:
         gold: (B, 2) int64, first and last word of the answer; None without answers.
         cls: (B, H) float32, states of a frozen encoder at [CLS]; None: the encoder must be run.
         word_states: (B, W, H) float32, states of a frozen encoder at the words, or None.
-        task: name of the heads (`xclrun.core.task.Task.head`) in a model of several tasks; else empty.
+        task: name of the task's heads (`xclrun.core.task.Task.head`) in a model of several tasks; otherwise empty.
         lengths: (B,) int64 number of subwords, always on the CPU; None under `torch.func.vmap`.
         words: (B,) int64 number of words, always on the CPU.
     """
@@ -122,7 +122,7 @@ class Batch:
 
     @property
     def whole(self) -> bool:
-        """Whether the batch is known to have no padding, without waiting for the device."""
+        """Whether the lengths on the CPU show that the batch has no padding; does not wait for the device."""
         return self.lengths is not None and bool(self.lengths.min() == self.input_ids.shape[1])
 
     def word_rows(self, padded: torch.Tensor) -> torch.Tensor:
@@ -136,7 +136,7 @@ class Batch:
         return full.unflatten(0, self.word_mask.shape)
 
     def _places(self, device: torch.device) -> torch.Tensor:
-        """Return the flat indices of words, without waiting for the mask on the device."""
+        """Return the flat indices of words, computed from `words`, to avoid waiting for the mask on the device."""
         import torch
 
         inside = np.arange(self.word_mask.shape[1]) < np.asarray(self.words)[:, None]
@@ -226,7 +226,7 @@ class Encoded:
         pad: id of the padding token.
         windows: for rows that are windows of texts (`xclrun.data.windows`).
         cls: (n, H) float32, states of a frozen encoder at [CLS]; None: the encoder must be run.
-        word_states: states of a frozen encoder, (H,) for each word; None: the encoder must be run.
+        word_states: states of a frozen encoder, a vector (H,) for each word; None: the encoder must be run.
         task: see `Batch`.
         even: whether the widths of batches are multiples of `EVEN_PIECES` and `EVEN_WORDS`.
     """

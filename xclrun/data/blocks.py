@@ -1,7 +1,7 @@
 """Split a training split into equal, disjoint blocks (``dataset.blocks``), for the online codelength (GLI, section 4).
 
-Examples are assigned to blocks by the hash rank of `xclrun.data.load.subset`: the first i of M blocks are the subset of
-i/M of the examples.
+Examples are assigned to blocks by the hash rank of `xclrun.data.load.subset`: the first i of M blocks together are the
+subset that `subset` draws for i/M of the examples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
         raise UsageError(f"dataset.blocks={number}: {key}/train has {len(examples)} examples; set fewer blocks")
     names = block_names(key, number)
     if taken := set(names) & set(dataset.languages):
-        raise UsageError(f"dataset.blocks={number}: the block '{min(taken)}' has the name of a language")
+        raise UsageError(
+            f"dataset.blocks={number}: the block '{min(taken)}' has the name of a language; rename this language"
+        )
     seed, ends = (subset_seed, key, "train"), [len(examples) * i // number for i in range(number + 1)]
     cut: dict[tuple[str, str], tuple[Example, ...]] = {
         (name, "train"): subset(examples, end - begin, seed, begin)
@@ -44,7 +46,8 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
 def trained_heads(dataset: Dataset, key: str, earlier: tuple[str, ...]) -> list[str]:
     """Return the heads (`LABELS`, `TAGS`, `ANSWERS`) that training on earlier keys has trained for a key.
 
-    A head counts as trained if the training data share a class, a tag other than ``O``, or answers.
+    A head counts as trained if the training data of the key and an earlier key share a class, a tag other than ``O``,
+    or answers.
     """
     task = dataset.task_of(key)
 

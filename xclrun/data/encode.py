@@ -1,8 +1,9 @@
 """Encode examples as rows of subwords, with the positions of words and their labels.
 
 Every distinct word is tokenized once; the result equals ``tokenizer(words, is_split_into_words=True)``. A word's label
-is on its first or last subword. With ``label_on=all``, as in the CCL authors' public code, it is on the first, and the
-others have a separate tag, X (docs/metrics.md, "Base scores"). `xclrun.data.windows` encodes texts with answers.
+is on its first or last subword. With ``label_on=all``, as in the CCL authors' public code, the first subword has the
+label and the other subwords have a separate tag, X (docs/metrics.md, "Base scores"). `xclrun.data.windows` encodes
+texts with answers.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ def encode(
         tokenizer: a fast tokenizer with a padding token.
         labels, tags: names of the classes and tags, in the order of their ids.
         max_length: subwords per sentence, including special tokens.
-        label_on: the subword that has the label of its word, ``first`` or ``last``; ``all``: the first, and the others
-            have the tag X, whose id is the number of tags.
-        whole_words: truncate whole words, since words have labels (`xclrun.core.task.Task.words`); False: subwords.
+        label_on: the subword that has the label of its word, ``first`` or ``last``. With ``all``, the first subword
+            has the label, and the others have the tag X, whose id is the number of tags.
+        whole_words: truncate at the end of a word, for tasks with labels of words (`xclrun.core.task.Task.words`);
+            False: truncate at any subword.
     """
     if tokenizer.pad_token_id is None:
         raise UsageError("the tokenizer has no padding token")
@@ -106,7 +108,7 @@ def word_numbers(
 ) -> Ragged:
     """Return the index of the word that each subword belongs to, in the same rows as ``pieces`` of `encode`.
 
-    Words of the first text are numbered from 0, followed by those of the second text; special tokens have −1.
+    Numbers start at 0 in the first text and continue in the second text; special tokens have −1.
     """
     seconds = [e.tokens_b for e in examples]
     runs = [Frame.of(tokenizer, paired).runs for paired in (False, True)]
@@ -126,18 +128,18 @@ def word_numbers(
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens and token types that a tokenizer adds to one text or two.
+    """The special tokens and token types that a tokenizer adds to a single text or to a pair.
 
     Attributes:
-        runs: the parts of a row in order. Special tokens: (None, their ids, their types); a text: (0 for the first or 1
-            for the second, (), the type of its subwords).
+        runs: the parts of a row, in order: (None, ids, types) for special tokens; (0, (), (type,)) for the first text
+            and (1, (), (type,)) for the second, with the type of its subwords.
     """
 
     runs: tuple[tuple[int | None, tuple[int, ...], tuple[int, ...]], ...]
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerFast, paired: bool) -> Frame:
-        """Probe a tokenizer with short texts."""
+        """Return the frame of a tokenizer, found by encoding short texts."""
         probe = tokenizer(["a"], ["a"] if paired else None, is_split_into_words=True, return_token_type_ids=True)
         pieces = zip(probe.sequence_ids(), probe["input_ids"], probe["token_type_ids"], strict=True)
         runs = []
@@ -151,7 +153,7 @@ class Frame:
         return sum(len(ids) for _, ids, _ in self.runs)
 
     def around(self, *texts: Iterable[list[int]]) -> tuple[list[int], list[int], int]:
-        """Return the row of the texts' words, its token types, and the start of the first text."""
+        """Insert texts (the subwords of each word); return the row, its token types, and the first text's start."""
         row: list[int] = []
         row_types: list[int] = []
         start = 0
@@ -164,7 +166,7 @@ class Frame:
 
 
 def _pieces_of(tokenizer: PreTrainedTokenizerFast, words: Iterable[str]) -> dict[str, list[int]]:
-    """Return word → its subwords in a pretokenized sentence."""
+    """Return word → the subwords that it has inside a sentence that is split into words."""
     distinct = list(dict.fromkeys(words))
     if not distinct:
         return {}

@@ -33,10 +33,10 @@ class Example:
         label: intent or class; None if the task has none.
         tags: one tag per word, in BIO where tags are spans (``O``, ``B-location``, ``I-location``); None if the dataset
             has none.
-        text: the sentence as written, unless it equals the words joined by spaces.
+        text: the sentence as written; None if it equals the words joined by spaces.
         text_b: the second sentence of a pair.
-        facts: further information from the files, such as MTOP's domain or MNLI's genre, for parts and statements.
-            Models do not see facts, so they are ignored in comparisons and fingerprints.
+        facts: metadata from the files, such as MTOP's domain or MNLI's genre. Parts select examples by facts, and
+            statements can contain them. Models do not see facts otherwise, so comparisons and fingerprints ignore them.
         answers: gold answers to the question ``text_b``, spans of the text; training uses the first. Empty if the text
             has none; None if the task has no answers.
     """
@@ -99,7 +99,7 @@ class Targets:
 
     Attributes:
         keys: the keys of this task.
-        labels: classes in the training data, sorted, or those of the task.
+        labels: classes in the training data, sorted, or the task's fixed classes.
         tags: tags in the training data, sorted, ``O`` first if they are spans; may be empty.
         unanswerable: whether training has questions without an answer, so that models can predict "no answer".
     """

@@ -27,9 +27,9 @@ def load_dataset(
     """Read a dataset and draw its subsets.
 
     Args:
-        bucket: with ``shots``: the number of the bucket, None for the first. Without ``shots``: the number of one of
-            the disjoint subsets of ``max_train`` training sentences; None: the first, and subsets of all sizes are
-            nested.
+        bucket: with ``shots``: number of the bucket; None: the first. Without ``shots``: number of one of the disjoint
+            subsets of ``max_train`` training sentences; None: the first subset, which contains all smaller first
+            subsets.
         shots: K of the buckets that ``cfg.buckets`` describes; None: no buckets.
         few_shot: languages whose training split is a bucket; None: all. Other splits are not affected, except
             that ``draw_from=dev`` removes the buckets from dev.
@@ -40,7 +40,7 @@ def load_dataset(
     if shots is not None:
         return _few_shot(cfg, shots, bucket or 0, few_shot)
     if bucket is not None and (bucket < 0 or cfg.max_train is None):
-        raise UsageError(f"bucket={bucket}: must be at least 0; set shots=K or dataset.max_train=K as well")
+        raise UsageError(f"bucket={bucket}: must be at least 0, and needs shots=K or dataset.max_train=K")
     whole = read_whole(cfg)
     drawn = {}
     for (language, split), examples in whole.splits.items():
@@ -60,9 +60,10 @@ def load_dataset(
 
 
 def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | None:
-    """Return the largest number of examples of a key and split; None: no limit.
+    """Return the limit on the number of examples of a key and split; None: no limit.
 
-    The limit of the key's part comes first, then ``max_train``, ``max_dev`` or ``max_test``, then ``max_eval``.
+    The first limit that is set applies: the limit of the key's part; ``max_train``, ``max_dev`` or ``max_test``; for
+    dev and test also ``max_eval``.
     """
     part = cfg.parts[whole.part_of[key]] if cfg.parts else PartConfig()
     limits = {
@@ -131,12 +132,12 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
                 notes.setdefault(name, {}).update(counts)
         languages = tuple(dict.fromkeys(language for language, _ in splits))
         for language in languages:
-            # A key that cannot be used in an order would make the run impossible to resume.
+            # Refuse keys that cannot be used in an order: their runs could not be resumed.
             check_name("dataset.languages", language)
         part_of = {key: part.name for part in parts for key in part.keys if part.name}
         tasks = {key: part.task for part in parts for key in part.keys}
         if Unanswerable(cfg.unanswerable) is Unanswerable.keep and not any(task.answers for task in tasks.values()):
-            # The setting would change run IDs without any effect.
+            # Refuse the setting, which would change run IDs without any effect on results.
             raise UsageError(
                 f"dataset.unanswerable=keep: dataset={cfg.name} has no questions; set "
                 f"dataset.unanswerable={Unanswerable.drop.value}"
@@ -165,7 +166,7 @@ def subset(
     part of a larger one, and adding or removing an example of the data changes at most one example of the subset.
 
     Args:
-        skip: number of ranks to skip.
+        skip: number of lowest ranks to skip, which draws a disjoint subset.
     """
     if size is None or size >= len(examples):
         return tuple(examples)
@@ -193,7 +194,7 @@ def stratified(
     for name, members in groups.items():
         labels = tuple(sorted(examples[i].label or "" for i in members))
         strata.setdefault(labels, []).append((_rank(seed, name), name))
-    # Place the r-th of n groups of a stratum at (r − ½)/n: then any prefix preserves the shares.
+    # Sort by (r − ½)/n for the r-th of n groups of a stratum: then any prefix preserves the strata's shares.
     places = [
         ((2 * r + 1) / (2 * len(stratum)), rank, name)
         for stratum in strata.values()

@@ -39,7 +39,7 @@ def count_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
     """Return name → place → count, if positive; the place is ``language/split``, or the language for test_in_train."""
     notes = {**dataset.notes, "unseen_labels": dataset.unseen_labels, "stray_tags": {}, "test_in_train": {}}
     for (language, split), examples in dataset.splits.items():
-        # Examples of a block are also those of a language.
+        # Skip blocks, whose examples are counted with their language.
         if language in dataset.languages and dataset.task_of(language).tag_spans:
             key = ("stray_tags", dataset.fingerprints[language, split])
             if n := _once(key, partial(_stray_tags, examples)):
@@ -53,7 +53,7 @@ def count_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
 def reader_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
     """Return the notes that need no comparison of sentences: counts of readers, and unseen labels.
 
-    Unseen labels are omitted for buckets, since a sweep has thousands.
+    Unseen labels are omitted for datasets with buckets, since a sweep has thousands of them.
     """
     return dataset.notes if dataset.whole is not None else {**dataset.notes, "unseen_labels": dataset.unseen_labels}
 
@@ -67,7 +67,7 @@ def note_lines(
         count: `count_notes` or `reader_notes`.
     """
     largest: dict[tuple[str, str], dict[str, int]] = {}
-    # Whether all counts of a note are of questions; the unit is then "question".
+    # Whether a note counts only questions, so that its unit is "question".
     questions: dict[tuple[str, str], bool] = {}
     for dataset in datasets:
         for name, counts in count(dataset).items():
@@ -109,7 +109,7 @@ def in_train(dataset: Dataset, language: str) -> int:
     return _once(("test_in_train", train, test), count)
 
 
-# The datasets of a sweep on buckets share most splits: each split is examined once.
+# Cache: the datasets of a sweep on buckets share most splits, so each split is examined only once.
 _counted: dict[tuple[str, ...], Any] = {}
 
 

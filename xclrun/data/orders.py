@@ -82,8 +82,8 @@ def by_typology(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
 def by_similarity(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
     """Return a greedy chain: each language is followed by the most similar remaining language.
 
-    ``order.measure=vocabulary``: the Jaccard index of the distinct character trigrams of the training words in lower
-    case, padded with a space on both sides. ``typology``: see `by_typology`.
+    With ``order.measure=vocabulary``, similarity is the Jaccard index of the sets of character trigrams of the training
+    words, in lower case and with a space on both sides. With ``typology``, see `by_typology`.
     """
     typology = order.measure == "typology"
     distance = _typological_distance(order, dataset) if typology else _vocabulary_distance(dataset)
@@ -99,9 +99,9 @@ _WAYS: dict[str, Callable[[OrderConfig, Dataset], tuple[str, ...]]] = {
 
 
 def notes(order: OrderConfig, dataset: Dataset) -> list[str]:
-    """Return a note on languages without known features, for which those of their branch are used."""
+    """Return a note on languages without known features, for which the features of their branch are used."""
     compared = order.by == "typology" or (order.by == "similarity" and order.measure == "typology")
-    # The user's file may have been removed when a run is resumed.
+    # Do not read the user's file, which may have been removed when a run is resumed.
     if not compared or order.features is not None:
         return []
     without = [key for key, facts in _facts(order, dataset).items() if not facts.features]
@@ -121,7 +121,7 @@ def _start(order: OrderConfig, dataset: Dataset) -> str:
     """Return ``order.start``, or the language with most training sentences; in a tie, English."""
     if order.start is not None:
         if order.start not in dataset.languages:
-            # An unknown word in parentheses was parsed as the start language.
+            # A misspelled option in parentheses was parsed as the start language: suggest options too.
             words = ("greedy", *MEASURES) if order.by == "similarity" else ()
             nor = f", nor {', '.join(words)}" if words else ""
             hint = did_you_mean(order.start, (*words, *dataset.languages))
@@ -211,7 +211,9 @@ def _facts(order: OrderConfig, dataset: Dataset) -> dict[str, LanguageFacts]:
         usual = LanguageFacts() if language is None else LanguageFacts(language.family, language.branch, features)
         names = [key] if key in rows else [name for name in rows if _same(key, name)]
         if len(names) > 1:
-            raise UsageError(f"order.features={order.features}: '{key}' could be {' or '.join(names)}; add its row")
+            raise UsageError(
+                f"order.features={order.features}: '{key}' could be {' or '.join(names)}; add a row for '{key}'"
+            )
         row = rows[names[0]] if names else usual
         facts[key] = row if row.family else replace(usual, features=row.features)
     return facts

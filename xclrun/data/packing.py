@@ -18,7 +18,7 @@ WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0)
 
 @dataclass(frozen=True)
 class Packing:
-    """The places of the subwords of B sentences in R rows of width C.
+    """The positions of the subwords of B sentences in R rows of width C.
 
     Attributes:
         source: (R, C) int64, flat index of the subword in the padded batch; 0 on padding.
@@ -39,8 +39,8 @@ class Packing:
         Args:
             lengths: (B,) subwords of each sentence, at least 1.
             padded: width of the padded batch.
-            linear: cost of a layer's linear maps per position, relative to the cost of its attention per pair of
-                positions, in multiplications: 2 · hidden size + intermediate size.
+            linear: ratio of a layer's multiplications: linear maps per position / attention per pair of positions. It
+                equals 2 · hidden size + intermediate size.
         """
         order = np.argsort(-lengths, kind="stable")
         sorted_ = lengths[order].tolist()
@@ -59,7 +59,7 @@ class Packing:
 
 
 def _first_fit(lengths: list[int], width: int) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return (row, start) of each sentence, and the used width of each row; ``lengths`` decrease.
+    """Return (row, start) of each sentence, and the used width of each row; ``lengths`` must be descending.
 
     Plain Python is faster than numpy for the few sentences of a batch.
     """

@@ -24,7 +24,7 @@ from xclrun.data.readers.files import Notes, Splits, choose_languages
 
 # Settings that a part inherits from the dataset.
 _SHARED = ("reader", "task", "tags_are", "on_bad_line", "word_column", "tag_column")
-# A part that sets a root, or one of these keys, does not inherit the others.
+# A part that sets a root, or one of these keys, inherits neither the root nor any of these keys.
 _HUB = ("hub", "hub_config", "hub_columns")
 
 
@@ -34,7 +34,7 @@ class Part:
 
     Attributes:
         name: its name in ``dataset.parts``; empty for a dataset that is not composite.
-        cfg: the part as a dataset.
+        cfg: the part's settings, as the config of a dataset.
         splits: its examples by key and split.
         notes: counts for the manifest, by key and split.
     """
@@ -51,7 +51,7 @@ class Part:
 
 
 def read_parts(cfg: DatasetConfig) -> list[Part]:
-    """Read the parts of a dataset with the selected keys; a dataset that is not composite is one part."""
+    """Read the parts that contain the selected keys; a dataset that is not composite is read as one part."""
     if not cfg.parts:
         return [Part("", cfg, *read(cfg), task_of(cfg.task, cfg.tags_are.value))]
     configs = {
@@ -67,7 +67,7 @@ def read_parts(cfg: DatasetConfig) -> list[Part]:
         content, notes = _read(name, config, cache)
         content = _where(name, config.reader, content, part.where)
         keys = _keys(name, content, parts)
-        # Statements have the same labels under every key.
+        # Statements have no prefix, since their labels are true and false under every key.
         prefix = "" if stating(cfg) or part.label_prefix == "" else f"{part.label_prefix or name}:"
         task = task_of(config.task, config.tags_are.value)
         splits = {

@@ -51,7 +51,7 @@ def kinds() -> Mapping[str, StatementKind]:
 
 
 def stated(cfg: DatasetConfig, part: Part) -> Part:
-    """Return a part with the examples of ``part``, which have labels or tags, converted to statements."""
+    """Convert the examples of a part, which have labels or tags, to statements; return the new part."""
     settings, part_kind = cfg.statements, cfg.parts[part.name].statements if part.name else None
     name, available = part_kind or settings.kind, {**kinds(), **settings.kinds}
     in_part = part_kind is not None or (part.name and settings.kind is None)
@@ -80,7 +80,7 @@ def fields_of(key: str, template: str) -> frozenset[str]:
 
 
 class Draw:
-    """Pseudorandom numbers, each a function of its position and purpose (blake2b of a text)."""
+    """Pseudorandom numbers. Each is a hash (blake2b) of its position in the data and its purpose."""
 
     def __init__(self, *position: object) -> None:
         self.position = position
@@ -255,7 +255,7 @@ class _Maker:
         return (e for (_, name), examples in self.part.splits.items() if name == split for e in examples)
 
     def _check_fields(self, added: set[str]) -> None:
-        """Check templates against the first example, and that they contain the fields that statements define."""
+        """Check that the first example has all fields of the templates, and that templates contain ``added``."""
         first = next((e for examples in self.part.splits.values() for e in examples), None)
         available = added | (_fields(first).keys() if first is not None else set())
         for template in [*self.templates, *([self.kind.context] if self.kind.context is not None else [])]:

@@ -1,4 +1,4 @@
-"""Copy many tensors between host and device at once, through pinned memory and without waiting; no copy on a CPU."""
+"""Copy many tensors between host and device at once, through pinned memory, asynchronously; no-op without a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 # Alignment of each tensor in bytes, enough for every dtype.
 ALIGNED = 16
 
-# Name → type, shape and first byte.
+# Name → type, shape and offset of the first byte.
 Places = dict[str, tuple["torch.dtype", tuple[int, ...], int]]
 
 
@@ -24,13 +24,13 @@ def to_device(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -
         return dict(tensors)
     if kind != "cuda" or any(tensor.device.type != "cpu" for tensor in tensors.values()):
         return {name: tensor.to(device) for name, tensor in tensors.items()}
-    # The allocator reuses the pinned memory only after the copy.
+    # The pinned memory may be freed here: the allocator reuses it only after the copy.
     together, places = packed(tensors, pinned=True)
     return unpacked(together.to(device, non_blocking=True), places)
 
 
 def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> Callable[[], dict[str, torch.Tensor]]:
-    """Start copying tensors to the host; return a function that waits for the copies and returns them."""
+    """Start copying tensors to the host; return a function that waits for the copies and then returns them."""
     import torch
 
     if not tensors or any(tensor.device.type != "cuda" for tensor in tensors.values()):
@@ -50,7 +50,7 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> Callable[[], dict[str, 
 
 
 def packed(tensors: Mapping[str, torch.Tensor], pinned: bool = False) -> tuple[torch.Tensor, Places]:
-    """Return tensors as bytes, (n,) uint8 on their device, and the place of each; ``pinned``: in pinned memory."""
+    """Concatenate the bytes of tensors in one tensor, (n,) uint8 on their device; return it and their places."""
     import torch
 
     places, size = Places(), 0
@@ -65,7 +65,7 @@ def packed(tensors: Mapping[str, torch.Tensor], pinned: bool = False) -> tuple[t
 
 
 def unpacked(together: torch.Tensor, places: Places) -> dict[str, torch.Tensor]:
-    """Undo `packed`; the tensors are views."""
+    """Undo `packed`; the returned tensors are views of ``together``."""
     return dict(_views(together, places))
 
 

@@ -1,9 +1,10 @@
 """Encode extractive question answering: a question and as much of the text as fits, in overlapping windows.
 
 The layout is that of BERT's SQuAD recipe (Devlin et al. 2019, section 4.2): [CLS] question [SEP] text [SEP]. A long
-text is split into several windows. Each starts ``room − stride`` subwords after the previous window starts, as in a
-fast tokenizer with ``truncation="only_second", stride=…, return_overflowing_tokens=True``. The windows of an example
-are consecutive rows. A window's gold answer is the answer's position if the window contains all of it, else [CLS].
+text is split into several windows of ``room`` subwords, which is the space that the question leaves. Each starts
+``room − stride`` subwords after the previous one, as in a fast tokenizer with ``truncation="only_second", stride=…,
+return_overflowing_tokens=True``. The windows of an example are consecutive rows. A window's gold answer is the answer's
+position if the window contains the whole answer, otherwise [CLS].
 
 Every distinct text and question is tokenized once. Characters are Unicode code points, as in Python.
 """
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 # Texts per tokenizer call; limits memory, since the tokenizer's output is far larger than the result.
 CHUNK = 1024
-# The position of [CLS] in a row, and its characters.
+# The position of [CLS] in a row, and its empty character range.
 _CLS, _NONE = np.zeros(1, np.int32), np.zeros((1, 2), np.int32)
 # Largest number of special tokens around a pair: four in RoBERTa's family.
 SPECIAL = 4
@@ -76,7 +77,6 @@ def encode_windows(
 
     Args:
         examples: ``text_b`` is the question.
-        tokenizer: a fast tokenizer with a padding token.
         max_length: subwords of a window, including special tokens and the question.
     """
     if tokenizer.pad_token_id is None:
@@ -88,7 +88,7 @@ def encode_windows(
     texts = _tokenized(tokenizer, [e.whole for e in examples])
     tokenized = _tokenized(tokenizer, [e.text_b or "" for e in examples])
     questions = {question: tokens.pieces.tolist() for question, tokens in tokenized.items()}
-    # Arrays, since the windows of a large dataset have tens of millions of subwords.
+    # Collect arrays, not lists: the windows of a large dataset have tens of millions of subwords.
     rows, types, positions, characters, facts = [], [], [], [], []
     for i, example in enumerate(examples):
         question, text = questions[example.text_b or ""], texts[example.whole]
@@ -147,7 +147,7 @@ def answer_pieces(example: Example, characters: np.ndarray) -> tuple[int, int] |
     if not example.answers:
         return None
     text, start = example.answers[0]
-    # Starts and ends do not decrease from subword to subword.
+    # Binary search: starts and ends do not decrease from subword to subword.
     first = int(np.searchsorted(characters[:, 1], start, side="right"))
     last = int(np.searchsorted(characters[:, 0], start + len(text), side="left")) - 1
     return (first, last) if first <= last else None

@@ -20,7 +20,7 @@ COLUMNS = ("hop", "language", "word", "count", "attention")
 
 @dataclass(frozen=True)
 class Change:
-    """Change of the attention of [CLS] to a word; shares in [0, 1]. ``in_bucket`` is None if unknown."""
+    """Attention of [CLS] to a word, as a share from 0 to 1, in two hops. ``in_bucket`` is None if unknown."""
 
     word: str
     count: int
@@ -46,7 +46,7 @@ def attention_changes(
     Args:
         summary: rows of ``attention.parquet``; several rows of a word and hop are averaged by count.
         least: minimum count in both hops.
-        bucket: words of the bucket.
+        bucket: words of the bucket; None: unknown.
     """
     rows = summary[summary["language"] == language]
     hops: dict[int, dict[str, tuple[int, float]]] = {}

@@ -18,7 +18,7 @@ from xclrun.analysis.correlation import Correlation, correlate
 if TYPE_CHECKING:
     import pandas as pd
 
-# Replaces K for means over all K.
+# In place of K: the mean over all K.
 ALL = 0
 FACTORS = {"lexical_overlap": "lexical overlap", "wals_features": "shared WALS features"}
 
@@ -65,7 +65,7 @@ def associations(
     """Correlate gains with lexical overlap, and with the number of WALS features shared with the source.
 
     Args:
-        gains, overlap: K (or `ALL`) → language → value; gains at each K are correlated with overlap at each K.
+        gains, overlap: K (or `ALL`) → language → value; gains at every K are correlated with overlap at every K.
         features: language → count, for languages with known features.
     """
 

@@ -145,9 +145,10 @@ def common(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def replicates(scores: pd.DataFrame, strategies: Sequence[str]) -> Replicates | None:
-    """Return the scores of one metric, source and K that all ``strategies`` have, as input of tests; None if empty.
+    """Return the blocks (language, bucket, seed) that all ``strategies`` have, as input of tests; None without blocks.
 
-    Blocks are (language, bucket, seed). A single bucket of one language is a single replicate, averaged over seeds.
+    ``scores`` has one metric, source and K. If there is only one bucket of one language, its seeds are averaged into
+    one replicate.
     """
     blocked = common(scores).pivot_table(index=["language", "bucket", "seed"], columns="strategy", values="score")
     table = blocked.reindex(columns=list(strategies)).dropna()

@@ -65,7 +65,7 @@ def nested_variance(values: ArrayLike) -> list[Component]:
     ms = {k: float(squares[k]) / df[k] if df[k] else math.nan for k in squares}
 
     def component(source: str, k: str, error: str = "", divisor: int = 1) -> tuple[str, int, float, float, float]:
-        """Return the excess of a mean square over its error, and its F test; without error, the mean square."""
+        """Return the component (mean square − error) / divisor with its F test; without error, the mean square."""
         if not error:
             return source, df[k], ms[k], ms[k], math.nan
         testable = df[k] and df[error] and ms[error] > 0
@@ -84,10 +84,11 @@ def nested_variance(values: ArrayLike) -> list[Component]:
 
 
 def balanced(cells: dict[tuple[str, int, int], float]) -> tuple[np.ndarray, list[str], int]:
-    """Return the largest balanced subset of (language, bucket, seed), its languages, and the number of excluded scores.
+    """Return the scores of the largest balanced subset, its languages, and the number of excluded scores.
 
-    Chooses how many of the most frequent seeds to use, so that the subset retains most scores. Every language
-    contributes the same number of buckets, its first ones. The shape is (languages, 0, 0) if no subset is balanced.
+    ``cells``: (language, bucket, seed) → score. Uses the most frequent seeds, as many as retain most scores. Every
+    language contributes the same number of buckets, its first ones. The scores have shape (languages, buckets, seeds),
+    or (languages, 0, 0) if no subset is balanced.
     """
     seeds = sorted({s for _, _, s in cells}, key=lambda s: (-sum(1 for k in cells if k[2] == s), s))
     languages = sorted({language for language, _, _ in cells})
@@ -110,5 +111,5 @@ def balanced(cells: dict[tuple[str, int, int], float]) -> tuple[np.ndarray, list
 
 def _shared(rows: list[tuple[str, int, float, float, float]]) -> list[Component]:
     total = sum(max(variance, 0.0) for _, _, _, variance, _ in rows if variance == variance) or math.nan
-    # max(NaN, 0) is NaN.
+    # A NaN variance keeps a NaN share, since max(NaN, 0) is NaN.
     return [Component(name, df, ms, variance, max(variance, 0.0) / total, p) for name, df, ms, variance, p in rows]

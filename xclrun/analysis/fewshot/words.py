@@ -1,8 +1,9 @@
 """Words that few-shot buckets share with the source and with each other, and their effect on predictions.
 
 Source: FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §5, Figs. 3 and 4, Table 14. Words are
-not normalized. Table 14 is `lexical_overlap` of the English training words with the words of all buckets of a language
-and K, in per mille: all its numbers are multiples of 1/29,606 (POS) or 1/33,717 (NER), the numbers of English words.
+not normalized. Table 14 is `lexical_overlap`, in per mille, of the English training words with the words of all buckets
+of a language and K. The evidence: all its numbers are multiples of 1/29,606 (POS) or 1/33,717 (NER), where 29,606 and
+33,717 are the numbers of English words.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def jaccard(a: Collection[str], b: Collection[str]) -> float:
 
 
 def presence(pairs: Iterable[tuple[str, str]], bucket: Collection[tuple[str, str]]) -> np.ndarray:
-    """Return the index into `PRESENCE` of each (word, gold label) for the (word, label) pairs of a bucket."""
+    """Return the index into `PRESENCE` of each test (word, gold label); ``bucket``: its (word, label) pairs."""
     words = {word for word, _ in bucket}
     return np.array([0 if pair in bucket else 1 if pair[0] in words else 2 for pair in pairs], dtype=int)
 
@@ -95,7 +96,7 @@ def improved_predictions(where: np.ndarray, before: np.ndarray, after: np.ndarra
 
 
 def improved_words(outcome: Outcome, words: Words) -> frozenset[str]:
-    """Return the distinct test words with an occurrence that adaptation corrects."""
+    """Return the distinct test words for which adaptation corrects at least one prediction."""
     improved = (outcome.before != outcome.gold) & (outcome.after == outcome.gold) & (outcome.gold >= 0)
     return frozenset(compress(_tested_words(outcome, words), improved.tolist()))
 

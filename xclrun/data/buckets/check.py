@@ -1,8 +1,9 @@
 """Check that buckets have the properties that their sampler guarantees.
 
 - examples: a bucket is not empty; an empty bucket is not checked further.
-- counts: N-way: every class exactly K times. Minimum-Including: every tag K times, or as often as it occurs.
-- minimality (Minimum-Including): removing any sentence breaks the counts.
+- counts (N-way): every class occurs exactly K times.
+- counts (Minimum-Including): every tag occurs at least K times, or as often as in the data.
+- minimality (Minimum-Including): removing any single sentence breaks the counts.
 - disjointness (N-way): no sentence is in two buckets of the same K.
 - duplicates: no sentence is in a bucket twice.
 - overlap: no sentence is in the dev or test split that is evaluated.
@@ -42,10 +43,10 @@ class Violation:
 
 
 def violations(buckets: Sequence[Bucket], whole: Dataset | None = None, counts: str = "words") -> list[Violation]:
-    """Return the violations of buckets of one task.
+    """Return all violations in the buckets of one task.
 
     Args:
-        buckets: of any languages and K. Buckets of examples with labels are N-way, unless they record another sampler.
+        buckets: buckets of any languages and K; with labels, they are N-way, unless they record another sampler.
         whole: the dataset that the buckets were drawn from or are used with.
         counts: the argument of `tag_counts` for Minimum-Including, if a bucket does not record it.
     """

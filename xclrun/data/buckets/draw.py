@@ -16,7 +16,7 @@ from xclrun.data.readers.files import Splits
 
 
 def with_buckets(cfg: DatasetConfig, whole: Dataset, shots: int, bucket: int, languages: Collection[str]) -> Splits:
-    """Return the splits of a dataset with a bucket as the training split of some languages.
+    """Return the splits of a dataset, with a bucket as the training split of each of ``languages``.
 
     With ``dataset.buckets.draw_from=dev``, dev loses the examples of all buckets of this K.
     """

@@ -71,7 +71,7 @@ def write(root: Path, bucket: Bucket) -> bool:
     if path.is_file():
         if path.read_bytes() == content.encode() and _ours(folder).get("fingerprint") == checksum:
             return False
-        raise UsageError(f"{path}: is another bucket; remove it, or write to another folder")
+        raise UsageError(f"{path}: contains another bucket; remove it, or write to another folder")
     ours: dict[str, Any] = {"fingerprint": checksum, "shots": bucket.shots, "bucket": bucket.number, **bucket.drawn}
     if not with_labels:
         ours |= {"ids": [e.id for e in bucket.examples], "texts": [e.text for e in bucket.examples]}

@@ -3,14 +3,15 @@
 N-way K-shot: K examples of every class; the buckets of one K are disjoint. The examples of each class are shuffled, and
 bucket b takes positions b·K to (b+1)·K − 1. Each bucket can therefore be drawn without the others.
 
-Minimum-Including (Hou et al. 2020, algorithm 1): every tag at least K times, and removing any sentence violates this.
-Tags are processed from rare to frequent: sentences are added until the tag occurs K times. Then superfluous sentences
-are removed. A tag with n < K occurrences in all sentences must occur n times. Buckets are drawn independently and can
-overlap.
+Minimum-Including (Hou et al. 2020, algorithm 1): every tag occurs at least K times, and no sentence can be removed
+without violating this. Tags are processed from rare to frequent: sentences are added until the tag occurs K times. Then
+superfluous sentences are removed. A tag with n < K occurrences in all sentences must occur n times. Buckets are drawn
+independently and can overlap.
 
 Examples are shuffled by sorting hashes of (seed, example id), so another example in the file does not change the order
-of the others. In `nway` it moves the later examples of its class by one position: every bucket from its position on has
-one different example, on average half of the buckets. In `minimum` most buckets usually stay the same.
+of the others. In `nway`, the new example moves the later examples of its class by one position. Every bucket from this
+position on, on average half of the buckets, then has one different example. In `minimum`, most buckets usually stay the
+same.
 
 `nway` returns examples by class, in file order within a class; `minimum` returns them in file order.
 """
@@ -53,7 +54,7 @@ def nway(examples: Sequence[Example], shots: int, bucket: int, seed: int) -> tup
     Args:
         examples: see `candidates`.
         bucket: number of the bucket, from 0.
-        seed: must be equal for buckets that are to be disjoint.
+        seed: buckets with the same seed are disjoint.
     """
     place = {example.id: i for i, example in enumerate(examples)}
     drawn: list[Example] = []
@@ -86,7 +87,7 @@ def needed(total: Mapping[str, int], shots: int) -> dict[str, int]:
 
 
 def spared(rows: Sequence[Mapping[str, int]], need: Mapping[str, int]) -> list[int]:
-    """Return the positions of the sentences whose removal, one at a time, breaks no required count.
+    """Return the positions of superfluous sentences: all required counts hold if any one of them is removed.
 
     Args:
         rows: tag counts of the bucket's sentences.

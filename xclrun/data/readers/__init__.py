@@ -1,7 +1,8 @@
 """Readers: one file per data layout. `READERS` is the registry: ``dataset.reader`` → `Reader`.
 
-To add one, write a file in this folder with a function under `row_reader` (or `reader`, if the data are not files of
-rows), and a YAML in ``conf/dataset`` that names it. Files of this folder are imported automatically.
+To add a reader, write a file in this folder with a function that is decorated with `row_reader` (or `reader`, if the
+data are not files of rows), and a YAML in ``conf/dataset`` that names the reader. Files of this folder are imported
+automatically.
 """
 
 from __future__ import annotations

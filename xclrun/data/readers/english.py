@@ -75,7 +75,7 @@ def parse_wic(line: str, place: Place) -> Example:
     """Whether a word has the same sense in two sentences."""
     row = json_row(line)
     facts = {key: _string(row, key) for key in ("word", "sentence1", "sentence2")}
-    # The second text ends with the word. Statements do not need this, since they name the word.
+    # Append the word to the second text, so that the model knows it. Statements contain the word already.
     second = f"{facts['sentence2']} {facts['word']}"
     return text_example(place, row.get("idx"), facts["sentence1"], _truth(row, "label"), second, facts)
 
@@ -94,7 +94,7 @@ def _inference(line: str, place: Place, genre: bool) -> Example | None:
     row = json_row(line)
     label = one_of(_string(row, "gold_label"), (*NLI, "-"))
     if label == "-":
-        # The annotators disagreed.
+        # Skip examples on which the annotators disagreed.
         place.odd["disputed"] += 1
         return None
     facts = {"genre": _string(row, "genre")} if genre else None

@@ -28,7 +28,6 @@ from xclrun.core.languages import key_of
 from xclrun.core.task import TOKEN_TAGS, Task, task_of
 from xclrun.data.example import SPLITS, Example
 
-# The names of splits in public datasets.
 SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "eval", "validation"), "test": ("test",)}
 
 Splits = dict[tuple[str, str], tuple[Example, ...]]
@@ -47,7 +46,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _BIO = re.compile(r"O|[BI]-\S+")
 
-# A gzip file that unpacks to more bytes than both limits is refused; text shrinks to a third or a tenth.
+# A gzip file is refused if it unpacks to more than UNPACKED bytes and to more than RATIO times its size. Text shrinks
+# to a third or a tenth, so only gzip bombs exceed both limits.
 UNPACKED, RATIO = 100 << 20, 100
 
 # Placeholders of file names in a layout.
@@ -100,8 +100,8 @@ class Source:
     """The rows of one split of one language.
 
     Attributes:
-        name: of the file, for errors.
-        unit: what a row is called if it is not a line; empty: a line.
+        name: name of the file, for errors.
+        unit: name of a row in errors, if a row is not a line; otherwise empty.
     """
 
     language: str
@@ -149,7 +149,7 @@ def find_files(
     languages: Mapping[str, str] | None = None,
     may_lack: Collection[str] = (),
 ) -> list[SplitFile]:
-    """Return the file of every selected language and split under ``dataset.root``: languages in order, then splits.
+    """Return the file of every selected language and split under ``dataset.root``, by language, then by split.
 
     Args:
         split_names: split → its names in file names.
@@ -182,14 +182,14 @@ def find_files(
 
 
 def named_files(cfg: DatasetConfig, language: str, files: Mapping[str, Sequence[str]]) -> list[SplitFile]:
-    """Return the files of a dataset in one language. ``files``: split → names, the first existing one is used."""
+    """Return the files of a dataset in one language, for each split the first of its names in ``files`` that exists."""
     root = root_of(cfg, [names[0] for names in files.values()])
     choose_languages(cfg.languages, [language], f"{cfg.reader}, whose only language is '{language}'")
     return [root.required(language, split, names) for split, names in files.items()]
 
 
 def choose_languages(selected: Sequence[str] | None, available: Collection[str], where: str) -> tuple[str, ...]:
-    """Return the selected languages in order, by any of their codes; None: all available languages, sorted."""
+    """Return the keys of the selected languages, given by any of their codes; None: all available keys, sorted."""
     if selected is None:
         return tuple(sorted(available))
     if not selected:
@@ -302,7 +302,7 @@ def _decoded(row: Any, place: Place) -> Any:
 
 
 def blocks(file: SplitFile) -> Iterator[list[bytes]]:
-    """Yield an item per line: at the first line of each block between blank lines the block, otherwise an empty list.
+    """Yield one item per line: at the first line of a block, the lines up to a blank line; otherwise an empty list.
 
     The position of a block in the output is therefore its line number.
     """
@@ -354,7 +354,7 @@ def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:
 
 
 def check_tag(tag: str, task: Task) -> None:
-    """Raise `BadRow` for a blank tag, or one that is not BIO where tags are spans."""
+    """Raise `BadRow` for a blank tag and, if tags are spans, for a tag that is not BIO."""
     if task.tag_spans and not _BIO.fullmatch(tag):
         hint = "; if tags are not spans, set dataset.tags_are=words" if task == TOKEN_TAGS else ""
         raise BadRow(f"tag {tag!r} is not O, B-name or I-name{hint}")
@@ -492,7 +492,7 @@ def check_layout(layout: Sequence[str]) -> None:
 
 
 def _pattern(name: str, split_names: Mapping[str, tuple[str, ...]]) -> re.Pattern[str]:
-    """Return the expression that matches a layout's file name, with groups ``language`` and ``split``."""
+    """Return the regular expression for a layout's file name, with the groups ``language`` and ``split``."""
     splits = "|".join(alias for names in split_names.values() for alias in names)
     key = r"(?P<language>[^/._]+)" if "{any}" in name else r"(?P<language>[^/.][^/]*)"
     groups = {"{language}": key, "{split}": f"(?P<split>{splits})", "{any}": r"[^/]+", "{folder}": r"[^/]+"}

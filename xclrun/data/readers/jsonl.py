@@ -8,8 +8,8 @@ One row per example::
 ``tokens`` or ``text`` is required (tokens are then the words between spaces), ``label`` if the task has labels, and
 ``tags`` if it has tags; files also need ``id``. ``facts`` is an object of additional strings, which can select the
 examples of a part (``dataset.parts``). Columns that the task does not predict are ignored. ``language`` and ``split``
-must be those of the file. A hub dataset has one config per language, or a column ``language``; its other columns are
-ignored, and ``dataset.hub_columns`` maps columns that have other names.
+must be those of the file. A hub dataset has one config per language, or a column ``language``. Further columns are
+ignored; ``dataset.hub_columns`` maps columns with different names.
 """
 
 from __future__ import annotations

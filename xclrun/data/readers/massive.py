@@ -49,17 +49,20 @@ def read_massive(cfg: DatasetConfig) -> tuple[Splits, Notes]:
         raise root.error(f"no data found; looked for {LAYOUT[-1].format(language='<language>')}")
     available = [path.stem for path in (root.path / folder).glob("*.jsonl")]
     languages = choose_languages(cfg.languages, available, root.name)
-    # One file after another: the lines of all files would need gigabytes.
+    # Read one file after another, since the lines of all files would need gigabytes.
     return collect(cfg, (source for language in languages for source in _sources(root, folder, language)), parse)
 
 
 def _sources(root: Root, folder: str, language: str) -> list[Source]:
-    """Return the rows of each split of a file, None for lines of other splits; unreadable lines count as test lines."""
+    """Return the rows of each split of a file, in which lines of other splits are None.
+
+    Unreadable lines belong to the test split, whose parser reports them.
+    """
     file = root.file(language, "", f"{folder}{language}.jsonl")
     rows: dict[str, list[Any]] = {split: [] for split in SPLITS}
     for line in lines(file):
         row: Any = line.strip()
-        # A bad line is parsed again as a row, which reports the reason and the place.
+        # A bad line stays text: `parse` parses it again and reports the reason and the place.
         with suppress(BadRow):
             row = json_row(parse_utf8(line))
         partition = row.get("partition") if isinstance(row, dict) else None

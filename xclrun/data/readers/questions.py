@@ -83,7 +83,7 @@ def squad_rows(file: SplitFile) -> Iterator[Row]:
             for number, question in enumerate(_list(paragraph, "qas", where), 1):
                 if not isinstance(question, dict):
                     raise UsageError(f"{where}: question {number} must be an object")
-                # The parser of questions checks the context.
+                # The context is checked later, by the parser of questions.
                 yield paragraph.get("context"), question
 
 

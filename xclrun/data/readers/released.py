@@ -1,8 +1,8 @@
 """Published datasets with one class per text or pair of texts, from local files in the released format.
 
 ``xnli`` (Conneau et al. 2018), ``pawsx`` (Yang et al. 2019), ``mldoc`` (Schwenk & Li 2018), ``marc`` (Keung et al.
-2020), ``sib200`` (Adelani et al. 2024; with CSV quoting if the text has quotes) and ``taxi1500`` (Ma et al. 2023;
-without quotes, also as the authors' scripts write it). docs/data.md lists their files.
+2020), ``sib200`` (Adelani et al. 2024; with CSV quoting of texts with quotes) and ``taxi1500`` (Ma et al. 2023; without
+CSV quoting; files of the authors' scripts are read too). docs/data.md lists their files.
 
 Words are separated by spaces. Languages are ISO 639-1 keys, except in SIB-200 (``eng_Latn``, with the script) and
 Taxi1500 (ISO 639-3 codes); in these two, sentences with the same id are translations. In XNLI, SIB-200 and Taxi1500, a

@@ -58,7 +58,7 @@ def json_row(line: str) -> dict[str, Any]:
 
 
 def columns(fields: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the columns of a line, stripped; their number must be that of ``names``."""
+    """Return the columns of a line, stripped; the line must have as many columns as ``names``."""
     if len(fields) != len(names):
         raise BadRow(f"{len(fields)} tab-separated columns instead of {len(names)}: {', '.join(names)}")
     return [field.strip() for field in fields]
@@ -106,7 +106,8 @@ def tagged(
         word: line → word and tag, or None to skip the line.
         comment: pattern of comment lines (``# name = value``), whose two groups are the name and value of a fact. None:
             lines that begin with ``#`` are parsed as words.
-        facts: receives the facts. The example's id is ``sent_id``, if present, and its text is ``text``.
+        facts: filled with the facts of the comments. If present, ``sent_id`` becomes the example's id, and ``text`` its
+            text.
     """
     facts = {} if facts is None else facts
     words: list[str] = []

@@ -12,8 +12,8 @@ words. CoNLL-U numbers the words from 1 without gaps. A number that does not inc
 is missing. Gaps and tags other than the 17 of UPOS are counted (https://universaldependencies.org/format.html).
 
 UNER: keys are language and treebank, ``en_ewt``, since some languages have several; a treebank without a training or
-dev file has an empty split. Annotators could also set ``B-O``, which is ``O``, and ``OTH`` for other entities, which
-the published tag set does not contain: these are read as ``O`` and counted.
+dev file has an empty split. Annotators could also set two tags that the published tag set does not contain: ``B-O`` is
+read as ``O``, and ``OTH`` (other entities) is read as ``O`` and counted.
 
 WikiANN: in the release, words have a language prefix (``de:Mainz``). A file has prefixes if more than half of its lines
 begin with one; each line must then have the prefix of the file's language.

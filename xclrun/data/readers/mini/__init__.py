@@ -46,7 +46,7 @@ def read(languages: Sequence[str] | None = None) -> Splits:
 
 @reader("mini", languages=LANGUAGES)
 def _read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    # mini is the default dataset: a user who sets only a location expects other data.
+    # mini is the default dataset, so a user who sets only a location probably forgot the dataset.
     for key in ("root", "hub"):
         if (place := getattr(cfg, key)) is not None:
             raise UsageError(
@@ -57,7 +57,7 @@ def _read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 def _draw(bound: int, *place: object) -> int:
-    """Return a pseudorandom number below ``bound`` that depends only on the place."""
+    """Return a pseudorandom number below ``bound``, a hash of ``place``."""
     key = "/".join(map(str, place)).encode()
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") % bound
 
@@ -80,7 +80,7 @@ def _splits(language: str) -> dict[str, tuple[Example, ...]]:
 
 
 def _corpus(source: dict[str, dict[str, list[str]]], language: str, total: int) -> list[tuple[str, _Sentence]]:
-    """Return ``total`` distinct sentences in a random order, with the share of each intent."""
+    """Return ``total`` distinct sentences in a random order; intents have the relative frequencies `WEIGHTS`."""
     counts = _shares(total)
     rows = []
     taken: set[tuple[str, ...]] = set()
@@ -100,7 +100,7 @@ def _corpus(source: dict[str, dict[str, list[str]]], language: str, total: int) 
 
 
 def _shares(total: int) -> dict[str, int]:
-    """Return intent → number of sentences, by largest remainder, so they sum to ``total``."""
+    """Return intent → number of sentences; the largest-remainder method makes the numbers sum to ``total``."""
     whole = sum(WEIGHTS.values())
     counts = {intent: total * weight // whole for intent, weight in WEIGHTS.items()}
     by_remainder = sorted(WEIGHTS, key=lambda intent: -(total * WEIGHTS[intent] % whole))
@@ -110,7 +110,7 @@ def _shares(total: int) -> dict[str, int]:
 
 
 def _sentences(source: dict[str, dict[str, list[str]]], intent: str, language: str) -> Iterator[_Sentence]:
-    """Yield sentences of an intent, from each template in turn; some are repeated."""
+    """Yield sentences of an intent, from each template in turn; some sentences occur repeatedly."""
     templates = source["intents"][intent]
     for turn in range(400):
         for number, template in enumerate(templates):
