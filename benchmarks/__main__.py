@@ -92,7 +92,7 @@ TWELVE_LAYERS = ["model=mbert", "model.hub=null", "model.vocab_size=5000", "trai
 TAGS = ["dataset.task=token_tags", "dataset.buckets.sampler=minimum", "dataset.max_eval=200"]
 # Text classification. The memory stores all training examples, so it is much larger than the number of neighbours.
 INTENTS = ["dataset.task=sequence_class", "strategy.replay_write=1.0"]
-# Little data, but enough for the timed steps of twelve-layer models. With more data, untimed work at the end of earlier
+# Little data, but enough to time the steps of twelve-layer models. With more data, untimed work at the end of earlier
 # hops (such as Fisher information) would take most of the time.
 SHORT = ["dataset.max_train=160", "dataset.max_eval=16"]
 # The width of e5_small.

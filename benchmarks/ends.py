@@ -1,4 +1,6 @@
-"""Time of file operations at the end of a hop / of its training: checkpoints, stages, predictions, files of the run.
+"""Ratio of times: file operations at the end of a hop / training of the hop.
+
+The files are checkpoints, stages, predictions and files of the run.
 
 Measured on a short hop, where file operations matter most. Not included: evaluation, work of the strategy (memory,
 Fisher information), and sending runs to MLflow, which a separate process does during the next hop.
@@ -55,7 +57,7 @@ class _Clock:
 
 
 def files_over_training(strategy: str, overrides: Sequence[str], outputs: Path) -> dict[str, Any]:
-    """Return the ratio of seconds spent with files to those of training, over the hops of a run."""
+    """Return the ratio of seconds for file operations / training, over the hops of a run."""
     arguments = [f"strategy={strategy}", *overrides, "tracking=none", f"paths.outputs={outputs}"]
     [run] = plan_runs(arguments)
     files, training = _Clock(), _Clock()

@@ -212,7 +212,7 @@ def _weights(model: torch.nn.Module) -> torch.Tensor:
 
 
 def workers(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
-    """Return the seconds for runs in several processes on one GPU, including start and evaluation."""
+    """Return the seconds of the runs in each number of processes on one GPU, including start and evaluation."""
     settings = [*plan.common, *overrides, "order=[en,de]", "trainer.epochs=1", "tracking=none"]
     seeds = ",".join(map(str, range(1, 1 + (RUNS if plan.device == "cuda" else 2))))
     result = {}
@@ -246,7 +246,8 @@ class _StopAt(Listener):
 def long_sentences(folder: Path) -> list[str]:
     """Join every `JOINED` sentences of the dataset ``mini`` into one; return the overrides that select the new dataset.
 
-    Only long sentences make attention and the CRF use the kernels of real data, and sum many gradients in an embedding.
+    Short sentences would not test repeatability as real data does: with long sentences, attention and the CRF use other
+    kernels, and each embedding sums many gradients.
     """
     chosen = ["dataset=mini", "order=[en,de]", "dataset.max_train=256", "dataset.max_eval=64", "tracking=none"]
     [run] = plan_runs([*chosen, f"paths.outputs={folder / 'none'}"])
@@ -306,9 +307,9 @@ def _runs_out() -> bool:
 
 
 def broken(plan: Plan) -> Found:
-    """Return whether two failures are detected.
+    """Return whether a process detects a failed assertion on the device, and insufficient memory.
 
-    Each runs in a new process, because a failed assertion makes the GPU unusable for its process.
+    Each failure occurs in a new process, because a failed assertion makes the GPU unusable for its process.
     """
     if plan.device == "cpu":
         return {"rehearsed": True}

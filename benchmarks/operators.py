@@ -38,7 +38,7 @@ BEFORE = {
     "kd_logit": (666, 1665),
     "agem": (1556, 1853),
 }
-# As `BEFORE`, with twelve layers instead of two. The operators of a layer have not changed since.
+# As `BEFORE`, for twelve layers instead of two. The operators of a layer have not changed since that commit.
 BEFORE_IN_TWELVE_LAYERS = {
     "naive": (1486, 1618),
     "er": (1486, 6472),

@@ -109,7 +109,7 @@ class Maker:
         config: dict[str, Any] = run.resolved
         # The seed is replaced in the text, because dumping the config of every run would take most of the time.
         self.config = yaml.dump(config | {"seed": "SEED"}, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
-        # Draw → stages of the manifest, and files of predictions: name → path, size, checksum.
+        # Draw → (stages of the manifest, files of predictions). The files are name → (path, size, checksum).
         self.made: dict[int, tuple[list[Any], dict[str, tuple[Path, int, str]]]] = {}
         # Draw → counts of predictions.
         self.counted: dict[int, pa.Table] = {}
@@ -156,7 +156,7 @@ class Maker:
         return directory
 
     def _counts(self, seed: int, directory: RunDirectory) -> dict[str, Any]:
-        """Write the counts of a run, computed once per draw; return their entry for DONE."""
+        """Write the counts of a run, computed once per draw; return the entry of their file for DONE."""
         draw = seed % DRAWS
         if draw not in self.counted:
             write_counts(directory)

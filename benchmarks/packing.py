@@ -1,11 +1,11 @@
-"""Ratios of times: packed / padded batches in training, batches of similar / mixed lengths in evaluation.
+"""Ratios of times: packed / padded batches in training, batches of similar lengths / in random order in evaluation.
 
 Both sides of a ratio process the same sentences alternately. With one thread, times are CPU seconds, which other
 processes hardly affect. With several threads, they are wall-clock seconds, because waiting threads use CPU time too. A
 training step is a forward pass, a backward pass and Adam's update.
 
-The gain varies between batches, because all sentences are padded to the longest. So both ratios compare the total time
-of all batches, not medians over batches.
+The gain varies between batches, because all sentences of a batch are padded to its longest sentence. So both ratios
+compare the total time of all batches, not medians over batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def now() -> float:
 
 
 def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> dict[str, Any]:
-    """Return packed / padded total times, the median ratio of batches, and the fractions of filled positions."""
+    """Return the ratio of total times, packed / padded, the median ratio of batches, and shares of filled positions."""
     bench, sentences, batches = _made(overrides, steps, outputs)
     batches = [indices for indices in batches if len(indices) == len(batches[0])]
     sides = [_step(copy.deepcopy(bench.model), bench, sentences, packs) for packs in (True, False)]

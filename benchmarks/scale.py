@@ -1,10 +1,11 @@
 """``python -m benchmarks.scale 1000 10000 100000``: cost of commands on simulated outputs with 1,000 (…) runs.
 
 Each command is a separate process. The script prints CPU seconds, wall-clock seconds and peak memory. It also prints
-the CPU seconds divided by the CPU seconds of a constant workload (`benchmarks.timing.calibration`), which runs before
-and after the command. For a report it prints the cost divided by the limits. A report reads the counts of each run. A
-second sweep has 62 of the runs; its first report also indexes all other runs. ``--keep DIR`` stores the folders and
-reuses them; ``--massive`` adds a folder with the runs of ``sweep=massive``, with 51 languages each.
+the CPU seconds of the command divided by the CPU seconds of a constant workload (`benchmarks.timing.calibration`),
+which runs before and after the command. For a report it prints the cost divided by the limits. A report reads the
+counts of each run. A second sweep has 62 of the runs; its first report also indexes all other runs. ``--keep DIR``
+stores the folders and reuses them; ``--massive`` adds a folder with the runs of ``sweep=massive``, each with 51
+languages.
 """
 
 from __future__ import annotations

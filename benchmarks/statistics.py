@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "results" / "statistics.md"
 FIGURES = DOCUMENT.with_suffix("")
-# Fraction of the variance of a sentence's difficulty that all models have in common.
+# Fraction of the variance of sentence difficulty that all models have in common.
 COMMON = 0.7
 KINDS = tuple(INTERVALS)
 NOT_BCA = tuple(kind for kind in KINDS if kind != "bca")

@@ -1,10 +1,10 @@
-"""Time of a strategy's training step, divided by the time of a plain loop's step.
+"""Ratio of times: training step of a strategy / step of a plain loop.
 
-The plain loop has the same encoder, heads, optimiser, precision and batches. Three languages are learned before the
-timed hop: the mean over hops 2 to 6 of six languages. After each step of xclrun's loop, including the strategy's work,
-the plain loop takes a step on a copy of the model with the same sentences. These two steps form a pair. Steps without
-and with replay have separate ratios, ``plain`` and ``due``. The paper replays every k = 100 steps, so the combined
-ratio is (99 · plain + due) / 100.
+The plain loop has the same encoder, heads, optimiser, precision and batches. The timed hop follows three
+languages, the mean number for hops 2 to 6 of six languages. After each step of xclrun's loop, including the strategy's
+work, the plain loop takes a step on a copy of the model with the same sentences. These two steps form a pair. Steps
+without and with replay have separate ratios, ``plain`` and ``due``. The paper replays every k = 100 steps, so the
+combined ratio is (99 · plain + due) / 100.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def training_step(
 
 def a_hop(strategy: str, overrides: Sequence[str], outputs: Path) -> tuple[HopTraining, Workbench]:
     """Return the training of a hop after three languages, ready to run, and its workbench."""
-    # The memory holds more than a batch of each earlier language.
+    # With 300 sentences, the memory holds more than a batch of each earlier language.
     arguments = [f"strategy={strategy}", "dataset.replay.memory=300", f"dataset.replay.every_k={EVERY_K}", *overrides]
     [run] = plan_runs([*arguments, "trainer.selection=last", "tracking=none", f"paths.outputs={outputs}"])
     bench = StageGraph(run, Listener(), StopFlag()).bench

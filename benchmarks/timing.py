@@ -19,9 +19,10 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def calibration() -> float:
-    """Return the CPU seconds of a fixed workload of objects, text and arithmetic, similar to that of commands.
+    """Return the CPU seconds of a fixed workload of objects, text and arithmetic, similar to the work of commands.
 
-    Load slows both alike, so the ratio of a command's seconds to these is roughly comparable across machines and loads.
+    Load slows a command and this workload alike. So the command's seconds divided by these seconds are roughly
+    comparable across machines and loads.
     """
     began = time.process_time()
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Time of a training step with a trimmed vocabulary, divided by the time with mBERT's full vocabulary.
+"""Ratio of times of a training step: trimmed vocabulary / mBERT's full vocabulary.
 
 The model has mBERT's size and random weights.
 """

@@ -39,7 +39,7 @@ class AGEMReplay(Replay[ReplaySettings]):
         return not self._intervals
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
-        # Record the largest micro-batch: memory batches are split into parts of this size.
+        # Remember the largest micro-batch, because memory batches are split into parts of this size.
         self._largest = max(self._largest, batch.size)
         return super().loss(batch, context)
 
