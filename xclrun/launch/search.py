@@ -1,8 +1,9 @@
 """Hyperparameter search: a sampler proposes settings based on the dev scores of earlier ones.
 
-A trial is one setting of the searched keys, with all orders, seeds and buckets of the command as ordinary runs, which
-share hops with all other runs. Optuna's journal is ``<outputs>/searches/<name>.log`` (`xclrun.launch.trials`), under a
-lease. Test scores are neither printed nor sent before the search has ended (`xclrun.launch.sweep.Sweep.blind`).
+A trial is one setting of the searched keys, trained with all orders, seeds and buckets of the command. Its runs are
+ordinary runs, so they share hops with all other runs. Optuna's journal is ``<outputs>/searches/<name>.log``
+(`xclrun.launch.trials`), under a lease. Test scores are neither printed nor sent before the search has ended
+(`xclrun.launch.sweep.Sweep.blind`).
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def plan_search(space: Space, launcher: Launcher) -> Search:
     """Validate a search: its settings, its values as far as possible, and the dev scores that it needs."""
     require("optuna", SWEEPER, "search")
     _check_settings(space.settings)
-    # Report this before `launcher.check`, which fails earlier on a machine without Slurm.
+    # Check this before `launcher.check`, which fails on a machine without Slurm and would hide this error.
     if not launcher.waits:
         raise UsageError(
             f"{SWEEPER} hydra/launcher=slurm: trials depend on earlier trials; set hydra.launcher.wait=true"
@@ -236,7 +237,7 @@ def search_forecast(search: Search, width: int | None = None) -> tuple[dict[str,
     }
     runs = f"{many(search.most, 'trial')} of {many(len(probe), 'run')}" + (f"; {completed} completed" * (completed > 0))
     text = [f"{search.name}: search by {search.objective.title} ({search.objective.name}): {runs}", *search.lines, ""]
-    text += [costs, f"estimated from the trial {_text(search.space.probe)}; shared hops are trained only once"]
+    text += [costs, f"estimated from the trial {_text(search.space.probe)}; trials train shared hops only once"]
     text += [as_note(warning, sys.stdout) for warning in warnings]
     return {"search": about, "trial": asdict(trial), "total": asdict(total), "notes": warnings}, "\n".join(text)
 
