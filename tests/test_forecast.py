@@ -178,7 +178,7 @@ def test_a_strategy_of_which_its_settings_leave_nothing_is_said(make_run: Callab
         "model_average": ("strategy.weight=1",),
         "agem": ("order=[en]",),
     }
-    output = ": with these settings and this order, all hops are identical"
+    output = ": with these settings and this order, both strategies train and evaluate every hop identically"
     for name, arguments in nothing.items():
         assert make_run(f"strategy={name}", *arguments).notes == (f"strategy={name} equals strategy=naive{output}",)
     both = make_run("strategy=er", "strategy.expansion=lang_spec_task", "strategy.memory=0")

@@ -159,5 +159,5 @@ def test_after_the_warm_up_shared_parameters_learn(finished: Make, make_run: Mak
     assert not torch.equal(
         after["encoder.encoder.layer.0.output.dense.weight"], before["encoder.encoder.layer.0.output.dense.weight"]
     )
-    with pytest.raises(UsageError, match=r"^strategy=lwf strategy\.warm_up=2: all languages share the heads"):
+    with pytest.raises(UsageError, match=r"^strategy\.warm_up=2: .* strategy=lwf without an expansion has none"):
         make_run("strategy=lwf", "strategy.warm_up=2")

@@ -59,8 +59,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 def rewritten(overrides: Sequence[str]) -> list[str]:
     """Rewrite overrides that Hydra would misread; overrides of a sweep are rewritten for each job.
 
-    - ``order=[en,de]`` becomes ``order=list order.languages=[en,de]``. ``order.languages`` alone also gets
-      ``order=list``; otherwise, the list would have the name of the default order.
+    - ``order=[en,de]`` becomes ``order=list order.languages=[en,de]``. ``order=list`` is also added to
+      ``order.languages`` alone; otherwise, the run would use the name of the default order for this list.
     - ``order=random(1)`` becomes ``order=random order.seed=1``; see `_order_call`.
     - ``strategy.expansion=NAME`` becomes ``strategy/expansion=NAME``, the choice of a group.
     - ``dataset.parts={…}`` and other maps in `_MAPS` get the prefix ``+``, because their entries are new.

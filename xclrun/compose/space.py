@@ -84,7 +84,8 @@ class Space:
 
     Attributes:
         searched: key → its values.
-        common: overrides of every trial (`xclrun.compose.sweep.expand`), with all values of `AVERAGED`.
+        common: overrides shared by all trials (`xclrun.compose.sweep.expand`), including the keys in `AVERAGED` with
+            all their values.
         hydra_overrides: overrides of Hydra's node.
         settings: ``objective``, ``trials``, ``parallel``, ``sampler``, ``seed``.
     """

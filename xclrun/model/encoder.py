@@ -175,7 +175,8 @@ def keep_rows(encoder: Any, rows: np.ndarray) -> None:
     by its own gradients.
 
     Args:
-        rows: (m,) ids of subwords, ascending. If positions start from the padding's id, all ids up to it are required.
+        rows: (m,) ids of subwords, ascending. Families that number positions from the padding's ID (RoBERTa) need all
+            IDs up to the padding's ID.
     """
     whole = encoder.get_input_embeddings()
     # Replace the weights, not the module: the tables of some families do more than a lookup (Gemma 3 scales).

@@ -82,7 +82,7 @@ def check_folder(folder: Path, subject: str, model: ModelConfig) -> None:
     refuse_code(folder, subject)
     if (folder / REDIRECTION).exists():
         raise UsageError(
-            f"{subject}: contains {REDIRECTION}, so that transformers may load another encoder; remove the file"
+            f"{subject}: contains {REDIRECTION}, which can make transformers load another encoder; remove the file"
         )
     settings = read_object(folder / "config.json", subject)
     for path in weight_files(folder, subject):
@@ -116,7 +116,7 @@ def weight_files(folder: Path, subject: str) -> list[Path]:
 
 
 def check_header(path: Path, subject: str) -> None:
-    """Check that a safetensors file has the length in its header."""
+    """Check that the size of a safetensors file matches its header."""
     with one_line(f"{subject}: {path.name} is damaged or cut short"), safe_open(path, framework="np"):
         pass
 

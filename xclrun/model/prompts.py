@@ -1,8 +1,8 @@
 """Prompts: trained vectors in front of the subwords of each text, for a frozen encoder (Lester et al. 2021).
 
-`xclrun.model.network.Model` prepends them to the embeddings, and drops their states after the last layer. A pool
-selects or mixes the prompt of a text by the text's query. The query is the state of [CLS] in the frozen encoder without
-prompts.
+`xclrun.model.network.Model` prepends the prompts to the embeddings, and drops the states of the prompts after the last
+layer. A pool selects or mixes the prompt of a text by the text's query. The query is the state of [CLS] in the frozen
+encoder without prompts.
 
 Shapes: B texts, P prompt tokens of a text, E width of the embeddings, H hidden size, M entries of a pool, L tokens of
 an entry.
@@ -71,7 +71,7 @@ class PromptComponents(Prompts):
     Each hop trains an equal share of the components. Components of later hops are not yet in the sum.
 
     Attributes:
-        prompts, keys, attention: for each hop, the rows P (m, L·E), K (m, H) and A (m, H) of its m components.
+        prompts, keys, attention: for each hop, a matrix with the rows P_m (L·E), K_m (H) or A_m (H) of its components.
         learned: number of components in the sum, stored with the weights.
     """
 
@@ -105,7 +105,10 @@ class PromptComponents(Prompts):
         return ((weights * entered) @ prompts).unflatten(1, (self.tokens, -1))
 
     def penalty(self, hop: int) -> Tensor:
-        """Return Σ over P, K, A of the mean squared entry of B Bᵀ − I, with B the rows of the first ``hop`` hops."""
+        """Return the orthogonality penalty: mean((X Xᵀ − I)²), summed over X = prompts, keys and attention.
+
+        X has one row for each component of the first ``hop`` hops.
+        """
         prompts, keys, attention = (
             _gram_error(torch.cat([*group][:hop])) for group in (self.prompts, self.keys, self.attention)
         )

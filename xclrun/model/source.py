@@ -125,7 +125,10 @@ _alphabets: dict[tuple[str, bool | tuple[str, ...]], frozenset[str]] = {}
 
 
 def pairs(dataset: Dataset) -> bool | tuple[str, ...]:
-    """Whether a vocabulary is also learned from second texts; with several tasks, the keys whose task reads them."""
+    """Return whether the vocabulary is also learned from the second text of text pairs.
+
+    With several tasks, return the keys whose task has text pairs.
+    """
     if dataset.task is not None:
         return dataset.task.pairs
     return tuple(sorted(key for key, task in dataset.tasks.items() if task.pairs))
@@ -224,7 +227,10 @@ UNLISTED: Mapping[str, tuple[str, ...]] = {
 
 
 def check_settings(model: ModelConfig) -> None:
-    """Check the names of ``model.settings``, since transformers accepts any name, and that it can build the encoder."""
+    """Check that the names in ``model.settings`` exist and that transformers can build the encoder.
+
+    Transformers itself accepts any name.
+    """
     if not model.from_scratch or not model.settings:
         return
     import torch

@@ -83,8 +83,8 @@ def _strategies_without_effect(run: Run, strategy: Strategy[Any]) -> Iterator[st
     ):
         other = "naive" if isinstance(without, Naive) else without.settings.name
         yield (
-            f"strategy={run.strategy_name} equals strategy={other}: with these settings and this order, all hops are "
-            "identical"
+            f"strategy={run.strategy_name} equals strategy={other}: with these settings and this order, both "
+            "strategies train and evaluate every hop identically"
         )
 
 

@@ -217,8 +217,8 @@ def _arranged(order: OrderConfig, dataset: Dataset, fingerprint: str) -> list[st
 
 def _identity(dataset: Dataset) -> DataIdentity:
     spans = any(metric.span_f1 for metric in dataset.metrics.all)
-    # The reader determines how English answers are scored. It is part of the identity, because dev scores may select
-    # the weights of a hop.
+    # The dataset's reader determines how English answers are scored. The scoring rule is part of the identity, because
+    # dev scores can determine which weights of a hop are used.
     mlqa = any(t.task.answers and rule_of(k, dataset.reader) == "en" for t in dataset.targets for k in t.keys)
     sets = [[*target.sets, *(["MLQA's English"] if mlqa else [])] for target in dataset.targets]
     if dataset.task is None:
@@ -343,7 +343,7 @@ def _key(name: str, dataset: Dataset, setting: str) -> str:
 
 
 def _with_adapters(settings: StrategyConfig, dataset: Dataset, name: str = "strategy") -> StrategyConfig:
-    """Return strategy settings, also of the expansion, whose pretrained adapters have the dataset's keys."""
+    """Replace the languages of pretrained adapters by the dataset's keys; if there is an expansion, in its settings."""
     if isinstance(settings, ExpandableSettings) and settings.expansion is not None:
         return replace(settings, expansion=_with_adapters(settings.expansion, dataset, f"{name}.expansion"))
     if not isinstance(settings, AdapterSettings) or not isinstance(settings.pretrained, dict):

@@ -5,9 +5,9 @@ time (heartbeat). If the owner has died or its heartbeat has expired, the next p
 system lets only one process do so, also over a network. A lease only saves work: results are renamed into place
 atomically, so an owner that was wrongly considered dead does no harm.
 
-The heartbeat has expired if one of two ages exceeds `SILENCE`: the age of the file's modification time, which shows at
-once that an owner on another machine died long ago, or the time for which this process has seen the file unchanged,
-which also detects a dead owner whose clock was ahead.
+The heartbeat has expired if one of two ages exceeds `SILENCE`. The first is the time since the file's modification; it
+shows at once that an owner on another machine died long ago. The second is the time for which this process has seen the
+file unchanged; it also detects a dead owner whose clock was ahead.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ class Lease:
                 _create(mine, json.dumps(facts))
             except FileExistsError:
                 return None
-        # If another process acquired and released the lease after our listing, there may now be two files.
+        # After our listing, another process may have acquired and released the lease. Numbers then start again from 1,
+        # so a third process and this process can now both have a file.
         for _, other in self._files():
             if other != mine and (owner := _read(other)) is not None and owner.alive:
                 mine.unlink(missing_ok=True)

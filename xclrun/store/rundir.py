@@ -1,16 +1,18 @@
 """The directory of one run: its saved config, manifest, predictions, scores and events, and DONE once it has finished.
 
-config.yaml   the resolved config             predictions/hop-<i>.parquet   one row per split, language, example
-                                              predictions/points-<i>.parquet  at evaluation points inside the hop
-                                              predictions/next-<i>.parquet  of the next block (data in blocks)
-                                              attention.parquet             of [CLS], per word (optional)
-                                              overlap.parquet               of gradients, per step (optional)
-                                              class_gradients.parquet       of class heads, per step (optional)
-manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
-                                              counts.parquet                of the predictions, for reports
-                                              averages/*.parquet            predictions of averaged checkpoints
-events.jsonl  one JSON object per event       DONE                          name → size and SHA-256 of the files above,
-                                                                            except averages, which are made later
+config.yaml                     the resolved config
+manifest.json                   IDs, versions, timings, counts
+events.jsonl                    one JSON object per event
+predictions/hop-<i>.parquet     predictions after hop i: one row per split, language and example
+predictions/points-<i>.parquet  predictions at the evaluation points inside hop i
+predictions/next-<i>.parquet    predictions on the next block, before training on it (data in blocks)
+scores.parquet                  base scores of every hop and language
+counts.parquet                  counts of the predictions, for reports
+attention.parquet               attention of [CLS] to each word (optional)
+overlap.parquet                 gradient overlap at each step (optional)
+class_gradients.parquet         gradients of the class head at each step (optional)
+averages/*.parquet              predictions of averaged checkpoints, made after the run
+DONE                            name → size and SHA-256 of all these files except events and averages
 """
 
 from __future__ import annotations
@@ -183,11 +185,13 @@ class RunDirectory:
         return files
 
     def read_config(self) -> str:
-        """Return the text of the config after comparing its checksum with that in DONE, or in manifest and queue.
+        """Return the text of the config after verifying its checksum.
+
+        The checksum is compared with DONE. Without DONE, it must match the manifest or the queue file.
 
         Raises:
-            OSError: it is unreadable.
-            UnreadableRun: it was edited.
+            OSError: the config is unreadable.
+            UnreadableRun: the config was edited.
         """
         content, written = self.config.read_bytes(), set()
         with contextlib.suppress(OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError):

@@ -1,9 +1,10 @@
 """The content-addressed store: one directory per key, renamed into place when complete, with checksums.
 
-A directory holds one training (``weights.safetensors``), strategy state (``state.safetensors``, ``facts.json``),
-evaluation (``predictions.parquet``), features of a split from a frozen encoder (``features.safetensors``) or attention
-of [CLS] (``attention.parquet``), and ``stage.json``: its kind, its origin, and the SHA-256 of the other files and of
-itself. A damaged directory is removed and counts as absent, so its content is computed again.
+A directory holds one result: a training (``weights.safetensors``), a strategy state (``state.safetensors``,
+``facts.json``), an evaluation (``predictions.parquet``), the features of a split from a frozen encoder
+(``features.safetensors``) or the attention of [CLS] (``attention.parquet``). Its ``stage.json`` contains the kind and
+origin of the result, the SHA-256 of the other files, and a checksum of its own content. A damaged directory is removed
+and counts as absent, so its content is computed again.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ A signature is a dict of everything about a strategy that can change a stored re
 settings. Runs with equal signatures share the result. `HOOK_SIGNATURES` assigns a signature method to each hook that
 can change results. A class that overrides such a hook must also define this method; otherwise the class is refused.
 ``signature = Strategy.signature`` is always safe: only runs with the same strategy and settings then share a trained
-hop. If a signature omits the name or a setting, strategies that differ in the omitted value share the hop. Omit one
-only if these strategies train the hop identically, and add a test that their results are bit-identical.
+hop. If a signature omits the name or a setting, strategies that differ in the omitted value share the hop. Omit the
+name or a setting only if all strategies that differ in it train the hop identically, and add a test that the results
+are bit-identical.
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ class Library(Protocol):
     def features(self, language: str, split: str) -> np.ndarray:
         """Return the [CLS] states of a split from the encoder of hop 0 in eval mode: (n, H) float32.
 
-        Available only if `Strategy.reads_features` returns True, for test splits and training splits of learned
-        languages.
+        Available only if `Strategy.reads_features` returns True: for the training splits of the languages learned so
+        far, and for the test splits of all languages.
         """
 
 
@@ -214,8 +215,8 @@ class Strategy(Generic[Settings]):
     def states_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
         """Return earlier hops whose states `for_language` may read in the evaluation after ``hop``.
 
-        These hops must be among `hops_read_in_evaluation`. `serving_signature` must contain all of their
-        `state_signature`.
+        These hops must be among `hops_read_in_evaluation`. `serving_signature` must contain the complete
+        `state_signature` of each of these hops.
         """
         return ()
 
@@ -228,7 +229,10 @@ class Strategy(Generic[Settings]):
         return False
 
     def merged_strategy(self) -> StrategyConfig | None:
-        """Return the settings of the strategy that trains the models, if this strategy only merges them, else None."""
+        """Return the settings of the strategy that trains the models if this strategy only merges models.
+
+        Strategies that train their own models return None.
+        """
         return None
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
@@ -268,7 +272,11 @@ class Strategy(Generic[Settings]):
         return True
 
     def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
-        """Estimate the sizes of a model's parameters after `prepare`: name → [number of values, 1 if trained]."""
+        """Estimate the sizes of a model's parameters after `prepare`.
+
+        ``sizes`` and the result have the form name → [number of values, flag]. The flag is 1 for trained and 0 for
+        frozen parameters.
+        """
         return sizes
 
     def copies(self, hop: Hop) -> int:
@@ -294,8 +302,8 @@ class Strategy(Generic[Settings]):
     def described(self) -> dict[str, Any]:
         """Return name, version and settings.
 
-        A setting that was added in a later release (`LATER`) is omitted at the value that keeps the old behavior, so
-        existing IDs do not change.
+        Settings added in a later release (`LATER`) are left out while they have the value that keeps the old behavior,
+        so existing IDs do not change.
         """
         settings = {key: v.value if isinstance(v, Enum) else v for key, v in asdict(self.settings).items()}
         stored = {key: value for key, value in settings.items() if LATER.get(f"strategy.{key}", self) != value}

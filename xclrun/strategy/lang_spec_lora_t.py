@@ -1,6 +1,7 @@
 """Language-specific LoRA in a tuned encoder (Hu et al. 2022, "LoRA"); LoRA, encoder and heads are trained.
 
-The same as `lang_spec_ada_t` with ``adapter=lora``: `xclrun.strategy.shared.adapters`.
+Identical to `lang_spec_ada_t` with ``adapter=lora``. Equations, settings and sources:
+`xclrun.strategy.shared.adapters`.
 """
 
 from __future__ import annotations

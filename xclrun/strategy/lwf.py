@@ -17,10 +17,11 @@ for each earlier language, computed with the current shared parameters and the f
 Otherwise all languages share the heads, and there is one term. Several tasks in one model are refused.
 
 With ``warm_up`` > 0, the first ``warm_up`` main steps of each hop train only the new language-specific parameters; the
-shared parameters are frozen (section 3.1, "warm-up step"; in the paper, until convergence).
+shared parameters are frozen. In the paper (section 3.1, "warm-up step"), the warm-up lasts until convergence.
 
-Settings: ``weight``, λ, and ``temperature``, T; the paper: 1 and 2; ``warm_up``, main steps. Cost: one forward pass
-over the hop's sentences; in memory, 4 bytes per class for each sentence and 4 bytes per tag for each word; no state.
+Settings: ``weight`` λ (1 in the paper), ``temperature`` T (2 in the paper), ``warm_up`` (a number of main steps). Cost:
+one forward pass over the hop's sentences. The recorded outputs need 4 bytes of memory per class for each sentence, and
+4 bytes per tag for each word. There is no state.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ class LwF(Expandable[LwFSettings]):
         self._warming_up = False
         if settings.warm_up and settings.expansion is None:
             raise UsageError(
-                f"strategy=lwf strategy.warm_up={settings.warm_up}: all languages share the heads, so a hop has no new "
-                "ones; use strategy.expansion=lang_spec_task, or strategy.warm_up=0"
+                f"strategy.warm_up={settings.warm_up}: warm-up trains only new language-specific parameters, and "
+                "strategy=lwf without an expansion has none; use strategy.expansion=lang_spec_task or "
+                "strategy.warm_up=0"
             )
 
     def active(self) -> bool:
@@ -81,7 +83,7 @@ class LwF(Expandable[LwFSettings]):
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) == 1:
             return None
-        return "the teacher needs heads for the task of the new sentences, but may not have learned this task"
+        return "the teacher (the model before the hop) cannot be distilled on a task that no earlier hop has trained"
 
     def begin_hop(self, context: Context) -> None:
         import torch
@@ -116,7 +118,7 @@ class LwF(Expandable[LwFSettings]):
         return not self.teacher and not self._warming_up
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` does not count micro-batches."""
+        """Do nothing: `loss` keeps no counter that needs an update for micro-batches of other processes."""
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if not self.teacher:

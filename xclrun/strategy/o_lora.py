@@ -59,7 +59,7 @@ class OLora(LowRankPerHop[OLoraSettings]):
         return loss + self.settings.penalty * overlap(dict(context.model.named_parameters()), hop)
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` does not count micro-batches."""
+        """Do nothing: `loss` keeps no counter that needs an update for micro-batches of other processes."""
 
 
 def overlap(parameters: Mapping[str, Tensor], hop: int) -> Tensor:

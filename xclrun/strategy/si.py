@@ -7,12 +7,14 @@ has the penalty
 
 with θ*_{i−1} the weights at the beginning of the hop, over body and heads. ω_j sums over the steps t of hop j: g_t is
 the gradient of the model's loss, without the penalty and before clipping, and θ_{t+1} − θ_t is the optimiser's update.
-Δ_j is the change of the weight over the whole hop. Negative terms of a hop count as 0; the authors' code sets the
-running sum to 0 instead. With ``trainer.selection=best``, ω_j and Δ_j are computed up to the selected epoch.
+Δ_j is the change of the weight over the whole hop. A hop whose term ω_j / (Δ_j² + ξ) is negative contributes 0 to Ω.
+The authors' code instead clips the sum over hops, Ω, at 0 after each hop. With ``trainer.selection=best``, ω_j and Δ_j
+are computed up to the selected epoch.
 
-Settings: ``penalty``, c; ``damping``, ξ (the paper on split MNIST: 1 and 0.001). Cost: 20 bytes per weight on the
-device during training (Ω, ω, weights and gradient of the step, θ*), 12 in the state stored with the weights, 4 in the
-state after a hop.
+Settings, with the paper's values for split MNIST: ``penalty`` c (1), ``damping`` ξ (0.001).
+
+Cost per weight: 20 bytes on the device during training (five tensors: Ω, ω, θ*, and the weights and gradients before
+the step); 12 bytes in the state stored with the weights (Ω, ω, θ*); 4 bytes in the state after a hop (Ω).
 """
 
 from __future__ import annotations
