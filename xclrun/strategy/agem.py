@@ -1,16 +1,16 @@
 """Averaged gradient episodic memory (A-GEM): no step may increase the mean loss on the memory.
 
 Chaudhry et al. 2019, "Efficient lifelong learning with A-GEM", section 4, equation 11. Let g be the gradient of the
-main mini-batch and r the gradient of a random batch from the memory of all earlier languages, both for all shared
+main mini-batch and r the gradient of a random batch from the memory of all earlier languages, computed for all shared
 parameters that have a gradient. Before clipping,
 
     g ← g − (g · r) / (r · r) · r    if g · r < 0
 
 After each hop, a sample of the hop's training sentences enters the memory. All learned languages have equal shares.
 
-Settings: ``memory``, total number of sentences; ``every_k``: the gradients of every k-th main mini-batch are projected
-(the paper: 1); ``selection`` (`xclrun.strategy.shared.memory`). With fp16, r is computed in fp32, because only the main
-loss is scaled against underflow.
+Settings: ``memory``, the total number of sentences; ``every_k``, to project the gradients of every k-th main mini-batch
+(1 in the paper); ``selection``, described in `xclrun.strategy.shared.memory`. With fp16, r is computed in fp32, because
+only the main loss is scaled against underflow.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AGEM(MemoryStrategy[Settings]):
         return (main,)
 
     def loss(self, batch: Batch, context: Context) -> torch.Tensor:
-        # Count the micro-batches of the main batch, because the memory batch is split into as many.
+        # Count the micro-batches of the main batch, because the memory batch is split into equally many parts.
         self._parts += 1
         return super().loss(batch, context)
 

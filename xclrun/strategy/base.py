@@ -144,17 +144,17 @@ HOOK_SIGNATURES: Mapping[str, str] = {
 
 
 class Strategy(Generic[Settings]):
-    """Base of all strategies; by itself, plain sequential fine-tuning.
+    """Base of all strategies; its default hooks are plain sequential fine-tuning.
 
     Attributes:
         name: name of the strategy (``strategy=NAME``) and of its module in this package.
         settings_type: dataclass of the strategy's settings: the schema of its YAML.
         version: increase it when a code change alters results; this changes run IDs and stage keys.
         expandable: whether the strategy can be combined with language-specific parameters (``strategy.expansion``).
-        expands: whether it only adds parameters, so that it can be an expansion.
-        adds_language_parts: whether it gives each language its own parameters.
-        parts_per_hop: whether it adds parameters for each hop; the model's size then depends on the stream.
-        has_adapters: whether it adds language adapters; its settings then include ``pretrained``.
+        expands: whether the strategy only adds parameters and can therefore be an expansion.
+        adds_language_parts: whether the strategy gives each language its own parameters.
+        parts_per_hop: whether the strategy adds parameters for each hop; the model's size then depends on the stream.
+        has_adapters: whether the strategy adds language adapters; its settings then include ``pretrained``.
         mixes_languages: whether a batch may contain sentences of several languages.
         updates_in_training: whether training itself changes the state, as with a reservoir. The state is then stored
             together with the selected weights, and `end_hop` continues from this state. In hops with an empty
@@ -176,7 +176,7 @@ class Strategy(Generic[Settings]):
         self.settings = settings
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a class that overrides a hook but inherits its signature: it would load its base class's results."""
+        """Refuse a class that overrides a hook but inherits its signature: runs would load the base class's results."""
         super().__init_subclass__(**options)
         check_signatures(cls)
 
@@ -425,7 +425,7 @@ def adds_parameters(strategy: Strategy[Any]) -> bool:
 
 
 def divisible(strategy: Strategy[Any]) -> bool:
-    """Return whether processes may share a batch: a class that overrides `loss` must override `skip` too."""
+    """Return whether processes can share a batch: a class that overrides `loss` must override `skip` too."""
     cls = type(strategy)
     return "loss" not in vars(strategy) and _depth(cls, "skip") <= _depth(cls, "loss")
 

@@ -5,16 +5,18 @@ section 4. The query q of a text is the frozen encoder's [CLS] state. Component 
 attention vector A_m:
 
     prompt = Σ_m cos(q ⊙ A_m, K_m) P_m
-    loss = L + λ Σ_{B ∈ P, K, A} mean((B Bᵀ − I)²)
+    loss = L + λ Σ_{X ∈ {P, K, A}} mean((X Xᵀ − I)²)
 
-The prompt and the matrices P, K and A contain the components of the hops so far, one per row. Only the components of
-the current hop are trained.
+The sum over m runs over the components of the hops so far. The matrices P, K and A have one row for each of these
+components. Only the components of the current hop are trained.
 
-Settings: ``pool``, number of components of all hops together, in equal shares (the paper: 100); ``length``, tokens of
-the prompt (8); ``penalty`` λ (0.1; the authors' first code multiplies it by 10⁻⁶, their later code uses 0 for
-ImageNet-R and DomainNet). As in the authors' code, squares are averaged, and all components are orthogonal at first;
-their later code initialises the components of a hop orthogonally to the trained ones. Deviation: one prompt at the
-input, instead of prefixes in the first five layers. See also `xclrun.strategy.shared.prompts`.
+Settings, with the paper's values: ``pool`` (100 components of all hops together, in equal shares), ``length`` (8 tokens
+of the prompt), ``penalty`` λ (0.1). The authors' first code multiplies λ by 10⁻⁶; their later code uses λ = 0 for
+ImageNet-R and DomainNet.
+
+As in the authors' code, squares are averaged, and all components are orthogonal at first. The authors' later code
+initialises the components of a hop orthogonally to the trained components. Deviation: one prompt at the input, instead
+of prefixes in the first five layers. See also `xclrun.strategy.shared.prompts`.
 """
 
 from __future__ import annotations

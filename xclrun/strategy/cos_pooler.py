@@ -4,7 +4,7 @@ p(c | x) = softmax over c of α · cos(w_c, x), with x the output of pooler and 
 (Gidaris & Komodakis 2018, section 3.2; Vinyals et al. 2016). This cosine classifier replaces the classifier of source
 training.
 
-Settings: ``alpha``, α, the factor of the cosines; FS: 10.
+Settings: ``alpha`` α, the factor of the cosines (10 in FS).
 """
 
 from __future__ import annotations

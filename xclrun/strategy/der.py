@@ -7,19 +7,19 @@ also in the first hop, has the loss
     loss + α · ‖z' − h(x')‖²
 
 The second term uses as many examples x' of the reservoir as the main mini-batch has sentences; z' are the recorded raw
-outputs of x', and h(x') the current ones. As in the authors' code, squares are averaged over classes and over examples.
-For tags, z contains the emissions of all words (before a CRF); for answers, the start and end scores. Like the model's
-loss, distances are summed over the words of a sentence.
+outputs of x', and h(x') its current raw outputs. As in the authors' code, squares are averaged over classes and over
+examples. For tags, z contains the emissions of all words (before a CRF); for answers, the start and end scores. Like
+the model's loss, distances are summed over the words of a sentence.
 
 The reservoir (Vitter 1985, "Random sampling with a reservoir", algorithm R) is a uniform sample of all examples offered
 so far; every epoch offers all examples again. It stores examples as indices into the training splits. Its draws depend
-only on (seed, hop, step) and the number of examples so far, so that an interrupted hop resumes with the same reservoir;
-with ``trainer.selection=best`` the next hop starts from the reservoir of the selected epoch. Deviation: the paper's
-network has no dropout; here dropout is active for z and h(x'). With ``strategy.expansion`` a memory sentence goes
+only on (seed, hop, step) and the number of examples so far, so an interrupted hop resumes with the same reservoir. With
+``trainer.selection=best``, the next hop starts from the reservoir of the selected epoch. Deviation: the paper's network
+has no dropout; here dropout is active for z and h(x'). With ``strategy.expansion``, each sentence of the reservoir goes
 through the parameters of its language.
 
-Settings: ``memory``, total number of sentences; ``alpha``, α (the paper on CIFAR-10: 0.3). Cost: one more batch per
-step; for each stored sentence, 4 bytes per class, or per tag of each word.
+Settings: ``memory``, the total number of sentences; ``alpha`` α (0.3 in the paper on CIFAR-10). Cost: one more batch
+per step; for each stored sentence, 4 bytes per class, or per tag of each word.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Reservoir:
         self._on_host = False
 
     def places(self, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Offer ``count`` examples, and return the place of each in the reservoir, or −1 if it is rejected."""
+        """Offer ``count`` examples, and return the place of each in the reservoir, −1 for rejected examples."""
         numbers = self.seen + np.arange(count)
         drawn = generator.integers(0, numbers + 1)
         self.seen += count
@@ -137,7 +137,7 @@ def as_batches(
 ) -> list[tuple[str, Batch, dict[str, Tensor]]]:
     """Return examples as batches on the device: (language, batch, outputs as in `xclrun.model.network.Output`).
 
-    The language is the first one of the batch; it selects the language-specific parameters.
+    The language is the first language of the batch; it selects the language-specific parameters.
 
     Args:
         together: see `xclrun.strategy.shared.memory.group_keys`.

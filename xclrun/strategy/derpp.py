@@ -8,8 +8,8 @@ algorithm 2. With the reservoir and z' of ``der`` (`xclrun.strategy.der`), every
 x' and x'' are two draws from the reservoir, each with as many examples as the main mini-batch. The last term is the
 model's own loss. α = 0 is plain replay from a reservoir.
 
-Settings: ``beta``, β, in addition to the settings of ``der`` (the paper on CIFAR-10: α = 0.1, β = 0.5). Cost: two more
-batches per step; memory as for ``der``.
+Settings: those of ``der``, and ``beta`` β. In the paper on CIFAR-10, α = 0.1 and β = 0.5. Cost: two more batches per
+step; the reservoir needs as much memory as in ``der``.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ a sample of the hop's training sentences enters the memory, which all learned la
 (`xclrun.strategy.shared.memory`). In later hops, after every k-th main mini-batch, one extra optimiser step is taken
 for each earlier language, on a batch drawn from this language's share.
 
-Settings: ``memory``, total number of sentences; ``every_k``, in main mini-batches; ``selection``: ``reservoir``,
-``ring`` or ``herding``; ``interleave``: ``extra`` (replay in addition to the main step) or ``replace`` (as in the
-authors' code, replay replaces every k-th main step).
+Settings: ``memory``, the total number of sentences; ``every_k``, the interval in main mini-batches; ``selection``:
+``reservoir``, ``ring`` or ``herding``. With ``interleave=extra``, replay steps are additional steps. With
+``interleave=replace``, as in the authors' code, replay steps replace every k-th main step.
 """
 
 from __future__ import annotations

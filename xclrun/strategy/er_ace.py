@@ -14,11 +14,11 @@ Deviations: as in ``er``, the memory is filled after each hop, with equal shares
 reservoir of the stream. Label sets are fixed in advance, so the second term has all classes, not only those seen so
 far.
 
-With ``cosine``, α, the logits of classes are α · cos(w_c, x) without bias, as in the authors' code; tags keep linear
-emissions. The reference models of transfer still have linear heads.
+If ``cosine`` is set to a number α, the logits of classes are α · cos(w_c, x) without bias, as in the authors' code;
+tags keep linear emissions. The reference models of transfer still have linear heads.
 
-Settings: ``memory``, ``every_k`` (the paper: 1) and ``selection`` as for ``er``; ``cosine``. Cost: one more batch in
-these steps.
+Settings: ``memory``, ``every_k`` (1 in the paper) and ``selection`` as for ``er``; ``cosine``. Cost: one more batch in
+every k-th main step.
 """
 
 from __future__ import annotations

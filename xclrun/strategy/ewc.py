@@ -8,8 +8,8 @@ From hop 2 on, the loss of hop i has one penalty per earlier hop j, around the w
 F_j is the Fisher information of hop j, computed as in ``ewc_online``. For each weight, let A = Σ_j F_j and m = (Σ_j F_j
 θ*_j) / A. Up to a constant, the penalties then add up to λ/2 · Σ_θ A (θ − m)², so the state contains only A and m.
 
-Settings: ``penalty``, λ; ``fisher_examples``, number of randomly drawn sentences of a hop for F; null: all. Cost: 8
-bytes per weight (A and m), on the device during training and in the stored state.
+Settings: ``penalty`` λ; ``fisher_examples``, the number of sentences drawn at random from a hop for F (null: all
+sentences). Cost: 8 bytes per weight (A and m), on the device during training and in the stored state.
 """
 
 from __future__ import annotations

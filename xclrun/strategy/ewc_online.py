@@ -8,8 +8,9 @@ CCL, section 3.2 ("EWC-Online"), after Schwarz et al. 2018, "Progress & Compress
 F_j is the diagonal of the empirical Fisher information for the parameters of body and heads. It is computed after hop j
 on the hop's training data (`xclrun.strategy.shared.fisher`).
 
-Settings: ``penalty``, λ; ``gamma``, γ from 0 to 1; ``fisher_examples``, number of randomly drawn sentences of a hop for
-F; null: all. Cost: 8 bytes per weight on the device during training (F̃ and θ_prev), 4 in the stored state (F̃).
+Settings: ``penalty`` λ; ``gamma`` γ, from 0 to 1; ``fisher_examples``, the number of sentences drawn at random from a
+hop for F (null: all sentences). Cost: 8 bytes per weight on the device during training (F̃ and θ_prev), and 4 bytes per
+weight in the stored state (F̃).
 """
 
 from __future__ import annotations

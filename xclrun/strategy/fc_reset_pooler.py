@@ -1,4 +1,4 @@
-"""Few-shot adaptation of pooler and output layer, one of them reinitialised ("FC (reset) + pooler"; FS, section 5.5).
+"""Few-shot adaptation of pooler and output layer, one or both reinitialised ("FC (reset) + pooler"; FS, section 5.5).
 
 Settings: ``reset``: ``classifier`` (FS, Table 6), ``pooler`` or ``both``. The classifier gets new initial values, drawn
 as before source training; the pooler is reinitialised as in BERT (normal weights, zero bias).

@@ -8,8 +8,8 @@ plain fine-tuning. In later hops
 
 and the other layers, pooler and heads are trained. Dropout stays active in frozen layers.
 
-Settings: ``layers``, n, counted from the bottom; 0: only the embeddings. Cost: less than fine-tuning, because backward
-passes end above the frozen layers, and frozen layers have no optimiser state.
+Settings: ``layers`` n, the number of frozen layers, counted from the bottom (0: only the embeddings are frozen). Cost:
+less than fine-tuning, because backward passes end above the frozen layers, and frozen layers have no optimiser state.
 """
 
 from __future__ import annotations

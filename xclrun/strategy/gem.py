@@ -10,8 +10,8 @@ All gradients are over the shared parameters. The dual problem has one variable 
 exactly. γ favours earlier languages; the paper uses 0.5. As in the paper's text, γ is added to v*; the authors' code
 instead requires v ≥ γ.
 
-Settings: ``memory``, ``every_k`` and ``selection`` as for ``agem``; ``margin``, γ; ``compared``, sentences drawn from
-each language's share per step, or null: all, as in the paper.
+Settings: ``memory``, ``every_k`` and ``selection`` as for ``agem``; ``margin`` γ; ``compared``, the number of sentences
+drawn from each language's share per step (null: all sentences, as in the paper).
 
 Cost: in each step, a forward and backward pass over the compared sentences and a synchronisation with the device; on
 the device, one gradient per earlier language, 4 bytes per weight.

@@ -1,4 +1,4 @@
-"""Incremental LoRA: each hop adds a low-rank update to a frozen encoder and leaves the earlier ones unchanged.
+"""Incremental LoRA: each hop adds a low-rank update to a frozen encoder and leaves earlier updates unchanged.
 
 The baseline "IncLoRA" of Wang et al. 2023, "Orthogonal subspace learning for language model continual learning", with
 the update of Hu et al. 2022, "LoRA". Equations, settings and cost: `xclrun.strategy.shared.low_rank`.

@@ -1,17 +1,17 @@
 """Joint replay: store all data of earlier hops and replay it at a fixed rate.
 
-Replay without a memory limit (Scialom et al. 2022, "Fine-tuned language models are continual learners": 1 % of the
-earlier data; Ibrahim et al. 2024, "Simple and scalable strategies to continually pre-train large language models": 1 to
-50 % of each batch). From hop 2 on, after main mini-batch s of a hop,
+Replay without a memory limit. Scialom et al. 2022, "Fine-tuned language models are continual learners", replay 1 % of
+the earlier data. Ibrahim et al. 2024, "Simple and scalable strategies to continually pre-train large language models",
+replay in 1 to 50 % of each batch. From hop 2 on, after main mini-batch s of a hop,
 
     ⌊r s⌋ − ⌊r (s − 1)⌋
 
 extra optimiser steps are taken, each on a batch drawn uniformly, without replacement, from the training data of all
-earlier hops. A batch with several tasks is split into one step per task; if languages have their own parameters, into
-one step per language.
+earlier hops. If the batch has several tasks, one step is taken per task. If languages have their own parameters, one
+step is taken per language.
 
-Settings: ``rate``, r ≥ 0, replayed batches per main batch; 0.1 is the rate of lifelong replay
-(`xclrun.strategy.replay`). Cost: r extra steps per main step; no state, but all earlier training data is needed.
+Settings: ``rate`` r ≥ 0, the number of replayed batches per main batch. Lifelong replay (`xclrun.strategy.replay`) has
+the rate 0.1. Cost: r extra steps per main step; no state, but all earlier training data is needed.
 """
 
 from __future__ import annotations

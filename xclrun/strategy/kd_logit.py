@@ -8,13 +8,13 @@ main mini-batch, the loss of the main step is
 The sum runs over the earlier languages j; each term uses a batch from j's share of the memory. The teacher for language
 j is the model after j's hop, in eval mode. Its outputs are logits_j (classes) and emissions_j (tag scores of words,
 before a CRF); a task without labels or without tags has only one of the two terms. MSE averages over all entries. The
-teacher's outputs are recorded once, at the end of j's hop, and stored with the memory. ``fp16`` halves the bytes and
-rounds logits of about 10 by up to 0.004.
+teacher's outputs are recorded once, at the end of j's hop, and stored with the memory.
 
 ``lwf`` has no memory: it distils on the new sentences, with the model of the previous hop as its teacher.
 
-Settings: ``memory``, total number of sentences; ``every_k``, in main mini-batches; ``weight``; ``selection``
-(`xclrun.strategy.shared.memory`); ``teacher_precision``: ``fp32`` or ``fp16``.
+Settings: ``memory``, the total number of sentences; ``every_k``, the interval in main mini-batches; ``weight``;
+``selection``, described in `xclrun.strategy.shared.memory`; ``teacher_precision``: ``fp32`` or ``fp16``. With ``fp16``,
+the recorded outputs need half the bytes, and logits of about 10 are rounded by up to 0.004.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         """Return the MSE between outputs and teacher on rows of the memory, summed over outputs (scalar).
 
         Args:
-            among: all rows of the step; the sum over ``rows`` is divided by the number of these rows. None: same as
-                ``rows``.
+            among: all rows of the step. The sum over ``rows`` is divided by the number of rows in ``among``. None:
+                equal to ``rows``.
         """
         from xclrun.data.transfer import to_device
 

@@ -10,7 +10,7 @@ over body and heads. θ_0 are the weights of hop 0: pretrained encoder, initial 
 Deviations: the paper's penalty has the factor λ instead of λ/2, so λ here is twice the paper's λ; L2-SP pulls new
 layers towards 0 with a separate λ.
 
-Settings: ``penalty``, λ. Cost: 4 bytes per weight in memory and on the device during training.
+Settings: ``penalty`` λ. Cost: 4 bytes per weight in memory and on the device during training.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The baseline of Kirkpatrick et al. 2017, "Overcoming catastrophic forgetting in 
 
 over body and heads, with θ*_{i−1} the weights after the previous hop (`xclrun.strategy.shared.penalty`).
 
-Settings: ``penalty``, λ; the paper gives no value. Cost: 4 bytes per weight on the device during training.
+Settings: ``penalty`` λ, for which the paper gives no value. Cost: 4 bytes per weight on the device during training.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Language-specific embeddings; layers, pooler and heads are shared (CCL, section 3.2, "Lang-Spec Embed").
 
-The embeddings of subwords, positions and types and their layer norm are language-specific. In each hop they start from
-the pretrained values, which are also used for languages that are not learned yet. No settings.
+The language-specific parameters are the embeddings of subwords, positions and types, and the layer norm after them. In
+each hop these parameters start from the pretrained values. Languages that are not learned yet also use the pretrained
+values. No settings.
 """
 
 from __future__ import annotations

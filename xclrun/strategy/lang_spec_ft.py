@@ -4,7 +4,7 @@ CCL, section 3.1 ("Lang-Spec FT"). The score of each model on its own language i
 intransigence. The models are shared with the first hops of naive runs whose orders begin with these languages.
 
 Settings: ``expansion``: language adapters in every model (``lang_spec_ada_t``, ``lang_spec_ada_f``, …), as a reference
-for strategies with adapters; their first hops are shared with these models.
+for strategies with adapters. The first hops of such strategies are shared with these models.
 """
 
 from __future__ import annotations

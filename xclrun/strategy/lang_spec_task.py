@@ -4,10 +4,10 @@ The heads are all parameters after the encoder's last states: the intent head, o
 tag head and its CRF. A language not learned yet is evaluated with its own untrained heads, drawn independently of all
 other heads; a pretrained pooler keeps its values.
 
-Settings: ``start``, the initial heads of a language's hop, which the paper does not specify: ``same``, the heads of hop
-0, as in the authors' code; ``own``, heads drawn independently for each language. With ``same``, the encoder already
-fits the initial heads of the next hop, so forgetting is only slightly higher than with shared heads. With ``own``, each
-hop adapts the encoder to new heads, so forgetting is higher.
+Settings: ``start`` selects the heads with which the hop of a language starts; the paper does not specify these heads.
+``same`` selects the heads of hop 0, as in the authors' code; ``own`` draws heads independently for each language. With
+``same``, the encoder already fits the initial heads of the next hop, so forgetting is only slightly higher than with
+shared heads. With ``own``, each hop adapts the encoder to new heads, so forgetting is higher.
 """
 
 from __future__ import annotations

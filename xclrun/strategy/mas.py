@@ -6,14 +6,14 @@ has the penalty
     λ · Σ_θ Ω[θ] · (θ − θ*_{i−1})²        Ω = Σ_{j<i} Ω_j        Ω_j[θ] = 1/n Σ_x |∂ ‖F(x)‖² / ∂θ|
 
 The sum runs over the parameters of body and heads; θ*_{i−1} are the weights at the beginning of the hop. F(x) are the
-raw outputs for training sentence x of hop j, computed after the hop in eval mode. Depending on the task, they are class
-logits, tag scores of all words (before the CRF), both, or start and end scores. The parameters of the CRF do not enter
-F and are not penalised. Deviation: absolute values are averaged over sentences (`xclrun.strategy.shared.fisher`); the
-authors' code averages them over batches.
+raw outputs for training sentence x of hop j, computed after the hop in eval mode. Depending on the task, F(x) contains
+the class logits, the tag scores of all words before the CRF, class logits and tag scores together, or start and end
+scores. The parameters of the CRF do not enter F and are not penalised. Deviation: absolute values are averaged over
+sentences (`xclrun.strategy.shared.fisher`); the authors' code averages them over batches.
 
-Settings: ``penalty``, λ (the paper: 1); ``examples``, number of randomly drawn sentences of a hop for Ω_j; null: all.
-Cost: a forward and backward pass over these sentences after each hop; 8 bytes per weight on the device during training,
-4 in the stored state.
+Settings: ``penalty`` λ (1 in the paper); ``examples``, the number of sentences drawn at random from a hop for Ω_j
+(null: all sentences). Cost: a forward and backward pass over these sentences after each hop; 8 bytes per weight on the
+device during training, and 4 bytes per weight in the stored state.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ minimise
 
     λ ‖W̃ − W‖² − Σ_k (1/K) log p(y_k | x_k; W̃),
 
-without dropout. The adapted weights W̃ predict this example and are then discarded. With fewer than K examples in
-memory, all are used; with none, the model is not adapted.
+without dropout. The adapted weights W̃ predict this example and are then discarded. If the memory has fewer than K
+examples, all are used; if it is empty, the model is not adapted.
 
 Many copies of the model are adapted at a time (`torch.func.vmap`). Word embeddings are copied only for subwords that
 occur in the batch; the result is exact, because the other embeddings have no gradient.
@@ -222,9 +222,9 @@ def pooled(pooler: nn.Module, cls: np.ndarray) -> np.ndarray:
 
 
 def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], list[Batch]]:
-    """Return a model's trained parameters, with embeddings only of the subwords in ``batches``, and the batches.
+    """Return (trained parameters of a model, batches), with word embeddings only for the subwords in ``batches``.
 
-    Subword IDs are renumbered accordingly; IDs up to the padding's ID keep their values.
+    The subword IDs of the batches are renumbered accordingly; IDs up to the padding's ID keep their values.
     """
     import torch
 
@@ -256,7 +256,7 @@ def as_batch(fields: Mapping[str, Any], task: str) -> Batch:
 
 
 def concatenate(parts: Sequence[Prediction]) -> Prediction:
-    """Concatenate the predictions of parts of a batch, which have equal padding."""
+    """Concatenate the predictions for parts of a batch; all parts have equal padding."""
     import torch
 
     from xclrun.model.network import Prediction

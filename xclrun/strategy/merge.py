@@ -7,18 +7,23 @@ initial values.
 
 Settings:
 
-- ``start``, how the models are trained: ``pretrained``: each hop starts from θ_0, as in ``lang_spec_ft`` (continual
-  learning without a sequence); ``previous``: from the unmerged model of the previous hop, as in ``naive``. In both
-  cases all training is shared with runs of the named strategy. ``merged``: from the merge of the previous hop; at the
-  end of its training, each hop merges two models, its initial and its trained weights.
-- ``method`` and its coefficients: ``scale``, λ (null: 0.4 for ``task_arithmetic`` and ``dare``, as the TIES paper
-  recommends without validation data, 1 for ``ties``); ``density``, of ``ties`` (the paper: 0.2); ``drop``, p of
-  ``dare`` (the paper: 0.9); ``decay``, β of ``exponential_mean``. ``revert`` undoes a ``share`` of the changes of
-  the last model: ``reverted`` selects the ``smallest`` or the ``largest`` changes. ``strength`` 1 undoes a change
-  fully. ``layers`` limits ``revert`` to some layers (0: embeddings; null: all parameters). ``fisher`` weights the
-  models by their diagonal Fisher information on ``fisher_examples`` training sentences of their hops (null: all).
-- ``expansion``: another strategy whose hops are merged (`xclrun merge RUN` sets it); null: ``lang_spec_ft`` or
-  ``naive``, depending on ``start``.
+- ``start`` selects the weights with which each hop starts. ``pretrained``: θ_0, as in ``lang_spec_ft`` (continual
+  learning without a sequence). ``previous``: the unmerged model of the previous hop, as in ``naive``. In both cases,
+  all training is shared with runs of the named strategy. ``merged``: the merge of the previous hop; at the end of its
+  training, each hop then merges two models, its initial and its trained weights.
+- ``method`` selects the merging method. The next settings are the coefficients of the methods.
+- ``scale`` is λ of ``task_arithmetic``, ``dare`` and ``ties``. If null, λ is 1 for ``ties``; for the other two, λ is
+  0.4, which the TIES paper recommends without validation data.
+- ``density`` belongs to ``ties`` (0.2 in its paper).
+- ``drop`` is p of ``dare`` (0.9 in its paper).
+- ``decay`` is β of ``exponential_mean``.
+- ``share``, ``reverted``, ``strength``, ``layers`` belong to ``revert``, which undoes a ``share`` of the changes of the
+  last model: the ``smallest`` or the ``largest`` changes (``reverted``). A ``strength`` of 1 undoes a change fully.
+  ``layers`` limits ``revert`` to some layers (0: embeddings; null: all parameters).
+- ``fisher_examples`` belongs to ``fisher``, which weights the models by their diagonal Fisher information on this
+  number of training sentences of their hops (null: all sentences).
+- ``expansion`` is another strategy whose hops are merged (`xclrun merge RUN` sets this key). If null, this strategy is
+  ``lang_spec_ft`` or ``naive``, depending on ``start``.
 
 Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores in training and evaluation points
 inside hops use unmerged weights.
@@ -220,7 +225,7 @@ class Merge(Expandable[MergeSettings]):
         return self.expansion.trains(parameter, hop)
 
     def language_specific(self, parameter: str) -> bool:
-        # All languages are served by one merged model, however many were trained.
+        # One merged model is evaluated on all languages, however many models were trained.
         return False
 
     # Training: delegated to the other strategy.

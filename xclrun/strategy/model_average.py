@@ -11,8 +11,8 @@ initial heads are random; heads of a task that no earlier hop has learned are no
 evaluation points inside a hop use the weights before averaging. With ``trainer.optimizer_state=kept``, the optimiser's
 state is not averaged.
 
-Settings: ``weight``, α, above 0 and up to 1 (plain fine-tuning); the paper recommends 0.5. Cost: 4 bytes per weight on
-the device during training.
+Settings: ``weight`` α, above 0 and at most 1. The value 1 is plain fine-tuning; the paper recommends 0.5. Cost: 4 bytes
+per weight on the device during training.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ B_t A_t is trained with the loss
 The penalty is summed over all matrices with an update; the A_i of earlier hops are frozen. A has the shape (rank, d),
 so its rows span the subspace of a hop. The absolute value follows the authors' code; the paper squares the entries.
 
-Settings: ``penalty`` λ (the authors' code: 0.5), and the settings of ``inc_lora``, which trains hop 1 identically.
+Settings: those of ``inc_lora``, and ``penalty`` λ (0.5 in the authors' code). Hop 1 is trained as in ``inc_lora``.
 Deviations: heads are trained too, since encoders need them; no dropout before A. See also
 `xclrun.strategy.shared.low_rank`.
 """

@@ -7,9 +7,9 @@ of a hop, ``replay_number`` examples are drawn uniformly, without replacement, f
 optimiser steps are taken on them, in batches of the run's size. The replay rate is ``replay_number`` /
 ``replay_interval``: 10 % in the paper.
 
-Unlike in ``er``, the memory includes the current key, so that hop 1 replays too, and keys have no fixed shares. Whether
-an example is written depends only on (seed, depth of the hop, key, index), so interruptions and hops loaded from the
-store do not change the memory. The memory contains indices into the training splits.
+Unlike in ``er``, the memory includes the current key, so hop 1 replays too. Keys have no fixed shares. Whether an
+example is written depends only on (seed, depth of the hop, key, index), so interruptions and hops loaded from the store
+do not change the memory. The memory contains indices into the training splits.
 """
 
 from __future__ import annotations

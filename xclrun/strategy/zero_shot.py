@@ -1,7 +1,7 @@
 """Zero-shot transfer: one hop on the order's first language; all languages are tested. No settings.
 
 Keung et al. 2020, "Don't Use English Dev", section 3. `xclrun.analysis.points` selects checkpoints after training. The
-trained hop is also the first hop of naive fine-tuning, and is stored once for both.
+trained hop is identical to the first hop of naive fine-tuning, so the two strategies share one stored training.
 """
 
 from __future__ import annotations

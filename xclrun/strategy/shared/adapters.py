@@ -10,7 +10,7 @@ the hidden states, and r the ``reduction``:
 - ``madx`` (Pfeiffer et al. 2020, "MAD-X: an adapter-based framework for multi-task cross-lingual transfer"):
   f ← f + U relu(D LN(f + x) + b) + c, with D of shape (d/r, d) and U of shape (d, d/r), before the encoder's
   LN(f + x); and one invertible adapter (NICE coupling, reduction 2) on the embeddings.
-- ``pfeiffer``: the same without the invertible adapter (Pfeiffer et al. 2021, "AdapterFusion").
+- ``pfeiffer``: as ``madx``, but without the invertible adapter (Pfeiffer et al. 2021, "AdapterFusion").
 - ``houlsby``: U swish(D f + b) + c + f, after attention and after the feed-forward part (Houlsby et al. 2019).
 - ``lora``: W ← W + (α/rank) B A for the matrices ``lora_targets``, with A of shape (rank, d) and B zero at first (Hu et
   al. 2022, "LoRA").
@@ -21,11 +21,13 @@ the hidden states, and r the ``reduction``:
 - ``compacter``: as houlsby, with matrices that are sums of four Kronecker products of rank 1 (Karimi Mahabadi et al.
   2021).
 
-Settings: ``adapter``; ``reduction``, r, null for the kind's default (`DEFAULT_REDUCTION`). MAD-X's language adapters
-use 2, which gives mBERT 7,387,776 parameters per language (CCL's totals imply 7,370,000, rounded). For LoRA:
-``lora_rank``, ``lora_alpha``, and ``lora_targets``, some of q, k, v, intermediate and output. ``pretrained``: language
-→ local folder or hub name of its pretrained adapters (`xclrun.model.adapter_files`). They must be of the same kind and
-reduction and trained in the same encoder. The run ID depends on their content, not on their location.
+Settings: ``adapter``; ``reduction`` r (null: the kind's default, `DEFAULT_REDUCTION`). MAD-X's language adapters have
+r = 2. For mBERT this gives 7,387,776 parameters per language (CCL's totals imply 7,370,000, rounded). LoRA has the
+settings ``lora_rank``, ``lora_alpha``, and ``lora_targets``, some of q, k, v, intermediate and output.
+
+``pretrained`` maps a language to the local folder or hub name of its pretrained adapters
+(`xclrun.model.adapter_files`). Pretrained adapters must have the run's kind and reduction, and must have been trained
+in the same encoder. The run ID depends on the content of these adapters, not on their location.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ class LowRankSettings(StrategyConfig):
 
 
 class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSettings]):
-    """Language-specific adapters. The encoder is trained too, unless it is ``frozen``."""
+    """Language-specific adapters. The encoder is trained too, unless ``frozen`` is true."""
 
     has_adapters = True
     settings_type = AdapterSettings

@@ -97,13 +97,13 @@ class Expandable(Strategy[Settings]):
         return function(context.model)
 
     def output_of(self, language: str, batch: Batch, context: Context) -> Output:
-        """Return the output for a batch, with the parameters for ``language`` (of this hop or an earlier one)."""
+        """Return the output for a batch, with the parameters for a ``language`` of this hop or an earlier hop."""
         if language in context.hop.train:
             return context.model(batch)
         return self.with_language(language, context, lambda model: model(batch))
 
     def loss_of(self, language: str, batch: Batch, context: Context) -> Tensor:
-        """Return the loss of a batch, with the parameters for ``language`` (of this hop or an earlier one)."""
+        """Return the loss of a batch, with the parameters for a ``language`` of this hop or an earlier hop."""
         if language in context.hop.train:
             return context.model.loss(batch)
         return self.with_language(language, context, lambda model: model.loss(batch))

@@ -10,8 +10,8 @@ with zeros, so a product has no effect until its hop trains it.
 | ``inc_lora`` | one for each hop, which only that hop trains | L |
 | ``o_lora`` | as ``inc_lora`` | L + λ Σ \|A_i A_tᵀ\| |
 
-Settings: ``lora_rank``, ``lora_alpha``, and ``lora_targets`` among q, k, v, intermediate, output; the default values
-are those of O-LoRA's code (Wang et al. 2023), without its dropout before A.
+Settings: ``lora_rank``, ``lora_alpha``, and ``lora_targets``, some of q, k, v, intermediate and output. The default
+values are from O-LoRA's code (Wang et al. 2023). Unlike in that code, there is no dropout before A.
 
 Cost: in training and evaluation, each target matrix has one product for each hop of the stream, even before that hop;
 ``seq_lora`` has a single product. `merged` adds the products to W for an export.

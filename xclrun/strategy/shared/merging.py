@@ -13,7 +13,7 @@ With θ_0 the initial weights, θ_1 … θ_n the models and τ_i = θ_i − θ_0
 | `weighted_mean` | Σ F_i θ_i / Σ F_i (Matena & Raffel 2022, "Merging models with Fisher-weighted averaging", eq. 4) |
 | `revert` | θ_n with a share of its changes undone |
 
-All compute in double precision and return the data type of the models.
+All functions compute in double precision and return tensors of the models' data type.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Weights = Mapping[str, "Tensor"]
 
 
 def mean(models: Iterable[Weights]) -> dict[str, Tensor]:
-    """Return the mean of models, read one at a time; integer tensors are those of the last model."""
+    """Return the mean of models, read one at a time; integer tensors are from the last model."""
     total: dict[str, Tensor] = {}
     count, last = 0, dict[str, "Tensor"]()
     for model in models:
@@ -107,9 +107,10 @@ def spherical_mean(models: Sequence[Weights]) -> dict[str, Tensor]:
 
 
 def slerp(a: Tensor, b: Tensor, t: float) -> Tensor:
-    """Interpolate between two tensors along the arc between their directions; t = 0 is a, t = 1 is b.
+    """Interpolate between two tensors along the arc between their directions; t = 0 gives a, t = 1 gives b.
 
-    (sin((1 − t) Ω) a + sin(t Ω) b) / sin Ω, with Ω the angle between a and b; linear if they are nearly parallel.
+    (sin((1 − t) Ω) a + sin(t Ω) b) / sin Ω, with Ω the angle between a and b. If a and b are nearly parallel, the
+    interpolation is linear.
     """
     norms = a.norm() * b.norm()
     cosine = ((a * b).sum() / norms).clamp(-1, 1) if norms > 0 else norms.new_ones(())
@@ -141,7 +142,7 @@ def revert(
 
     Args:
         strength: how far a change is undone: 1 sets the weight back to its initial value.
-        reverted: name of a parameter → whether its changes count in the share and may be undone.
+        reverted: name of a parameter → whether its changes count in the share and can be undone.
     """
     names = [name for name in base if reverted(name)]
     threshold = _threshold(base, model, 1 - share if largest else share, names)

@@ -1,7 +1,7 @@
 """Parameter counts of a strategy's finished model, as in Table 7 of the CCL paper.
 
-A shared parameter counts once, a language-specific one once for every language of the stream. Counting needs only the
-sizes of the parameters, neither torch nor a model.
+A shared parameter counts once. A language-specific parameter counts once for every language of the stream. Counting
+needs only the sizes of the parameters; it needs neither torch nor a model.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def sizes(model: nn.Module) -> dict[str, list[int]]:
 def keeps_parameters(strategy: Strategy[Any]) -> bool:
     """Return whether `Strategy.prepare` certainly neither adds nor freezes parameters.
 
-    Packaged strategies freeze parameters only if they also add some. A plug-in's `prepare` may do either, so the result
-    is False.
+    A packaged strategy freezes parameters only if it also adds some. A plug-in's `prepare` can do either without the
+    other, so the result is False for a plug-in that overrides `prepare`.
     """
     both = (strategy, getattr(strategy, "expansion", strategy))
     packaged = all(type(part).prepare.__module__.startswith("xclrun.strategy.") for part in both)

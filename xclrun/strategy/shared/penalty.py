@@ -46,7 +46,7 @@ class QuadraticPenalty(Expandable[Settings]):
 
     Attributes:
         factor: multiplies the penalty's gradient; 1 for papers that write λ/2, 2 for papers that write λ.
-        precision, anchor: parameter name → tensor of the parameter's shape. A precision is ≥ 0 and may also be a
+        precision, anchor: parameter name → tensor of the parameter's shape. A precision is ≥ 0, and can also be a
             scalar.
     """
 

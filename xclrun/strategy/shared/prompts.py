@@ -2,7 +2,7 @@
 
 The encoder is in eval mode, because the papers' vision transformers have no dropout. Deviation of all strategies:
 prompts are prepended to the output of the embedding layer (in families other than BERT and RoBERTa, to the subword
-embeddings). Heads read the states of [CLS] and of the words, not those of the prompt.
+embeddings). Heads read the states of [CLS] and of the words, not the states of the prompt.
 
 Cost: a forward and backward pass over prompt and text. To compute the query, pools need one more forward pass without
 gradients, in training and in evaluation.
