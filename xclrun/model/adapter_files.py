@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FILES = ("adapter_config.json", "adapter.safetensors")
 
-# Settings that may differ from the strategy's: after training, the initialization does not matter.
+# Settings that need not equal the strategy's, because the initialization does not matter after training.
 _IGNORED = {"init_weights", "init_weights_seed"}
 
 

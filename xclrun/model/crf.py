@@ -3,7 +3,7 @@
 ln p(y) = s(y) − ln Z, with s the score of a tag sequence and Z = Σ_y exp s(y) (Lafferty et al. 2001). The forward
 recursion uses probabilities instead of logarithms, and divides them by their maximum at each word (Rabiner 1989,
 section V.A, "scaling"). Each word thus costs one matrix product instead of a B × T × T array. The gradient is the count
-of each gold tag minus its expected count. The backward recursion computes it without autograd.
+of each gold tag minus its expected count. The backward recursion computes the gradient without autograd.
 
 The scaled probability of a tag underflows if the tag is more than 708 nats below the word's best tag. At later words,
 the tag's paths can gain on the best path at most the spread of the transitions. Therefore the lost share of Z is below
@@ -37,7 +37,7 @@ def crf_log_likelihood(
         tags: (B, W) int64, from 0 to T − 1, including where the mask is False.
         mask: (B, W) bool, True on words, packed to the left; at least one per sentence.
         start, end: (T,); (B, T) if each sentence has a separate CRF.
-        transitions: (T, T) or (B, T, T), from row to column.
+        transitions: (T, T) or (B, T, T), from the tag of the row to the tag of the column.
     """
     value: Tensor = _LogLikelihood.apply(emissions, tags, mask, start, transitions, end)[0]
     return value
@@ -53,7 +53,7 @@ class _LogLikelihood(torch.autograd.Function):
         emissions: Tensor, tags: Tensor, mask: Tensor, start: Tensor, transitions: Tensor, end: Tensor
     ) -> tuple[Tensor, ...]:
         inside = mask.double()
-        # Emissions of padding may be infinite.
+        # Set emissions of padding to 0, because they can be infinite.
         scores = emissions.double().masked_fill(~mask.unsqueeze(2), 0.0)
         starts, moves, ends = start.double(), transitions.double(), end.double()
         # Factors of at most 1: exp(scores − peak) for each word, and exp(moves − highest) for each transition.

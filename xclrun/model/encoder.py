@@ -68,7 +68,7 @@ def empty_encoder(shape: Any) -> Any:
 
 
 def _untied(encoder: Any) -> Any:
-    """Register each embedding table under one name. T5's table has two, so it would be stored and copied twice."""
+    """Register each embedding table under one name. T5's table has two names and would be stored and copied twice."""
     tables: dict[Tensor, nn.Embedding] = {}
     for parent in encoder.modules():
         for name, child in list(parent.named_children()):
@@ -82,7 +82,8 @@ def _untied(encoder: Any) -> Any:
     return encoder
 
 
-# The last pretrained encoder that was read, because most runs of a process use it. Runs use copies.
+# Cache of the pretrained encoder that was read last, because most runs of a process use the same encoder. Runs use
+# copies.
 _last_read: dict[tuple[str, float, int | None], tuple[nn.Module, Sequence[str]]] = {}
 
 
@@ -93,7 +94,7 @@ def read_ahead(config: ModelConfig) -> None:
 
 
 def pretrained_encoder(config: ModelConfig, with_words: bool = True) -> nn.Module:
-    """Return a copy of a pretrained encoder; a pooler that its files lack is initialized.
+    """Return a copy of a pretrained encoder; if its files lack the pooler, initialize the pooler.
 
     Args:
         with_words: copy the word embeddings, which need most memory; if false, the caller must replace them.
@@ -111,7 +112,7 @@ def pretrained_encoder(config: ModelConfig, with_words: bool = True) -> nn.Modul
 
 
 def _read_once(config: ModelConfig) -> tuple[Any, Sequence[str]]:
-    """Return an encoder, which must not be changed, and the names of the parameters that its files lack."""
+    """Return (encoder, names of the parameters that its files lack). The encoder is cached: do not change it."""
     folder = locate(config)
     key = (str(folder.resolve()), config.dropout, config.layers)
     if key not in _last_read:

@@ -19,13 +19,13 @@ class Family:
 
     Attributes:
         title: the names of its encoders.
-        causal: causal attention. A sentence or word is then represented by the state of its last subword.
-        from_padding: position numbers start after the padding's id, as in RoBERTa.
-        attends: the modules of queries and keys have BERT's names (for ``evaluate.attention``).
-        layers_apart: each layer has separate weights.
-        converted: transformers can convert old tokenizer files; otherwise a tokenizer.json is required.
-        with_decoder: transformers' base model also has a decoder, which is not used.
-        adapted: the library `adapters` supports this family.
+        causal: whether attention is causal. If so, the state of the last subword represents a sentence or word.
+        from_padding: whether position numbers start after the padding's id, as in RoBERTa.
+        attends: whether the modules of queries and keys have BERT's names; ``evaluate.attention`` needs these names.
+        layers_apart: whether each layer has separate weights.
+        converted: whether transformers can convert old tokenizer files; otherwise, a tokenizer.json is required.
+        with_decoder: whether transformers' base model also has a decoder, which is not used.
+        adapted: whether the library `adapters` supports this family.
     """
 
     title: str

@@ -32,7 +32,7 @@ BERTS = ("bert", "roberta", "xlm-roberta", "camembert")
 
 @contextmanager
 def one_line(problem: str) -> Iterator[None]:
-    """Raise any error of a library as a `UsageError`: the problem, and the library's message in brackets."""
+    """Convert any error of a library to a `UsageError`: the problem, then the library's message in brackets."""
     try:
         yield
     except UsageError:
@@ -95,7 +95,7 @@ def check_folder(folder: Path, subject: str, model: ModelConfig) -> None:
 
 
 def weight_files(folder: Path, subject: str) -> list[Path]:
-    """Return the files with the weights: one, or those that the index lists."""
+    """Return the weight files: ``model.safetensors``, or else the files that the index lists."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():

@@ -3,8 +3,8 @@
 In the joint task, the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood (CCL, section
 2.3). Heads compute in fp32 for any precision of the encoder; the CRF's likelihood is in float64
 (`xclrun.model.crf`). Without a CRF, the tags of words are independent given the encoder's states (FS; Devlin et al.
-2019, section 5.3). With and without a CRF, the loss of a sentence is the sum over its words. FS takes the mean over all
-words of a batch instead, so its gradient has another scale.
+2019, section 5.3). With and without a CRF, the loss of a sentence is the sum over its words. FS instead takes the mean
+over all words of a batch, so FS's gradient has another scale.
 
 Shapes: B sentences, W words (packed to the left), H hidden size, C classes, T tags.
 """
@@ -73,8 +73,8 @@ class ClassHead(nn.Linear):
     """Maps sentences (B, H) to the logits of classes (B, C): a linear layer, or cosine similarities.
 
     Attributes:
-        scale: None for a linear layer. Otherwise the logit of class c is ``scale`` · cos(w_c, x), with w_c its row of
-            ``weight``; ``bias`` is not used.
+        scale: None for a linear layer. Otherwise the logit of class c is ``scale`` · cos(w_c, x), with w_c the row of
+            ``weight`` for this class; ``bias`` is not used.
     """
 
     scale: float | None = None

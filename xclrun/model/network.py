@@ -73,7 +73,7 @@ class Prediction:
 
     Attributes:
         label: (B,) predicted class ids.
-        log2_label: (B,) log2 p(gold class); NaN if it is not in the label set.
+        log2_label: (B,) log2 p(gold class); NaN if the gold class is not in the label set.
         tags: (B, W) predicted tag ids.
         log2_tags: (B,) log2 p(gold tags) of the words within the length limit; NaN if a tag is not in the tag set.
         answers: (B, W, 2) float32 emissions of start and end, which `xclrun.train.answers` decodes.
@@ -91,7 +91,8 @@ class Heads(nn.Module):
 
     Attributes:
         intent: class head on [CLS] itself, or None.
-        pooler, classifier: class head that reads [CLS] through BERT's pooler, or both None.
+        pooler, classifier: BERT's pooler and the class head that reads its output; None if the task does not use the
+            pooler.
         tagger: tag head, or None.
         span: head of answers, or None.
     """
@@ -140,7 +141,7 @@ class Heads(nn.Module):
         return losses[0] + losses[1] if len(losses) == 2 else losses[0]
 
     def prediction_of(self, batch: Batch, output: Output) -> Prediction:
-        """Return predictions and log-probabilities of the gold labels; gold ids are −1 for unseen labels."""
+        """Return predictions, with the log-probabilities of gold labels. Gold labels not in training have the id −1."""
         label = log2_label = tags = log2_tags = answers = None
         if output.logits is not None:
             label = output.logits.argmax(dim=1)
@@ -345,7 +346,7 @@ def _additive(mask: Tensor, embedded: Tensor) -> Tensor:
     """Return an additive attention mask, 0 or the lowest float32: (B, L) → (B, 1, 1, L), (B, L, L) → (B, 1, L, L).
 
     The mask has the dtype of the attention, and rows padded in memory to multiples of 8; otherwise every layer would
-    convert it.
+    convert the mask.
     """
     length, device = mask.shape[1], mask.device.type
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embedded.dtype
@@ -356,14 +357,14 @@ def _additive(mask: Tensor, embedded: Tensor) -> Tensor:
 
 
 def _reads_types(encoder: nn.Module) -> bool:
-    """Whether an encoder has embeddings of token types; XLM and GPT-2 would use subword embeddings instead."""
+    """Return whether an encoder has embeddings of token types. XLM and GPT-2 would read types as subwords."""
     argument = signature(encoder.forward).parameters.get("token_type_ids")
     kinds = getattr(encoder.config, "type_vocab_size", None)
     return argument is not None and (argument.default is Parameter.empty if kinds is None else kinds > 0)
 
 
 def _taken_pooler(encoder: Any) -> nn.Module:
-    """Remove the pooler from an encoder and return it; without a pooler like BERT's, return a new one."""
+    """Remove and return the pooler of an encoder. If the encoder has no pooler like BERT's, return a new pooler."""
     pooler: nn.Module | None = getattr(encoder, "pooler", None)
     if not isinstance(getattr(pooler, "dense", None), nn.Linear):
         return Pooler(encoder.config.hidden_size, getattr(encoder.config, "initializer_range", 0.02))
@@ -401,7 +402,7 @@ def skeleton(
     """Return the model on torch's meta device, for counting parameters.
 
     Args:
-        vocabulary: number of trimmed or learned word embeddings; None: as in the encoder's config.
+        vocabulary: number of word embeddings if the vocabulary is trimmed or learned; None: as in the encoder's config.
         several: see `build`.
     """
     if config.path is not None:
@@ -470,7 +471,7 @@ def redrawn_heads(model: Model, seed: int) -> dict[str, Tensor]:
 def _reads_last(encoder: Any, config: ModelConfig, tokenizer: Any) -> bool:
     """Whether the last subword represents a sentence.
 
-    This is so in causal encoders, and in encoder-decoders whose tokenizer adds a special token only at the end.
+    This holds for causal encoders, and for encoder-decoders whose tokenizer adds a special token only at the end.
     """
     kind = family(encoder.config.to_dict(), subject_of(config))
     if not kind.with_decoder:

@@ -32,7 +32,7 @@ class Dimensions:
         width: H, the size of a hidden state.
         inner: I, the size of an inner state of the feed-forward network.
         gated: whether the feed-forward network has a second input matrix.
-        queries, keys: total size of all heads' queries, and of their keys, at a position.
+        queries, keys: at one position, the total size of the queries of all heads, and the total size of the keys.
         apart: whether each layer has separate weights.
     """
 
@@ -116,13 +116,14 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
 
 
 def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]] | None:
-    """Return name → [number of parameters, 1 (trainable)] of a model, before a strategy changes it.
+    """Return the sizes of a model's parameters before a strategy changes the model: name → [number of values, 1].
 
-    None for encoders of other families or of unusual shape; count these with `xclrun.model.network.skeleton`.
+    The 1 marks a parameter as trainable. For encoders of unusual shape, or of other families than BERT's, return None;
+    count these with `xclrun.model.network.skeleton`.
 
     Args:
         heads: sizes of each task's heads.
-        vocabulary: number of trimmed or learned word embeddings; None: as in the encoder's config.
+        vocabulary: number of word embeddings if the vocabulary is trimmed or learned; None: as in the encoder's config.
     """
     check_layers(config)
     if config.path is not None:
@@ -149,7 +150,7 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
 
 
 def estimated_sizes(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]]:
-    """Return `sizes_of` if it is not None; otherwise an estimate from the encoder's matrices, under invented names."""
+    """Return the result of `sizes_of`. If this is None, estimate the sizes, under invented parameter names."""
     if (exact := sizes_of(config, heads, vocabulary)) is not None:
         return exact
     encoder = Dimensions.of(config)

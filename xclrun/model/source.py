@@ -97,8 +97,9 @@ def _folder_identity(folder: Path) -> str:
 def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     """Return a hash of the encoder's source.
 
-    Pretrained: the content of its files, which are checked first (see `check_folder`). From scratch: the training
-    splits, which determine the vocabulary (config and seed determine the rest).
+    The hash of a pretrained encoder is over its files, which are checked first (see `check_folder`). The hash of an
+    encoder from scratch is over the training splits, which determine the vocabulary; config and seed determine
+    everything else.
     """
     if model.from_scratch:
         origin = dataset.origin
@@ -160,7 +161,7 @@ def check_vocabulary(size: int, characters: Collection[str]) -> None:
 
 
 def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
-    """Return a hash of the encoder before fine-tuning; with a trimmed vocabulary, it also depends on all splits."""
+    """Return a hash of the encoder before fine-tuning; if the vocabulary is trimmed, the hash covers all splits too."""
     check_layers(model)
     identity = source_identity(model, dataset)
     if not model.trim_vocabulary:
@@ -190,7 +191,7 @@ def check_masks(model: ModelConfig, key: str) -> None:
 
 
 def depth(model: ModelConfig) -> int | None:
-    """Return the number of layers in use; None if the encoder's files do not contain it."""
+    """Return the number of layers in use; None if the encoder's files do not contain this number."""
     return model.layers or _depth(model)
 
 
@@ -202,7 +203,7 @@ def _depth(model: ModelConfig) -> int | None:
 
 
 def settings_of(model: ModelConfig) -> dict[str, Any]:
-    """Return an encoder's config.json; from scratch, or for a package, equivalent entries from the model config."""
+    """Return the content of an encoder's config.json; if there is no such file, equivalent entries."""
     if packaged(model):
         return {"model_type": "bert", "hidden_size": model.hidden_size}
     if not model.from_scratch:

@@ -41,7 +41,7 @@ MARKER = "▁"
 def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
     """Return a WordPiece vocabulary of at most ``size`` tokens, special tokens first; the same on every machine.
 
-    It contains every character of the sentences twice: at the beginning of a word, and inside.
+    The vocabulary contains every character of the sentences twice: at the beginning of a word, and inside.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
