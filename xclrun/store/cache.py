@@ -1,7 +1,7 @@
 """Cache of files that are computed once and read by later runs.
 
-The name ``<stem>-<SHA-256 of the content><suffix>`` contains the checksum, so one rename puts both in place. A file
-that does not match its checksum is reported, removed and computed again.
+The name ``<stem>-<SHA-256 of the content><suffix>`` contains the checksum, so one rename puts content and checksum in
+place. A file that does not match its checksum is reported, removed and computed again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CachedFile:
         return [path for path in paths if (name := _NAME.fullmatch(path.name)) and name[1] == self.stem]
 
     def find(self) -> Path | None:
-        """Return the path of the intact file, or None; remove damaged ones."""
+        """Return the path of the intact file, or None; remove damaged files."""
         for path in self._versions():
             if is_intact(path):
                 return path
@@ -73,8 +73,8 @@ class CachedFile:
         return None
 
     def read(self) -> bytes | None:
-        """Return the content of the intact file, or None; remove damaged ones."""
-        # Another process may replace the file at the same time.
+        """Return the content of the intact file, or None; remove damaged files."""
+        # Another process can replace the file at the same time.
         with contextlib.suppress(FileNotFoundError):
             return None if (path := self.find()) is None else path.read_bytes()
         return None

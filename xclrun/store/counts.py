@@ -1,4 +1,4 @@
-"""Counts of the prediction files of a run, written at its end to ``counts.parquet``.
+"""Counts from the prediction files of a run, written to ``counts.parquet`` at the end of the run.
 
 A report reads this small file of each run instead of one prediction file per hop. The table has a row per language; its
 metadata name the metrics. The prediction files are counted again if the file is missing or has counts of other metrics.
@@ -37,8 +37,8 @@ class Counted:
     """Counts of the prediction files of one run.
 
     Attributes:
-        predictions: on the test sentences after each hop.
-        points: hop → step → split → language → metric → score, at the evaluation points inside hops.
+        predictions: counts on the test sentences after each hop.
+        points: scores at the evaluation points inside hops: hop → step → split → language → metric → score.
     """
 
     predictions: Predictions
@@ -50,7 +50,7 @@ class Common:
     """Data that all runs on the same sentences share in memory.
 
     Attributes:
-        ids: JSON text of the sentence IDs of a language → their array.
+        ids: JSON text of the sentence IDs of a language → array of these IDs.
     """
 
     alignment: Alignment = field(default_factory=Alignment)
@@ -64,7 +64,7 @@ def count(
     tags: Sequence[str] | None = None,
     common: Common | None = None,
 ) -> Counted:
-    """Count the prediction files of a run; verify those of a finished run.
+    """Count the predictions in the files of a run; if the run is finished, verify the files.
 
     Args:
         tags: names of the tags if span F1 is ``tag_macro``.
@@ -93,9 +93,9 @@ def write(
     metrics: MetricsOfKeys,
     tags: Sequence[str] | None,
 ) -> None:
-    """Count the prediction files of a run before it is marked as finished; see `count` for the arguments.
+    """Write ``counts.parquet`` before a run is marked as finished; see `count` for the arguments.
 
-    Writes nothing if they cannot be counted; reports then state the reason.
+    Writes nothing if the predictions cannot be counted; reports then state the reason.
     """
     import pyarrow.parquet as pq
 
@@ -119,8 +119,8 @@ class Stored:
 
     Attributes:
         table: a row per language.
-        facts: ``kind`` (see `_kind`); ``points``: [hop, step, scores] of `Counted.points`; ``config`` of the run, or
-            None.
+        facts: ``kind`` (see `_kind`); ``points``: `Counted.points` as [hop, step, scores]; ``config``: the run's
+            config, or None if JSON cannot represent the config.
     """
 
     table: pa.Table

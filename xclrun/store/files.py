@@ -119,7 +119,7 @@ def append_event(path: Path, kind: str, **facts: Any) -> None:
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the readable events of a file in order; none if it does not exist."""
-    # As bytes: an incomplete line may end inside a character, and events may contain other line separators.
+    # Read bytes: an incomplete line can end inside a character, and events can contain other line separators.
     for line in path.read_bytes().split(b"\n") if path.is_file() else ():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             event = json.loads(line)

@@ -1,8 +1,8 @@
 """Index of the finished runs under some outputs, so a report of one sweep need not read all other runs.
 
 ``<outputs>/cache/finished-<SHA-256>.json`` has, for each finished run, the size and the modification time of DONE, and
-the fields of its `xclrun.analysis.finished.FinishedRun`. Runs that are missing there, or whose DONE has changed, are
-read again.
+the fields of its `xclrun.analysis.finished.FinishedRun`. Runs that are missing in the index, or whose DONE has changed,
+are read again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def finished_runs(
     unread = sorted(states.keys() - rows.keys() - excluded_ids)
     if len(unread) >= MANY:
         warn(f"reading {len(unread)} other runs once; use one outputs folder per study to avoid the wait")
-    # One at a time: the records of 10⁵ runs would take 10 GB.
+    # Read one record at a time: the records of 10⁵ runs would take 10 GB.
     for record in each_record(outputs, unread, warn, None, []):
         if record.status == "finished":
             rows[record.run_id] = [states[record.run_id], *astuple(finished_run(record))]

@@ -1,9 +1,9 @@
 """Leases: one process at a time computes a result; others wait, or take over if the owner has died.
 
-The leases of a key are files ``<key>.lease-<n>``; the highest n is valid. Its owner updates the file's modification
-time (heartbeat). If the owner has died or its heartbeat has expired, the next process creates ``n + 1``; the file
-system lets only one process do so, also over a network. A lease only saves work: results are renamed into place
-atomically, so an owner that was wrongly considered dead does no harm.
+The leases of a key are files ``<key>.lease-<n>``; the file with the highest n is valid. The owner updates the
+modification time of this file (heartbeat). If the owner has died or the heartbeat has expired, the next process creates
+``n + 1``; the file system lets only one process do so, also over a network. A lease only saves work: results are
+renamed into place atomically, so an owner that was wrongly considered dead does no harm.
 
 The heartbeat has expired if one of two ages exceeds `SILENCE`. The first is the time since the file's modification; it
 shows at once that an owner on another machine died long ago. The second is the time for which this process has seen the
@@ -43,7 +43,10 @@ def _machine() -> str:
 
 
 def _birth(pid: int) -> str | None:
-    """Return the start time of a process, which identifies it if its ID is reused; empty if unknown, None if dead."""
+    """Return the start time of a process; empty if the time is unknown, None if the process is dead.
+
+    The start time distinguishes processes that had the same ID one after another.
+    """
     try:
         # The name, in parentheses, may contain spaces.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -69,7 +72,7 @@ class Owner:
 
     Attributes:
         facts: content of the lease file.
-        alive: whether it counts as alive.
+        alive: whether the process counts as alive.
     """
 
     host: str
@@ -150,7 +153,7 @@ class Lease:
             self.release(mine)
 
     def release(self, mine: Path) -> None:
-        """Release a lease: remove its file and those of earlier dead owners, the newest last."""
+        """Release a lease: remove the files of earlier, dead owners, and then the file ``mine``."""
         number = int(mine.name.rpartition("-")[2])
         for n, path in self._files():
             if n < number:
@@ -159,7 +162,7 @@ class Lease:
 
 
 def _create(path: Path, content: str) -> None:
-    """Create a file together with its content, so it names its owner from the start.
+    """Create a file together with its content, so that the file names its owner from the start.
 
     Raises:
         FileExistsError: the file exists.
@@ -173,7 +176,7 @@ def _create(path: Path, content: str) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise
-        # A file system without hard links.
+        # This file system has no hard links.
         with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644), "w") as file:
             file.write(content)
     finally:
@@ -199,7 +202,7 @@ def _read(path: Path) -> Owner | None:
     return Owner(host, pid, facts, seen and aged)
 
 
-# Lease → its modification time, and when this process first saw it (monotonic clock).
+# Lease file → (its modification time, when this process first saw this modification time, by the monotonic clock).
 _seen: dict[Path, tuple[float, float]] = {}
 
 
@@ -212,7 +215,7 @@ def _unchanged(path: Path, stamp: float) -> float:
 
 
 def _now(folder: Path) -> float:
-    """Return the time of the file system of ``folder``; the clocks of a cluster differ."""
+    """Return the current time of the file system of ``folder``, because the clocks of a cluster's machines differ."""
     probe = folder / f"{CLOCK}{os.getpid()}-{threading.get_ident()}"
     try:
         probe.touch()

@@ -9,7 +9,7 @@
 | gold, predicted | class ids; gold −1: class not in the training data; null in tasks without labels |
 | log2_gold | log2 p(gold class); null where gold is −1 or null |
 | gold_tags, predicted_tags | tag ids of all scored words; gold −1: tag not in the training data; null without tags |
-| tp, fp, fn | spans: true positives, false positives, false negatives; for single tags: words right, wrong, wrong |
+| tp, fp, fn | spans: true positives, false positives, false negatives; single tags: correct, wrong, wrong words |
 | log2_gold_tags | log2 p(gold tags) of the words within the length limit; null if one tag is −1 |
 | tokens | words of the sentence |
 
@@ -25,15 +25,15 @@ Rows of answers (task ``span``) have further columns:
 | column | meaning |
 |---|---|
 | answer | predicted answer, as in the text; empty: predicted to be unanswerable |
-| answer_start, answer_end | half-open range of its characters in the text; null if it is empty |
+| answer_start, answer_end | half-open range of the answer's characters in the text; null if the answer is empty |
 | gold_answers | all gold answers; empty for an unanswerable question |
 | log2_gold | log2 p(first gold answer) among all 2^`log2_classes` spans of the text; null if no window contains the \
-answer or it is too long (`xclrun.train.answers`) |
+answer or the answer is too long (`xclrun.train.answers`) |
 | log2_classes | log2 of the number of possible spans |
 | text | index of the question's text in the split, from 0; questions about the same text share it |
 
-Rows of text pairs also have ``text`` if several pairs share the first text, as hypotheses share a premise: the
-bootstrap then draws texts (docs/metrics.md, "Bootstrap").
+Rows of text pairs also have ``text`` if several pairs share the first text, for example several hypotheses with one
+premise. The bootstrap then draws texts (docs/metrics.md, "Bootstrap").
 
 In a sentence truncated at the length limit, slots beyond the limit count as missed, so all words are scored. In the
 task ``token_tags``, the rows do not contain tags beyond the limit; `tokens` is the number of all words.

@@ -33,11 +33,12 @@ class Entry:
     """One entry of the store.
 
     Attributes:
-        kind: ``train``, ``state``, ``features``, ``evaluation``, ``attention``; ``damaged`` if its facts are
-            unreadable; ``checkpoint``; ``leftover`` of a crash, such as an expired lease.
+        kind: ``train``, ``state``, ``features``, ``evaluation`` or ``attention`` for a stage; ``damaged`` for a stage
+            whose ``stage.json`` is unreadable; ``checkpoint``; or ``leftover`` for files that a crash left, such as an
+            expired lease.
         bytes: size on disk.
         hop: name of the hop.
-        unfinished, finished: number of unfinished and of finished runs that refer to it.
+        unfinished, finished: number of unfinished runs, and of finished runs, that refer to the entry.
     """
 
     path: Path
@@ -95,8 +96,8 @@ def _kind_and_hop(folder: Path) -> tuple[str, str]:
 def removable(store: StageStore, outputs: Path, weights: bool) -> Iterator[Entry]:
     """Yield the entries that can be removed without changing a result.
 
-    These are leftovers of crashes, checkpoints of completed trainings and, with ``weights``, weights and states without
-    an unfinished run; a later run that shares them then repeats the training.
+    These are leftovers of crashes, and checkpoints of completed trainings. If ``weights`` is true, weights, states and
+    features that no unfinished run needs can be removed too. A later run that needs them then repeats the training.
     """
     for entry in entries(store, outputs):
         if entry.kind == "leftover":
@@ -115,7 +116,7 @@ def remove(store: StageStore, entry: Entry) -> bool:
     if (mine := lease.try_acquire()) is None:
         return False
     with lease.held(mine):
-        # Renamed first, so readers never see a part.
+        # Rename the entry first, so that readers never see a part of it.
         aside = entry.path.with_name(f"{TEMPORARY}removed-{entry.path.name}")
         with contextlib.suppress(OSError):
             if entry.path.is_file():
@@ -128,7 +129,7 @@ def remove(store: StageStore, entry: Entry) -> bool:
 
 def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
     """Yield a line for each damaged file of a stage, checkpoint, average or finished run, or of the cache."""
-    # All folders: a stage without its facts is damaged too.
+    # Check all folders, because a stage without ``stage.json`` is damaged too.
     for folder in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         if _STAGE.fullmatch(folder.name) and (name := store.damaged(folder.name)) is not None:
             yield f"{folder / name}: changed since it was written; the next run that needs it creates it again"

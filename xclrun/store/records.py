@@ -39,10 +39,10 @@ def run_directories(outputs: Path, only: Collection[str] | None = None) -> list[
 
 
 def record(directory: RunDirectory, common: Common | None = None, slot_f1: str | None = None) -> RunRecord:
-    """Return the record of a run, with scores computed from its prediction files; scores of later hops are NaN.
+    """Return the record of a run, with scores from its prediction files; scores of hops without predictions are NaN.
 
     Args:
-        slot_f1: definition of span F1, ``span_micro`` or ``tag_macro``; None: that of the run's config.
+        slot_f1: definition of span F1, ``span_micro`` or ``tag_macro``; None: the definition in the run's config.
 
     Raises:
         ValueError: the run's files are unreadable or damaged.
@@ -55,7 +55,7 @@ def record(directory: RunDirectory, common: Common | None = None, slot_f1: str |
         raise
     except UNREADABLE as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
-        # A plug-in may define the metric.
+        # If a plug-in defines the metric, name the place in its code.
         reason += f", in {place}" if (place := raised_in(error)) else ""
         raise ValueError(f"{directory.path} cannot be read ({reason})") from error
 
@@ -141,14 +141,14 @@ def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKey
 
 
 def _task(value: str | dict[str, Any]) -> Task:
-    """Return the task that a manifest names, or describes if a plug-in defines it."""
+    """Return a task from a manifest, which has the task's name or, for a plug-in's task, its description."""
     return task_identified(value) if isinstance(value, str) else restored(value)
 
 
 def _dev_scores(stage: dict[str, Any], epoch: dict[str, Any], slot_f1: str, metrics: MetricsOfKeys) -> dict[str, Any]:
     """Return the dev scores of an epoch, without span F1 if training used another definition.
 
-    Dev predictions are not stored, so it cannot be recomputed.
+    Dev predictions are not stored, so span F1 cannot be recomputed.
     """
     other = {metric.name for metric in metrics.all if metric.span_f1} if stage["slot_f1"] != slot_f1 else ()
     return {
@@ -166,7 +166,7 @@ def write_counts(directory: RunDirectory) -> None:
 
 
 def _metrics_and_tags(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[MetricsOfKeys, list[str] | None]:
-    """Return the metrics of a run, and the names of its tags if span F1 is ``tag_macro``."""
+    """Return (metrics of a run, names of its tags); the names are None unless span F1 is ``tag_macro``."""
     metrics = metrics_of(config, manifest)
     macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics.every)
     return metrics, manifest["tags"] if macro else None
@@ -213,7 +213,7 @@ def _costs(manifest: dict[str, Any]) -> dict[str, float]:
     costs = {"parameters": parameters.get("total"), "trained": parameters.get("trained")}
     costs["memory"] = max((stage["kept"]["bytes"] for stage in stages if stage.get("kept")), default=0)
     if "merged_from" in manifest:
-        # Its hops were trained for another run.
+        # A merged run trains no hops: its hops were trained for another run.
         costs, stages = costs | {"trained": 0}, [stage | {"training": {}} for stage in stages]
     for name in ("updates", "examples", "tokens", "seconds"):
         # Memory batches count as training cost.
@@ -288,9 +288,9 @@ def read_predictions(
 def read_gradients(
     outputs: Path, records: Iterable[RunRecord], warn: Callable[[str], None]
 ) -> dict[str, dict[str, pd.DataFrame]]:
-    """Return ``overlap`` and ``class_gradients`` → run ID → rows of that file, for finished runs that have it.
+    """Return the rows of the files ``overlap`` and ``class_gradients`` of finished runs: name → run ID → rows.
 
-    ``warn`` is called for unreadable files.
+    A file that a run lacks is omitted. ``warn`` is called for unreadable files.
     """
     gradients: dict[str, dict[str, pd.DataFrame]] = {"overlap": {}, "class_gradients": {}}
     for run in records:
@@ -306,7 +306,9 @@ def read_gradients(
 
 
 def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
-    """Return metric → predictions of a finished few-shot run on its target's test split before and after adapting.
+    """Return the predictions of a finished few-shot run on the target's test split, before and after adaptation.
+
+    The result has the form metric → predictions.
 
     Raises:
         OSError, ValueError, KeyError: a file is unreadable, or the two hops were tested on different sentences.
@@ -361,7 +363,7 @@ def read_sweep(path: Path) -> dict[str, Any]:
     """Return the content of a sweep's file.
 
     Raises:
-        OSError, ValueError: it is unreadable.
+        OSError, ValueError: the file is unreadable.
     """
     sweep: dict[str, Any] = read_json(path)
     try:

@@ -88,7 +88,7 @@ class RunDirectory:
     attention = _File("attention.parquet")  # `xclrun.analysis.fewshot.attention`
     overlap = _File("overlap.parquet")  # `xclrun.train.overlap`
     class_gradients = _File("class_gradients.parquet")  # `xclrun.train.class_gradients`
-    averages = _File("averages")  # `xclrun.train.average`; its files are named by their checksums
+    averages = _File("averages")  # `xclrun.train.average`; the file names contain checksums
     progress = _File("progress.json")  # for display
     queued = _File("queued.json")  # store keys that a waiting run will need
 
@@ -207,8 +207,8 @@ class RunDirectory:
         """Return the content of a file of a finished run, verified by its checksum in DONE.
 
         Raises:
-            OSError, KeyError: it is missing, in the directory or in DONE.
-            ValueError: its checksum differs.
+            OSError, KeyError: the file is missing, in the directory or in DONE.
+            ValueError: the checksum of the file differs.
         """
         content, written = path.read_bytes(), self.read_done()[str(path.relative_to(self.path))]
         if hashlib.sha256(content).hexdigest() != written["sha256"]:
@@ -219,8 +219,8 @@ class RunDirectory:
         """Return the rows of a Parquet file of the run; for a finished run, verify it like `content`.
 
         Raises:
-            OSError, KeyError: it is missing, in the directory or in DONE.
-            ValueError: its checksum differs, or it is not a Parquet file.
+            OSError, KeyError: the file is missing, in the directory or in DONE.
+            ValueError: the checksum of the file differs, or the file is not in the Parquet format.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -247,7 +247,7 @@ class RunDirectory:
         return Lease(self.path / "run")
 
     def write_progress(self, facts: dict[str, Any]) -> None:
-        """Write the progress of the run, for display; it is not flushed to disk and may be lost."""
+        """Write the progress of the run, for display. The file is not flushed to disk, so a power cut can lose it."""
         temporary = self.progress.with_name(f"{TEMPORARY}progress-{os.getpid()}")
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps(facts), encoding="utf-8")
@@ -292,7 +292,7 @@ class RunDirectory:
     def failed_since(self, since: float) -> bool:
         """Return whether an attempt has failed at ``since`` (seconds since the epoch) or later.
 
-        The first failure with a broken GPU does not count: another process may have caused it.
+        The first failure with a broken GPU does not count: another process can have caused it.
         """
         kinds = [event["event"] for event in read_events(self.events) if event["time"] >= since]
         failed = kinds.count("failed")

@@ -56,7 +56,7 @@ class StageStore:
         return (self.path(key) / FACTS).is_file()
 
     def get(self, key: str) -> Path | None:
-        """Return the directory of an intact stage, or None; remove a damaged one."""
+        """Return the directory of an intact stage, or None; remove a damaged stage."""
         folder = self.path(key)
         if not folder.is_dir():
             return None
@@ -90,7 +90,7 @@ class StageStore:
         return read_json(self.path(key) / FACTS)
 
     def put(self, key: str, facts: dict[str, Any], fill: Callable[[Path], None]) -> Path:
-        """Write a stage: ``fill`` writes its files to a directory, which is then renamed to that of ``key``."""
+        """Write a stage: ``fill`` writes its files to a directory, which then becomes the directory of ``key``."""
         folder = self.path(key)
         with atomic_directory(folder) as temporary:
             fill(temporary)

@@ -20,7 +20,7 @@ def content(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write named tensors to a file, without copying those on the CPU.
+    """Write named tensors to a file, without copying tensors that are on the CPU.
 
     Raises:
         OSError: the file is not writable.
@@ -31,7 +31,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
     except SafetensorError as error:
-        # The library reports the system's error number only in its text.
+        # The library reports the system's error number only in the text of its error.
         number = re.search(r"(?:os error |code: )(\d+)", str(error))
         if number is None:
             raise
