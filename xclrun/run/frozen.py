@@ -46,7 +46,7 @@ def _absolute(path: str) -> str:
 
 
 def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return strategy settings with absolute paths of pretrained adapters, also in the expansion's settings."""
+    """Make the paths of pretrained adapters absolute, in the settings of a strategy and of its expansion."""
     result = dict(settings)
     if result.get("expansion"):
         result["expansion"] = _with_folders(result["expansion"])
@@ -101,7 +101,7 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
 
 
 def _other_version(directory: RunDirectory) -> str:
-    """Describe the version that made a run; empty if it is unknown or the current one."""
+    """Describe the version that made a run; empty if the version is unknown or is the current version."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         version = str(directory.read_manifest()["code_version"])
         previous, current = (text.partition("+")[0].split(".") for text in (version, code_version()))

@@ -8,11 +8,11 @@ where W are the weights, G the gradients, O the optimizer's states, S the strate
 weights, A the activations of one forward pass, and E the activations of an evaluation batch.
 
 With one micro-batch, the gradients of a layer replace its activations during the backward pass. Activations are counted
-per layer and subword; H is the size of a hidden state, I of an inner state of the feed-forward network. A transformer
-layer stores 8 H + 2 I values for its backward pass (inputs of the linear layers, queries, keys and values, inputs of
-both norms, input and output of the activation function), 8 H + 4 I with a gated feed-forward network, and 5 H + I if
-its weights are frozen. Dropout adds 2 H bytes. On a CPU, dropout masks are in fp32, and attention with dropout is not
-fused: it stores 16 bytes for each head and pair of positions.
+per layer and subword; H is the size of a hidden state, and I the size of an inner state of the feed-forward network.
+For its backward pass, a transformer layer stores 8 H + 2 I values: inputs of the linear layers, queries, keys and
+values, inputs of both norms, and input and output of the activation function. With a gated feed-forward network there
+are 8 H + 4 I values. A layer with frozen weights stores 5 H + I values. Dropout adds 2 H bytes. On a CPU, dropout masks
+are in fp32, and attention with dropout is not fused: it stores 16 bytes for each head and pair of positions.
 
 tests/test_memory.py and `python -m benchmarks memory` compare the estimate with measured peaks.
 """
@@ -58,7 +58,8 @@ class Memory:
 
     Attributes:
         strategy: tensors that the strategy stores, such as Fisher information or weights of earlier languages.
-        best: copy of the best weights on a CPU; 0 on a GPU, which copies them to the CPU if its memory is short.
+        best: copy of the best weights on a CPU. It is 0 on a GPU, because the copy moves to the CPU if GPU memory is
+            short.
         activations: activations of a micro-batch's forward pass, and weights copied by autocast.
         evaluation: activations of an evaluation batch.
         adds: whether a device adds the gradients of several micro-batches.
@@ -103,7 +104,7 @@ def peak(
     Args:
         sentences: training sentences of the hop.
         length: subwords of the longest sentence, including special tokens.
-        vocabulary: number of trimmed or learned word embeddings; None: as in the config.
+        vocabulary: number of word embeddings if the vocabulary is trimmed or learned; None: as in the config.
         cuda: whether the device is a GPU.
     """
     encoder, length = Dimensions.of(config.model), length + strategy.prompt_tokens()
@@ -133,7 +134,7 @@ def peak(
         activations=pieces * _stored(encoder, config, trainer, by_layer, length, cuda) + cast,
         # Without a backward pass, only the current layer's values exist: queries, keys and values, or inner states.
         evaluation=evaluated * (2 if half else FP32) * max(5 * encoder.width, 2 * encoder.width + 2 * encoder.inner),
-        # Ranks do not count, because they sum their gradients in place.
+        # Micro-batches of other ranks do not count, because ranks sum their gradients in place.
         adds=trainer.gradient_accumulation > config.runtime.devices,
     )
 
@@ -143,7 +144,8 @@ def _by_layer(trains: Mapping[str, bool], encoder: Dimensions) -> list[bool]:
     trained = {layer(name) for name, trainable in trains.items() if trainable and BODY.match(name)}
     if not encoder.apart:
         return [bool(trained)] * (encoder.layers if trained else 0)
-    # Training parameters outside of layers (None), such as embeddings and adapters, needs a pass through all layers.
+    # To train parameters outside of layers (None), such as embeddings or adapters, the backward pass reaches all
+    # layers.
     lowest = 1 if None in trained else min((number for number in trained if number is not None), default=None)
     return [] if lowest is None else [number in trained for number in range(lowest, encoder.layers + 1)]
 
@@ -165,7 +167,8 @@ def _stored(
 
     layers = [of_layer(trained) for trained in by_layer]
     if trainer.gradient_checkpointing:
-        # Stored are the inputs of all layers, and one layer's values and their gradients.
+        # With checkpointing, only the inputs of all layers are stored, and the values and gradients of one layer at a
+        # time.
         layers = [FP32 * width * len(layers), 2 * max(layers, default=0)]
     # Add the embeddings before and after their norm, and the states that heads read.
     return sum(layers) + 4 * width * FP32
@@ -267,7 +270,8 @@ def check_memory(runs: Sequence[Run], available: Callable[[], int | None] = gpu_
     """Refuse runs that cannot fit in the memory of the visible GPU.
 
     Raises:
-        UsageError: the lower estimate of a run is larger; the message names settings that need less memory.
+        UsageError: the lower estimate of a run exceeds the GPU's memory; the message names settings that need less
+            memory.
     """
     for run in runs:
         if run.config.runtime.device is Device.cpu or (size := available()) is None:

@@ -131,7 +131,7 @@ class Run:
         }
 
     def sentences(self, hop: Hop) -> int:
-        """Return the number of sentences in an epoch of a hop's training; for a mixture, in all its steps."""
+        """Return the number of sentences in an epoch of a hop; for a mixture, the number in all steps together."""
         sentences = self._training_sentences(hop)
         return self._steps_of_mixture(hop) * self.trainer(hop).batch(sentences) if hop.mixed else sentences
 
@@ -188,7 +188,7 @@ CACHED = 64
 
 
 def _dataset(config: Config) -> tuple[Dataset, DataIdentity, str]:
-    """Return a run's dataset, its identity, and the hash of the dataset that its bucket was drawn from."""
+    """Return (dataset, identity of the dataset, hash of the dataset from which the run's bucket was drawn)."""
     source = {key: value for key, value in plain(config.dataset).items() if key != "replay"}
     # In few-shot transfer, the bucket limits only the target language.
     few_shot = [str(config.language)] if config.protocol else None
@@ -222,7 +222,7 @@ def _identity(dataset: Dataset) -> DataIdentity:
     mlqa = any(t.task.answers and rule_of(k, dataset.reader) == "en" for t in dataset.targets for k in t.keys)
     sets = [[*target.sets, *(["MLQA's English"] if mlqa else [])] for target in dataset.targets]
     if dataset.task is None:
-        # Hash the keys too, because the fingerprint of an example does not depend on its task.
+        # Hash the keys of each task too, because the fingerprint of an example does not depend on its task.
         whole = [[*labels, sorted(target.keys)] for labels, target in zip(sets, dataset.targets, strict=True)]
         return DataIdentity(dataset.fingerprints, digest(whole), spans)
     return DataIdentity(dataset.fingerprints, digest(sets[0]), spans)
@@ -251,7 +251,7 @@ def plan_run(config: Config) -> Run:
     config, dataset, data, whole = _read(config)
     config, order = _ordered(config, dataset, data.fingerprint)
     config = replace(config, plugins=_plugins(config))
-    # Identify the encoder before the split into blocks, which does not affect it.
+    # Identify the encoder before the split into blocks, because blocks do not affect the encoder.
     encoder = encoder_identity(config.model, dataset)
     if (blocks := config.dataset.blocks) is not None:
         dataset = with_blocks(dataset, order[-1], blocks, config.dataset.subset_seed)
@@ -273,7 +273,7 @@ def plan_run(config: Config) -> Run:
 
 
 def _read(config: Config) -> tuple[Config, Dataset, DataIdentity, str]:
-    """Return a config with the dataset's spelling of keys, and the results of `_dataset`."""
+    """Return (config with the dataset's spelling of keys, and the three results of `_dataset`)."""
     if config.shots is not None and config.bucket is None:
         config = replace(config, bucket=0)
     if config.protocol is not None:
@@ -293,7 +293,7 @@ def _read(config: Config) -> tuple[Config, Dataset, DataIdentity, str]:
 
 
 def _ordered(config: Config, dataset: Dataset, fingerprint: str) -> tuple[Config, tuple[str, ...]]:
-    """Return the config with the order's name and languages filled in, and the order."""
+    """Return (config in which the order's name and languages are filled in, order)."""
     settings, listed = config.order, config.order.languages
     if config.protocol is not None:
         listed = [name for name in (config.source, config.language) if name is not None]

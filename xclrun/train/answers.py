@@ -75,9 +75,9 @@ class Readings:
 
 
 def span_scores(emissions: np.ndarray, mask: np.ndarray, longest: int) -> tuple[np.ndarray, int]:
-    """Return span scores (B, W, D) float64 and D = min(``longest``, W); entry [b, i, d] is for words i to i + d.
+    """Return (scores of spans, D): scores are (B, W, D) float64, and D = min(``longest``, W).
 
-    Entries outside the text are −∞.
+    Entry [b, i, d] is the score of the words i to i + d. Entries outside the text are −∞.
     """
     inside = mask.copy()
     inside[:, 0] = False

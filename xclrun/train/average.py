@@ -1,6 +1,6 @@
 """Checkpoint averaging: average the weights of a hop's last evaluation points, and evaluate the mean on test data.
 
-This model selection needs no dev data (docs/checkpoints.md), but stored weights (``evaluate.keep_points``). The
+This model selection needs stored weights (``evaluate.keep_points``), but no dev data (docs/checkpoints.md). The
 predictions are cached in the store; reports read a copy in the run directory.
 """
 

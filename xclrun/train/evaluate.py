@@ -158,7 +158,7 @@ class Evaluator:
             "gold": [labels.get(str(e.label), -1) if labelled else None for e in examples],
             "predicted": predicted.tolist() if labelled else [None] * len(examples),
             "log2_gold": log2_gold.tolist(),
-            # The column is int16, but texts of questions may have more words: limit the value.
+            # The column is int16, but texts of questions can have more words: limit the value.
             "tokens": [min(len(e.tokens), 2**15 - 1) for e in examples],
             "log2_gold_tags": log2_tags.tolist(),
             "seen": list(map(len, sequences)),
@@ -171,7 +171,8 @@ class Evaluator:
                 values: tuple[Any, ...] = (None, None, 0, 0, 0)
             else:
                 gold = e.tags or ()
-                # Words beyond the length limit have no predictions: ignore them, or count them as outside of spans.
+                # Words beyond the length limit have no predictions: ignore these words, or count them as outside of
+                # spans.
                 if task.outside is None:
                     gold = gold[: len(sequence)]
                 else:
@@ -191,7 +192,7 @@ class Evaluator:
 
 
 def _word_tags(predicted: list[int], gold: list[int], names: Sequence[str]) -> list[int]:
-    """Return the predicted tag of each word; if all subwords have tags (``label_on=all``), of its first subword.
+    """Return the predicted tag of each word. With ``label_on=all``, this is the tag of the word's first subword.
 
     X is the gold tag of a word's later subwords. If X is predicted for a first subword, O replaces X.
     """

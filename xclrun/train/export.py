@@ -5,7 +5,8 @@
   vocabulary have their embeddings from before fine-tuning.
 - ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
 - ``language.safetensors``: a copy of the language-specific parameters in encoder and heads.
-- ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`; the exported encoder has none.
+- ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`. The exported encoder itself
+  contains no adapters.
 - ``export.json``: a description of each head, the labels and tags in index order, and the run.
 """
 

@@ -39,7 +39,7 @@ class Capturer(Protocol):
         """Call ``work`` without capturing it, so that lazily initialised resources exist."""
 
     def capture(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
-        """Capture ``work`` without running it; return a function that replays it, and the tensors of its results.
+        """Capture ``work`` without running it; return (function that replays the capture, tensors with its results).
 
         Raises:
             RuntimeError: the work cannot be captured, for example because it synchronises with the device.

@@ -103,7 +103,7 @@ def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors; to the CPU if the GPU's free memory is less than twice their size."""
+    """Copy tensors. The copies are on the CPU if the GPU's free memory is less than twice the size of the tensors."""
     size = sum(tensor.nbytes for tensor in tensors.values() if tensor.is_cuda)
     room = not size or torch.cuda.mem_get_info()[0] >= 2 * size
     return {name: tensor.clone() if room else tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
@@ -155,7 +155,8 @@ class HopTraining:
             self.capture(CudaCapturer())
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
-        # Whether checkpoints contain the strategy's state. Plain fine-tuning omits it: strategies share the training.
+        # Whether checkpoints contain the strategy's state. Hops of plain fine-tuning omit the state, because strategies
+        # share these hops.
         self.own = bool(strategy.signature(context.hop))
         # Checkpoints omit tensors that are unchanged since the start of the hop.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})

@@ -107,7 +107,7 @@ class Points:
     def forget(self, facts: Sequence[Mapping[str, Any]]) -> None:
         """Remove the weights of all points except the last ones, after a checkpoint was saved.
 
-        Until then, a hop that resumes from the previous checkpoint still needs them.
+        Until then, a hop that resumes from the previous checkpoint still needs these weights.
         """
         steps = [point["step"] for point in facts]
         for step in steps[: len(steps) - len(self._last(steps))] if self.stored(1) else ():
@@ -147,7 +147,7 @@ class Points:
 
     @contextmanager
     def _restored(self) -> Iterator[None]:
-        """Restore the language-specific parameters after the block, which loads those of other languages."""
+        """Restore the language-specific parameters after the block, which loads parameters of other languages."""
         strategy = self.bench.strategy
         if not strategy.serving_signature(self.context.hop):
             yield

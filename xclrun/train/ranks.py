@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 # Gradients of at least `LARGE` entries are summed in place; smaller ones are copied into buckets of `BUCKET` entries.
 BUCKET, LARGE = 2**22, 2**17
 # How long the other ranks wait for rank 0's next operation: long, because rank 0 may itself wait for another process.
-# If rank 0 ends, the other ranks notice it.
+# If rank 0 ends, the other ranks notice this before the time limit.
 IDLE = timedelta(days=30)
-# Seconds for the other ranks to start, to find rank 0's store, and to end.
+# Time limits in seconds, for the other ranks to start, to find rank 0's store, and to end.
 START, FIND, END = 300.0, 30.0, 10.0
 ENDED = "one of the {} ranks ended during an earlier run; re-run the same command to resume"
 
@@ -303,7 +303,7 @@ class Group(Ranks):
         os._exit(code)
 
     def _followed(self) -> bool:
-        """Execute rank 0's operations; return False if one failed."""
+        """Execute rank 0's operations; return False if an operation failed."""
         from xclrun.run import thaw
         from xclrun.store.rundir import RunDirectory
         from xclrun.train.execute import set_threads
@@ -332,7 +332,8 @@ class Group(Ranks):
                 with contextlib.suppress(RuntimeError):
                     self.store.set(f"error/{self.connection}", f"rank {self.rank}: {one_line(error)}")
             if not isinstance(error, RunError):
-                # Only this rank failed, and the others wait for it. End this process, which they notice at once.
+                # Only this rank failed, and the other ranks wait for it. End this process; the other ranks notice this
+                # at once.
                 os._exit(1)
             return False
 
@@ -469,7 +470,7 @@ def _started(size: int, minutes: float) -> Group:
 def _local_rank(index: int, size: int, port: int, minutes: float) -> None:
     _ignore_signals()
     rank = index + 1
-    # Wait for the store only `FIND` seconds: it is gone if rank 0 has ended.
+    # Wait for the store only `FIND` seconds, because the store is gone if rank 0 has ended.
     store = dist.TCPStore("127.0.0.1", port, size, is_master=False, timeout=timedelta(seconds=FIND))  # type: ignore[attr-defined]
     store.set(f"started/{rank}", "")
     Group(rank, size, store, local=rank, on_machine=size, minutes=minutes).follow()

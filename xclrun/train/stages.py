@@ -89,7 +89,7 @@ class StageGraph:
     # Results for a run.
 
     def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
-        """Return the folder of a hop's evaluation, and its metadata, which include the counters of the training."""
+        """Return (folder of a hop's evaluation, metadata). The metadata include the counters of the training."""
         if not self.store.has(stage.evaluation):
             self._prepare_evaluation(stage.hop)
         folder = self._find_or_make(stage.evaluation, self._evaluate, stage)
@@ -131,7 +131,7 @@ class StageGraph:
         return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
 
     def footprint(self, stage: Stage) -> Mapping[str, float] | None:
-        """Return the size of the strategy's state after a hop, and the ``seconds`` to compute it; None if unknown."""
+        """Return the size of the strategy's state after a hop, and ``seconds``, its computation time; None if unknown."""
         if stage.state is None:
             return {**self.bench.fresh_footprint, "seconds": 0.0}
         try:
@@ -215,7 +215,7 @@ class StageGraph:
                 self._checked.add(key)
 
     def _need_features(self, hop: Hop, splits: Iterable[Split]) -> None:
-        """Load the features of splits if the hop leaves the encoder unchanged; the model must have its weights."""
+        """Load the features of splits if the hop leaves the encoder unchanged. Call it with the hop's weights loaded."""
         for split in splits:
             key = self.bench.features_key(hop, split)
             if key is not None and key not in self.bench.features:
@@ -274,7 +274,7 @@ class StageGraph:
         return hop.parent > 0 and self.run.trainer(hop).optimizer_state is OptimizerState.kept
 
     def _compares_gradients(self, hop: Hop) -> bool:
-        """Whether a hop's gradients are compared with those of its parent's last step."""
+        """Whether a hop's gradients are compared with the gradients of its parent's last step."""
         return hop.parent > 0 and self.run.config.evaluate.gradient_overlap
 
     # Computations under a lease.

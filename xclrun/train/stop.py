@@ -118,7 +118,7 @@ def _pipe_to_counter() -> int:
     if os.getpid() not in _pipes:
         read, write = os.pipe()
         os.set_blocking(write, False)
-        # In a new session, so that a terminal's Ctrl-C does not end it.
+        # In a new session, so that a terminal's Ctrl-C does not end the counting process.
         subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", COUNT, str(os.getpid())],
             stdin=read,

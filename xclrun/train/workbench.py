@@ -46,7 +46,7 @@ from xclrun.train.stop import StopFlag
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A split of a language: (language, ``train``, ``dev`` or ``test``).
+# A split of a language: (language, name), with the name ``train``, ``dev`` or ``test``.
 Split = tuple[str, str]
 
 
@@ -204,7 +204,7 @@ class Workbench:
         return with_features(self.model, self.encodings.splits[split], self.device, precision, words)
 
     def sentences(self, hop: Hop, language: str, split: str) -> Encoded:
-        """Return a split for a hop's training and evaluation: with features, which must be loaded, or as subwords."""
+        """Return a split for a hop: with loaded features if the hop leaves the encoder unchanged, else as subwords."""
         key = self.features_key(hop, (language, split))
         return self.encodings.splits[language, split] if key is None else self.features[key]
 
@@ -221,7 +221,7 @@ class Workbench:
         return [(language, split) for language in self.run.stream.languages for split in SPLITS[evaluate.point_splits]]
 
     def context(self, hop: Hop, trains: bool = True) -> Context:
-        """Return the context for the strategy's hooks in a hop if ``trains``, otherwise in the evaluation after it."""
+        """Return the context for the strategy's hooks: for the training of a hop if ``trains``, else for the evaluation."""
         trainer = self.run.trainer(hop)
         # Include the keys of blocks, because strategies use the training data of all earlier hops.
         stream = self.run.stream
@@ -295,7 +295,7 @@ class Workbench:
         return counters, write
 
     def stored_weights(self, hop: Hop) -> Mapping[str, Tensor]:
-        """Return the weights to store after a hop: all; if the hop leaves the encoder unchanged, the trained ones."""
+        """Return the weights to store after a hop: trained weights if the hop leaves the encoder unchanged, else all."""
         return trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
 
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
