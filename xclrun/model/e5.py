@@ -85,7 +85,7 @@ def cache_folder() -> Path:
 
 
 def converted() -> Path:
-    """Return the path of the converted folder, which may not exist yet."""
+    """Return the path of the converted folder, even if it does not exist yet."""
     return cache_folder() / f"e5_small-{SHA256[:12]}-{VERSION}"
 
 

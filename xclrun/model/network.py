@@ -283,7 +283,7 @@ class Model(Heads):
         return states[:, length:] if length else states
 
     def _encode_packed(self, batch: Batch) -> Features:
-        """Return the features of packed sentences, equal to those of padded batches up to rounding and dropout."""
+        """Return the features of packed sentences, equal to those of a padded batch up to rounding and dropout."""
         assert batch.lengths is not None
         shape: Any = self.encoder.config
         packing = Packing.of(batch.lengths, batch.input_ids.shape[1], 2 * shape.hidden_size + shape.intermediate_size)
@@ -409,7 +409,7 @@ def skeleton(
         shape = pretrained_shape(config, locate(config))
         shape.vocab_size = vocabulary or shape.vocab_size
         if isinstance(shape.pad_token_id, int):
-            # Reduce the padding's id, which may exceed a trimmed vocabulary.
+            # Reduce the padding's id, which can exceed a trimmed vocabulary.
             shape.pad_token_id = min(shape.pad_token_id, shape.vocab_size - 1)
     check_layers(config)
     with torch.device("meta"):

@@ -39,7 +39,7 @@ MARKER = "▁"
 
 
 def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
-    """Return a WordPiece vocabulary of at most ``size`` tokens, special tokens first; the same on every machine.
+    """Return a WordPiece vocabulary of at most ``size`` tokens, special tokens first, equal on every machine.
 
     The vocabulary contains every character of the sentences twice: at the beginning of a word, and inside.
     """

@@ -111,7 +111,7 @@ def _subsets(config: Config) -> Iterator[str]:
         yield f"dataset.max_eval={cfg.max_eval} has no effect with dataset.max_dev and dataset.max_test"
     drawn = few_shot and cfg.buckets.sampler is not Sampler.files
     if cfg.subset_seed != 0 and not (limits or drawn or stating(cfg) or cfg.blocks is not None):
-        # Omit the value: it may differ between runs, and equal warnings are printed once.
+        # Omit the value, because it can differ between runs, and only equal warnings are printed once.
         yield "dataset.subset_seed has no effect without a limit such as dataset.max_train or dataset.max_eval"
     counts, sampler = cfg.buckets.counts, cfg.buckets.sampler
     if few_shot and counts is not BucketCounts.words and sampler is not Sampler.minimum:

@@ -48,7 +48,7 @@ def _birth(pid: int) -> str | None:
     The start time distinguishes processes that had the same ID one after another.
     """
     try:
-        # The name, in parentheses, may contain spaces.
+        # The name of the process, in parentheses, can contain spaces.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in ("Z", "X") else fields[19]
     except (OSError, IndexError):

@@ -30,7 +30,7 @@ Rows of answers (task ``span``) have further columns:
 | log2_gold | log2 p(first gold answer) among all 2^`log2_classes` spans of the text; null if no window contains the \
 answer or the answer is too long (`xclrun.train.answers`) |
 | log2_classes | log2 of the number of possible spans |
-| text | index of the question's text in the split, from 0; questions about the same text share it |
+| text | index of the question's text in the split, from 0; questions about one text share the index |
 
 Rows of text pairs also have ``text`` if several pairs share the first text, for example several hypotheses with one
 premise. The bootstrap then draws texts (docs/metrics.md, "Bootstrap").

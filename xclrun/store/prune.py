@@ -22,7 +22,7 @@ from xclrun.store.lease import CLOCK, Lease
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 from xclrun.store.stages import FACTS, StageStore
 
-# Seconds: younger leftovers of a crash may belong to a live process on another machine.
+# Seconds: younger temporary files can belong to a live process on another machine.
 AGE = 3600.0
 _LEASE = re.compile(r"\.lease-\d+$")
 _STAGE = re.compile("[0-9a-f]{64}")

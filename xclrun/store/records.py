@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
     from xclrun.store.counts import Common
 
-# Exceptions that reading a damaged file may raise.
+# Exceptions that reading a damaged file can raise.
 UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, yaml.YAMLError)
 
 
@@ -232,7 +232,7 @@ def read_records(
     older: list[UnreadableRun] = []
     records = list(each_record(outputs, only, warn, slot_f1, older))
     if older:
-        # A note, not a warning: such runs are intact and may stay.
+        # A note, not a warning: such runs are intact and need not be removed.
         note(f"skipped {many(len(older), 'run')}, for example {older[0]}")
     return records
 

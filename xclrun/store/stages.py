@@ -76,7 +76,7 @@ class StageStore:
         try:
             text = (self.path(key) / FACTS).read_text(encoding="utf-8")
             facts = json.loads(text)
-            # Compare the text too, since damage to the last digits of a number may leave its parsed value unchanged.
+            # Compare the text too, since damage to the last digits of a number can leave its parsed value unchanged.
             if facts.pop("checksum") != digest(facts) or text != _text(facts):
                 return name
             for name, checksum in facts["files"].items():

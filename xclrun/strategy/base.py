@@ -155,7 +155,7 @@ class Strategy(Generic[Settings]):
         adds_language_parts: whether the strategy gives each language its own parameters.
         parts_per_hop: whether the strategy adds parameters for each hop; the model's size then depends on the stream.
         has_adapters: whether the strategy adds language adapters; its settings then include ``pretrained``.
-        mixes_languages: whether a batch may contain sentences of several languages.
+        mixes_languages: whether a batch can contain sentences of several languages.
         updates_in_training: whether training itself changes the state, as with a reservoir. The state is then stored
             together with the selected weights, and `end_hop` continues from this state. In hops with an empty
             `signature`, training must leave the state unchanged.
@@ -366,7 +366,7 @@ class Strategy(Generic[Settings]):
         """Update the state after a hop: fill the memory, compute the Fisher information, store teacher outputs.
 
         The result must depend only on the trained model, the data, the seed and the earlier state, because the trained
-        model may be loaded from the store, without any call of the training hooks.
+        model can be loaded from the store, without any call of the training hooks.
         """
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:

@@ -46,8 +46,8 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
     def __init__(self, settings: ReplaySettings) -> None:
         if settings.interleave is Interleave.replace and settings.every_k == 1:
             raise UsageError(
-                "strategy.interleave=replace: strategy.every_k=1 would replace every main step, so that only the first "
-                "language is learned; use strategy.every_k=2 or more"
+                "strategy.interleave=replace: strategy.every_k=1 would replace every main step, so only the first "
+                "language would be learned; use strategy.every_k=2 or more"
             )
         super().__init__(settings)
 

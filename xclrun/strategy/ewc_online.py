@@ -35,7 +35,7 @@ Settings = TypeVar("Settings", bound=PenaltySettings)
 
 
 class FisherPenalty(ImportancePenalty[Settings]):
-    """Base of both variants of EWC."""
+    """Base of ``ewc`` and ``ewc_online``."""
 
     def fisher(self, context: Context) -> dict[str, Tensor]:
         """Return the Fisher information of the trained hop, by parameter name."""

@@ -133,7 +133,7 @@ class MbPA(Replay[MbPASettings]):
 
         self.library, self.features = library, {}
         if self.settings.key is Key.pooler:
-            # A copy, because the task may train the pooler.
+            # Use a copy, because the task can train the pooler.
             pooler: nn.Module | None = model.pooler or getattr(model.encoder, "pooler", None)
             if pooler is None:
                 kind = type(model.encoder).__name__

@@ -72,7 +72,7 @@ def by_word(shares: np.ndarray, numbers: Ragged, examples: Sequence[Example]) ->
     kind = np.array([kinds[word] for word in words], np.int64)[seen]
     counts = np.bincount(kind, minlength=len(kinds))
     sums = np.bincount(kind, gets[seen], minlength=len(kinds))
-    # Rounding may push a sum of shares above 1.
+    # Rounding can push a sum of shares above 1.
     return {word: (int(counts[i]), min(1.0, float(sums[i] / counts[i]))) for word, i in kinds.items() if counts[i]}
 
 

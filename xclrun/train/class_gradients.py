@@ -49,7 +49,7 @@ class ClassGradients:
         self.gradients: list[Tensor] = []
 
     def look(self, step: int) -> None:
-        """Record the current gradients as those of main step ``step``."""
+        """Record the current gradients as the gradients of main step ``step``."""
         rows = []
         for head in self.heads:
             gradient = head.weight.grad

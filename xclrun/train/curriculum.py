@@ -21,7 +21,7 @@ class Passes:
 
     Args:
         parts: the hop's training splits, in the order of its keys.
-        size: examples per batch; the last batch of a task may be smaller.
+        size: examples per batch; the last batch of a task can be smaller.
         epochs: number of passes.
         generator: returns the random generator of a pass.
 

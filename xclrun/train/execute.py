@@ -231,7 +231,7 @@ class _Execution:
                 "slot_f1": dev_scores.value,
             }
         )
-        # A strategy's state may be computed only when the next hop begins, so update the sizes of earlier hops' states.
+        # Some strategy states are computed only when the next hop begins, so update the sizes of earlier hops' states.
         for entry, earlier in zip(self.manifest["stages"], self.run.stages, strict=False):
             entry["kept"] = self.graph.footprint(earlier)
         if "parameters" in facts:

@@ -47,7 +47,7 @@ class Capturer(Protocol):
 
 
 class CudaCapturer:
-    """Captures CUDA graphs that share a memory pool: a replay may overwrite the outputs of any earlier replay."""
+    """Captures CUDA graphs that share a memory pool: a replay can overwrite the outputs of any earlier replay."""
 
     def __init__(self) -> None:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()

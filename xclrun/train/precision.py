@@ -109,7 +109,8 @@ def slow_precision(config: Config, device: torch.device, over: Callable[[], floa
 def bf16_over_fp32(rounds: int = 5) -> float:
     """Return the time of a bf16 matrix product divided by the time of an fp32 product, on the CPU.
 
-    The times are measured (a few hundredths of a second), because PyTorch may not use a CPU's bf16 instructions.
+    The times are measured (a few hundredths of a second), because PyTorch does not always use a CPU's bf16
+    instructions.
     """
 
     def shortest(dtype: torch.dtype) -> float:

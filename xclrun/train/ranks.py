@@ -12,7 +12,7 @@ If ``runtime.devices`` is set, rank 0 starts the other ranks on its machine. Alt
 launcher starts all ranks and sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. NCCL transfers gradients on GPUs; gloo
 transfers all other data (`torch.distributed`).
 
-After a failed operation the ranks may be in different states. Ranks that rank 0 started are then killed, and the next
+After a failed operation, the ranks can be in different states. Ranks that rank 0 started are then killed, and the next
 run starts new ones. Ranks that a launcher started disconnect, and connect again for the next run.
 """
 
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 # Gradients of at least `LARGE` entries are summed in place; smaller ones are copied into buckets of `BUCKET` entries.
 BUCKET, LARGE = 2**22, 2**17
-# How long the other ranks wait for rank 0's next operation: long, because rank 0 may itself wait for another process.
-# If rank 0 ends, the other ranks notice this before the time limit.
+# How long the other ranks wait for rank 0's next operation: long, because rank 0 itself may be waiting for another
+# process. If rank 0 ends, the other ranks notice this before the time limit.
 IDLE = timedelta(days=30)
 # Time limits in seconds, for the other ranks to start, to find rank 0's store, and to end.
 START, FIND, END = 300.0, 30.0, 10.0
@@ -67,7 +67,7 @@ class Ranks:
         on_machine: number of ranks on this machine.
         minutes: time limit for communication.
         repeating: whether all ranks are executing an operation.
-        failed: whether an operation has failed, so that the ranks may no longer be in the same state.
+        failed: whether an operation has failed; if so, the ranks are possibly in different states.
     """
 
     rank, size, local, on_machine, minutes = 0, 1, 0, 1, 30.0

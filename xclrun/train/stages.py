@@ -131,7 +131,7 @@ class StageGraph:
         return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
 
     def footprint(self, stage: Stage) -> Mapping[str, float] | None:
-        """Return the size of the strategy's state after a hop, and ``seconds``, its computation time; None if unknown."""
+        """Return the size of the strategy's state after a hop, with the ``seconds`` to compute it; None if unknown."""
         if stage.state is None:
             return {**self.bench.fresh_footprint, "seconds": 0.0}
         try:
@@ -215,7 +215,7 @@ class StageGraph:
                 self._checked.add(key)
 
     def _need_features(self, hop: Hop, splits: Iterable[Split]) -> None:
-        """Load the features of splits if the hop leaves the encoder unchanged. Call it with the hop's weights loaded."""
+        """Load the features of splits if the hop leaves the encoder unchanged; the hop's weights must be loaded."""
         for split in splits:
             key = self.bench.features_key(hop, split)
             if key is not None and key not in self.bench.features:
@@ -223,7 +223,7 @@ class StageGraph:
                 self.bench.load_features(key, folder, split)
 
     def _need_lookup(self, hop: Hop) -> None:
-        """Compute the features of hop 0 that predictions after a hop read; this may load the weights of hop 0."""
+        """Compute the features of hop 0 that predictions after a hop read; this can load the weights of hop 0."""
         if not self.strategy.reads_features(hop):
             return
         for split in [*((k, "train") for k in self.bench.learned(hop.index)), *self._predicted(hop)]:

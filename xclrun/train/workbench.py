@@ -221,7 +221,7 @@ class Workbench:
         return [(language, split) for language in self.run.stream.languages for split in SPLITS[evaluate.point_splits]]
 
     def context(self, hop: Hop, trains: bool = True) -> Context:
-        """Return the context for the strategy's hooks: for the training of a hop if ``trains``, else for the evaluation."""
+        """Return the context for the strategy's hooks: for the training of a hop if ``trains``, else for evaluation."""
         trainer = self.run.trainer(hop)
         # Include the keys of blocks, because strategies use the training data of all earlier hops.
         stream = self.run.stream
@@ -295,7 +295,7 @@ class Workbench:
         return counters, write
 
     def stored_weights(self, hop: Hop) -> Mapping[str, Tensor]:
-        """Return the weights to store after a hop: trained weights if the hop leaves the encoder unchanged, else all."""
+        """Return the weights to store after a hop: trained weights if it leaves the encoder unchanged, else all."""
         return trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
 
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
@@ -329,7 +329,7 @@ class Workbench:
         for language in self._served(hop):
 
             def answer(batch: Batch, language: str = language) -> Prediction:
-                # A strategy's prediction may take long, so check the stop flag before every batch.
+                # A strategy's prediction can take long, so check the stop flag before every batch.
                 self.check_stop()
                 return self.strategy.predict(batch, language, "test", context)
 

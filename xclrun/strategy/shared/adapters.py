@@ -1,8 +1,8 @@
 """Language adapters in the encoder, through the library ``adapters``: CCL, section 3.2 ("Ada").
 
 Each language has separate adapters; the heads are shared. A hop starts from the language's pretrained adapters if they
-are available. Otherwise it starts from a fresh initialisation, the same for all languages. Languages not learned yet
-also use this initialisation.
+are available. Otherwise it starts from a fresh initialisation, which is equal for all languages. Languages not learned
+yet also use this initialisation.
 
 ``adapter`` selects the kind. In each layer, x is the input and f the output of the feed-forward block, d the width of
 the hidden states, and r the ``reduction``:

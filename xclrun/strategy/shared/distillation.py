@@ -85,7 +85,7 @@ def squared_distance(output: Output, target: dict[str, Tensor], batch: Batch) ->
     """Return the squared distance (scalar): averaged over classes or tags, summed over words, averaged over examples.
 
     Args:
-        target: ``logits`` (B, C), or ``emissions`` (B, at least W, T), or both.
+        target: ``logits`` (B, C), ``emissions`` (B, at least W, T), or logits and emissions.
     """
     parts = []
     if output.logits is not None:
@@ -104,7 +104,8 @@ def cross_entropy(output: Output, teacher: dict[str, Tensor], batch: Batch, temp
     are summed over the words of a sentence (with ``spans``, over start and end) and averaged over sentences.
 
     Args:
-        teacher: outputs on the device: ``logits`` (B, C), or ``emissions`` of all words in order (words, T), or both.
+        teacher: outputs on the device: ``logits`` (B, C), ``emissions`` of all words in order (words, T), or logits and
+            emissions.
         spans: whether emissions score start and end, with probabilities over words.
     """
     import torch

@@ -59,7 +59,7 @@ def diagonal_fisher(model: Model, sentences: Encoded, device: torch.device) -> d
 
 
 def _log_likelihood(model: Model, batch: Batch) -> Tensor:
-    # The sum over sentences, so that per-example gradients are not divided by the batch size.
+    # Sum over sentences: a mean would divide per-example gradients by the batch size.
     return model.loss(batch) * batch.size
 
 

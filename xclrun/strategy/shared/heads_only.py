@@ -70,7 +70,7 @@ def reinitialise(layer: nn.Linear, context: Context, purpose: str, std: float | 
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(context.seed, purpose, context.hop.depth))
-        # Drawn on the CPU, so that values are equal on all devices.
+        # Draw on the CPU, so that the values are equal on all devices.
         fresh = nn.Linear(layer.in_features, layer.out_features)
         if std is not None:
             nn.init.normal_(fresh.weight, std=std)

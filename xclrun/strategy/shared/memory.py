@@ -10,7 +10,7 @@ share shrinks, its last sentences are dropped:
 - ``herding``: equally many sentences of each class, chosen one by one so that their mean stays closest to the class
   mean (Rebuffi et al. 2017, "iCaRL", algorithm 4), in the space of the encoder's normalised [CLS] states after the hop.
 
-A batch has sentences of one task and, with language-specific parameters, of one language; a draw may therefore need
+A batch has sentences of one task and, with language-specific parameters, of one language; one draw can therefore need
 several batches (`to_batches`).
 """
 

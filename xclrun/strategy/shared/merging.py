@@ -95,7 +95,7 @@ def dare(base: Weights, models: Sequence[Weights], drop: float, scale: float, se
 
 
 def spherical_mean(models: Sequence[Weights]) -> dict[str, Tensor]:
-    """Merge models one after another by spherical interpolation, so that all have equal weight."""
+    """Merge models one after another by spherical interpolation, with equal weight for all models."""
 
     def merge(name: str) -> Tensor:
         merged = models[0][name].double()

@@ -45,7 +45,7 @@ class Prompted(AddsParameters[Settings]):
 
 @dataclass
 class PoolSettings(StrategyConfig):
-    """Settings of the strategies with a pool; the default values are those of L2P's paper."""
+    """Settings of the strategies with a pool; the default values are from L2P's paper."""
 
     pool: int = bounded(10, at_least=1)
     length: int = bounded(5, at_least=1)
