@@ -8,8 +8,8 @@ Two comments enclose each place in the page. The first comment names a file of a
 The lines between the comments are replaced by the text of a table, or by a link to a copied file: a figure,
 ``summary.csv`` (aggregates), ``few_shot.csv``, or ``matrices.csv`` (the score matrices of all runs; each cell is a
 fraction of counts, for example ``812/1000``). Copies are in a directory named after the page. If several reports have
-the same figure, its copy is prefixed with the report's name. Places for other reports do not change. In a comment
-``<!-- report: NAME/FILE once there is one -->``, the file may be missing.
+the same figure, its copy is prefixed with the report's name. Places for other reports do not change.
+``<!-- report: NAME/FILE once there is one -->`` allows a missing file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from xclrun.report.tables import frame_csv
 from xclrun.report.write import FEW_SHOT, Report
 from xclrun.store.files import atomic_write
 
-# Function that loads the predictions of runs: runs → (run ID → predictions).
+# Runs → (run ID → predictions).
 Reader = Callable[[Sequence[RunRecord]], Mapping[str, Predictions]]
 
 OPENS = re.compile(r"<!-- report: ([^/\s]+)/(\S+)( once there is one)? -->")
@@ -81,8 +81,7 @@ def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
     """Fill the places of a report in a Markdown page, and return their number.
 
     Args:
-        predictions: function that loads the predictions of runs, to write counts to ``matrices.csv``. If None,
-            ``matrices.csv`` has scores instead.
+        predictions: function that loads predictions, to write counts to ``matrices.csv``; None: write scores instead.
 
     Raises:
         UsageError: as in `places`, or the report lacks a file that the page names.

@@ -335,10 +335,7 @@ class Verdicts:
         return Table(title, header, tuple(rows), notes, left=4)
 
     def _of_each(self, describe: Callable[[Tests], list[str]], keys: Collection[Subject] | None = None) -> list[str]:
-        """Return notes on the tests with these keys (None: all tests).
-
-        A note that applies only to some of these tests begins with their names.
-        """
+        """Return notes on the tests with these keys (None: all); a note on some of them begins with their names."""
         subjects: dict[str, list[str]] = {}
         described = {key: tests for key, tests in self.tests.items() if keys is None or key in keys}
         for key, tests in described.items():

@@ -47,10 +47,7 @@ def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure
 
 
 def rank_figure(tests: Mapping[str, Tests], title: str) -> Figure:
-    """Draw the mean ranks of strategies, with a panel for each of ``tests``.
-
-    Bars join strategies whose ranks do not differ significantly (Nemenyi).
-    """
+    """Draw mean ranks, a panel for each of ``tests``; bars join strategies without significant difference (Nemenyi)."""
     most = max(len(test.data.strategies) for test in tests.values())
     figure = figure_of(8.4, (0.95 + 0.2 * ((most + 1) // 2)) * len(tests) + 0.6)
     for axes, (name, test) in zip(figure.subplots(len(tests), 1, squeeze=False)[:, 0], tests.items(), strict=True):

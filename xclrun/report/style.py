@@ -77,8 +77,7 @@ def first_orders(orders: Sequence[str]) -> tuple[Sequence[str], str]:
 def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: float = 100.0) -> tuple[float, float]:
     """Return the limits of an axis: the data with a margin, rounded to multiples of 5, between ``low`` and ``high``.
 
-    The limits are at least ``least`` apart, so that noise does not fill a figure. Without data, they are
-    ``low`` and ``high``.
+    The limits are at least ``least`` apart, so that noise does not fill a figure. Without data: ``low``, ``high``.
     """
     import numpy as np
 

@@ -46,7 +46,7 @@ SPAN_SCORING = {
 def ruled(comparison: Comparison, labels: Iterable[str]) -> tuple[int, ...]:
     """Return the index of the first reference model or control, above which tables have a horizontal line.
 
-    Empty if there is no reference model or control, or if the first row is one.
+    Empty if the table has none, or if the first row is one.
     """
     first = next((k for k, label in enumerate(labels) if not is_ranked(comparison.strategies[label][0])), 0)
     return (first,) if first else ()
@@ -132,10 +132,7 @@ class Summary:
         return self._by_strategy(title, MEAN, strategies, keys, counted=False, further=further)
 
     def groups(self, metric: str, measure: str) -> Table | None:
-        """Return one measure averaged over the languages of each family and of each script.
-
-        Families and scripts with a single language are omitted.
-        """
+        """Return one measure averaged over the languages of each family and of each script with several languages."""
         strategies = self._with_languages(metric, measure)
         rows: list[tuple[str, ...]] = []
         starts = []
@@ -231,8 +228,7 @@ class Summary:
 
         Args:
             keys: name of a column → metric, measure and language.
-            counted: add a column with the number of runs. If the table shows means over orders, also add significance
-                marks.
+            counted: add a column with the number of runs and, in tables of means over orders, significance marks.
             further: additional notes; the definitions of metrics follow them.
         """
         reasons, metrics = Reasons(), list(dict.fromkeys(metric for metric, _, _ in keys.values()))

@@ -51,10 +51,7 @@ def budgets(section: StrategySection) -> Iterator[Item]:
 
 
 def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:
-    """Return mean budgets per run and numbers of tuning trials; mark differences from the baseline.
-
-    If the baseline has no runs, budgets are compared with the first row.
-    """
+    """Return mean budgets per run and numbers of tuning trials; mark differences from the baseline (or first row)."""
     means = {
         label: [_mean(runs, column[0]) for column in COLUMNS.values()] for label, runs in comparison.strategies.items()
     }

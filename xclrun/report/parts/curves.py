@@ -163,8 +163,8 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
     """Return functions that draw the pages with the training ``loss``, or a metric's dev score, over main steps.
 
     Each run has a line with a value after each epoch. With more than `LINES` runs, a panel shows their median and
-    central 90 % instead. Dev scores are on the language learned in the hop, or means over the
-    languages learned in the hop.
+    central 90 % instead. Dev scores are on the language learned in the hop; if a hop
+    learns several languages, they are means.
     """
     cells = _cells(comparison, lambda run: any(math.isfinite(_value(run, point, quantity)) for point in run.curve))
     seeds = sorted({run.seed for runs in cells.values() for run in runs})

@@ -71,10 +71,7 @@ def overlap_table(overlaps: Overlaps) -> Table:
 
 
 def overlap_figure(summary: Summary, order: str, overlaps: Mapping[str, Mapping[str, list[Overlap]]]) -> Figure:
-    """Draw the gradient overlap (%) at main steps, averaged over runs, with a panel for each part of the model.
-
-    Dotted lines mark the ends of hops.
-    """
+    """Draw the gradient overlap (%) at main steps, averaged over runs, with a panel for each part of the model."""
     figure = figure_of(7.6, 4.6)
     grid = figure.subplots(len(PARTS), 1, sharex=True)
     for axes, name in zip(grid, PARTS, strict=True):
