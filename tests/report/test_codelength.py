@@ -114,7 +114,7 @@ def test_a_start_that_knows_the_labels_alone_codes_them_alone_in_the_first_block
 
     total, note = bits(["labels"])
     assert total == (8 + 30) + (UNIFORM + 20)
-    assert note.startswith("first block coded by the model instead of uniformly")
+    assert note.startswith("these rows encode the first block with the model instead of the uniform code")
     assert note.endswith("tiny after en, growing (labels only)")
     assert [bits(knows)[0] for knows in (["labels", "tags"], [])] == [65, 130]
 

@@ -82,7 +82,7 @@ def test_every_figure_of_the_paper_is_drawn(written: Report) -> None:
         assert f"figures/{name}.svg" in page
     for text in ("FS Table 3, panx: recomputed", "Lexical overlap", "where the variance comes from", "improved"):
         assert text in page
-    assert "Attention of [CLS]: n/a: needs attention summaries" in page
+    assert "data missing for “Attention of [CLS]”: attention summaries" in page
 
 
 def test_the_terminal_shows_means_over_buckets(written: Report) -> None:
@@ -104,12 +104,12 @@ def test_without_few_shot_runs_there_is_nothing_of_them(tmp_path: Path, undrawn:
 def test_what_is_missing_is_told() -> None:
     (section,) = few_shot_sections(study(languages=("de",), shots=(1,), buckets=2, seeds=(1,)))
     notes = "\n".join(section.caveats)
-    assert "Lexical overlap: n/a: needs the words of the buckets" in notes
-    assert "token accuracy: confusions: n/a: needs predictions" in notes
+    assert "data missing for “Lexical overlap”: the words of the buckets" in notes
+    assert "data missing for “token accuracy: confusions”: predictions" in notes
     records = [*study(languages=("de",), shots=(1,), buckets=3, seeds=(1,)), run("hi", 1, 0)]
-    (section,) = few_shot_sections(records, FewShotData(reasons=("words: n/a: needs the data",)))
-    assert section.caveats[0] == "words: n/a: needs the data"
-    assert "means over fewer than 3 buckets: hi K = 1 full: 1" in section.caveats
+    (section,) = few_shot_sections(records, FewShotData(reasons=("words could not be read",)))
+    assert section.caveats[0] == "words could not be read"
+    assert "some means are over fewer than 3 buckets: hi K = 1 full: 1" in section.caveats
 
 
 def first_of(records: list[RunRecord]) -> FewShotRuns:
@@ -455,7 +455,7 @@ def test_what_cannot_be_tested_says_why() -> None:
     assert [row[name] for name in ("K", "Tukey, blocks", "paired t", "Wilcoxon")] == ["K = 1", *["n/a [1]"] * 3]
     assert pairs.notes[0] == "[1] needs two replicates or more"
     assert "one bucket of de; a test needs two" in anovas.notes[1]
-    assert "K = 4: not tested: full, fc have no bucket and seed in common" in means.notes
+    assert "K = 4: strategies were not tested, because full, fc have no bucket and seed in common" in means.notes
     assert means.rows[1] == ("de", "K = 4", "–", "91.32 ± 0.43", "–")
     (alone,) = tables(apart)
     assert alone.notes[-1].startswith("the strategies have not been tested")

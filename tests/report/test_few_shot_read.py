@@ -58,10 +58,10 @@ def test_what_is_gone_is_a_reason(few: Run, tmp_path: Path) -> None:
     assert few.id not in data.words
     assert few.id in data.outcomes["slot_f1"]
     (reason,) = data.reasons
-    assert reason.startswith("words: n/a: needs the data of the runs: ")
+    assert reason.startswith("words of the training and test data could not be read: ")
     shutil.rmtree(few.directory.path / "predictions")
     data = read_few_shot(few.outputs, [mine], lambda directory: thaw(directory).dataset)
     assert not data.outcomes
-    assert data.reasons[0].startswith("predictions: n/a: ")
+    assert data.reasons[0].startswith("predictions could not be read: ")
     with pytest.raises(OSError, match="hop-1"):
         outcomes(few.directory)

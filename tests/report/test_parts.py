@@ -137,7 +137,7 @@ def test_a_part_is_added_in_one_place_and_what_it_showed_goes_with_it(tmp_path: 
     for text in ("How it &lt;moves&gt;.", "<figcaption>Waves of runs", "Tides of tiny</figcaption>", "1.23</th>"):
         assert heading < page.index(text) < after
     assert '<a href="#s0-water">Water</a>' in page
-    assert "Water: n/a: needs more rain" in page
+    assert "data missing for “Water”: more rain" in page
     assert "figures/waves_mini_tiny.svg" in summary
     assert "### Tides of tiny" in summary
     page, summary, files = made()

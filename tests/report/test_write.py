@@ -250,7 +250,7 @@ def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
         "T needs reference runs: xclrun dataset=mini model=tiny strategy=lang_spec_ft 'order=[en,th]' seed=1,2 -m "
         "(with the same dataset, model and trainer settings)",
         "strategies differ in trainer.lr (0.001: naive; 0.01: er)",
-        "intent: no bootstrap: no predictions of naive-en-th-1",
+        "intent has no bootstrap intervals: no predictions of naive-en-th-1",
     ]
 
 

@@ -37,7 +37,10 @@ def comparison_caveats(
 
 
 def grids(comparison: Comparison) -> dict[str, tuple[list[str], list[str]]]:
-    """Return strategy → (labels of its settings, keys in which they differ), if several are ranked."""
+    """Return strategy → (labels of its settings, config keys in which the settings differ).
+
+    Only strategies with several ranked settings are included.
+    """
     ranked = {runs[0].run_id: label for label, runs in comparison.strategies.items() if is_ranked(runs[0])}
     first = [run for run in comparison.runs if run.run_id in ranked]
     several = {}
@@ -50,7 +53,7 @@ def grids(comparison: Comparison) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def _chosen_on_test(comparison: Comparison, command: str) -> Iterator[str]:
-    """Warn if the tables rank settings of one strategy on test scores."""
+    """Warn if the tables rank several settings of one strategy on test scores."""
     ranked = grids(comparison)
     if not ranked:
         return

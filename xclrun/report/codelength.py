@@ -1,4 +1,4 @@
-"""Report section on online codelengths: compares all runs that learn the same blocks, whatever their model.
+"""Report section on online codelengths. It compares all runs that learn the same blocks, whatever their model.
 
 GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4.
 See docs/codelength.md.
@@ -23,10 +23,10 @@ IN_COLUMNS = ("languages", "trainer.selection", "trainer.patience")
 
 @dataclass(frozen=True)
 class Coder:
-    """Runs that code the same blocks and differ only in the seed: a row of a table.
+    """Runs that encode the same blocks and differ only in the seed. Each coder is a row of the tables.
 
     Attributes:
-        start: languages or mixtures learned before the blocks; empty: training on the blocks starts from hop 0.
+        start: languages or mixtures learned before the blocks. If empty, training on the blocks starts from hop 0.
         strict: whether the weights are independent of dev labels.
     """
 
@@ -47,12 +47,12 @@ class Coder:
         return tuple(run.run_id for run in self.runs)
 
     def bits(self, parts: Sequence[str]) -> np.ndarray:
-        """Return the bits of each block, shape (runs, M)."""
+        """Return the bits of each block in each run, shape (runs, M); ``parts`` are the kinds of codes."""
         return np.stack([bits_of_blocks(run, parts) for run in self.runs])
 
 
 def in_blocks(run: RunRecord) -> bool:
-    """Return whether a run has finished, learns blocks, and has the codelengths of all of them."""
+    """Return whether a run has finished, learns blocks, and has the codelength of every block."""
     return run.status == "finished" and bool(coded := parts(run)) and all(blocks(run, part) for part in coded)
 
 
@@ -63,15 +63,15 @@ def codelength_sections(records: Iterable[RunRecord]) -> list[CodelengthSection]
 
 
 def _coded_labels(run: RunRecord) -> tuple[object, ...]:
-    """Return a key that is equal for runs that code the same labels: the same blocks, the same uniform code."""
+    """Return a key that is equal for runs that encode the same labels in the same blocks with the same uniform code."""
     uniform = tuple((part, tuple((b.examples, b.uniform) for b in blocks(run, part) or ())) for part in parts(run))
     return run.dataset, run.languages[-1], run.bucket, run.config["dataset"].get("subset_seed", 0), uniform
 
 
 class CodelengthSection(Section):
     definitions = {
-        "L ↓": "online codelength: bits to transmit the labels of all blocks; each block is coded by the model that "
-        "has learned the blocks before it (GLI §4)"
+        "L ↓": "online codelength: bits to transmit the labels of the training data, which are split into blocks; the "
+        "labels of each block are encoded with the model trained on the earlier blocks (GLI §4)"
     }
     legend = "bits, mean ± standard deviation over seeds; fewer is better"
 
@@ -80,7 +80,7 @@ class CodelengthSection(Section):
         self.runs, first = runs, runs[0]
         self.dataset, self.key, self.parts = first.dataset, first.languages[-1], parts(first)
         coded = {part: blocks(first, part) or [] for part in self.parts}
-        # Number of examples of each block, and its bits in the uniform code, by part and in total.
+        # Number of examples of each block; bits of each block in the uniform code, by kind of code and in total.
         self.sizes = np.array([block.examples for block in coded[self.parts[0]]])
         self.uniform_of = {part: np.array([block.uniform for block in each]) for part, each in coded.items()}
         self.uniform = np.sum(list(self.uniform_of.values()), axis=0)
@@ -111,8 +111,8 @@ class CodelengthSection(Section):
     def switching(self, strict: bool) -> tuple[np.ndarray, int] | None:
         """Return the bits of each block under its best coder, shape (seeds, M), and the number of coders.
 
-        Uses coders with this value of ``strict``, and seeds that all of them have. None without such seeds, or with one
-        coder.
+        Compare only coders with this value of ``strict``, on the seeds that all of them share. Return None if they
+        share no seed, or if there is only one coder.
         """
         coders = [coder for coder in self.coders if coder.strict == strict]
         bits = [{run.seed: bits_of_blocks(run, self.parts) for run in coder.runs} for coder in coders]
@@ -126,7 +126,10 @@ class CodelengthSection(Section):
             if trained := [part for part in self.parts if start_knows(coder.runs[0], part)]:
                 starts[coder.name] = "" if trained == self.parts else f" ({', '.join(trained)} only)"
         names = "; ".join(f"{name}{parts}" for name, parts in sorted(starts.items()))
-        note = f"first block coded by the model instead of uniformly, because the head was trained before: {names}"
+        note = (
+            "these rows encode the first block with the model instead of the uniform code, because their heads were "
+            f"trained before it: {names}"
+        )
         return [*([note] if starts else []), *super().caveats]
 
     @property
@@ -134,5 +137,6 @@ class CodelengthSection(Section):
         bits = {coder.name: float(coder.bits(self.parts).sum(axis=1).mean()) / self.total for coder in self.coders}
         uniform = float(self.uniform.sum()) / self.total
         listed = "; ".join(f"{name} {value:.2f}" for name, value in bits.items())
-        single = "" if any(len(coder.runs) > 1 for coder in self.coders) else " No tests: each row has only one seed."
+        several = any(len(coder.runs) > 1 for coder in self.coders)
+        single = "" if several else " Differences were not tested, because each row has only one seed."
         return [f"Bits per example, shortest code first: {listed}; uniform code {uniform:.2f}.{single}"]

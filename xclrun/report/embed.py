@@ -1,14 +1,15 @@
 """Embed tables, figures and numbers of reports in a hand-written Markdown page.
 
-Two comments enclose each place in the page. The first names a file of a report as ``NAME/FILE``::
+Two comments enclose each place in the page. The first comment names a file of a report as ``NAME/FILE``::
 
     <!-- report: ll_pud/tables/pud_words_tiny_budgets.md -->
     <!-- end -->
 
 The lines between the comments are replaced by the text of a table, or by a link to a copied file: a figure,
-``summary.csv`` (aggregates), ``few_shot.csv``, or ``matrices.csv`` (the score matrices of all runs, as counts). Copies
-are in a directory named after the page. If several reports have the same figure, its copy is prefixed with the report's
-name. Places for other reports do not change. ``<!-- report: NAME/FILE once there is one -->`` allows a missing file.
+``summary.csv`` (aggregates), ``few_shot.csv``, or ``matrices.csv`` (the score matrices of all runs; each cell is a
+fraction of counts, for example ``812/1000``). Copies are in a directory named after the page. If several reports have
+the same figure, its copy is prefixed with the report's name. Places for other reports do not change.
+``<!-- report: NAME/FILE once there is one -->`` allows a missing file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from xclrun.report.tables import frame_csv
 from xclrun.report.write import FEW_SHOT, Report
 from xclrun.store.files import atomic_write
 
-# runs → (run ID → predictions).
+# Runs → (run ID → predictions).
 Reader = Callable[[Sequence[RunRecord]], Mapping[str, Predictions]]
 
 OPENS = re.compile(r"<!-- report: ([^/\s]+)/(\S+)( once there is one)? -->")
@@ -80,7 +81,7 @@ def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
     """Fill the places of a report in a Markdown page, and return their number.
 
     Args:
-        predictions: reads the predictions that ``matrices.csv`` counts; None: it has scores instead of counts.
+        predictions: function that loads predictions, to write counts to ``matrices.csv``; None: write scores instead.
 
     Raises:
         UsageError: as in `places`, or the report lacks a file that the page names.
@@ -123,7 +124,7 @@ def _content(file: str, report: Report, folder: Path, ambiguous: bool, predictio
     if file == "matrices.csv":
         runs = [run for s in report.sections if isinstance(s, StrategySection) for run in s.comparison.runs]
         runs += [run for run in report.records if run.run_id in set(report.few_shot["run_id"])]
-        label, tail = "Score matrices of all runs, as counts", "-matrices"
+        label, tail = "Score matrices of all runs (each cell is a fraction of counts, such as 812/1000)", "-matrices"
         frame = counted(runs, {} if predictions is None else predictions(runs))
     elif file == FEW_SHOT:
         label, tail, frame = "Scores of all few-shot runs", "" if report.frame.empty else "-few-shot", report.few_shot

@@ -1,4 +1,4 @@
-"""Heat maps of score matrices: of one run, and of all strategies in one order.
+"""Heat maps of the score matrix of one run, or of the score matrices of all strategies in one order.
 
 With more than `MOST` languages, cells are small and have no numbers.
 """
@@ -43,7 +43,7 @@ LINES = ((("white", 3.2), ("black", 1.4)), (("white", 1.6), ("black", 0.7)))
 
 
 def heatmap(record: RunRecord, metric: str) -> Figure:
-    """Draw a run's score matrix R: hops down, languages across; frames mark the language just learned."""
+    """Draw a run's score matrix R. Rows are hops, columns are languages; frames mark the language just learned."""
     if metric not in record.scores:
         raise ValueError(f"run {record.run_id} has no scores for {metric}; it has {', '.join(record.metrics)}")
     scores = 100 * record.scores[metric]
@@ -80,7 +80,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
         image = _cells(axes, matrices[label], runs[0], ends, 6.5)
         # Add the tooltip to the axes: the numbers would hide a tooltip of the image.
         tip(axes, f"{label}: mean of {len(runs)} run{'s' if len(runs) > 1 else ''}")
-        # Omit names that the panel below, or the first panel of the row, shows.
+        # Omit names that the panel below or the first panel of the row already shows.
         below, first = k + columns < len(strategies), k - k % columns
         languages = () if below and not many else runs[0].languages
         hops = () if k > first and rows_of[k] == rows_of[first] else rows_of[k]
@@ -101,7 +101,7 @@ def hop_names(record: RunRecord) -> list[str]:
 
 
 def _names(axes: Axes, languages: Sequence[str], hops: Sequence[str], size: float | None) -> None:
-    """Name columns and rows; long names are rotated."""
+    """Label columns and rows; long names are rotated."""
     across = 90 if len(languages) > MOST else 0 if not languages or short(languages) else 45
     for axis, names, rotation in ((axes.xaxis, languages, across), (axes.yaxis, hops, 0)):
         # Hide axes without names, which saves computing their layout.

@@ -43,7 +43,7 @@ EXPLORATORY = (
     "exploratory table: significance marks and the report's section “What was found” use only the primary comparisons"
 )
 P_VALUES = "p-values: Tukey's HSD adjusts for all pairs; the other tests use Holm's correction over all pairs"
-P_VALUES_OF_ORDERS = f"{P_VALUES}; paired bootstrap: over resampled test sentences, for these runs only"
+P_VALUES_OF_ORDERS = f"{P_VALUES}; the paired bootstrap resamples test sentences, so it applies only to these runs"
 MIXED_NOTE = (
     "mixed model: t-test with Satterthwaite's degrees of freedom; the first number is the model's estimate of Δ. If "
     "the estimated variance of the interaction strategy × order is 0, runs of one order count as independent, and p is "
@@ -56,8 +56,8 @@ TUKEY = (
     "spreads are equal, in 14 % if the baseline's spread is three times the others' spread, in 22 % if it is ten times"
 )
 SHARED = (
-    "orders with the same seed share reference models and hop 0; only the paired t-test accounts for this (seeds "
-    "crossed with orders)"
+    "orders with the same seed share reference models and hop 0; only the paired t-test accounts for this, by treating "
+    "seeds as crossed with orders"
 )
 # Names of tests of all pairs.
 PAPER, BLOCKED, PAIRED_T = "Tukey, orders (CCL)", "Tukey, blocks", "paired t"
@@ -76,7 +76,7 @@ class Tests:
     Attributes:
         data: values of all runs. The mixed model uses all of them; other tests use means of replicates (`averaged`).
         few_shot: the runs are few-shot runs, so a block has one language (the target) instead of a set.
-        resampled: the bootstrap of the measure ``name``, if there is one.
+        resampled: the bootstrap of the measure ``name``; None without a bootstrap.
         shared: orders with the same seed share inputs of the measure (`xclrun.analysis.measures.Measure.shared`).
     """
 
@@ -127,7 +127,7 @@ class Tests:
 
     @property
     def condition(self) -> str:
-        """A caveat if tests hold only for these reference models, which orders share; otherwise empty."""
+        """A caveat if orders share reference models, so that tests hold only for these models; otherwise empty."""
         return given_references(self.data.blocks) if self.shared and self.data.kind == "order" else ""
 
     @cached_property
@@ -279,9 +279,9 @@ class Verdicts:
         notes = (
             *reasons.lines(),
             *self._of_each(lambda tests: [tests.scope], {key[1:] for key in self.primary}),
-            f"Δ: strategy − baseline ({self.baseline}) in points, with the 95 % interval of the paired t-test (each "
-            "pair has its own variance, no correction); d_z: Δ divided by the standard deviation of the differences "
-            "over replicates",
+            f"Δ: strategy − baseline ({self.baseline}) in points, with the 95 % interval of the paired t-test (the "
+            "variance is estimated for each pair, and the interval is not corrected); d_z: Δ divided by the standard "
+            "deviation of the differences over replicates",
         )
         if self.family:
             notes += (f"p (Holm): {self.method}; significance marks and “What was found” use only these p-values",)
@@ -335,7 +335,7 @@ class Verdicts:
         return Table(title, header, tuple(rows), notes, left=4)
 
     def _of_each(self, describe: Callable[[Tests], list[str]], keys: Collection[Subject] | None = None) -> list[str]:
-        """Return the notes of tests with these keys (None: all); a note on only some tests begins with their names."""
+        """Return notes on the tests with these keys (None: all); a note on some of them begins with their names."""
         subjects: dict[str, list[str]] = {}
         described = {key: tests for key, tests in self.tests.items() if keys is None or key in keys}
         for key, tests in described.items():
@@ -350,7 +350,7 @@ class Inference(Verdicts):
     """Tests and intervals of the strategies of a comparison.
 
     Args:
-        resampled: metric → its bootstrap, if there is one.
+        resampled: metric → its bootstrap; metrics without a bootstrap have no entry.
         kind: kind of bootstrap intervals; None: each measure's default.
         baseline: label of the baseline strategy; None: ``naive``, or the first tested strategy.
     """

@@ -59,7 +59,7 @@ def _tex_cell(cell: str) -> str:
 
 
 def _tex_note(note: str) -> str:
-    """Return a note as an item; a mark at its beginning becomes the label."""
+    """Return a note as a LaTeX item. A footnote mark or significance marks at its beginning become the item's label."""
     marked = re.fullmatch(r"(?:\[(\d+)\]|(\*[* ]*):) (.*)", note, re.DOTALL)
     if marked is None:
         return rf"\item {_tex(note)}"

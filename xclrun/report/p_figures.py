@@ -22,7 +22,9 @@ _COLOURS = ("#2b83ba", "#74b3d8", "#b8d9ec", "#fde6c4", "#f4f4f4")
 
 
 def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure:
-    """Draw p-values of all pairs, a panel for each of ``tests``; above the diagonal: Tukey's HSD with blocks.
+    """Draw the p-values of all pairs of strategies, with a panel for each of ``tests``.
+
+    Above the diagonal are the p-values of Tukey's HSD with blocks.
 
     Args:
         below: name of the test shown below the diagonal (a key of `Tests.pairs`).
@@ -74,7 +76,7 @@ def _p_panel(
 
 
 def _ranks(axes: Axes, tested: CriticalDifference, title: str) -> None:
-    """Draw a critical-difference diagram (Demšar 2006): best left, names below, bars for groups."""
+    """Draw a critical-difference diagram (Demšar 2006). The best rank is at the left; bars join the groups."""
     k = len(tested.strategies)
     below = (k + 1) // 2
     label = f"CD = {tested.critical:.2f}"

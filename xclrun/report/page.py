@@ -39,7 +39,7 @@ def page(
     """
     runs, sections = runs_table(report.records, report.excluded), report.sections
     tables = [table for section in sections for block in section.blocks for table in block.tables]
-    # Number the sets of runs behind cells, to store each once.
+    # Give each set of runs an index, so that a set used by several cells is stored only once.
     behind = dict.fromkeys(
         cell.runs for table in tables for row in table.rows for cell in row if isinstance(cell, Cell) and cell.runs
     )
@@ -67,7 +67,7 @@ def definitions(sections: Iterable[Section]) -> dict[str, str]:
 
 
 def runs_table(records: Iterable[RunRecord], excluded: Mapping[str, tuple[str, str]] | None = None) -> Table:
-    """Return a table with a row for each run, finished or not; for an unreadable run, it has only the state."""
+    """Return a table with a row for each run, finished or not. The row of an unreadable run has only ID and state."""
     states = {run: state for run, (state, _) in (excluded or {}).items()}
     header = ("run", "dataset", "model", "strategy", "order", "seed", "K", "bucket", "code", "algorithms", "data",
               "status")  # fmt: skip
@@ -102,7 +102,7 @@ def _drawn(plot: Plot, svg: str, suffixes: Sequence[str]) -> dict[str, Any]:
 
 
 def _environment(finished: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the runs' environment: name → value, or all values with numbers of runs if runs differ."""
+    """Return the environment of the runs: name → value. If runs differ, list all values with their numbers of runs."""
     facts: dict[str, Counter[str]] = {}
     for record in finished:
         values = {k: v for k, v in record.environment.items() if k != "started"} | {"code": record.code_version}

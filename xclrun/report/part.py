@@ -37,7 +37,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a part lacks; the section prints the note ``<heading>: n/a: needs <requirement>``."""
+    """Data that a part lacks; the section prints the note ``data missing for “<heading>”: <requirement>``."""
 
     requirement: str
 
@@ -92,7 +92,7 @@ PARTS: dict[str, Part] = {}
 def part(
     data: type[Data], place: int, title: str, **options: bool
 ) -> Callable[[Callable[[Data], Iterable[Item]]], Part]:
-    """Register a function; ``options`` are the flags of `Part`."""
+    """Register the decorated function as a part; ``options`` are the flags of `Part`."""
 
     def enter(make: Callable[[Data], Iterable[Item]]) -> Part:
         entry = Part(make.__name__, data, place, title, make, **options)
@@ -122,7 +122,7 @@ def make_block(part: Part, data: Any) -> Block:
         elif isinstance(item, Plot):
             block.plots.append(item)
         elif isinstance(item, Needs):
-            block.needs.append(f"{block.title}: n/a: needs {item.requirement}")
+            block.needs.append(f"data missing for “{block.title}”: {item.requirement}")
         elif item is not None:
             raise TypeError(f"part '{part.name}' yields {type(item).__name__}; yield only str, Table, Plot or Needs")
     return block

@@ -73,12 +73,12 @@ class Sources:
 
 
 class Section:
-    """Runs that are reported together, for example those of one dataset and model.
+    """Runs that are reported together, for example all runs of one dataset and model.
 
     Attributes:
         where: prefix of the file names of its tables.
         definitions: name of a measure with its arrow → meaning.
-        legend: printed below the tables on a terminal.
+        legend: text printed below the tables on a terminal.
     """
 
     title: str

@@ -85,7 +85,7 @@ class StrategySection(Section):
 
     @cached_property
     def _bootstrap(self) -> tuple[dict[str, Resampled], list[str]]:
-        """Metric → its bootstrap, and the reasons why metrics have none."""
+        """Metric → its bootstrap, and the reasons why other metrics have no bootstrap."""
         resampled, reasons = {}, []
         for metric in self.comparison.metrics:
             try:
@@ -94,7 +94,7 @@ class StrategySection(Section):
                     self.comparison, self.shared.references, self.shared.predictions, metric, size=size
                 )
             except ValueError as error:
-                reasons.append(f"{short_name(metric)}: no bootstrap: {error}")
+                reasons.append(f"{short_name(metric)} has no bootstrap intervals: {error}")
         return resampled, reasons
 
     @cached_property

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from xclrun.analysis.record import RunRecord
 
-# Okabe & Ito 2008 with a darker yellow, then different colors of Tol's muted scheme (2021), and two more. From the 17th
-# line on, colors repeat with another marker. Color-blind readers can distinguish all of them.
+# The colors of Okabe & Ito (2008) with a darker yellow, then further colors of Tol's muted scheme (2021), then two more
+# colors. Color-blind readers can distinguish all colors. From the 17th line on, colors repeat with another marker.
 COLOURS = (
     "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C00",
     "#332288", "#882255", "#44AA99", "#661100", "#AA4499", "#117733", "#6699CC", "#B8860B",
@@ -40,8 +40,8 @@ DPI = 150
 POINTS = 72  # per inch; at this resolution, images in SVG files are smallest
 WIDEST = 14.0  # inches of panels in a row: wider ones are illegible at a page's width
 MOST = 16  # with more languages, reports show colors and means instead of lines, numbers and columns
-ORDERS = 12  # orders with a panel in a figure
-FEW = 8  # classes of a confusion matrix with numbers in its cells
+ORDERS = 12  # maximum number of orders with a panel in a figure
+FEW = 8  # with more classes, cells of a confusion matrix have no numbers
 TIP = "tip:"
 # Attribute of an SVG that holds its title, and class of the group that draws it.
 TITLE = "data-title"
@@ -77,7 +77,7 @@ def first_orders(orders: Sequence[str]) -> tuple[Sequence[str], str]:
 def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: float = 100.0) -> tuple[float, float]:
     """Return the limits of an axis: the data with a margin, rounded to multiples of 5, between ``low`` and ``high``.
 
-    The limits are at least ``least`` apart, so that noise does not fill a figure; without data, ``low`` and ``high``.
+    The limits are at least ``least`` apart, so that noise does not fill a figure. Without data: ``low``, ``high``.
     """
     import numpy as np
 
@@ -188,7 +188,7 @@ def panel_grid(
 
 
 def confusion_panel(axes: Axes, counts: np.ndarray, chosen: np.ndarray, names: Sequence[str], size: float) -> AxesImage:
-    """Draw the share in percent of each gold class (rows) predicted as each class.
+    """Draw how often each gold class (row) was predicted as each class (column), in percent of the gold class.
 
     Args:
         counts: shape (classes, classes).

@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Row with the scores of a constant answer.
+# Row with the scores of a constant classifier (always true or always false, whichever is better for the key).
 CONSTANT = "constant answer"
 HOP_0 = (
-    "T0 is relative to hop 0, where an untrained head predicts almost the same for every input; what it predicts "
-    "depends on the seed, which adds variance between runs that is not due to transfer"
+    "T0 is relative to hop 0, where an untrained head predicts almost the same label for every input; this label "
+    "depends on the seed, so part of the variance of T0 between runs is not due to transfer"
 )
 UNEQUAL = (
     "orders have unequal numbers of runs: each mean is the mean of the orders' means; ± is over runs, weighted so that "
     "orders count equally"
 )
-RUNS = "runs, “n of m”: n runs enter the mean; at least one strategy has finished m combinations of order and seed"
+RUNS = (
+    "runs, “n of m”: the mean is over n runs; m is the number of combinations of order and seed that at least one "
+    "strategy has finished"
+)
 SPAN_SCORING = {
     "span_micro": "micro F1 over labeled spans",
     "tag_macro": "macro F1 over single tags (evaluate.slot_f1=tag_macro), not span F1",
@@ -41,7 +44,10 @@ SPAN_SCORING = {
 
 
 def ruled(comparison: Comparison, labels: Iterable[str]) -> tuple[int, ...]:
-    """Return the index of the first reference model or control, for a rule above this row; empty if it is row 0."""
+    """Return the index of the first reference model or control, above which tables have a horizontal line.
+
+    Empty if the table has none, or if the first row is one.
+    """
     first = next((k for k, label in enumerate(labels) if not is_ranked(comparison.strategies[label][0])), 0)
     return (first,) if first else ()
 
@@ -83,7 +89,7 @@ class Summary:
         ]
 
     def main(self, metrics: Sequence[str], order: str = MEAN, title: str = "Mean over orders and seeds") -> Table:
-        """Return the headline measures of some metrics, in one order or averaged: a row for each strategy."""
+        """Return the headline measures of ``metrics``, in one order or averaged over orders; each strategy is a row."""
         strategies = [strategy for strategy in self.comparison.strategies if self._has(strategy, order)]
         keys = [(metric, measure, "") for metric in metrics for measure in self.measures]
         return self._by_strategy(
@@ -91,7 +97,7 @@ class Summary:
         )
 
     def orders(self, metric: str) -> Table:
-        """Return the headline measures of one metric: a row for each order and strategy."""
+        """Return the headline measures of one metric, with a row for each order and strategy."""
         reasons = Reasons()
         rows = []
         for order in self.comparison.orders:
@@ -113,7 +119,7 @@ class Summary:
         return Table(title, header, tuple(rows), notes, left=2, ruled=group_starts(rows))
 
     def languages(self, metric: str, measure: str) -> Table:
-        """Return one measure by language: a column, or with more than `MOST` languages a row, for each language."""
+        """Return one measure by language. Each language is a column; with more than `MOST` languages, each is a row."""
         if len(self.comparison.languages) > MOST:
             return self._by_language(metric, measure)
         keys = {language: (metric, measure, language) for language in self.comparison.languages}
@@ -126,7 +132,7 @@ class Summary:
         return self._by_strategy(title, MEAN, strategies, keys, counted=False, further=further)
 
     def groups(self, metric: str, measure: str) -> Table | None:
-        """Return one measure averaged over the languages of each family and script that has several of them."""
+        """Return one measure averaged over the languages of each family and of each script with several languages."""
         strategies = self._with_languages(metric, measure)
         rows: list[tuple[str, ...]] = []
         starts = []
@@ -203,14 +209,14 @@ class Summary:
         mark_best(ranked, highest=MEASURES[measure].higher_is_better)
 
     def measured(self, metric: str, measures: Sequence[str], title: str) -> Table:
-        """Return some measures of one metric, averaged over orders and seeds, with their definitions."""
+        """Return the ``measures`` of one metric, averaged over orders and seeds, with their definitions."""
         keys = {f"{name} {MEASURES[name].arrow}": (metric, name, "") for name in measures}
         strategies = [strategy for strategy in self.comparison.strategies if self._has(strategy, MEAN)]
         table = self._by_strategy(title, MEAN, strategies, keys, counted=True)
         return replace(table, notes=(*table.notes, *(f"{name}: {MEASURES[name].definition}" for name in measures)))
 
     def floors(self, metric: str) -> list[str]:
-        """Return the scores of a constant answer on each language, and their mean; empty if unknown."""
+        """Return the scores of a constant classifier (`CONSTANT`) on each language and their mean; empty if unknown."""
         floors = [self.floor(metric, MEAN, "FP", language) for language in (*self.comparison.languages, "")]
         return [] if set(floors) == {"–"} else floors
 
@@ -218,12 +224,12 @@ class Summary:
         self, title: str, order: str, strategies: Sequence[str], keys: Mapping[str, tuple[str, str, str]],
         counted: bool, further: Sequence[str] = (),
     ) -> Table:  # fmt: skip
-        """Return a row for each strategy, and one for a constant answer if its scores are known.
+        """Return a table with a row for each strategy, and a row `CONSTANT` if its scores are known.
 
         Args:
             keys: name of a column → metric, measure and language.
-            counted: add the number of runs, and significance marks in a table of means over orders.
-            further: notes that precede those on metrics.
+            counted: add a column with the number of runs and, in tables of means over orders, significance marks.
+            further: additional notes; the definitions of metrics follow them.
         """
         reasons, metrics = Reasons(), list(dict.fromkeys(metric for metric, _, _ in keys.values()))
         columns = [self._column(strategies, order, *key, reasons, counted and order == MEAN) for key in keys.values()]
@@ -250,10 +256,10 @@ class Summary:
         return Table(title, header, tuple(rows), notes, raised=tuple(raised), ruled=starts)
 
     def floor(self, metric: str, order: str, measure: str, language: str = "") -> str:
-        """Return a constant answer's final score (FP) on a language, or averaged over languages; – if unknown."""
+        """Return the final score (FP) of a constant classifier on a language or their mean; – if unknown."""
         name = BY_NAME[metric].floor
         runs = [r for r in self.comparison.runs if order in (MEAN, r.order) and measure == "FP" and name in r.scores]
-        # Any run will do: all runs have the same test sentences of a language.
+        # Take the score from any run, because all runs have the same test sentences of a language.
         by_key = {k: run.scores[name][-1, j] for run in runs for j, k in enumerate(run.languages)}
         values = [float(value) for k, value in by_key.items() if language in ("", k)]
         return MEASURES["FP"].shown(sum(values) / len(values)) if values else "–"
@@ -360,7 +366,7 @@ class Summary:
             if metric.span_f1:
                 used = sorted({run.slot_f1 for run in self.comparison.runs})
                 definition = " and ".join(SPAN_SCORING.get(name, name) for name in used)
-                definition += " (rows differ)" if len(used) > 1 else ""
+                definition += " (the scoring differs between rows)" if len(used) > 1 else ""
             if metric is KEY_SCORE:
                 definition += f": {of_keys(self.comparison)}"
             lines += [f"{metric.short}: {definition}"] if definition else []

@@ -43,7 +43,7 @@ class Cell(str):
 
     Attributes:
         value: sort key; NaN sorts last.
-        runs: IDs of the runs behind it.
+        runs: IDs of the runs whose scores the cell summarizes.
         best: the best cell of its column or row.
         mark: superscript, such as a significance mark.
     """
@@ -73,7 +73,7 @@ def spreadsheet(text: Any) -> Any:
 
 
 def frame_csv(frame: pd.DataFrame) -> str:
-    """Return a frame as CSV, its texts safe for spreadsheets."""
+    """Return a frame as CSV, without texts that a spreadsheet would evaluate (see `spreadsheet`)."""
     texts = frame.select_dtypes(exclude="number")
     safe = frame.assign(**{str(name): texts[name].map(spreadsheet) for name in texts}).rename(columns=spreadsheet)
     return str(safe.to_csv(index=False, lineterminator="\n"))
@@ -85,8 +85,8 @@ class Table:
 
     Attributes:
         left: number of left-aligned columns.
-        raised: notes on marks and bold type, which CSV and the terminal lack.
-        ruled: indices of rows with a rule above.
+        raised: notes on superscripts and bold type. CSV and the terminal, which have neither, omit these notes.
+        ruled: indices of the rows that have a horizontal line above them.
     """
 
     title: str
@@ -106,7 +106,7 @@ class Table:
         return name if len(name) <= LONGEST else f"{name[: LONGEST - 7]}-{short_hash}"
 
     def csv(self) -> str:
-        """Return the table as CSV for spreadsheets, without marks and bold."""
+        """Return the table as CSV for spreadsheets, without superscripts and bold type."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerows([*map(spreadsheet, row)] for row in (self.header, *self.rows))
@@ -133,7 +133,7 @@ class Table:
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
     def _blocks(self, width: int) -> list[list[int]]:
-        """Group the columns of numbers into as few grids as fit the width."""
+        """Distribute the columns of numbers over as few grids as possible; each grid fits the width."""
         from rich.cells import cell_len
 
         wide = [max(map(cell_len, column)) + GAP for column in zip(self.header, *self.rows, strict=True)]

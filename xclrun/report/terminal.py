@@ -1,8 +1,8 @@
 """The growing score matrix of a run on a terminal or in a log, fitted to the width.
 
-With few languages a cell holds all metrics (``92.5|80.1``). With more, each metric has a separate line; if a line is
-too wide, it lists pairs of language and score, and wraps. With more than `MOST` languages, each score is a block whose
-height shows the score, and the mean follows. ``›`` marks the score on the language just learned.
+With few languages, a cell holds all metrics (``92.5|80.1``). With more languages, each metric has a separate line. A
+line that is too wide lists pairs of language and score, and wraps. With more than `MOST` languages, each score is a
+block character whose height shows the score, and the mean follows. ``›`` marks the score on the language just learned.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def brief(seconds: float) -> str:
 
 
 def block(value: float) -> str:
-    """Return a score in [0, 1] as one of eight blocks; ``·`` for NaN."""
+    """Return a score in [0, 1] as one of eight block characters; ``·`` for NaN."""
     return UNKNOWN if math.isnan(value) else BLOCKS[min(7, int(8 * value))]
 
 
@@ -90,8 +90,8 @@ class MatrixRows:
         if not self.blocks:
             return f"test: {metrics}, in %; {MARK} the language just learned"
         return (
-            f"test: {metrics}; one column per language, {BLOCKS[0]} to {BLOCKS[-1]}: 0 to 100 %; then, in %, the mean "
-            f"over languages and {MARK} the language just learned. Columns: {' '.join(self.languages)}"
+            f"test: {metrics}; one column per language, {BLOCKS[0]} to {BLOCKS[-1]}: 0 to 100 %; after them, in %: the "
+            f"mean over languages, {MARK} the score on the language just learned. Columns: {' '.join(self.languages)}"
         )
 
     def head(self) -> str:

@@ -1,8 +1,8 @@
 """Draw the figures of a report in parallel: matplotlib takes most of the time of a large report.
 
 Forked processes inherit the figures' data, and draw and save the figures. They start with figures that need only the
-runs, while this process computes tables and tests. It then draws a share of the remaining figures, or all of them if
-forking is impossible or not worthwhile.
+runs, while this process computes tables and tests. Afterwards, this process draws a share of the remaining figures, or
+all of them if forking is impossible or not worthwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xclrun.report.style import save
 # Minimum number of plots for each process.
 EACH = 6
 
-# Name → figure to draw; forked processes inherit it.
+# Name → figure to draw; forked processes inherit this dictionary.
 _PLOTS: dict[str, Plot] = {}
 
 
@@ -72,7 +72,7 @@ class PlotWorkers:
             raise RunError("a drawing process was killed, perhaps for lack of memory; free memory and retry") from None
 
     def _submit(self, plots: Sequence[Plot]) -> bool:
-        """Draw in other processes if that is worthwhile; they inherit the present `_PLOTS`."""
+        """Draw in other processes, which inherit the present `_PLOTS`; return False if that is not worthwhile."""
         processes = min(cores() - 1, len(plots) // EACH)
         if processes < 1 or sys.platform != "linux":
             return False

@@ -82,7 +82,7 @@ class Report:
 
     @property
     def numbers(self) -> list[Path]:
-        """The existing files of ``summary.csv`` and ``few_shot.csv``."""
+        """The paths of ``summary.csv`` and ``few_shot.csv``; a file without rows is omitted."""
         few_shot = [] if self.few_shot.empty else [self.directory / FEW_SHOT]
         return [*([] if self.frame.empty else [self.summary_csv]), *few_shot]
 
@@ -127,7 +127,7 @@ def write_report(
     options: Options | None = None,
     sources: Sources | None = None,
 ) -> Report:
-    """Write tables and figures of ``records`` to the directory ``out``; they replace those of an earlier report.
+    """Write tables and figures of ``records`` to the directory ``out``; they replace the files of an earlier report.
 
     Args:
         records: runs of any status; only finished runs are evaluated.
@@ -199,7 +199,7 @@ def _check_baseline(label: str | None, compared: Sequence[Comparison], records: 
 
 
 def _write_tables(sections: Sequence[Section], folder: Path) -> None:
-    """Write each table as Markdown, CSV and LaTeX, and remove those of an earlier report."""
+    """Write each table as Markdown, CSV and LaTeX, and remove tables that only an earlier report had."""
     written: set[Path] = set()
     for section in sections:
         for table in (table for block in section.blocks for table in block.tables):

@@ -1,8 +1,9 @@
 """Data of report parts on few-shot runs: the runs of one metric and source, their tests, predictions and words.
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021). Words, confusions and gains are shown for the
-first strategy: ``full`` if it has run. Tests (docs/metrics.md, "Significance"): at each K, blocks are target languages
-(buckets and seeds are averaged first) or, with a single language, its buckets.
+first strategy: ``full`` if it has run. Strategies are tested at each K. The blocks of a test are the target languages
+(scores are first averaged over buckets and seeds) or, with a single language, its buckets; see docs/metrics.md,
+"Significance".
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANELS = 12  # maximum in a figure
-# Our name of a task → the paper's.
+# Name of a dataset here → name of its task in the paper.
 TASK_OF = {"pud": "udpos"}
 UNTESTED = "the strategies have not been tested: differences between columns may be due to chance"
 ONE_SOURCE = "all languages share the same source models, one for each seed: the tests apply only to these models"
@@ -68,7 +69,7 @@ def by_shots(
     theirs: Cells,
     more: Mapping[str, Cells] = MappingProxyType({}),
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return header and rows of a table with a column for each K, followed by the published cells if there are any.
+    """Return header and rows of a table with a column for each K, followed by the published cells if the paper has any.
 
     Args:
         header, rows: names and cells of the left columns; the first cell is the row's name in the mappings.
@@ -110,7 +111,7 @@ class FewShotTests(Verdicts):
                 tests[metric, shots_name(k)] = Tests(data, higher_is_better=True, few_shot=True)
             else:
                 reason = f"{', '.join(labels)} have no bucket and seed in common"
-                self.untested.append(f"{shots_name(k)}: not tested: {reason}")
+                self.untested.append(f"{shots_name(k)}: strategies were not tested, because {reason}")
         self.several_languages = any(t.data.kind == "languages" for t in tests.values())
         self.source = str(scores["source"].iloc[0])
         first = next((t.data.strategies[0] for t in tests.values()), "")
@@ -189,7 +190,7 @@ class FewShotRuns:
 
     @cached_property
     def published(self) -> Mapping[tuple[str, int, str], fsxlt.Reported]:
-        """(language, K, method) → published number; empty for sources other than English or none."""
+        """(language, K, method) → published number; empty unless the source is English or there is no source."""
         return fsxlt.scores(task_name(self.dataset), self.source)
 
     @cached_property
@@ -225,7 +226,7 @@ class FewShotRuns:
 
     @cached_property
     def words(self) -> dict[Cell, list[Words]]:
-        """(language, K) → the words of each bucket. They are the same for all seeds and strategies."""
+        """(language, K) → the words of each bucket, which are the same for all seeds and strategies."""
         words = {
             cell: [self.data.words[i] for i in first_of_buckets(rows) if i in self.data.words]
             for cell, rows in self.cells(self.first).items()

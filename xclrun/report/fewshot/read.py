@@ -41,7 +41,7 @@ def read_few_shot(
         if not is_few_shot(record) or record.status != "finished" or not directory.done.is_file():
             continue
         if (file := directory.damaged()) is not None:
-            reasons.append(f"predictions: n/a: {file} is missing or damaged")
+            reasons.append(f"predictions could not be read: {file} is missing or damaged")
             continue
         try:
             for metric, outcome in outcomes(directory).items():
@@ -49,14 +49,14 @@ def read_few_shot(
             if directory.attention.is_file():
                 attention[record.run_id] = directory.table(directory.attention).to_pandas()
         except (OSError, ValueError, KeyError) as error:
-            reasons.append(f"predictions: n/a: {error}")
+            reasons.append(f"predictions could not be read: {error}")
         key = (record.data_fingerprint, record.languages)
         try:
             if key not in read:
                 read[key] = _words(dataset_of(directory), record.languages, vocabularies)
             words[record.run_id] = read[key]
         except (UsageError, RunError) as error:
-            reasons.append(f"words: n/a: needs the data of the runs: {error}")
+            reasons.append(f"words of the training and test data could not be read: {error}")
     return FewShotData(by_metric, words, attention, tuple(dict.fromkeys(reasons))[:3])
 
 

@@ -43,7 +43,8 @@ class FewShotSection(Section):
     """
 
     definitions = {
-        "K": "shots: occurrences of each label in a bucket; K = 0: zero-shot, the score on the target before adapting",
+        "K": "shots: how often each label occurs in a bucket; K = 0 is zero-shot: the score on the target language "
+        "before adapting to it",
         "gain": "few-shot score minus zero-shot score on the target's test split, in points",
         "bucket": "one fixed few-shot training set of a language and K; means and ± are over buckets",
     }
@@ -60,7 +61,10 @@ class FewShotSection(Section):
 
     @cached_property
     def data(self) -> list[object]:
-        """The objects passed to parts: for each source, its runs by metric and then the source; last, this section."""
+        """The objects passed to parts: for each source, a `FewShotRuns` for each metric and a `FewShotSource`.
+
+        This section is the last object.
+        """
         data: list[object] = []
         family: list[FewShotRuns] = []
         for (source,), scores in groups(self.scores, ["source"]):
@@ -112,4 +116,4 @@ def _uneven(means: pd.DataFrame) -> list[str]:
     rows = few[few["buckets"] < most].itertuples(index=False)
     fewer = [f"{r.language} {shots_name(r.shots)} {r.strategy}: {r.buckets}" for r in rows]
     named = "; ".join(fewer[:8]) + (f"; and {len(fewer) - 8} more" if len(fewer) > 8 else "")
-    return [f"means over fewer than {most} buckets: {named}"] if fewer else []
+    return [f"some means are over fewer than {most} buckets: {named}"] if fewer else []

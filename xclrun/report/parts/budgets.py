@@ -51,7 +51,7 @@ def budgets(section: StrategySection) -> Iterator[Item]:
 
 
 def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:
-    """Return mean budgets per run and numbers of tuning trials; mark differences from the baseline or the first row."""
+    """Return mean budgets per run and numbers of tuning trials; mark differences from the baseline (or first row)."""
     means = {
         label: [_mean(runs, column[0]) for column in COLUMNS.values()] for label, runs in comparison.strategies.items()
     }
@@ -73,10 +73,10 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
         rows.append((label, *cells))
     units = [f"{name} ({unit})" if unit else name for name, (_, unit, _, _) in COLUMNS.items()]
     notes = (
-        "per run, mean over runs; parameters: total number that all languages use after the last hop; memory: maximum "
-        "size of the data stored between hops in addition to parameters",
+        "budgets are per run, averaged over runs; parameters: number of parameters that all languages together use "
+        "after the last hop; memory: maximum size of the data stored between hops in addition to parameters",
         "a hop shared by several runs counts in full for each run; steps: optimizer updates; examples and tokens "
-        "include replayed ones",
+        "include replayed examples",
         "trials: number of different configurations of the strategy that have finished runs in the outputs directory",
         *_merged(comparison),
         f"≠: differs from {base_label} by more than {100 * TOLERANCE:.0f} %, so the budgets are unequal",
@@ -121,7 +121,7 @@ def pareto_figure(summary: Summary, metric: str) -> Figure | None:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the Pareto front by increasing cost: (cost, score) above all points of equal or lower cost."""
+    """Return the Pareto front: the points (cost, score) above all points of equal or lower cost, sorted by cost."""
     front: list[tuple[float, float]] = []
     for cost, score in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or score > front[-1][1]:
@@ -130,7 +130,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 
 
 def _with_sources(comparison: Comparison, labels: Sequence[str], name: str) -> Mapping[str, float]:
-    """Return label → mean cost, without labels of unknown cost; times include training the models that are merged."""
+    """Return label → mean cost; labels with unknown cost are omitted. Times include training the merged models."""
     costs = {run.run_id: run.costs[name] for run in comparison.runs if name in run.costs}
     means = {}
     for label in labels:

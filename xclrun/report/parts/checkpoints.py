@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EXACT = (
-    "languages and mean: scores after the last hop, which are exact because no later hop continues from its "
-    "checkpoint; earlier hops: mean score of the checkpoints that the rule chooses; later hops continued from the "
-    "checkpoint selected in training, so the effect of the rule on the whole stream is unknown"
+    "columns of languages and their mean: scores after the last hop, which are exact because no later hop continues "
+    "from its checkpoint; column “earlier hops”: mean score of the checkpoints that the rule chooses in earlier hops. "
+    "Later hops continued from the checkpoint that was selected in training, so the effect of the rule on the whole "
+    "stream is unknown"
 )
-# Not in `oracle_table`: with one hop on one language, these rules choose the same checkpoint as current_dev.
+# `oracle_table` omits these rules: with one hop on one language, they choose the same checkpoint as current_dev.
 SAME = ("source_dev", "mean_seen_dev")
 LINES = 10  # maximum number of target languages in a figure
 
@@ -89,7 +90,7 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
         notes = (*notes, EXACT)
     else:
         header, rows = ("strategy", "rule", *languages, "mean"), [row[:-1] for row in rows]
-        notes = (*notes, "exact scores for every rule, because no hop continues from the chosen checkpoint")
+        notes = (*notes, "scores are exact for every rule, because no hop continues from the chosen checkpoint")
     title = f"{headline(metric)}, checkpoints by rule"
     return Table(title, header, tuple(rows), notes, left=2, ruled=group_starts(rows))
 
@@ -192,12 +193,12 @@ def with_published(
     notes: Sequence[str],
     names: Mapping[str, str],
 ) -> Table:
-    """Return a table with the published row, if there is one, below each of ours.
+    """Return a table of our rows, each followed by the published row if there is one.
 
     Args:
         rows: the paper's name of a row → our values.
         table: number of the table in the paper.
-        names: the paper's name of a row → ours, if different.
+        names: the paper's name of a row → name in this table, if different.
     """
     body: list[tuple[str, ...]] = []
     run = runs[0]

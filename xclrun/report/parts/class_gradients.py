@@ -36,8 +36,8 @@ def class_gradients(section: StrategySection) -> Iterator[Item]:
     if not recorded_runs:
         return
     yield (
-        "Gradient of the class head at each main step, summed over the weights of a class; first seed only. For "
-        "positive features, gradient descent lowers the logits of classes with a positive sum."
+        "Gradient of the class head at each main step, summed over the weights of a class, for one run of each "
+        "strategy and order. For positive features, gradient descent lowers the logits of classes with a positive sum."
     )
     yield sides_table(recorded_runs)
     for order, strategies in recorded_runs.items():
@@ -91,7 +91,7 @@ def sides_table(recorded: Mapping[str, Mapping[str, tuple[Sequence[str], pd.Data
 
 
 def gradient_figure(tables: Mapping[str, pd.DataFrame], title: str) -> Figure:
-    """Draw the gradient of each class (rows) over main steps, a panel for each strategy; dotted: ends of hops."""
+    """Draw the gradient of each class (rows) over main steps, with a panel for each strategy."""
     from matplotlib.colors import SymLogNorm
 
     names = list(dict.fromkeys(name for table in tables.values() for name in table.index))

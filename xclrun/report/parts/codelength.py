@@ -23,29 +23,33 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Part → how it is coded.
+# Kind of code → how it encodes examples.
 COUNTED = {
-    LABELS: "labels with −log2 p(gold class) bits",
-    TAGS: "tags with −log2 p(gold tags) bits per sentence, plus log2 |tags| bits per word beyond the length limit",
-    ANSWERS: "answers with −log2 p(first gold answer) bits, where p is over the spans of the text; answers without a "
-    "probability (too long, or in no window) with log2(number of spans) bits, without the bits to announce this case",
+    LABELS: "a label costs −log2 p(gold class) bits",
+    TAGS: "the tags of a sentence cost −log2 p(gold tags) bits, plus log2(number of tags) bits for each word beyond "
+    "the length limit",
+    ANSWERS: "an answer costs −log2 p(first gold answer) bits, where p is over the spans of the text; an answer "
+    "without a probability (too long, or in no window) costs log2(number of spans) bits; the bits to announce this "
+    "case are not counted",
 }
 STRICT = (
-    "code: “strict” if the weights depend only on labels transmitted before (trainer.selection=last); “with dev” if "
-    "checkpoints were selected on labels of the dev split, whose bits are not counted"
+    "code: “strict” if the weights depend only on labels that were transmitted earlier (trainer.selection=last); “with "
+    "dev” if checkpoints were selected on the dev split, whose labels are not counted in the codelength"
 )
 
 
 def counted(section: CodelengthSection) -> str:
-    return f"coded: {'; '.join(COUNTED[part] for part in section.parts)}; label sets and texts are known in advance"
+    return (
+        f"codelength: {'; '.join(COUNTED[part] for part in section.parts)}; label sets and texts are known in advance"
+    )
 
 
 @part(CodelengthSection, place=10, title="Codelengths", terminal=True)
 def codelengths(section: CodelengthSection) -> Iterator[Item]:
     yield (
-        f"{section.total} examples of {section.key} in {len(section.sizes)} blocks. The labels of each block are "
-        "coded by the model that has learned the blocks before it. The first block is coded uniformly, or by the "
-        "initial model if its head has been trained."
+        f"{section.total} examples of {section.key}, split into {len(section.sizes)} blocks. The labels of each block "
+        "are encoded with the model trained on the earlier blocks. The first block is encoded with the uniform code, "
+        "or with the initial model if its head has been trained."
     )
     yield total_table(section)
     yield block_table(section)
@@ -74,7 +78,7 @@ HEADER = ("model", "start", "strategy", "code")
 
 
 def _seeds(section: CodelengthSection, statistic: str = "mean") -> list[str]:
-    """Return the note that numbers are this statistic over seeds; none if every row has a single seed."""
+    """Return a note that the numbers are this statistic over seeds; empty if every row has a single seed."""
     return [f"{statistic} over seeds"] if any(len(coder.runs) > 1 for coder in section.coders) else []
 
 
@@ -107,8 +111,8 @@ def total_table(section: CodelengthSection) -> Table:
                 _spread(100 * bits / even, 1), *("–" for _ in metrics),
             ))  # fmt: skip
             note = (
-                f"best of each block: each block is coded by the best of {n} rows, plus log2 {n} bits per block for "
-                "the choice"
+                f"best of each block: each block is encoded with the best of {n} rows; log2 {n} bits per block are "
+                "added, which tell the receiver the chosen row"
             )
             notes += [note] if note not in notes else []
     parts = (section.uniform_of[part].sum() / total for part in section.parts if several)
@@ -135,7 +139,7 @@ def block_table(section: CodelengthSection) -> Table:
         body.append((*head(coder), *(Cell(f"{value:.2f}", float(value), coder.ids) for value in each)))
     body.append(("uniform", "–", "–", "strict", *(f"{value:.2f}" for value in section.uniform / section.sizes)))
     names = tuple(f"block {i} ({size})" for i, size in enumerate(section.sizes, start=1))
-    notes = ("bits per example; in brackets: number of examples", counted(section), *_seeds(section))
+    notes = ("bits per example; in brackets: number of examples in the block", counted(section), *_seeds(section))
     return Table("Codelength by block", (*HEADER, *names), tuple(body), notes, left=4, ruled=(len(section.coders),))
 
 
@@ -155,7 +159,7 @@ def score_table(section: CodelengthSection, metric: str) -> Table:
     definition = BY_NAME[metric].definition
     notes = (
         f"{BY_NAME[metric].title} on the test split of {section.key}, percent, by number of training examples",
-        "0: before the first block",
+        "column 0: before training on the first block",
         *([definition] if definition else []),
         *_seeds(section),
     )
@@ -202,7 +206,7 @@ def _coder_figure(
 
 
 def published_table(section: CodelengthSection) -> Table | None:
-    """Return GLI's codelengths of this dataset or key next to ours; None if GLI has no such codelength."""
+    """Return GLI's codelengths of this dataset or key next to our codelengths; None if GLI has no such codelength."""
     theirs = gli.codelengths(section.dataset) or gli.codelengths(section.key)
     rows: list[tuple[str | Cell, ...]] = []
     for (model, supervised), kbits in theirs.items():
@@ -219,7 +223,7 @@ def published_table(section: CodelengthSection) -> Table | None:
         *setup_notes(setup, section.runs),
         f"kbits; published: GLI, Table 1 and section 5.1; ours: {section.total} examples of {section.dataset}, "
         f"{section.key}, in {len(section.sizes)} blocks",
-        "our code: start, strategy, and “strict” or “with dev”",
+        "our code: what our model learned before the blocks, its strategy, and “strict” or “with dev”",
         "compare only the ranking of models; the kbits are not comparable",
         *_seeds(section, "ours: mean"),
     )

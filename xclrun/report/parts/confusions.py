@@ -36,7 +36,7 @@ def confusions(section: StrategySection) -> Iterator[Item]:
             chosen[label] = runs
     if labels is None:
         return
-    some = f" The first {STRATEGIES} of {len(chosen)} strategies." if len(chosen) > STRATEGIES else ""
+    some = f" Only the first {STRATEGIES} of {len(chosen)} strategies are shown." if len(chosen) > STRATEGIES else ""
     yield (
         f"Share of each gold {metric.noun} (rows) predicted as each {metric.noun} (columns), over all languages and "
         f"runs.{some}"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MATRICES = 6  # maximum number of orders with score matrices
-ROWS = 6  # strategies on a page
+ROWS = 6  # maximum number of strategies on a page
 MARKED = 6  # with more runs in a panel, lines have no markers
 LINES = 10  # with more runs in a panel, it shows their median and central 90 %
 ACROSS = 22  # characters that fit along the height of a panel
@@ -163,7 +163,8 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
     """Return functions that draw the pages with the training ``loss``, or a metric's dev score, over main steps.
 
     Each run has a line with a value after each epoch. With more than `LINES` runs, a panel shows their median and
-    central 90 % instead. Dev scores are on the language learned in the hop, or means over several such languages.
+    central 90 % instead. Dev scores are on the language learned in the hop; if a hop
+    learns several languages, they are means.
     """
     cells = _cells(comparison, lambda run: any(math.isfinite(_value(run, point, quantity)) for point in run.curve))
     seeds = sorted({run.seed for runs in cells.values() for run in runs})

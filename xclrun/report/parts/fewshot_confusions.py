@@ -58,7 +58,7 @@ def confusion_table(
     published: tuple[Mapping[tuple[str, str], int], Mapping[tuple[str, str], int]],
     setup: Sequence[str],
 ) -> Table:
-    """Return mean counts next to the published ones (FS Table 10): a row for each K and gold label.
+    """Return mean counts next to the published counts (FS Table 10), with a row for each K and gold label.
 
     Args:
         published: (gold label, predicted label) → count, before and after adapting.
@@ -76,7 +76,7 @@ def confusion_table(
     header = ("K", "gold", *(name for j in order for name in (f"{names[j]} published", "ours")))
     notes = (
         "counts of test examples by gold label (rows) and predicted label (columns); ours: mean over buckets and seeds",
-        "published: FS Table 10, K = 0 zero-shot, K = 1 mean over 5 buckets",
+        "published: FS Table 10; K = 0: zero-shot; K = 1: mean over 5 buckets",
         *setup,
     )
     return Table(title, header, tuple(rows), notes, left=2, ruled=(len(order),))

@@ -96,7 +96,10 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
     scripts = dict(sorted(by_script.items(), key=lambda item: -len(item[1])))
 
     def means(gains: Mapping[int, ByLanguage]) -> dict[tuple[str, int], Cell]:
-        """Average over the languages that have our gains and, if the paper has any for K, published gains."""
+        """Average the gains over languages.
+
+        If the paper reports gains for K, use only languages that have both our gain and a published gain.
+        """
         cells = {}
         for script, languages in scripts.items():
             for k in (k for k in shots if k in gains):
@@ -116,9 +119,10 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
 def fewshot_table_3(section: FewShotSection) -> Iterator[Item]:
     if section.options.few_shot_table == "3" or task_name(section.dataset) in fsxlt.TABLES:
         yield (
-            "The paper's Table 3, recomputed from its other tables as printed. For NER, gains averaged over K and "
-            "overlap at K = 2 give the printed digits. For POS, the closest results differ by 0.01: K = 1 for overlap, "
-            "K = 2 or averaged gains for features. Table 14 has no overlap for Bulgarian POS."
+            "The paper's Table 3, recomputed from its other tables as printed. For NER, the printed values are "
+            "reproduced exactly by overlap at K = 2 and gains averaged over K. For POS, no choice of K reproduces "
+            "them; the closest results differ by 0.01. They use gains at K = 1 for lexical overlap, and gains at K = 2 "
+            "or averaged over K for WALS features. Table 14 has no overlap for Bulgarian POS."
         )
         yield from table_3()
 
@@ -134,12 +138,16 @@ def association_table(title: str, gained: Mapping[int, ByLanguage], overlap: Map
         "unknown features count as not shared, languages without known features are excluded",
     ]
     if not overlap:
-        notes.append("lexical overlap: n/a: needs the words of the buckets and of a source")
+        notes.append("lexical overlap is n/a: the words of the buckets and of the source training data are missing")
     return Table(title, ("factor", "gain at", *_COEFFICIENTS), tuple(rows), tuple(notes), left=2)
 
 
 def table_3() -> list[Table]:
-    """Recompute FS Table 3 from the paper's other tables: a row for each K, and one for the closest values of K."""
+    """Recompute FS Table 3 from the paper's other tables.
+
+    Each K has a row. One more row has the pair (K of the gains, K of the overlap) whose correlations are closest to the
+    printed correlations.
+    """
     tables = []
     for task in fsxlt.TABLES:
         rows: list[tuple[str, ...]] = []

@@ -1,4 +1,4 @@
-"""Few-shot scores next to published ones: means over buckets, tests, runs without a source (FS Tables 2, 4, 6, 11–13).
+"""Few-shot scores next to published scores: means, tests, and runs without a source (FS Tables 2, 4, 6, 11–13).
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 """
@@ -43,12 +43,13 @@ def fewshot_means(runs: FewShotRuns) -> Iterator[Item]:
 def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
     yield (
         "The blocks of the tests are the target languages (buckets and seeds are averaged first) or, with a single "
-        "language, its buckets. All strategies adapt to the same languages, so an effect of a block that is equal for "
-        "all strategies does not count as error."
+        "language, its buckets. All strategies adapt to the same languages, so the tests remove differences between "
+        "blocks that affect all strategies equally from the error term."
     )
     yield (
         f"Primary comparisons (confirmatory): each strategy against the baseline, {runs.tests.baseline}, at each K, by "
-        "paired t-tests with Holm's correction over all of them in this section. All other tests are exploratory."
+        "paired t-tests with Holm's correction over all primary comparisons of this section. All other tests are "
+        "exploratory."
     )
     title = f"{runs.short}{source_name(runs.source)}"
     yield runs.tests.comparisons(f"{title}: primary comparisons with the baseline")
@@ -87,10 +88,12 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
         published = {(c, k): drop for (c, k), drop in every.items() if c in languages and k in shots}
         ours, theirs = ({place: percent_cell(drop) for place, drop in each.items()} for each in (drops, published))
         header, rows = by_shots(("language",), [(c,) for c in languages], shots, ours, theirs)
-        notes = ["points: mean score over buckets without source training minus mean score with English as the source"]
+        notes = [
+            "drop in points: mean score over buckets without source training, minus mean score with English as source"
+        ]
         if published:
             behind = [section.records[run_id] for run_id in dict.fromkeys(group["run_id"])]
-            notes += ["published: FS Table 4, over 40 buckets", *setup_notes(fsxlt.setup(task), behind, [metric])]
+            notes += ["published: FS Table 4, mean over 40 buckets", *setup_notes(fsxlt.setup(task), behind, [metric])]
         for (misprinted, language, k), subtracted in fsxlt.MISPRINTS.items() if published else ():
             if misprinted == task and (language, k) in drops:
                 notes.append(f"{language}, K = {k}: Table 4 subtracts the score of K = {subtracted} (a misprint)")
@@ -99,7 +102,7 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
 
 
 def by_language(runs: FewShotRuns, strategy: str) -> Table:
-    """Return the scores of one strategy next to the published ones: languages down, K across (FS Tables 2, 11–13)."""
+    """Return published and our scores of one strategy by language (rows) and K (columns), as FS Tables 2, 11–13."""
     scores, method = runs.means[runs.means["strategy"] == strategy], method_name(strategy)
     rows_of: Any = scores.itertuples(index=False)
     means: dict[tuple[str, int], Any] = {(row.language, row.shots): row for row in rows_of}
@@ -116,7 +119,7 @@ def by_language(runs: FewShotRuns, strategy: str) -> Table:
     pairs = {k: both for k, both in pairs.items() if both}
     notes = [OVER_BUCKETS, UNTRAINED if runs.source == NO_SOURCE else ZERO, _counts(scores)]
     if pairs:
-        notes.append(f"published: FS paper, {method}, over 40 buckets")
+        notes.append(f"published: FS paper, {method}, mean over 40 buckets")
         notes += [*runs.setup(runs.rows(strategy)), *_ranks(pairs)]
     title = f"{runs.short} by language, {strategy}{source_name(runs.source)}"
     return Table(title, header, rows, tuple(notes))
@@ -127,7 +130,7 @@ Line = tuple[str, int, list[Cell], bool]
 
 
 def by_strategy(runs: FewShotRuns) -> Table:
-    """Compare strategies: (language, K) down, strategies across (FS Table 6).
+    """Compare strategies (columns) at each language and K (rows), as FS Table 6.
 
     Means use the buckets and seeds that all strategies have or, with ``unpaired``, all buckets and seeds of each
     strategy. If languages are the blocks of tests, a last row for each K has the means over languages and the
@@ -193,7 +196,7 @@ def _fewer(scores: pd.DataFrame, shared: pd.DataFrame, unpaired: bool) -> list[s
     if not fewer:
         return []
     more = f"; and {len(fewer) - NAMED} more" if len(fewer) > NAMED else ""
-    over = "those that all strategies have"
+    over = "the buckets and seeds that all strategies have"
     if unpaired:
         over = f"all buckets and seeds of its strategy, but tests and means over languages use {over}"
     return [f"strategies have different buckets and seeds; each mean is over {over} ({'; '.join(fewer[:NAMED])}{more})"]

@@ -74,8 +74,9 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
     """
     rows: list[tuple[str, ...]] = []
     notes = [
-        "balanced random-effects model: language, bucket nested in language, seed crossed with both; components from "
-        "expected mean squares; std: square root of the component in points; share: of the sum of all components",
+        "balanced random-effects model: language, bucket nested in language, seed crossed with language and bucket; "
+        "components from expected mean squares; std: square root of the component in points; share: component divided "
+        "by the sum of all components",
         "p: F test of the hypothesis that the component is 0; negative estimates are shown as 0",
     ]
     for (k,), rows_of_k in groups(scores[scores["shots"] > 0], ["shots"]):
@@ -85,7 +86,7 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
         if values.shape[1] < 2:
             continue
         shape = f"{len(languages)} languages × {values.shape[1]} buckets × {values.shape[2]} seeds"
-        shape += f"; without {rest} runs, because the model needs balanced data" if rest else ""
+        shape += f"; {rest} runs are left out, because the model needs balanced data" if rest else ""
         notes.append(f"{shots_name(k)}: {shape}")
         for component in nested_variance(values):
             std = math.sqrt(max(component.variance, 0.0)) if component.variance == component.variance else math.nan

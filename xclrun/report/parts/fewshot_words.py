@@ -46,7 +46,7 @@ def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
     """Compare improved predictions with the words of the buckets (FS Figs. 3 and 4); only for tagging tasks."""
     if BY_NAME[runs.metric].of is Scored.labels:
         return
-    yield "Improved: the label of a test word is wrong zero-shot and correct after adapting."
+    yield "A prediction is improved if the label of a test word is wrong zero-shot and correct after adapting."
     outcomes, words = runs.data.outcomes.get(runs.metric, {}), runs.data.words
     counts, influence = dict[Place, np.ndarray](), dict[Place, np.ndarray]()
     for place, rows in runs.cells(runs.first).items():
@@ -71,7 +71,7 @@ def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
 
 @part(FewShotSource, place=10, title="Lexical overlap{source}", folded=True)
 def fewshot_overlap(source: FewShotSource) -> Iterator[Item]:
-    yield "Words shared with the source (FS Table 14) and between buckets."
+    yield "Words that buckets share with the source's training data (FS Table 14) and with each other."
     runs = source.runs
     if not runs.words:
         yield Needs("the words of the buckets")
@@ -83,10 +83,10 @@ def fewshot_overlap(source: FewShotSource) -> Iterator[Item]:
 def overlap_table(
     title: str, dataset: str, overlap: Mapping[int, ByLanguage], jaccards: Mapping[int, ByLanguage]
 ) -> Table:
-    """Return lexical overlap of all buckets with the source (FS Table 14), and between buckets.
+    """Return the lexical overlap of all buckets with the source (FS Table 14), and of pairs of buckets.
 
     Args:
-        overlap: K → language → share of the source's distinct words that are in the buckets.
+        overlap: K → language → share of the source's distinct words that are in any bucket.
         jaccards: K → language → mean Jaccard index over pairs of buckets.
     """
     published = fsxlt.published_overlap(task_name(dataset))
@@ -103,7 +103,7 @@ def overlap_table(
         "and K, divided by all distinct words of the source's training split; words are compared as written",
         "Jaccard: |A ∩ B| / |A ∪ B| of the distinct words of two buckets, mean over all pairs of buckets",
         f"published: FS Table 14, {task_name(dataset)}, 40 buckets; its values are multiples of 1/29,606 (POS) and "
-        f"1/33,717 (NER), the numbers of English words; ours: {dataset}",
+        f"1/33,717 (NER), where the denominators are numbers of English words; ours: {dataset}",
     )
     return Table(title, header, rows, notes if published else notes[:2])
 
@@ -120,8 +120,9 @@ def improvement_table(title: str, counts: Mapping[Place, np.ndarray]) -> Table:
             ))  # fmt: skip
     header = ("language", "K", "test word", "words", "improved", "worsened", "of all improved", "of all words")
     notes = (
-        "words: test words over all buckets and seeds; improved: share (%) of the words wrong zero-shot that are "
-        "correct after adapting; worsened: share (%) of the words correct zero-shot that are wrong after adapting",
+        "words: number of test words, summed over buckets and seeds; improved: of the words with a wrong zero-shot "
+        "prediction, the share (%) that is correct after adapting; worsened: of the words with a correct zero-shot "
+        "prediction, the share (%) that is wrong after adapting",
         "word with label: the bucket contains the word, as written, with the test word's gold label",
     )
     return Table(title, header, tuple(rows), notes, left=3)

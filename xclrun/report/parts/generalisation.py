@@ -1,4 +1,4 @@
-"""Generalisation to datasets not trained on: GLI's Table 2 next to ours, in percent."""
+"""Generalisation to datasets that the model was not trained on: GLI's Table 2 next to our scores, in percent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Table, percent_cell
 
-# GLI's name of a measure → ours.
+# GLI's name of a measure → name of our metric.
 METRICS = {"f1": "answer_f1", "em": "exact_match"}
 
 
@@ -28,7 +28,7 @@ def gli_generalisation(section: StrategySection) -> Iterator[Item]:
 
 
 def published_table(runs: list[RunRecord], names: str) -> Table:
-    """Return F1 and exact match of models trained only on SQuAD: a row for each dataset, published next to ours."""
+    """Return F1 and exact match of models trained only on SQuAD; each row has published and our scores of a dataset."""
     theirs, labels = gli.generalisation("bert"), strategy_labels(runs)
     alike = grouped(runs, lambda run: labels[run.run_id])
     rows = []
@@ -51,8 +51,8 @@ def published_table(runs: list[RunRecord], names: str) -> Table:
     notes = (
         f"published: the best model trained only on {gli.SOURCE}; ours: {names}, mean over {number}",
         *setup_notes(gli.SQUAD, runs, METRICS.values()),
-        "the published scores are on validation sets without unanswerable questions; the model was tuned on the "
-        f"validation set of {gli.SOURCE}",
+        "the published scores are on validation sets without unanswerable questions; the published model was tuned on "
+        f"the validation set of {gli.SOURCE}",
     )
     header = ("key", *(name for measure in ("F1", "EM") for name in (measure, *ours)))
     return Table("GLI Table 2: published beside ours", header, tuple(rows), notes)

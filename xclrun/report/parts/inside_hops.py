@@ -77,7 +77,7 @@ def selected_checkpoints(summary: Summary, metric: str) -> dict[str, Selected]:
 
 
 def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric: str) -> Table | None:
-    """Return selected and oracle scores, spread and agreement: rows for each strategy's languages and their mean."""
+    """Return selected and oracle scores, spread and agreement by strategy and language, and means over languages."""
     rows, entering = [], compared(summary.comparison)
     names = ("selected", "oracle", "selected_spread", "oracle_spread", "source", "target")
     for label, effects in selected.items():

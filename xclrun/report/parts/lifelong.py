@@ -1,6 +1,6 @@
-"""Lifelong learning: statements, LL's table next to ours, tests over seeds, and distributions over orders.
+"""Lifelong learning: statements, LL's table next to our results, tests over seeds, and distributions over orders.
 
-LL = "Towards a robust experimental framework … for lifelong language learning" (Hussain et al. 2021). Scores in
+LL = "Towards a robust experimental framework … for lifelong language learning" (Hussain et al. 2021). Scores are in
 percent, differences in points.
 """
 
@@ -111,7 +111,7 @@ def orders_table(summary: Summary, metric: str, by_label: ByOrder) -> Table:
             rows.append((label, name, str(len(values)), *low, middle, *high, published))
     header = ("strategy", "measure", "orders", "lowest", "in order", "median", "highest", "in order", "published")
     notes = (
-        "one value per order, mean over its seeds; LL's F_m is F_m_curve, I_m is I, and A_m is FP",
+        "one value per order, averaged over seeds; LL's F_m is F_m_curve, I_m is I, and A_m is FP",
         *(["published: LL, section 4.3, one run in each of 120 orders"] if standard else []),
         *(setup_notes(replace(ll.SETUP, seeds=None), summary.comparison.runs, [metric]) if standard else []),
     )
@@ -189,7 +189,7 @@ def rates_figure(summary: Summary) -> Figure | None:
 
 
 def published_table(summary: Summary, metric: str) -> Table | None:
-    """Return LL's Table 1 with ours, if runs learned the same keys in the same order."""
+    """Return LL's Table 1 next to our values, if runs learned the same keys in the same order."""
     streams = {run.run_id: stream for run in summary.comparison.runs if (stream := ll.stream_of(run)) is not None}
     if not streams:
         return None
@@ -216,14 +216,14 @@ def published_table(summary: Summary, metric: str) -> Table | None:
         *setup_notes(ll.SETUP, alike, [metric]),
         "F_m: defined as in the paper's code (F_m_curve); I_m: for multi_task, read off the learning curve "
         "(I_m_curve); for other methods, intransigence (I)",
-        "the paper used other statements than these runs",
+        "these runs use other statements than the paper",
         *unadapted_note(summary.comparison.strategies),
     )
     return Table(f"LL Table 1, {short_name(metric)}: published beside ours", header, tuple(body), notes)
 
 
 def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
-    """Yield (LL's method, our label) for each setting of it that we ran; the label is None if we ran none."""
+    """Yield (LL's method, our label) for each setting of the method that has runs; without runs, the label is None."""
     for strategy, method in ll.METHODS.items():
         runs = {label: runs[0] for label, runs in summary.comparison.strategies.items()}
         labels = [label for label, run in runs.items() if run.strategy == strategy and not is_control(run)]

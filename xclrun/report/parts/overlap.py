@@ -49,7 +49,7 @@ def of_strategies(summary: Summary, counts: Mapping[str, pd.DataFrame]) -> Overl
 
 
 def overlap_table(overlaps: Overlaps) -> Table:
-    """Return the overlap within hops and at switches: a row for each order, strategy and part."""
+    """Return the overlap within hops and at switches, with a row for each order, strategy and part of the model."""
     rows = []
     for order in sorted(overlaps, key=natural):
         for label, parts in overlaps[order].items():
@@ -61,9 +61,9 @@ def overlap_table(overlaps: Overlaps) -> Table:
     header = ("order", "strategy", "part", "runs", "with a gradient", "also before",
               "share within hops", "share at switches")  # fmt: skip
     notes = (
-        "with a gradient: parameters with a non-zero gradient at a main step, before the strategy and clipping change "
-        "gradients; also before: parameters that had a non-zero gradient in the previous step, too; means over steps "
-        "and runs",
+        "with a gradient: number of parameters with a non-zero gradient at a main step, before the strategy and "
+        "clipping change gradients; also before: number of parameters with a non-zero gradient at this step and at the "
+        "previous step; means over steps and runs",
         "share (%): parameters with a gradient in both steps, divided by parameters with a gradient in at least one "
         "step; at switches: the last step of a hop and the first step of the next (LL Fig. 5)",
     )
@@ -71,7 +71,7 @@ def overlap_table(overlaps: Overlaps) -> Table:
 
 
 def overlap_figure(summary: Summary, order: str, overlaps: Mapping[str, Mapping[str, list[Overlap]]]) -> Figure:
-    """Draw the gradient overlap (%) over main steps, mean over runs, a panel for each part; dotted: switches."""
+    """Draw the gradient overlap (%) at main steps, averaged over runs, with a panel for each part of the model."""
     figure = figure_of(7.6, 4.6)
     grid = figure.subplots(len(PARTS), 1, sharex=True)
     for axes, name in zip(grid, PARTS, strict=True):

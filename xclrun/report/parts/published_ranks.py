@@ -1,4 +1,4 @@
-"""Comparison with the CCL paper: the ranking of strategies, its findings, and the numbers behind both."""
+"""Comparison with the CCL paper: the ranking of strategies, the paper's findings, and the numbers behind them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def published_ranks(section: StrategySection) -> Iterator[Item]:
 
 
 def _ranks(ranks: Sequence[Agreement], setup: Sequence[str]) -> Table:
-    """Return Spearman's coefficient of each measure: its value, over resamples, and between the paper's orders."""
+    """Return Spearman's coefficient of each measure, its interval over resamples, and its values for paper orders."""
     rows = [
         (
             short_name(rank.metric),
@@ -50,10 +50,10 @@ def _ranks(ranks: Sequence[Agreement], setup: Sequence[str]) -> Table:
     ]
     notes = (
         *setup,
-        f"ρ: Spearman's rank correlation of our means with the paper's; p: two-sided, exact for up to {FEW} "
-        "strategies, by Student's t for more",
-        "over resamples of our test sentences: bias (mean minus ρ) and percentiles 2.5 and 97.5 of ρ; this does not "
-        "include the variation between seeds",
+        f"ρ: Spearman's rank correlation of our means with the paper's means; p: two-sided; exact for up to {FEW} "
+        "strategies, from Student's t for more strategies",
+        "over resamples of our test sentences: bias (mean of ρ over resamples, minus ρ) and percentiles 2.5 and 97.5 "
+        "of ρ; the interval does not include the variation between seeds",
         "the paper's own orders: ρ between one of its orders and the mean of the other five, over the same strategies; "
         "mean (minimum to maximum) of the six values",
         f"only measures with values for at least {FEWEST} strategies in both studies are shown",
@@ -62,7 +62,7 @@ def _ranks(ranks: Sequence[Agreement], setup: Sequence[str]) -> Table:
 
 
 def _findings(findings: Sequence[Finding], setup: Sequence[str], tested: str) -> Table:
-    """Return the paper's difference, ours and a verdict for each finding; ``tested``: the replicates of the t-test."""
+    """Return both studies' difference and a verdict for each finding; ``tested``: the replicates of the t-test."""
     rows = [
         (
             f.text,
@@ -78,12 +78,12 @@ def _findings(findings: Sequence[Finding], setup: Sequence[str], tested: str) ->
     ]
     notes = (
         *setup,
-        "paper, ours: difference in points, defined to be positive in the paper's means over six orders; negative: "
-        "opposite direction",
+        "paper, ours: difference in points; its sign is chosen so that the paper's means over six orders give a "
+        "positive difference, and a negative difference means the opposite direction",
         f"p: paired t-test over {tested}, with Holm's correction over the tested findings",
         "p is – (not tested) for a single replicate, for strategies without a sequence of hops, for differences "
         "between metrics or orders, and for T and T0 if all orders share the reference models and hop 0 of one seed",
-        "over sentences: p over resampled test sentences, which does not extend to other seeds and orders",
+        "over sentences: p-value over resampled test sentences; it does not extend to other seeds and orders",
         "all p-values of this table are exploratory",
         f"holds: same direction as in the paper, p < {ALPHA}; does not hold: opposite direction, p < {ALPHA}",
     )
@@ -100,6 +100,6 @@ def _over(comparison: Comparison, orders: Sequence[str]) -> str:
     runs = behind(comparison)
     seeds = sorted({run.seed for run in runs})
     return (
-        f"means over {', '.join(orders)} in both studies: the paper's from its Tables 10 to 12, ours over {len(runs)} "
-        f"runs, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        f"means over {', '.join(orders)} in both studies: the paper's means are from its Tables 10 to 12; our means "
+        f"are over {len(runs)} runs, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     )

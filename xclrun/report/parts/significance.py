@@ -30,8 +30,8 @@ def significance(section: StrategySection) -> Iterator[Item]:
     inference = section.inference
     yield (
         f"Primary comparisons (confirmatory): each strategy against the baseline, {inference.baseline or 'naive'}, on "
-        f"{' and '.join(section.options.primary)}, by paired t-tests with Holm's correction over all of them. All "
-        "other tests are exploratory."
+        f"{' and '.join(section.options.primary)}, by paired t-tests with Holm's correction over all primary "
+        "comparisons. All other tests are exploratory."
     )
     yield (
         "The CCL paper compares strategies by Tukey's HSD after a one-way ANOVA with orders as samples. Since all "
@@ -82,7 +82,7 @@ def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
                 rows.append((label if order is None else f"{label}, {order}", *cells))
                 strategies.append(label)
     starts = ruled(inference.comparison, strategies)
-    # A constant answer is scored on the original test sentences.
+    # The constant classifier is scored on the original test sentences, without resampling.
     floor = [summary.floor(metric, MEAN, measure.name) for metric in metrics for measure in headlines()]
     if rows and set(floor) != {"–"}:
         starts = (*starts, len(rows))

@@ -1,6 +1,6 @@
-"""Several tasks in one model: scores of each key by its metrics, and GLI's Tables 1 and 3 next to ours.
+"""Several tasks in one model: scores of each key by its metrics, and GLI's Tables 1 and 3 next to our scores.
 
-GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019). Scores in percent.
+GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019). Scores are in percent.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def key_figure(summary: Summary, metric: str) -> Figure | None:
 
 
 def trained_on(run: RunRecord) -> list[tuple[str, int, Sequence[str]]]:
-    """Return (GLI's name of what a model was trained on, hop, keys in GLI's tables); empty if GLI has no such model."""
+    """Return (GLI's name of the training data, hop, keys in GLI's tables) of a run; empty if GLI has no such model."""
     first, *later = run.elements
     if run.dataset != "gli":
         return []
@@ -125,7 +125,7 @@ def trained_on(run: RunRecord) -> list[tuple[str, int, Sequence[str]]]:
 
 
 def published_table(summary: Summary) -> Table | None:
-    """Return GLI's scores with ours: a row for each key and metric."""
+    """Return GLI's scores next to our scores, with a row for each key and metric."""
     rows: dict[tuple[str, str, str], dict[str, list[tuple[float, str]]]] = {}
     labels: list[str] = []
     mixed: list[str] = []
@@ -158,7 +158,7 @@ def published_table(summary: Summary) -> Table | None:
         "supervised: a mixture of other tasks (SRL, RE, NLI, TriviaQA, QuAC); random curriculum: a mixture of all "
         "seven datasets; Table 3 names no metrics: F1 for question answering and accuracy for inference are assumed",
         *dict.fromkeys(mixed),
-        "GLI removes unanswerable questions, as we do, so scores differ from leaderboards; its hyperparameters were "
-        "tuned on the reported data",
+        "GLI and our runs leave out unanswerable questions, so scores differ from leaderboards; GLI's hyperparameters "
+        "were tuned on the data of the reported scores",
     )
     return Table("GLI paper, Tables 1 and 3, and section 5.2", header, tuple(body), notes, left=3)

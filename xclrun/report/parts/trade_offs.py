@@ -59,7 +59,7 @@ HOP_TITLES = {
 
 # Panels of zero-shot gains: x axis → function that returns the mean gain at each position. The first is CCL Fig. 8.
 GENERALISATION = {
-    "languages seen; mean over those not yet seen": metrics.generalisation_by_seen,
+    "languages seen (mean gain over unseen languages)": metrics.generalisation_by_seen,
     "distance: hops until the language is learned": metrics.generalisation_by_distance,
 }
 
@@ -159,9 +159,11 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
 
 
 def one_hop_figure(summary: Summary, references: References, metric: str) -> Figure | None:
-    """Draw F, T, T0 and FP of two-hop prefixes (one-hop) next to those of whole streams (multi-hop), over runs.
+    """Draw the distribution over runs of F, T, T0 and FP after the first two hops and after the whole stream.
 
-    CCL Figs. 3 and 9. Boxes show quartiles, whiskers reach all runs, and up to `DOTS` runs are drawn as dots.
+    The paper calls the first two hops "one-hop", because they have one transition between languages, and the whole
+    stream "multi-hop" (CCL Figs. 3 and 9). Boxes show quartiles, whiskers reach all runs, and up to `DOTS` runs are
+    drawn as dots.
     """
     # Measure → strategy → values of the prefixes and of the whole streams, shape (2, runs).
     samples: dict[str, dict[str, np.ndarray]] = {}
@@ -206,7 +208,7 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
 
     handles = [
         Patch(facecolor=c, alpha=0.5, label=name)
-        for c, name in zip(SIDES, ("one-hop: first two hops", "multi-hop: whole stream"), strict=True)
+        for c, name in zip(SIDES, ("one-hop: first two languages", "multi-hop: whole stream"), strict=True)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     titled(figure, f"{summary.names}: {summary.title(metric)}, one-hop and multi-hop")

@@ -1,4 +1,4 @@
-"""Published tables of the CCL paper next to ours.
+"""Published tables of the CCL paper, compared with our results.
 
 ``ccl_tables.csv`` has the numbers of "Cross-lingual Continual Learning" (M'hamdi, Ren & May 2023), with the columns
 table, model, order, metric, measure, language, value and unit. Table 6 has no results, so it has no rows.
@@ -25,7 +25,7 @@ SAME_ORDER = {"h2l": "order1", "l2h": "order2"}
 LAYERS = 12  # number of layers of the paper's encoder
 # Sentences of every language in each split of the paper's balanced data (section 4.4).
 BALANCED = {"train": 9219, "dev": 1285, "test": 2299}
-# Tables with three seeds; the others have one.
+# Tables with three seeds; the other tables have one seed.
 THREE_SEEDS = ("18", "19", "20")
 
 
@@ -40,7 +40,7 @@ def setup(table: str) -> Setup:
 
 @dataclass(frozen=True)
 class Published:
-    """A published number: scores are fractions, other numbers are in their unit."""
+    """A published number: scores are fractions, other numbers are in the unit ``unit``."""
 
     table: str
     model: str
@@ -93,8 +93,8 @@ def encoder_layers(run: RunRecord) -> int:
 def _names_of_layers(first: int, last: int, layers: int) -> tuple[str, ...]:
     """Return possible names of a range of language-specific layers in the paper's tables, nearest first.
 
-    A range of another encoder matches if its start and end, scaled to 12 layers, are less than one layer away: layers
-    1 to 4 (or 5) of 6 match the paper's 1 to 9 of 12.
+    The paper's range is scaled to this encoder. It matches if its start and end are less than one layer of this encoder
+    away: 1 to 9 of 12 layers is 1 to 4.5 of 6 layers, so layers 1 to 4 and 1 to 5 match.
     """
     prefix, off = "lang_spec_enc_", {}
     if layers == LAYERS:
@@ -106,12 +106,12 @@ def _names_of_layers(first: int, last: int, layers: int) -> tuple[str, ...]:
 
 
 def beside_ours(summary: Summary, table: str) -> list[Table]:
-    """Return a published table next to ours for each metric, with rank correlations over strategies."""
+    """Return a table for each metric with published and our values next to each other, and their rank correlations."""
     return with_ours(summary, f"Table {table}", ccl_tables()[table], setup(table))
 
 
 def with_ours(summary: Summary, name: str, rows: Sequence[Published], theirs: Setup) -> list[Table]:
-    """Return published numbers next to ours: a table for each metric, and separate tables by language.
+    """Return published and our numbers next to each other: a table for each metric, and separate tables by language.
 
     Args:
         name: name of the published table with these ``rows``.
@@ -125,7 +125,7 @@ def with_ours(summary: Summary, name: str, rows: Sequence[Published], theirs: Se
 
 
 def labels_of(summary: Summary, models: Iterable[str]) -> dict[str, str]:
-    """Return name of a model in the paper → our label that matches the name most specifically."""
+    """Map each model name in the paper to our strategy label; if several labels match, use the most specific match."""
     ranked = sorted(
         (
             (rank, name, label)
@@ -148,7 +148,7 @@ def labels_of(summary: Summary, models: Iterable[str]) -> dict[str, str]:
 def _with_ours(
     summary: Summary, name: str, metric: str, rows: Sequence[Published], labels: dict[str, str], theirs: Setup
 ) -> Table:
-    """Return a published and our column for each measure (or language) of a metric."""
+    """Return a table for one metric. Each measure (or language) has two columns: published value and our value."""
     # Name of a column, such as "FP" or "FP de" → (published number, our number).
     pairs: dict[str, list[tuple[float, float]]] = {f"{row.measure} {row.language}".strip(): [] for row in rows}
     lines = list(dict.fromkeys((row.order, row.model) for row in rows))
@@ -175,14 +175,17 @@ def _with_ours(
         run = comparison.strategies[label][0]
         if (layers := encoder_layers(run)) != LAYERS:
             specific = run.config["strategy"]["layers"]
-            note = f"lang_spec_enc: in ours, layers {specific[0]} to {specific[-1]} of {layers} are language-specific"
+            note = (
+                f"lang_spec_enc: in our runs, layers {specific[0]} to {specific[-1]} of {layers} are language-specific"
+            )
             notes.append(note)
     for column, numbers in pairs.items():
         c = correlate(*zip(*numbers, strict=True))
         notes.append(
             f"{column}: Spearman's ρ = {c.spearman:.2f} over {c.n} rows"
             if c.n >= 3 and not math.isnan(c.spearman)
-            else f"{column}: no rank correlation (only {c.n} rows have both numbers, or all of one side are equal)"
+            else f"{column}: no rank correlation: it needs at least three rows with both numbers (here {c.n}), and "
+            "different values in each column"
         )
     title = f"CCL {name}{f', {short_name(metric)}' if metric else ''}: published beside ours"
     return Table(title, header, tuple(body), tuple(notes), left=2 if several else 1)

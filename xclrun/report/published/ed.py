@@ -13,7 +13,7 @@ from xclrun.report.published.facts import facts, number
 from xclrun.report.published.setup import Setup
 
 SOURCE = "en"
-# Table 5's name of a row → the rule of `xclrun.analysis.points.RULES`.
+# Name of a row in Table 5 → name of its selection rule in `xclrun.analysis.points.RULES`.
 ROWS_OF_TABLE_5 = {"best_en_dev": "current_dev", "target_dev_oracle": "oracle"}
 # Dataset → setup; the length of training is unknown.
 SETUPS = {

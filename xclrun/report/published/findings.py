@@ -1,7 +1,7 @@
-"""The CCL paper's findings: its differences between two strategies next to ours, over the shared orders.
+"""Compare the CCL paper's findings with our results.
 
-A finding states that a measure is higher for one strategy than for another. In the paper's Table 8, each finding holds
-for intents and for slots.
+A finding states that a measure is higher for one strategy than for another. The paper's difference and our difference
+are means over the orders that both studies have. In the paper's Table 8, each finding holds for intents and for slots.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Finding:
 
     Attributes:
         text: the claim in words.
-        metric: name of the metric; short names of both for a difference between metrics.
+        metric: name of the metric. For a difference between two metrics, the short names of both metrics.
         difference: the formula of the difference.
         published, ours: the difference as a fraction; NaN if a strategy is missing.
         p: p-value of our difference by a paired t-test over replicates (orders, or seeds of one order), with Holm's
@@ -89,7 +89,7 @@ class Finding:
 
 
 def findings(summary: Summary, inference: Inference) -> list[Finding]:
-    """Return all claims about all metrics; empty if the orders are not the paper's."""
+    """Return a finding for each claim and metric; empty if our runs have orders that the paper lacks."""
     orders = shared_orders(summary.comparison)
     rows = over_orders(orders)
     labels = labels_of(summary, {row.model for row in rows})
@@ -128,8 +128,9 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
 def _p_values(inference: Inference, metric: str, measure: str, a: str, b: str) -> tuple[float, float]:
     """Return the uncorrected p-values over replicates and over test sentences.
 
-    NaN for strategies that do not learn in sequence, for a single replicate, and for T and T0 if all orders share one
-    seed's reference models.
+    The p-value over replicates is NaN if a strategy does not learn in sequence or there is only one replicate. For T
+    and T0, it is also NaN if the tests hold only for the reference models of these runs (`Tests.condition`). The
+    p-value over test sentences is NaN without predictions.
     """
     tests, resampled = inference.tests.get((metric, measure)), inference.resampled.get(metric)
     tested = tests is not None and not tests.condition and {a, b} <= set(tests.data.strategies)

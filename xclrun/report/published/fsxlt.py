@@ -22,7 +22,8 @@ SOURCE = "en"
 OF_SCORES = ("2", "6", "12", "13")
 # Task of Table 3 → table of its scores.
 TABLES = {"panx": "13", "udpos": "12"}
-# Misprints in Table 4, which is Table 11 minus Tables 2, 12 and 13: (task, language, K) → K of the subtracted score.
+# Table 4 should be Table 11 minus Tables 2, 12 and 13 at the same K. Misprints: (task, language, K) → K of the score
+# that is subtracted instead.
 MISPRINTS = {("udpos", "ru", 4): 2, ("udpos", "es", 4): 2}
 
 
@@ -63,7 +64,7 @@ def fsxlt_tables() -> dict[str, tuple[Reported, ...]]:
 
 @cache
 def wals() -> dict[str, dict[str, str]]:
-    """Return language → WALS feature → value, without unknown values and languages that have none."""
+    """Return language → WALS feature → value; unknown values and languages without known values are omitted."""
     rows = {row["iso"]: {k: v for k, v in row.items() if k[0].isdigit() and v} for row in facts("wals_features.csv")}
     return {language: features for language, features in rows.items() if features}
 
@@ -84,7 +85,7 @@ def sweep_table(sweep: str) -> str | None:
 def scores(task: str, source: str = SOURCE) -> dict[tuple[str, int, str], Reported]:
     """Return the published scores of a task: (language, K, method) → number; K = 0 has an entry for each method.
 
-    Without source training (`NO_SOURCE`) the scores are those of Table 11; there are none for other sources.
+    Without source training (`NO_SOURCE`), the scores are from Table 11. Other sources have no published scores.
     """
     if source != SOURCE:
         rows = [r for r in fsxlt_tables()["11"] if r.task == task and source == NO_SOURCE]
@@ -117,7 +118,7 @@ def scripts() -> dict[str, str]:
 
 
 def published_overlap(task: str) -> dict[int, ByLanguage]:
-    """Return K → language → lexical overlap as a fraction (Table 14); under ALL the mean over K."""
+    """Return K → language → lexical overlap as a fraction (Table 14); `ALL` has the mean over K."""
     overlap: dict[int, dict[str, float]] = {}
     for r in fsxlt_tables()["14"]:
         if r.task == task:
@@ -126,7 +127,7 @@ def published_overlap(task: str) -> dict[int, ByLanguage]:
 
 
 def published_gains(task: str) -> dict[int, ByLanguage]:
-    """Return K → language → few-shot score minus zero-shot score (Tables 12, 13); under ALL the mean over K."""
+    """Return K → language → few-shot score minus zero-shot score (Tables 12, 13); `ALL` has the mean over K."""
     rows = [r for r in fsxlt_tables()[TABLES[task]] if r.task == task and r.language != SOURCE]
     zero = {r.language: r.mean for r in rows if r.shots == 0}
     gains: dict[int, dict[str, float]] = {}
@@ -142,13 +143,13 @@ def published_associations(task: str) -> list[Association]:
 
 
 def printed(task: str, factor: str) -> tuple[float, float]:
-    """Return Table 3's Spearman's and Pearson's coefficient."""
+    """Return Spearman's and Pearson's coefficient as printed in Table 3."""
     coefficients = {r.method: r.mean for r in fsxlt_tables()["3"] if r.task == task}
     return coefficients[f"{factor}:spearman"], coefficients[f"{factor}:pearson"]
 
 
 def distance(task: str, association: Association) -> float:
-    """Return the difference of Spearman's or Pearson's coefficient from Table 3, whichever is larger."""
+    """Return the larger of the absolute differences of Spearman's and Pearson's coefficient from Table 3."""
     spearman, pearson = printed(task, association.factor)
     return max(abs(association.correlation.spearman - spearman), abs(association.correlation.pearson - pearson))
 

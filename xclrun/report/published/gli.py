@@ -19,10 +19,11 @@ IMPOSSIBLE = (
     "GLI's printed codelengths do not follow from its formula. For MNLI, the first block of 40,000 examples costs "
     "63.4 kbits in the uniform code (log2 3 for each), which leaves 25.9 of the 89.25 kbits for the other 353,000 "
     "examples. A wrongly predicted example costs at least 1 bit, so fewer than 7.4 % could be wrong; but BERT's MNLI "
-    "accuracy in Table 3 is 81.1 %. Only the order can be compared: other tasks first, a pretrained encoder, an "
-    "encoder from scratch."
+    "accuracy in Table 3 is 81.1 %. Only the ranking can be compared: an encoder that learned other tasks first, a "
+    "pretrained encoder, an encoder trained from scratch."
 )
-# Rounded sizes: SQuAD, all seven datasets, the datasets in blocks. Seeds and epochs are unknown.
+# Setups of models trained on SQuAD, on several datasets, and on a dataset in blocks. Sizes are rounded; seeds and
+# epochs are unknown.
 SQUAD = Setup(
     "GLI", "gli", "bert", (90_000, 90_000), (300, 25_000),
     metrics={"exact_match": "exact match", "class_accuracy": "class accuracy", "answer_f1": "answer F1"},
@@ -38,7 +39,7 @@ CODED = {
 
 @cache
 def gli_tables() -> dict[tuple[str, str, str, str, str], float]:
-    """Return (table, model, what it was trained on, dataset, measure) → number: percent, or kbits."""
+    """Return (table, model, what it was trained on, dataset, measure) → number, in percent or kbits."""
     keys = ("table", "model", "trained_on", "dataset", "measure")
     return {tuple(row[key] for key in keys): float(row["value"]) for row in facts("gli_tables.csv")}  # type: ignore[misc]
 
@@ -72,7 +73,7 @@ def scores_of_tasks(model: str, trained_on: str) -> dict[tuple[str, str], float]
 
 
 def generalisation(model: str) -> dict[tuple[str, str], float]:
-    """Return (dataset, measure) → percent of the best SQuAD model on other datasets (Table 2)."""
+    """Return (dataset, measure) → score in percent of GLI's best SQuAD model on other datasets (Table 2)."""
     # GLI names the section "web" of TriviaQA; our key does not.
     return {
         (dataset.removesuffix("_web"), measure): value

@@ -20,7 +20,7 @@ SETUP = Setup(
     "LL", "lifelong", "bert", (10_000, 10_000), (0, 1000), "at most 1 epoch, batch 25", (1, 2, 3, 4, 42),
     {"statement_accuracy": "statement accuracy"},
 )  # fmt: skip
-# Our strategy → its name in the table.
+# Strategy here → its name in LL's Table 1.
 METHODS = {
     "naive": "naive",
     "replay": "replay_10",
@@ -29,9 +29,9 @@ METHODS = {
     "lang_spec_ft": "single_task",
     "multilingual": "multi_task",
 }
-# The paper's measures → ours. Forgetting is defined as in the paper's code (docs/metrics.md).
+# Measure in the paper → measure here. Forgetting is defined as in the paper's code (docs/metrics.md).
 MEASURES = {"AULTC": "AULTC", "F_m": "F_m_curve", "I_m": "I", "A_m": "FP"}
-# Multi-task training has one hop, and its intransigence is read off the curve.
+# Multi-task training has one hop, so its intransigence is read off the learning curve.
 OF_MULTI_TASK = {**MEASURES, "I_m": "I_m_curve"}
 # The paper's measure → the end of its distribution over 120 orders that section 4.3 prints, and the stream.
 EXTREMES = {
@@ -60,7 +60,7 @@ def ll_tables() -> dict[tuple[str, str], dict[tuple[str, str], Reported]]:
 
 
 def extreme(measure: str) -> tuple[str, float]:
-    """Return which end of a measure's distribution over orders is printed, and its value as a fraction."""
+    """Return which end of a measure's distribution over orders LL prints (lowest or highest), and its value."""
     end, stream = EXTREMES[measure]
     return end, ll_tables()["s4.3", stream]["naive", measure].value
 

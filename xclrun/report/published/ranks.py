@@ -1,7 +1,7 @@
-"""Compare our ranking of strategies with the CCL paper's over the shared orders of languages.
+"""Compare our ranking of strategies with the CCL paper's ranking, over the orders that both studies have.
 
-A published value is the mean of Tables 10 to 12 over these orders. The agreement of each of the paper's orders with the
-mean of the others shows how stable a ranking is.
+A published value is the mean of Tables 10 to 12 over these orders. Each of the paper's orders is also compared with the
+mean of its other orders, which shows how stable a ranking is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xclrun.config.files import load_yaml, packaged
 from xclrun.report.published import Published, ccl_tables, labels_of
 from xclrun.report.summary import Summary
 
-# The tables by order.
+# The paper's tables of scores by order.
 BY_ORDER = ("10", "11", "12")
 # Minimum number of strategies: random rankings of four are equal or reversed in 1 of 12 cases, of five in 1 of 60.
 FEWEST = 5
@@ -36,7 +36,8 @@ class Agreement:
     Attributes:
         models: names of the strategies in the paper's tables.
         ours: rank correlation of our means with the paper's.
-        bias: mean of Spearman's coefficient over bootstrap resamples of our test sentences, minus the one in ``ours``.
+        bias: mean of Spearman's coefficient over bootstrap resamples of our test sentences, minus the
+            coefficient in ``ours``.
         low, high: percentiles 2.5 and 97.5 of Spearman's coefficient over these resamples; NaN without predictions.
         within: Spearman's coefficient of each order of the paper with the mean of its other orders.
     """
@@ -85,7 +86,10 @@ def over_orders(orders: Sequence[str]) -> list[Published]:
 
 
 def agreements(summary: Summary, resampled: Mapping[str, Resampled]) -> list[Agreement]:
-    """Return the agreement on each measure of at least `FEWEST` strategies; empty if the orders are not the paper's."""
+    """Return the agreement on each measure that at least `FEWEST` strategies have in both studies.
+
+    Empty if our runs have orders that the paper lacks.
+    """
     rows = over_orders(shared_orders(summary.comparison))
     labels = labels_of(summary, {row.model for row in rows})
     ranks = []

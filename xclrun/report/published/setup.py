@@ -18,7 +18,7 @@ DECISIVE = ("dataset", "encoder", "training examples per key", "test examples pe
 
 @dataclass(frozen=True)
 class Setup:
-    """The setup of a paper's experiment; None: unknown.
+    """The setup of a paper's experiment; None stands for an unknown value.
 
     Attributes:
         dataset, encoder: names in ``conf/``.
@@ -41,7 +41,7 @@ class Setup:
 
 
 def setup_notes(paper: Setup, runs: Sequence[RunRecord], metrics: Iterable[str] = ()) -> list[str]:
-    """Return notes on the items of the setup that differ from the paper's or are unknown, and on those that agree.
+    """Return notes on the items of the setup that differ or are unknown, on items that agree, and on comparability.
 
     Args:
         runs: the runs behind the table.
@@ -74,7 +74,7 @@ def setup_notes(paper: Setup, runs: Sequence[RunRecord], metrics: Iterable[str] 
         items["metric"] = (theirs, ours, theirs == ours)
     differ = [f"{name} {theirs} → {ours}" for name, (theirs, ours, same) in items.items() if not same]
     agree = [f"{name} {ours}" for name, (_, ours, same) in items.items() if same]
-    notes = [f"setup ({paper.paper} → ours): {'; '.join(differ)}"] if differ else []
+    notes = [f"setup ({paper.paper} → our runs): {'; '.join(differ)}"] if differ else []
     notes += [f"setup as in {paper.paper}: {'; '.join(agree)}"] if agree else []
     if any(name in DECISIVE and not same for name, (_, _, same) in items.items()):
         notes.append("the setups differ: compare ranks, not values")
