@@ -38,7 +38,7 @@ Cells = dict[tuple[str, int, int], np.ndarray]
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
     """Return measure → its values for the order-dependent strategies, in the blocks that all of them have finished.
 
-    Contains each headline measure that at least two strategies have, with only these strategies.
+    The result contains each headline measure that at least two strategies have; other strategies are omitted from it.
     """
     measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
     for label, (runs, _) in compared(comparison).items():
@@ -76,7 +76,8 @@ class Resampled:
     Args:
         predictions: run ID → predictions, for every run of the comparison.
         seed: seed of the draws.
-        resamples, size: B and n (None: the size of the test set).
+        resamples: number of resamples, B.
+        size: sentences per resample; None means the size of the test set.
 
     Raises:
         ValueError: predictions are missing, or runs were tested on different sentences or scored in different ways.
@@ -155,7 +156,7 @@ class Resampled:
     def _values(
         self, runs: Sequence[RunRecord], names: Sequence[str], score: Score, alone: Cells
     ) -> dict[str, list[np.ndarray | None]]:
-        """Return measure → values of each run in each sample; ``alone`` caches reference cells (M)."""
+        """Return measure → values of each run in each sample; ``alone`` caches the cells of reference runs (M)."""
         values: dict[str, list[np.ndarray | None]] = {name: [] for name in names}
         for batch in self._batches(runs):
             missing: dict[str, set[tuple[int, int]]] = {}
@@ -220,8 +221,8 @@ class Resampled:
         """Return a strategy's mean, its bootstrap bias and its 95 % interval; None if the strategy lacks the measure.
 
         Args:
-            kind: key of `INTERVALS`; None: the measure's default.
-            order: average only the runs in this order.
+            kind: key of `INTERVALS`; None means the measure's default.
+            order: average only the runs in this order; None means all runs.
         """
         pairs = zip(self._compared.get(label, []), self._values_of_runs(label, name), strict=True)
         chosen = [(run, resampled) for run, resampled in pairs if order in (None, run.order)]
