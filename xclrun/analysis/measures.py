@@ -392,8 +392,8 @@ def _check(measure: Measure) -> None:
             cell = f"R[{at[0]}, {at[1]}]" if in_R else f"M[{at[0]}]"
             uses, expected = ("uses", "NaN") if enters else ("does not use", f"{whole:g}")
             raise UsageError(
-                f"measure {measure.name}: {declared} that the formula {uses} {cell}, but with NaN in this cell it gives "
-                f"{value:g} instead of {expected}; correct needs{'' if in_R else ', reference'} or formula"
+                f"measure {measure.name}: {declared} that the formula {uses} {cell}, but if {cell} is NaN, the formula "
+                f"gives {value:g} instead of {expected}; correct needs{'' if in_R else ', reference'} or formula"
             )
     if measure.by_language is not None:
         shape = _on_example(measure, measure.by_language, R, M).shape

@@ -54,7 +54,7 @@ def read_massive(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 def _sources(root: Root, folder: str, language: str) -> list[Source]:
-    """Return the rows of each split of a file, in which lines of other splits are None.
+    """Return the rows of each split of a file; lines of other splits are None, so that line numbers stay correct.
 
     Unreadable lines belong to the test split, whose parser reports them.
     """

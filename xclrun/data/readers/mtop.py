@@ -93,7 +93,7 @@ def _tags(column: str, starts: list[int], ends: list[int], length: int) -> tuple
         begin, last = bisect_right(ends, start), bisect_left(starts, end)
         first = max(begin, free)
         if first >= last:
-            raise BadRow(f"slot {start}:{end}:SL:{name} covers no token that is free")
+            raise BadRow(f"slot {start}:{end}:SL:{name} covers no token, or only tokens of earlier slots")
         tags[first:last] = [f"B-{name}", *[f"I-{name}"] * (last - first - 1)]
         inside += starts[begin] < start or ends[last - 1] > end
         slot_end, free = end, last

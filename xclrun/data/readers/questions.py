@@ -118,7 +118,7 @@ def _question(place: Place, text: Any, question: Any, spans: Sequence[tuple[Any,
     """Return the example of a question.
 
     Args:
-        spans: text and first character of each answer; None: the first occurrence in the text.
+        spans: (text, first character) of each answer. Without a character, the first occurrence in the text is used.
     """
     field({"context": text}, "text", "context")
     field({"question": question}, "text", "question")
