@@ -273,12 +273,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of a run.
-
-    Attributes:
-        labels: class names.
-        sentences: language → predictions for its test sentences after each hop.
-    """
+    """Class names of a run (``labels``), and language → predictions for its test sentences after each hop."""
 
     labels: tuple[str, ...]
     sentences: Mapping[str, Sentences]

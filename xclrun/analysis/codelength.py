@@ -76,10 +76,7 @@ class BlockCode:
 
 
 def online_codelength(blocks: Sequence[BlockCode], start_knows: bool = False) -> Codelength:
-    """Return the online codelength L of a run.
-
-    ``start_knows``: whether the initial model codes the first block; otherwise the first block is coded uniformly.
-    """
+    """Return L. ``start_knows``: the initial model codes the first block, instead of the uniform code."""
     first = blocks[0].bits if start_knows else blocks[0].uniform
     bits = math.fsum([first, *(block.bits for block in blocks[1:])])
     return Codelength(bits, sum(block.examples for block in blocks))

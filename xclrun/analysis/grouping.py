@@ -142,17 +142,13 @@ def _short_differences(settings: Settings, every: set[Settings]) -> list[str]:
 
 
 def _differing_keys(every: set[Settings]) -> list[str]:
-    """Return the sorted keys whose values differ in ``every``: ``strategy.…``, then ``….name``, then other keys."""
     tables = [dict(settings) for settings in every]
     keys = {key for table in tables for key in table if len({other.get(key) for other in tables}) > 1}
     return sorted(keys, key=lambda key: (not key.startswith("strategy."), not key.endswith(".name"), key))
 
 
 def _absent(key: str) -> str:
-    """Return the text for a setting that is missing from a run.
-
-    If a later version added the setting, this is the value that earlier versions used; otherwise ``unset``.
-    """
+    """Return the text for a missing setting: the earlier implicit value if a later version added it, or ``unset``."""
     return setting_text(LATER[key]) if key in LATER else "unset"
 
 

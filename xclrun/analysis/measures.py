@@ -72,9 +72,9 @@ class Measure:
         source: paper and equation.
         formula: computes the value from `Scores`, as a fraction, shape (...); NaN if an input is missing.
         example: value for `EXAMPLE`, computed by hand; None for a measure that needs more than a score matrix.
-        needs: returns, for N, the mask (N + 1, N) of the cells of R that the measure uses. The mask is False in the
-            whole column of a language without a value. It is False everywhere if the measure does not use R, or is
-            undefined for N languages.
+        needs: N → mask (N + 1, N) of the cells of R that the measure uses. The mask is False in the whole column of a
+            language without a value. It is False everywhere if the measure does not use R, or is undefined for N
+            languages.
         by_language: computes the value of each language, shape (..., N).
         reference: whether the measure uses M. It needs M for the languages whose columns ``needs`` selects, or for all
             languages if ``otherwise`` is set.
@@ -83,8 +83,7 @@ class Measure:
             reported if this input is missing. Empty for other measures.
         headline: whether the measure is tested, resampled, and printed in tables and on the console; other measures
             are only in ``summary.csv`` and MLflow.
-        unit: ``%`` or ``points`` (a difference of percentages), for values that are printed times 100; or another unit,
-            for values that are printed unchanged.
+        unit: ``%`` or ``points`` (a difference of percentages), or a unit whose values are printed unscaled.
     """
 
     name: str
@@ -149,14 +148,13 @@ def headlines() -> list[Measure]:
 
 
 def _rows(n: int, first: int, last: int) -> np.ndarray:
-    """Return the mask of R, shape (n + 1, n), that selects the rows of hops ``first`` to ``last``."""
     mask = no_cells(n)
     mask[first : last + 1] = True
     return mask
 
 
 def _learnt(n: int) -> np.ndarray:
-    """Return the mask of R, shape (n + 1, n), that selects R[i, i]: the score right after learning a language."""
+    """Return the mask of R[i, i], the scores right after learning a language."""
     return np.eye(n + 1, n, k=-1, dtype=bool)
 
 
@@ -452,8 +450,7 @@ class Absent:
 
     Attributes:
         reason: the text, to which `explain` adds the seeds and languages of missing reference runs.
-        seed: seed of a missing reference run; None for other reasons.
-        languages: languages whose reference scores are missing; empty for other reasons.
+        seed, languages: seed and languages of a missing reference run; None and empty for other reasons.
         by_definition: whether the measure excludes the language because of its position in the order.
     """
 
@@ -522,10 +519,7 @@ def explain(absents: Iterable[Absent]) -> str:
 
 
 def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int | None) -> float | Absent:
-    """Return ``value``, or the reason why it is NaN.
-
-    ``column``: column of the language that the value is about; None for the value over all languages.
-    """
+    """Return ``value``, or the reason why it is NaN; ``column`` is None for the value over all languages."""
     record, R = scores.record, scores.R
     if not np.isnan(value):
         return value

@@ -102,7 +102,7 @@ def unadapted(record: RunRecord) -> bool:
 
 
 def unadapted_note(strategies: Mapping[str, Sequence[RunRecord]]) -> list[str]:
-    """Return a note that names the strategies with `unadapted` runs, if any; ``strategies``: label → runs."""
+    """Return a note that names the strategies (label → runs) with `unadapted` runs, if any."""
     labels = [label for label, runs in strategies.items() if any(map(unadapted, runs))]
     note = (
         "at points inside hops (AULTC, curves, F_m_curve, I_m_curve), the model is not adapted to each test example, "
@@ -245,8 +245,7 @@ def _averaging(average: str) -> Rule:
 def by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
     """Return the test scores of the checkpoint that the rule selects in each hop, shape (hops, N); NaN without points.
 
-    The next hop of the run did not continue from this checkpoint, so only the scores of `exact` hops are those of a
-    complete run.
+    Later hops did not continue from this checkpoint, so only `exact` hops have the scores of a complete run.
     """
     scores = np.full((record.hops, len(record.languages)), np.nan)
     for hop in hop_points(record, metric):
@@ -274,7 +273,7 @@ class Selected:
 
     Attributes:
         selected: test score with the rule ``current_dev``, averaged within each order, then over orders.
-        oracle: test score with the rule ``oracle``, averaged like ``selected``.
+        oracle: the same mean with the rule ``oracle``.
         selected_spread, oracle_spread: max − min of the test score over seeds, averaged over hops and streams; NaN with
             one seed.
         source: directional agreement of the test score and the mean dev score of the hop's training languages.
@@ -316,7 +315,7 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
 def agreement_of(hop: HopPoints, target: bool) -> np.ndarray:
     """Return the directional agreement of each language's test score and a dev score over the hop's points, shape (N,).
 
-    With ``target``, the dev score is on the same language. Otherwise, it is the mean over the hop's training languages.
+    With ``target``, the dev score is on the same language; otherwise, it is the mean over the training languages.
     """
     source = hop.dev[:, list(hop.sources)].mean(axis=1)
     dev = hop.dev.T if target else [source] * hop.test.shape[1]
@@ -324,7 +323,6 @@ def agreement_of(hop: HopPoints, target: bool) -> np.ndarray:
 
 
 def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean over the rows of all ``parts``, ignoring NaN, shape (N,); each part has shape (hops, N)."""
     with warnings.catch_warnings():
         # Ignore numpy's warning about means without values.
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -332,6 +330,5 @@ def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _placed(rows: ArrayLike, columns: Sequence[int | None]) -> np.ndarray:
-    """Return the given columns of ``rows``, shape (hops, N), in this order; None gives a column of NaN."""
     values = np.asarray(rows)
     return np.stack([np.full(len(values), np.nan) if c is None else values[:, c] for c in columns], axis=1)

@@ -132,7 +132,6 @@ class Resampled:
         return by_run
 
     def _counts(self, language: str, runs: Sequence[RunRecord]) -> Counts:
-        """Return the counts of all cells of the runs on one language."""
         metric = BY_NAME[self.metric]
         counts = Counts.side_by_side([self._sentences[language][run.run_id].counts(metric) for run in runs])
         return counts.together(self._units[language]) if language in self._units else counts
@@ -196,7 +195,6 @@ class Resampled:
         return _mean(self._compared.get(label, []), self._values_of_runs(label, name))
 
     def _values_of_runs(self, label: str, name: str) -> list[np.ndarray | None]:
-        """Return a measure of each run of a strategy that is `compared`, in each resample, shape (B,)."""
         if (label, name) not in self._of_runs:
             names = {name, *(entry.name for entry in headlines())}
             values = self._values(self._compared.get(label, []), [*names], self._resample, self._alone)

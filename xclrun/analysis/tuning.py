@@ -193,10 +193,7 @@ def learnt_on_dev(record: RunRecord, metric: str) -> float | Absent:
 
 
 def objectives() -> dict[str, Objective]:
-    """Return name → objective: ``dev_learnt``, and each measure that can be computed from dev scores.
-
-    Such a measure uses neither reference scores nor hop 0, since hop 0 has no dev scores.
-    """
+    """Return name → objective: ``dev_learnt``, and each measure that needs neither reference scores nor hop 0."""
     definition = (
         "dev score on a language right after its hop, averaged over the languages learned; ignores later forgetting"
     )

@@ -178,6 +178,5 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelCon
 
 
 def _names(examples: Iterable[Example], outside: set[str]) -> tuple[set[str], set[str]]:
-    """Return (labels of the examples, their tags and ``outside``)."""
     labels = {e.label for e in examples if e.label is not None}
     return labels, {t for e in examples for t in e.tags or ()} | outside

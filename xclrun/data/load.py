@@ -83,7 +83,6 @@ def size_limits(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
 def _drawn(
     cfg: DatasetConfig, whole: Dataset, examples: Sequence[Example], key: tuple[str, str], skip: int = 0
 ) -> tuple[Example, ...]:
-    """Return the configured subset of one split."""
     size, seed = limit(cfg, whole, *key), (cfg.subset_seed, *key)
     if cfg.stratified and key[1] != "train":
         return stratified(examples, size, seed, whole.task_of(key[0]))

@@ -236,7 +236,6 @@ _EMPTY = frozenset({"nan", "na", "n/a", "null", "none", "?", "-", "--"})
 
 
 def _rows(path: str) -> dict[str, LanguageFacts]:
-    """Return language → its row in the user's file."""
     subject = f"order.features={path}"
     try:
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:

@@ -49,8 +49,7 @@ def attention_changes(
     The word with the largest increase comes first.
 
     Args:
-        summary: rows of ``attention.parquet``. If a word has several rows in a hop, their mean, weighted by ``count``,
-            is used.
+        summary: rows of ``attention.parquet``; several rows of a word in a hop are averaged, weighted by ``count``.
         least: minimum count of a word in each of the two hops; other words are omitted.
         bucket: words of the bucket; None if they are unknown.
     """

@@ -33,7 +33,7 @@ class Association:
     Attributes:
         factor: key of `FACTORS`.
         gains: the K whose gains are correlated, or `ALL`.
-        overlap: the K whose buckets define the lexical overlap, or `ALL`; None if the factor is not lexical overlap.
+        overlap: the K whose buckets define the lexical overlap, or `ALL`; None for other factors.
     """
 
     factor: str

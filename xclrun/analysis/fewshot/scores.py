@@ -137,10 +137,7 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def common(scores: pd.DataFrame) -> pd.DataFrame:
-    """Keep the rows whose bucket and seed all strategies of the row's language and K have measured.
-
-    Strategies are then compared on the same buckets and seeds.
-    """
+    """Keep only the (bucket, seed) pairs that all strategies of a language and K have measured."""
     cell = [key for key in KEYS if key != "strategy"]
     measured = scores[scores["score"].notna()]
     # Includes strategies without any measured score.

@@ -72,7 +72,6 @@ def is_nway(bucket: Bucket) -> bool:
 
 
 def _counts(bucket: Bucket, counts: str) -> list[Counter[str]]:
-    """Return the counts of classes or tags of each example."""
     if is_nway(bucket):
         return [Counter([str(e.label)]) for e in bucket.examples]
     return [tag_counts(e, bucket.drawn.get("counts", counts)) for e in bucket.examples]
@@ -106,10 +105,7 @@ def _check_counts(same: Iterable[Bucket], available: Mapping[str, int], counts: 
 
 
 def _evaluated(group: Sequence[Bucket], language: str, whole: Dataset | None) -> dict[tuple[str, ...], str]:
-    """Return sentence → ``test`` or ``dev``, the evaluated split that contains it.
-
-    If the buckets were drawn from dev, only test is evaluated.
-    """
+    """Return sentence → evaluated split that contains it: test or, for buckets that are not drawn from dev, dev."""
     if whole is None:
         return {}
     from_dev = any(b.drawn.get("from") == "dev" for b in group)

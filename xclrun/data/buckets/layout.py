@@ -184,7 +184,6 @@ def _labelled_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _labelled(row: tuple[str, Any], place: Place) -> Example:
-    """Return the example of a (label, row) pair."""
     label, content = row
     if not isinstance(content, dict):
         raise BadRow(f"must be an object below the label '{label}', not {type(content).__name__}")

@@ -107,7 +107,6 @@ def _hub_sources(cfg: DatasetConfig) -> Iterator[Source]:
 
 
 def _hub_splits(cfg: DatasetConfig, config: str) -> Rows:
-    """Return split → rows of one config."""
     published = _hub(cfg, "load_dataset", config)
     for key in cfg.hub_columns or {}:
         if key not in KEYS:

@@ -126,7 +126,6 @@ def plain(annotated: str) -> tuple[str, list[tuple[int, int, str]]]:
 
 
 def _words(text: str, unspaced: bool) -> tuple[list[str], list[int]]:
-    """Return the words of a text, and where each starts."""
     tokens: list[str] = []
     starts: list[int] = []
     for match in re.finditer(r"\S+", text):

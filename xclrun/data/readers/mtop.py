@@ -53,7 +53,6 @@ def parse(line: str, place: Place) -> Example:
 
 
 def _tokens(column: str) -> tuple[tuple[str, ...], list[int], list[int]]:
-    """Return the tokens, and the start and end of each."""
     parsed = parse_json(column, "the tokens column")
     try:
         tokens, spans = parsed["tokens"], parsed["tokenSpans"]
