@@ -34,7 +34,7 @@ COLUMNS = (
 MEAN = "mean"
 CONFIDENCE = 0.95
 
-# Prefix of the status of an average over orders with different numbers of runs.
+# Status prefix of averages over orders that have different numbers of runs.
 UNBALANCED = "unbalanced: "
 
 NOTHING_SHARED = "n/a: needs an (order, seed, bucket) that all strategies have finished"
@@ -175,7 +175,7 @@ def mean_over_orders(runs: Sequence[RunRecord], values: ArrayLike) -> np.ndarray
 
 
 def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:
-    """Return the weight of each run, with the same sum in each order; None if all weights are equal."""
+    """Return weights of runs that give each order the same total weight; None if all weights are equal."""
     counts = Counter(orders)
     return None if len(set(counts.values())) < 2 else np.array([1 / (len(counts) * counts[order]) for order in orders])
 

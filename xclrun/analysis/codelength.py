@@ -5,8 +5,8 @@ growing subsets S_1 ⊂ … ⊂ S_M; block i is S_i without S_{i−1}:
 
     L = |S_1| log2 |Y| − Σ_{i=2…M} log2 p(labels of block i | texts; model trained on S_{i−1})
 
-in bits, where |Y| is the number of labels. The first block is coded uniformly, or by the initial model if it has a
-trained head. The code of an example depends on its task:
+in bits, where |Y| is the number of possible labels. The first block is coded uniformly, or by the initial model if it
+has a trained head. The code of an example depends on its task:
 
 - class: −log2 p(gold class); |Y| is the number of classes.
 - tags: −log2 p(gold tags of the words within the length limit), plus log2 |Y| for each word beyond it.
@@ -76,7 +76,7 @@ class BlockCode:
 
 
 def online_codelength(blocks: Sequence[BlockCode], start_knows: bool = False) -> Codelength:
-    """Return L. ``start_knows``: the initial model codes the first block, instead of the uniform code."""
+    """Return L; the first block is coded by the initial model if ``start_knows``, otherwise uniformly."""
     first = blocks[0].bits if start_knows else blocks[0].uniform
     bits = math.fsum([first, *(block.bits for block in blocks[1:])])
     return Codelength(bits, sum(block.examples for block in blocks))

@@ -1,8 +1,8 @@
 """Paired bootstrap test of two runs over test sentences (Efron & Tibshirani 1993, ch. 16; Koehn 2004).
 
 Each resample draws the test sentences of every language with replacement and scores both runs on the same draw. The
-interval is the basic bootstrap interval; p is the smallest level whose interval excludes 0. The result applies only to
-these two runs, not to other seeds or orders.
+interval is the basic bootstrap interval; p is the smallest α whose 1 − α interval excludes 0. The result applies only
+to these two runs, not to other seeds or orders.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def jaccards(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, B
 
 
 def overlaps(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, ByLanguage]:
-    """Return K → language → `lexical_overlap` of the source with all buckets of this K; languages need a source."""
+    """Return K → language → `lexical_overlap` of the source with all buckets of this K, if there is a source."""
     shares: dict[int, dict[str, float]] = {}
     for (language, k), buckets in words.items():
         if source := buckets[0].source:

@@ -8,8 +8,8 @@ without violating this. Tags are processed from rare to frequent: sentences are 
 superfluous sentences are removed. A tag with n < K occurrences in all sentences must occur n times. Buckets are drawn
 independently and can overlap.
 
-Examples are shuffled by sorting hashes of (seed, example id), so another example in the file does not change the order
-of the others. In `nway`, the new example moves the later examples of its class by one position. Every bucket from this
+Examples are shuffled by sorting hashes of (seed, example id), so a new example in the file does not change the order of
+the others. In `nway`, the new example moves the later examples of its class by one position. Every bucket from this
 position on, on average half of the buckets, then has one different example. In `minimum`, most buckets usually stay the
 same.
 
