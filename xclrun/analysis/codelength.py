@@ -65,7 +65,7 @@ class BlockCode:
 
     @classmethod
     def total(cls, log2_gold: ArrayLike, uniform: ArrayLike) -> BlockCode:
-        """Sum over the n gold labels of a block: log2 p of the label, and bits of its uniform code, each shape (n,)."""
+        """Sum over the n gold labels of a block: −log2 p, and the bits of the uniform code. Inputs have shape (n,)."""
         log2_p, bits = np.asarray(log2_gold, dtype=float).ravel(), np.asarray(uniform, dtype=float).ravel()
         if not log2_p.size:
             raise ValueError("a codelength needs at least one example")

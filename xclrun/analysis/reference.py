@@ -99,7 +99,7 @@ def reference_command(
         orders: orders in the syntax of overrides: ``h2l``, or ``[en,de]``.
     """
     shared = shared_overrides(overrides)
-    # Use a separate sweep name, so that the original name still refers only to the original sweep's runs.
+    # Use a separate sweep name, so that the original name refers only to the original sweep's runs.
     sweeps = [text.partition("=")[2] for text in shared if text.startswith("sweep=")]
     named = [f"sweep_name={name}-references" for name in sweeps]
     settings = dict(adapters or {})

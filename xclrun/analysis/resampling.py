@@ -38,7 +38,7 @@ Cells = dict[tuple[str, int, int], np.ndarray]
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
     """Return measure → its values for the order-dependent strategies, in the blocks that all of them have finished.
 
-    The result contains each headline measure that at least two strategies have; other strategies are omitted from it.
+    Contains each headline measure that at least two strategies have; strategies without the measure are omitted.
     """
     measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
     for label, (runs, _) in compared(comparison).items():

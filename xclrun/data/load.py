@@ -158,7 +158,7 @@ SOURCE = (
 def subset(
     examples: Sequence[Example], size: int | None, seed: tuple[int, str, str], skip: int = 0
 ) -> tuple[Example, ...]:
-    """Return ``size`` examples drawn without replacement, in file order; None or a larger size returns all examples.
+    """Return ``size`` examples drawn without replacement, in file order; all examples if ``size`` is None or too large.
 
     Examples are ranked by a hash of ``seed`` (subset seed, language, split) and their id. A smaller subset is therefore
     part of a larger one, and adding or removing an example of the data changes at most one example of the subset.
