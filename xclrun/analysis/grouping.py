@@ -119,7 +119,7 @@ def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> di
 
 
 def _differences(settings: Settings, every: set[Settings], keys: Sequence[str] | None = None) -> list[str]:
-    """Return texts such as ``memory=750`` for ``keys``; by default, for all keys whose values differ among ``every``."""
+    """Return texts such as ``memory=750`` for ``keys``; by default, for all keys whose values differ in ``every``."""
     values = dict(settings)
     texts = []
     for key in _differing_keys(every) if keys is None else keys:
