@@ -101,18 +101,18 @@ def test_names_are_unique_and_streams_known(best: Measure) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"example": 0.86}, r"example=0.86: its formula gives 0.85 for EXAMPLE"),
-        ({"example": "0.85"}, r"example=0.85: its formula gives 0.85"),
+        ({"example": 0.86}, r"example=0.86, but the formula gives 0.85 for EXAMPLE"),
+        ({"example": "0.85"}, r"example=0.85, but the formula gives 0.85"),
         ({"needs": lambda n: np.ones((n, n), dtype=bool)}, r"needs\(1\) .* not bool \(1, 1\)"),
         ({"needs": lambda n: np.ones((n + 1, n))}, r"needs\(1\) .* not float64 \(2, 1\)"),
         ({"needs": lambda n: [[True]]}, r"needs\(1\) .* not list"),
         # What the formula reads and the mask lacks, and the other way round.
-        ({"needs": lambda n: np.zeros((n + 1, n), dtype=bool)}, r"R\[3, 0\] does not enter, .* the formula gives nan"),
-        ({"needs": lambda n: np.ones((n + 1, n), dtype=bool)}, r"R\[0, 0\] enters, .* the formula gives 0.85"),
-        ({"reference": True}, r"M\[0\] enters, .* the formula gives 0.85"),
-        ({"formula": lambda s: s.final.max(axis=-1) + 0 * s.M[..., 1]}, r"M\[1\] does not enter, .* gives nan"),
-        ({"by_language": lambda s: s.final[..., :2]}, r"by_language gives \(2,\) values for 3 languages"),
-        ({"formula": lambda s: s.final}, r"gives \(3,\) values for one matrix"),
+        ({"needs": lambda n: np.zeros((n + 1, n), dtype=bool)}, r"does not use R\[3, 0\], .* gives nan instead"),
+        ({"needs": lambda n: np.ones((n + 1, n), dtype=bool)}, r"uses R\[0, 0\], .* gives 0.85 instead of NaN"),
+        ({"reference": True}, r"uses M\[0\], .* gives 0.85 instead of NaN"),
+        ({"formula": lambda s: s.final.max(axis=-1) + 0 * s.M[..., 1]}, r"does not use M\[1\], .* gives nan"),
+        ({"by_language": lambda s: s.final[..., :2]}, r"by_language must return shape \(3,\) .* not \(2,\)"),
+        ({"formula": lambda s: s.final}, r"one value for one matrix, not shape \(3,\)"),
         # Right for one matrix, and silently one number for all resamples.
         ({"formula": lambda s: s.final.max()}, r"expected 0.85 and 0.45, got 0.85"),
         ({"formula": lambda s: s.record.config["seed"]}, r"fails for EXAMPLE \(KeyError: 'seed'\); set example=None"),

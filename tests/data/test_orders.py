@@ -124,7 +124,7 @@ def test_a_file_gives_features_and_families_of_any_key(tmp_path: Path) -> None:
         ("language,f,f \nde,1,2\n", ":1: column 'f' is repeated"),
         ("language,f\nen,1\neng,2\n", ": 'en-US' could be en or eng"),
         ("language,f\nde,nan\n", ":2: 'nan' is not a value of 'f'"),
-        ("code,f\nde,1\n", ":2: a row needs a value in each column"),
+        ("code,f\nde,1\n", ":2: a row needs a language and one cell for each column"),
         ("language,f\nde,1,2\n", ":2: a row needs"),
         ("language\nde\n", ":2: a row needs"),
         ("", ": has no rows"),
@@ -184,7 +184,7 @@ def test_an_order_with_unknown_arguments_is_refused(order: str) -> None:
             ("order=typology(xx)",),
             "^order=typology: 'xx' is not a language of the dataset; Known: de, en, es",
         ),
-        (("order=similarity(gredy)",), "^order=similarity: 'gredy' is not a .*; did you mean 'greedy'"),
+        (("order=similarity(gredy)",), "^order=similarity: 'gredy' is neither a .*; did you mean 'greedy'"),
         (("order=[deu,de]",), "^order: the language 'de' is repeated"),
     ],
 )

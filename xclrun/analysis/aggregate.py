@@ -34,7 +34,7 @@ COLUMNS = (
 MEAN = "mean"
 CONFIDENCE = 0.95
 
-# Prefix of the status of an average over orders with different numbers of runs.
+# Status prefix of averages over orders that have different numbers of runs.
 UNBALANCED = "unbalanced: "
 
 NOTHING_SHARED = "n/a: needs an (order, seed, bucket) that all strategies have finished"
@@ -82,7 +82,7 @@ class Comparison:
 
     @cached_property
     def languages(self) -> list[str]:
-        """All languages, in the sequence of the first order; languages that only later orders contain follow."""
+        """All languages: first those of the first order, in its sequence, then those that only other orders contain."""
         ordered = sorted(self.runs, key=lambda r: natural(r.order))
         return list(dict.fromkeys(language for run in ordered for language in run.languages))
 
@@ -139,9 +139,10 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
 
 
 def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any, ...], RunRecord]:
-    """Return (seed, bucket, languages) → run, one run of a strategy for each combination.
+    """Return (seed, bucket, languages) → run, with one run of a strategy for each combination.
 
-    ``languages`` is the sequence of the order; empty within a single order, and for streams without an order.
+    ``languages`` is the sequence of the run's order. It is empty if ``order`` is a single order, and for streams that
+    do not depend on the order.
     """
     distinct: dict[tuple[Any, ...], RunRecord] = {}
     for run in runs:
@@ -174,7 +175,7 @@ def mean_over_orders(runs: Sequence[RunRecord], values: ArrayLike) -> np.ndarray
 
 
 def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:
-    """Return the weight of each run, with the same sum in each order; None if all weights are equal."""
+    """Return weights of runs that give each order the same total weight; None if all weights are equal."""
     counts = Counter(orders)
     return None if len(set(counts.values())) < 2 else np.array([1 / (len(counts) * counts[order]) for order in orders])
 
@@ -182,7 +183,7 @@ def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:
 def compared(
     comparison: Comparison, order: str = MEAN, unpaired: bool = False
 ) -> dict[str, tuple[list[RunRecord], int]]:
-    """Return label → the runs that enter the strategy's mean, and their number once all combinations have finished.
+    """Return label → (runs that enter the strategy's mean, number of such runs once all combinations have finished).
 
     A combination (order, seed, bucket) enters if every strategy with runs in this order has finished it. Strategies
     that do not depend on the order (``lang_spec_ft``, ``multilingual``) enter with the seeds and buckets of these

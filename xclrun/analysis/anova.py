@@ -18,7 +18,7 @@ from xclrun.analysis.significance import ALPHA, EQUAL, FEW, Pair, untested
 
 @dataclass(frozen=True)
 class Anova:
-    """Result of an ANOVA. With blocks, ``eta_squared`` is partial η². ``reason``: why F is NaN, otherwise empty."""
+    """Result of an ANOVA. With blocks, ``eta_squared`` is partial η². ``reason`` says why F is NaN, or is empty."""
 
     f: float
     df: tuple[int, int]

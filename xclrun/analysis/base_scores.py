@@ -1,6 +1,6 @@
 """Compute base scores: predictions → counts per sentence → scores in [0, 1]. docs/metrics.md, "Base scores".
 
-A score is a ratio of two sums over sentences: accuracy is Σ right / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP + FN). Macro
+A score is a ratio of two sums over sentences: accuracy is Σ hit / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP + FN). Macro
 F1 over single tags (``tag_macro``, as in the public CCL code) is the mean over tags of each tag's F1.
 """
 
@@ -49,9 +49,10 @@ class Counts:
     """Numerators and denominators of scores, per sentence. A cell is one model tested on one language.
 
     Attributes:
-        hits: shape (sentences, cells): 1 for a correct class, 2 TP for micro F1. Small integers, whose sums are exact
-            in float32, or fractions, such as F1 of an answer.
-        totals: of the same shape, for example 2 TP + FP + FN; None: 1 everywhere, as for accuracy.
+        hits: numerators, shape (sentences, cells): 1 for a correct class, 2 TP for micro F1. They are small integers,
+            whose sums are exact in float32, or fractions, such as F1 of an answer.
+        totals: denominators in the shape of ``hits``: 2 TP + FP + FN for micro F1. None means 1 everywhere, as for
+            accuracy.
         starts: for macro scores, the first column of each cell, shape (cells,). ``hits`` and ``totals`` then have a
             column for each tag of each cell; a cell's score is the mean over its tags with a total above 0.
     """
@@ -140,7 +141,7 @@ class Sentences:
 
     Attributes:
         ids: sentence IDs, shape (S,).
-        gold: class ids, shape (S,); −1: the class does not occur in training.
+        gold: class ids, shape (S,); −1 for a class that does not occur in training.
         predicted: class ids, shape (S, cells).
         spans: TP, FP and FN, each of shape (S, cells), over spans or words; None without tags.
         tags: for ``tag_macro``, tag ids of all words (see `_Rows`), shape (words, 1 + cells): the gold tag, then the
@@ -149,7 +150,7 @@ class Sentences:
         answers: F1 and exact match of the predicted answers, shape (2, S, cells).
         texts: number of the text that each question or pair belongs to, shape (S,).
         lengths: number of words of each sentence in ``tags``, shape (S,).
-        metrics: metrics of the key's task, if keys have several tasks; empty: all metrics apply.
+        metrics: metrics of the key's task, if keys have several tasks; otherwise empty, and all metrics apply.
     """
 
     ids: np.ndarray
@@ -231,7 +232,7 @@ class Sentences:
         return self.answers[list(LIKENESS).index(likeness)], None
 
     def units(self, metric: Metric) -> np.ndarray | None:
-        """Return the index of each sentence's resampling unit (its text), shape (S,); None: resample sentences.
+        """Return the index of each sentence's resampling unit, its text, shape (S,); None if the unit is a sentence.
 
         Predictions about one text are dependent, so whole texts are resampled: a constant answer is correct for a fixed
         share of a text's statements, and a difficult text makes all questions and hypotheses about it difficult.
@@ -272,13 +273,13 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of a run: its class names, and language → predictions for the test sentences after each hop."""
+    """Class names of a run (``labels``), and language → predictions for its test sentences after each hop."""
 
     labels: tuple[str, ...]
     sentences: Mapping[str, Sentences]
 
     def matrix(self, metric: Metric, languages: Sequence[str]) -> np.ndarray:
-        """Return the score matrix R, shape (hops + 1, N); column j is ``languages[j]``."""
+        """Return the score matrix R, shape (hops + 1, number of languages); column j is ``languages[j]``."""
         if missing := [language for language in languages if language not in self.sentences]:
             raise ValueError(f"no predictions for language '{missing[0]}'")
         return np.stack([self.sentences[language].scores(metric) for language in languages], axis=-1)
@@ -327,11 +328,12 @@ def of_hops(
     tags: Sequence[str] | None = None,
     reader: str = "",
 ) -> dict[str, Sentences]:
-    """Return language → its sentences, sorted by ID, from the prediction rows of each hop.
+    """Return language → predictions for its test sentences, sorted by ID.
 
     Args:
-        alignment: shared by runs on the same sentences.
-        tags: names of the tag ids for ``tag_macro``; None: micro F1 over spans.
+        tables: prediction rows of each hop.
+        alignment: cache of row positions, for runs on the same sentences.
+        tags: names of the tag ids, to compute ``tag_macro``; None for micro F1 over spans.
         reader: see `MetricsOfKeys`.
     """
     alignment, hops = alignment or Alignment(), []
@@ -362,7 +364,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def with_metrics(sentences: Mapping[str, Sentences], metrics: MetricsOfKeys) -> dict[str, Sentences]:
-    """Set the metrics of each key's task, if keys have several tasks."""
+    """Set `Sentences.metrics` of each key, if keys have several tasks."""
     return {key: replace(of_key, metrics=metrics.by_key.get(key, ())) for key, of_key in sentences.items()}
 
 
@@ -399,7 +401,7 @@ def of_split(
     """Return metric → score on one split of one language, from columns of predictions.
 
     Args:
-        metrics: metrics of the language; if the first is `KEY_SCORE`, the others are those of the key's task.
+        metrics: metrics of the language. If the first is `KEY_SCORE`, the others are the metrics of the key's task.
         tags, reader: see `of_hops`.
     """
     import pyarrow as pa
@@ -461,7 +463,7 @@ class _Rows:
         return replace(rows, tags=tags, ends=np.cumsum(pc.list_value_length(table["gold_tags"]).to_numpy()))
 
     def cell(self, ids: np.ndarray, rows: np.ndarray) -> Sentences:
-        """Return the rows with these indices as the sentences of one cell."""
+        """Return the predictions of one cell, from the rows at the indices ``rows`` with the sentence IDs ``ids``."""
         # Keys without questions or pairs have no texts.
         texts = None if self.texts is None or (self.texts[rows] < 0).all() else self.texts[rows]
         tags = lengths = None

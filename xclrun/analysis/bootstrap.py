@@ -1,7 +1,7 @@
 """Bootstrap of scores and measures over per-sentence counts. CCL App. C.3; docs/metrics.md, "Bootstrap".
 
 A base score is a ratio of two sums over sentences (`xclrun.analysis.base_scores`). Two matrix products, (B, sentences)
-· (sentences, cells), therefore give all scores of a language in all resamples. All cells, orders and strategies share
+· (sentences, cells), therefore give all scores of a language in all B resamples. All cells, orders and strategies share
 the draws of a language, so comparisons are paired. Sums of small integers are exact in float32.
 """
 
@@ -29,7 +29,7 @@ INTERVALS = {
     "standard error of the bootstrap mean and is not a confidence interval for the score",
 }
 
-# Measure → its default kind, chosen by simulation (docs/statistics.md).
+# Measure → its default kind of interval, chosen by simulation (docs/statistics.md).
 DEFAULTS = {"F": "centred", "T": "basic", "T0": "centred", "FP": "centred"}
 
 
@@ -45,7 +45,7 @@ def draws(
     Args:
         sentences: size of the test set.
         seed, language: determine the draws.
-        size: sentences per resample, at most the size of the test set; None: the size of the test set (``full``).
+        size: sentences per resample, at most the size of the test set. None means the size of the test set (``full``).
     """
     rng = np.random.default_rng(derive(seed, "bootstrap", language))
     n = sentences if size is None else min(size, sentences)
@@ -60,7 +60,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval of any kind; ``reason``: why its ends are NaN, otherwise empty."""
+    """An interval of any kind. ``reason`` says why its ends are NaN, or is empty."""
 
     low: float
     high: float
@@ -139,7 +139,8 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
 def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Return the interval of the CCL paper, mean ± t · s / √B: the precision of the bootstrap mean over B resamples.
 
-    The interval shrinks as B grows, whatever the size of the test set. So it is not a confidence interval of the score.
+    s is the standard deviation of the resampled values, t a quantile of the t distribution. The interval shrinks as B
+    grows, whatever the size of the test set. So it is not a confidence interval of the score.
     """
     from scipy.special import stdtrit
 
@@ -150,7 +151,7 @@ def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) ->
 
 
 def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
-    """Average the ends of intervals over orders (CCL App. C.3)."""
+    """Average the lower ends and the upper ends of intervals over orders (CCL App. C.3)."""
     low, high = np.mean([(part.low, part.high) for part in intervals], axis=0)
     return Interval(float(low), float(high))
 

@@ -5,13 +5,14 @@ growing subsets S_1 ⊂ … ⊂ S_M; block i is S_i without S_{i−1}:
 
     L = |S_1| log2 |Y| − Σ_{i=2…M} log2 p(labels of block i | texts; model trained on S_{i−1})
 
-in bits. The first block is coded uniformly, or by the initial model if it has a trained head. Code of an example:
+in bits, where |Y| is the number of possible labels. The first block is coded uniformly, or by the initial model if it
+has a trained head. The code of an example depends on its task:
 
 - class: −log2 p(gold class); |Y| is the number of classes.
 - tags: −log2 p(gold tags of the words within the length limit), plus log2 |Y| for each word beyond it.
 - answer: −log2 p(first gold answer) over the |Y| spans of its text; log2 |Y| if the answer is too long or in no window.
 
-Labels of dev data that select checkpoints are not counted; ``trainer.selection=last`` does without them.
+The labels of dev data, which select checkpoints, are not counted; ``trainer.selection=last`` needs no dev data.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Codelength:
 
 @dataclass(frozen=True)
 class BlockCode:
-    """Codelength of one block in bits: with the model trained on the earlier blocks, and with the uniform code."""
+    """Codelength of one block: ``bits`` with the model trained on earlier blocks, ``uniform`` with the uniform code."""
 
     examples: int
     bits: float
@@ -64,7 +65,7 @@ class BlockCode:
 
     @classmethod
     def total(cls, log2_gold: ArrayLike, uniform: ArrayLike) -> BlockCode:
-        """Sum the codelengths of a block's n gold labels: −log2 p, and the bits of their uniform codes; inputs (n,)."""
+        """Sum over the n gold labels of a block: −log2 p, and the bits of the uniform code. Inputs have shape (n,)."""
         log2_p, bits = np.asarray(log2_gold, dtype=float).ravel(), np.asarray(uniform, dtype=float).ravel()
         if not log2_p.size:
             raise ValueError("a codelength needs at least one example")
@@ -75,18 +76,18 @@ class BlockCode:
 
 
 def online_codelength(blocks: Sequence[BlockCode], start_knows: bool = False) -> Codelength:
-    """Return L; ``start_knows``: the initial model codes the first block, which is otherwise coded uniformly."""
+    """Return L; the first block is coded by the initial model if ``start_knows``, otherwise uniformly."""
     first = blocks[0].bits if start_knows else blocks[0].uniform
     bits = math.fsum([first, *(block.bits for block in blocks[1:])])
     return Codelength(bits, sum(block.examples for block in blocks))
 
 
 def codes(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return kind of code → log2-probabilities of the gold labels, and bits of the uniform code; each (n,).
+    """Return kind of code → two arrays: log2 p of each gold label, and the bits of its uniform code.
 
     Args:
         rows: predictions of a block with `COLUMNS`, and `ANSWER_COLUMNS` for answers.
-        classes: numbers of labels and tags.
+        classes: `LABELS` → number of labels, `TAGS` → number of tags.
     """
     labels, tags, tokens, seen = (rows[name].to_numpy().astype(float) for name in COLUMNS)
     coded = {}
@@ -112,7 +113,7 @@ def parts(record: RunRecord) -> list[str]:
 
 
 def blocks(record: RunRecord, kind: str) -> list[BlockCode] | None:
-    """Return the codes of a run's blocks; None unless all blocks are coded."""
+    """Return the codelengths of a run's blocks for one kind of code; None if a block is missing."""
     coded = [BlockCode(**block["codes"][kind]) for block in record.coded if kind in block["codes"]]
     return coded if coded and len(coded) == record.config["dataset"]["blocks"] else None
 
@@ -136,7 +137,7 @@ def code_of(record: RunRecord, metric: str) -> Codelength | None:
 
 
 def bits_of_blocks(record: RunRecord, kinds: Iterable[str]) -> np.ndarray:
-    """Return the bits that each block contributes to L, shape (M,), summed over ``kinds`` of codes."""
+    """Return the bits that each of the M blocks contributes to L, shape (M,), summed over ``kinds`` of codes."""
     total = np.zeros(record.config["dataset"]["blocks"])
     for kind in kinds:
         coded = blocks(record, kind) or []
@@ -147,9 +148,10 @@ def bits_of_blocks(record: RunRecord, kinds: Iterable[str]) -> np.ndarray:
 
 
 def switched(codes: ArrayLike) -> np.ndarray:
-    """Return the bits of each block, coded with the best of K models, shape (M,); ``codes``: bits by model, (K, M).
+    """Return the bits of each of M blocks, coded with the best of K models, shape (M,).
 
-    Includes log2 K bits per block to transmit the chosen model.
+    ``codes`` has the bits of each model and block, shape (K, M). The result includes log2 K bits per block to transmit
+    the chosen model.
     """
     bits = np.asarray(codes, dtype=float)
     return np.asarray(bits.min(axis=0) + math.log2(len(bits)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Up to this number of pairs Spearman's p is exact, since scipy's t approximation gives p = 0 for equal rankings.
+# Up to this number of pairs, Spearman's p is exact, since scipy's t approximation gives p = 0 for equal rankings.
 FEW = 7
 
 

@@ -11,7 +11,7 @@ from xclrun.core.identity import flat
 
 
 def parse_filters(texts: Iterable[str]) -> dict[str, set[str]]:
-    """Return key → values of filters such as ``trainer.epochs=5`` or ``strategy=naive,er``."""
+    """Parse filters: ``strategy=naive,er`` becomes ``{"strategy": {"naive", "er"}}``."""
     filters: dict[str, set[str]] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -26,10 +26,10 @@ def parse_filters(texts: Iterable[str]) -> dict[str, set[str]]:
 def filtered(
     records: Sequence[RunRecord], filters: Mapping[str, set[str]], option: str = "--filter "
 ) -> list[RunRecord]:
-    """Return the runs that have, for every filter (see `parse_filters`), one of its values.
+    """Return the runs that match every filter: the run's value of the key is one of the filter's values.
 
-    ``strategy``, ``order``, ``dataset`` and ``model`` are names. Numbers are compared as numbers. Errors begin with
-    ``option``.
+    The keys ``strategy``, ``order``, ``dataset`` and ``model`` are compared with the run's names, all other keys with
+    its config. Numbers are compared as numbers: ``1e-3`` matches 0.001. Error messages begin with ``option``.
     """
     names = ("strategy", "order", "dataset", "model")
     chosen = [

@@ -16,8 +16,8 @@ class FinishedRun:
     """Index entry of a finished run.
 
     Attributes:
-        settings: digest of the settings that must not differ within an average.
-        reference: `reference_key` of a reference run; empty for other runs.
+        settings: digest of the settings that must be equal in all runs of an average.
+        reference: the run's `reference_key` if it is a reference run; otherwise empty.
     """
 
     run_id: str

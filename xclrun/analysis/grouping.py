@@ -1,7 +1,7 @@
 """Group the runs that may be averaged: runs with equal settings except for order, seed and bucket.
 
-If runs of one strategy have different settings, their labels contain the differences, ``er(memory=750)``, or, if the
-label would be too long, a number, ``er#1``.
+If runs of one strategy have different settings, their labels show the differences, for example ``er(memory=750)``. If
+this is too long, labels are numbered: ``er#1``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from weakref import WeakKeyDictionary
 from xclrun.analysis.record import RunRecord
 from xclrun.core.identity import LATER, NOT_IDENTITY, flat, identity
 
-# Keys that may differ within an average: order, seed and bucket, and keys without effect on the scores after hops.
+# Settings of evaluation inside hops, which does not affect the scores after hops.
 POINTS = {f"evaluate.{key}" for key in ("every_examples", "every_share", "point_splits", "keep_points")}
+# Keys that may differ between runs that are averaged: order, seed and bucket, and keys without effect on the scores.
 FREE = {"order", "seed", "bucket", "hydra", "evaluate.attention"} | POINTS | NOT_IDENTITY
 # Keys that tables show in their own columns, so labels omit them.
 NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "strategy.expansion.name"}
 
-# If more settings differ, labels contain only those needed to distinguish the runs.
+# Maximum number of settings in a label. If more settings differ, the label shows only enough to distinguish the runs.
 LONGEST = 4
-# Longer labels (in characters) are replaced by numbers, which a note explains.
+# Maximum length of a label in characters. Longer labels are replaced by numbers, which a note explains.
 WIDEST = 39
-# Prefixes of keys that labels omit.
+# Prefixes that labels remove from keys: ``strategy.memory`` becomes ``memory``.
 _OBVIOUS = re.compile(r"^strategy\.|^dataset\.statements\.")
 
 
@@ -38,7 +39,7 @@ _cache: WeakKeyDictionary[RunRecord, Settings] = WeakKeyDictionary()
 
 
 def config_settings(record: RunRecord) -> Settings:
-    """Return the config settings that must not differ within an average, sorted by key."""
+    """Return the config settings that must be equal in all runs of an average, sorted by key."""
     if record not in _cache:
         settings = flat(identity(record.config), FREE)
         _cache[record] = tuple(sorted((key, setting_text(value)) for key, value in settings if key not in NAMED))
@@ -46,7 +47,7 @@ def config_settings(record: RunRecord) -> Settings:
 
 
 def content_settings(record: RunRecord) -> Settings:
-    """Return the settings outside the config that must not differ: languages, data, encoder, versions."""
+    """Return what else must be equal in all runs of an average: languages, data, encoder, versions."""
     return (
         ("languages", "+".join(sorted(record.languages))),
         # Buckets of the same data are averaged, so compare the data that they were drawn from.
@@ -58,21 +59,22 @@ def content_settings(record: RunRecord) -> Settings:
 
 
 def strategy_labels(records: Iterable[RunRecord], ignored: Collection[str] = ()) -> dict[str, str]:
-    """Return run ID → strategy label: the name, and the settings that differ between runs of that name.
+    """Return run ID → strategy label: the strategy's name, and the settings that differ between its runs.
 
-    Labels include `content_settings` only for runs with equal configs. If a label would be longer than `WIDEST`
-    characters, the strategy's settings are numbered (`numbered_labels`). ``ignored``: settings to exclude.
+    Labels include `content_settings` only to distinguish runs whose configs are equal. If any label of a strategy would
+    exceed `WIDEST` characters, all its labels are numbered, as ``er#1`` (see `numbered_labels`). Labels never include
+    the settings in ``ignored``.
     """
     return {run_id: label for run_id, (label, _) in _labelled(records, ignored).items()}
 
 
 def numbered_labels(records: Iterable[RunRecord], ignored: Collection[str] = ()) -> dict[str, str]:
-    """Return label → its settings, for the labels with a number, such as ``er#1`` (see `strategy_labels`)."""
+    """Return numbered label → the settings that it stands for: ``er#1`` → ``memory=750, …`` (see `strategy_labels`)."""
     return dict(sorted((label, meaning) for label, meaning in _labelled(records, ignored).values() if meaning))
 
 
 def _labelled(records: Iterable[RunRecord], ignored: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return run ID → its label, and its settings if the label has a number instead."""
+    """Return run ID → (label, settings that a numbered label stands for); the settings are empty for other labels."""
     records = list(records)
     settings, contents = (
         {r.run_id: tuple(item for item in read(r) if item[0] not in ignored) for r in records}
@@ -117,7 +119,7 @@ def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> di
 
 
 def _differences(settings: Settings, every: set[Settings], keys: Sequence[str] | None = None) -> list[str]:
-    """Return ``key=value`` texts for ``keys``; None: for the keys whose values differ in ``every``."""
+    """Return texts such as ``memory=750`` for ``keys``; by default, for all keys whose values differ in ``every``."""
     values = dict(settings)
     texts = []
     for key in _differing_keys(every) if keys is None else keys:
@@ -127,7 +129,7 @@ def _differences(settings: Settings, every: set[Settings], keys: Sequence[str] |
 
 
 def _short_differences(settings: Settings, every: set[Settings]) -> list[str]:
-    """Return `_differences`; if more than `LONGEST` settings differ, only those needed to distinguish the runs."""
+    """Return `_differences`. If more than `LONGEST` settings differ, return only enough to distinguish the runs."""
     keys = _differing_keys(every)
     if len(keys) <= LONGEST:
         return _differences(settings, every)
@@ -140,19 +142,18 @@ def _short_differences(settings: Settings, every: set[Settings]) -> list[str]:
 
 
 def _differing_keys(every: set[Settings]) -> list[str]:
-    """Return the keys whose values differ in ``every``: strategy keys, then names, then other keys, each sorted."""
     tables = [dict(settings) for settings in every]
     keys = {key for table in tables for key in table if len({other.get(key) for other in tables}) > 1}
     return sorted(keys, key=lambda key: (not key.startswith("strategy."), not key.endswith(".name"), key))
 
 
 def _absent(key: str) -> str:
-    """Return the text for a setting that a run lacks: if a later version added it, the value implied before."""
+    """Return the text for a missing setting: the earlier implicit value if a later version added it, or ``unset``."""
     return setting_text(LATER[key]) if key in LATER else "unset"
 
 
 def setting_text(value: Any) -> str:
-    """Return a config value as written in labels and filters."""
+    """Format a config value for labels and filters: ``[1,2]``, ``true``, ``naive``."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(setting_text, value))}]"
     return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def counted(runs: Iterable[RunRecord], predictions: Mapping[str, Predictions]) -> pd.DataFrame:
     """Return a row for each run, metric and hop, and a column for each language.
 
-    A cell is ``right/sentences`` for an accuracy and ``2 TP/(2 TP + FP + FN)`` for F1 over spans. Without counts, it is
-    the score in full precision. It is empty if the language was not tested.
+    A cell is ``hits/sentences`` for an accuracy and ``2 TP/(2 TP + FP + FN)`` for F1 over spans. Without counts, the
+    cell is the score in full precision. A cell is empty if the language was not tested.
     """
     import pandas as pd
 
@@ -37,7 +37,6 @@ def counted(runs: Iterable[RunRecord], predictions: Mapping[str, Predictions]) -
 
 
 def _cells(run: RunRecord, metric: str, language: str, predictions: Predictions | None) -> list[str]:
-    """Return the cell of a language after each hop."""
     scores = [float(score) for score in run.scores[metric][:, run.languages.index(language)]]
     texts = ["" if math.isnan(score) else repr(score) for score in scores]
     try:

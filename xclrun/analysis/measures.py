@@ -35,7 +35,7 @@ NOT_A_SEQUENCE = {
 
 @dataclass(frozen=True)
 class Scores:
-    """Input of a measure; leading axes (...) are resamples.
+    """Input of a measure, for a run with N languages. Leading axes (...) are resamples.
 
     Attributes:
         R: the score matrix, shape (..., hops + 1, N).
@@ -49,36 +49,41 @@ class Scores:
 
     @property
     def final(self) -> np.ndarray:
-        """The final scores, shape (..., N); if languages are trained separately, the score after the language's hop."""
+        """The final score on each language, shape (..., N).
+
+        If languages are trained separately, this is the score after the language's hop.
+        """
         return metrics.learnt_scores(self.R) if self.record.stream == "independent" else self.R[..., -1, :]
 
 
 def no_cells(n: int) -> np.ndarray:
-    """Return the mask for a measure that does not use R, shape (N + 1, N)."""
+    """Return a mask of R that is False everywhere, shape (n + 1, n): the measure does not use R."""
     return np.zeros((n + 1, n), dtype=bool)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure of a run.
+    """One measure of a run with N languages.
 
     Attributes:
         name: short name, in tables, ``summary.csv`` and MLflow.
         title: full name.
         definition: text for table notes.
         source: paper and equation.
-        formula: returns the value, a fraction, shape (...); NaN if an input is missing.
+        formula: computes the value from `Scores`, as a fraction, shape (...); NaN if an input is missing.
         example: value for `EXAMPLE`, computed by hand; None for a measure that needs more than a score matrix.
-        needs: N → mask (N + 1, N) of the cells of R that the measure uses. The column of a language without a value
-            has no cell; without any cell, the measure does not use R or is undefined for N languages.
-        by_language: returns the value of each language, shape (..., N).
-        reference: whether the measure uses M: of the languages with a cell in ``needs``, or of all languages if
-            ``otherwise`` is set.
+        needs: N → mask (N + 1, N) of the cells of R that the measure uses. The mask is False in the whole column of a
+            language without a value. It is False everywhere if the measure does not use R, or is undefined for N
+            languages.
+        by_language: computes the value of each language, shape (..., N).
+        reference: whether the measure uses M. It needs M for the languages whose columns ``needs`` selects, or for all
+            languages if ``otherwise`` is set.
         streams: streams for which the measure is defined.
-        otherwise: the missing requirement, for a measure that a run can lack although R and M are complete.
+        otherwise: for a measure that needs more than R and M, such as evaluation points inside hops: the reason that is
+            reported if this input is missing. Empty for other measures.
         headline: whether the measure is tested, resampled, and printed in tables and on the console; other measures
             are only in ``summary.csv`` and MLflow.
-        unit: ``%``, ``points`` (a difference of percentages), or a unit that is printed unscaled.
+        unit: ``%`` or ``points`` (a difference of percentages), or a unit whose values are printed unscaled.
     """
 
     name: str
@@ -102,7 +107,7 @@ class Measure:
 
     @property
     def scale(self) -> int:
-        """Factor from values to printed values."""
+        """Factor by which values are multiplied for printing."""
         return 100 if self.unit in ("%", "points") else 1
 
     def shown(self, value: float) -> str:
@@ -111,11 +116,11 @@ class Measure:
 
     @property
     def shared(self) -> bool:
-        """Whether all orders of a seed share inputs of the measure: the reference models, or hop 0."""
+        """Whether the measure uses what all orders of a seed share: the reference scores, or the scores of hop 0."""
         return self.reference or bool(self.needs(3)[0].any())
 
     def left_out(self, n: int, column: int) -> bool:
-        """Whether the language in this column has no value by definition."""
+        """Whether, with ``n`` languages, the language in this column has no value by definition."""
         return not self.needs(n)[:, column].any()
 
 
@@ -123,7 +128,7 @@ MEASURES: dict[str, Measure] = {}
 
 
 def register(measure: Measure) -> Measure:
-    """Check a measure and append it."""
+    """Check a measure and add it to `MEASURES`."""
     if measure.name in MEASURES:
         raise UsageError(f"measure {measure.name}: already registered")
     if unknown := set(measure.streams) - STREAMS.keys():
@@ -143,14 +148,13 @@ def headlines() -> list[Measure]:
 
 
 def _rows(n: int, first: int, last: int) -> np.ndarray:
-    """Mask (N + 1, N) of the rows of hops ``first``…``last``."""
     mask = no_cells(n)
     mask[first : last + 1] = True
     return mask
 
 
 def _learnt(n: int) -> np.ndarray:
-    """Mask of R[i, i]."""
+    """Return the mask of R[i, i], the scores right after learning a language."""
     return np.eye(n + 1, n, k=-1, dtype=bool)
 
 
@@ -162,7 +166,7 @@ def _coded(scores: Scores, number: Callable[[Codelength], float]) -> float:
 WITHOUT_BLOCKS = "needs the labels of all blocks (dataset.blocks)"
 WITHOUT_POINTS = "needs evaluation inside hops (evaluate.every_examples or evaluate.every_share)"
 
-# (R, M) for N = 3; the rows of R are hops 0…3. With these numbers, different definitions give different values.
+# (R, M) for N = 3; the rows of R are hops 0…3. The numbers are chosen so that different definitions differ in value.
 EXAMPLE = (
     np.array([[0.90, 0.20, 0.30], [0.80, 0.60, 0.40], [0.70, 0.50, 0.60], [0.75, 0.55, 0.85]]),
     np.array([0.80, 0.45, 0.75]),
@@ -279,7 +283,7 @@ for _measure in (
         "I_m_curve",
         "intransigence on the curve",
         "intransigence on the curve (LL's public code): score of `lang_spec_ft` on the i-th of m languages minus the "
-        "score after i/m of the stream, averaged over languages; also defined for `multilingual`",
+        "run's score on it after a fraction i/m of the stream, averaged over languages; also for `multilingual`",
         "LL's public code",
         higher_is_better=False,
         formula=lambda s: curve_intransigence(s.record, s.metric, s.M),
@@ -350,24 +354,29 @@ for _measure in (
         unit="bits",
     ),
 ):
-    # Tests check the built-in measures.
+    # Not `register`, which would check them at each start: the test suite checks the built-in measures.
     _add(_measure)
 
 
 def _check(measure: Measure) -> None:
-    """Check that formula, example, needs and by_language are consistent on `EXAMPLE`."""
+    """Refuse a measure whose formula, example, needs and by_language contradict each other on `EXAMPLE`."""
     for n in (1, 3):
         mask = measure.needs(n)
         kind = f"{mask.dtype} {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__
         if kind != f"bool {(n + 1, n)}":
-            raise UsageError(f"measure {measure.name}: needs({n}) must be a mask bool {(n + 1, n)}, not {kind}")
+            raise UsageError(
+                f"measure {measure.name}: needs({n}) must return a boolean mask of shape {(n + 1, n)}, not {kind}"
+            )
     if measure.example is None or "sequence" not in measure.streams:
         return
     (R, M), mask = EXAMPLE, measure.needs(3)
     whole = _example_value(measure, R, M)
     # Real also accepts numpy's integers, which are not Python ints.
     if not isinstance(measure.example, Real) or not _same(float(measure.example), whole):
-        raise UsageError(f"measure {measure.name}: example={measure.example}: its formula gives {whole:g} for EXAMPLE")
+        raise UsageError(
+            f"measure {measure.name}: example={measure.example}, but the formula gives {whole:g} for EXAMPLE; correct "
+            "one of them"
+        )
     cells: list[tuple[np.ndarray, tuple[int, ...]]] = [(R, at) for at in np.ndindex(R.shape)]
     cells += [] if measure.otherwise else [(M, (column,)) for column in range(M.size)]
     for changed, at in cells:
@@ -377,23 +386,24 @@ def _check(measure: Measure) -> None:
         value = _example_value(measure, missing, M) if in_R else _example_value(measure, R, missing)
         enters = bool(mask[at]) if in_R else measure.reference and bool(mask[:, at[0]].any())
         if not (np.isnan(value) if enters else _same(value, whole)):
-            declared = "needs(3)" if in_R else f"reference={measure.reference} with needs(3)"
+            declared = "needs(3) says" if in_R else f"needs(3) and reference={measure.reference} say"
             cell = f"R[{at[0]}, {at[1]}]" if in_R else f"M[{at[0]}]"
+            uses, expected = ("uses", "NaN") if enters else ("does not use", f"{whole:g}")
             raise UsageError(
-                f"measure {measure.name}: {declared} declares that {cell} {'enters' if enters else 'does not enter'}, "
-                f"but with NaN in this cell the formula gives {value:g}"
+                f"measure {measure.name}: {declared} that the formula {uses} {cell}, but if {cell} is NaN, the formula "
+                f"gives {value:g} instead of {expected}; correct needs{'' if in_R else ', reference'} or formula"
             )
     if measure.by_language is not None:
         shape = _on_example(measure, measure.by_language, R, M).shape
         if shape != M.shape:
-            raise UsageError(f"measure {measure.name}: by_language gives {shape} values for 3 languages, not (3,)")
+            raise UsageError(f"measure {measure.name}: by_language must return shape (3,) for 3 languages, not {shape}")
     if measure.headline and mask.any():
         # Headline measures are resampled, so their formulas get many matrices at once.
         stacked = _on_example(measure, measure.formula, np.stack([R, 1 - R]), np.stack([M, M]))
         each = [whole, _example_value(measure, 1 - R, M)]
         if stacked.shape != (2,) or not all(map(_same, stacked, each)):
             raise UsageError(
-                f"measure {measure.name}: the formula of a headline must accept stacked matrices; expected "
+                f"measure {measure.name}: the formula of a headline measure must accept stacked matrices; expected "
                 f"{each[0]:g} and {each[1]:g}, got {' '.join(f'{value:g}' for value in stacked.flat[:3])}"
             )
 
@@ -401,7 +411,9 @@ def _check(measure: Measure) -> None:
 def _example_value(measure: Measure, R: np.ndarray, M: np.ndarray) -> float:
     value = _on_example(measure, measure.formula, R, M)
     if value.shape:
-        raise UsageError(f"measure {measure.name}: the formula gives {value.shape} values for one matrix, expected one")
+        raise UsageError(
+            f"measure {measure.name}: the formula must return one value for one matrix, not shape {value.shape}"
+        )
     return float(value)
 
 
@@ -438,8 +450,8 @@ class Absent:
 
     Attributes:
         reason: the text, to which `explain` adds the seeds and languages of missing reference runs.
-        seed, languages: of a missing reference run; None and empty for other reasons.
-        by_definition: the measure excludes this language at its position in the order.
+        seed, languages: seed and languages of a missing reference run; None and empty for other reasons.
+        by_definition: whether the measure excludes the language because of its position in the order.
     """
 
     reason: str
@@ -454,10 +466,12 @@ Measured = dict[tuple[str, str], float | Absent]
 def measure(
     record: RunRecord, metric: str, reference: np.ndarray, names: Collection[str] = MEASURES.keys()
 ) -> Measured:
-    """Return (measure, language) → value or reason; the language is empty for the aggregate.
+    """Return (measure, language) → value, or the reason why it is missing, for a run with N languages.
+
+    The language is empty for the measure's value over all languages.
 
     Args:
-        reference: M, shape (N,); NaN if unknown.
+        reference: the reference scores M, shape (N,); NaN if unknown.
         names: measures to compute.
     """
     scores = Scores(record.scores[metric], reference, record, metric)
@@ -483,7 +497,7 @@ def leaves_out(record: RunRecord, measure: str, language: str) -> bool:
 
 
 def explain(absents: Iterable[Absent]) -> str:
-    """Combine the reasons of several runs; seeds of missing reference runs are listed together.
+    """Join the reasons of several runs in one text; seeds of missing reference runs are listed together.
 
     >>> explain([Absent("needs lang_spec_ft", seed, frozenset({"de"})) for seed in (2, 1)])
     'needs lang_spec_ft of seeds 1, 2 (de)'
@@ -505,7 +519,7 @@ def explain(absents: Iterable[Absent]) -> str:
 
 
 def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int | None) -> float | Absent:
-    """Return the value of the aggregate (``column`` None) or of a language, or the reason if it is NaN."""
+    """Return ``value``, or the reason why it is NaN; ``column`` is None for the value over all languages."""
     record, R = scores.record, scores.R
     if not np.isnan(value):
         return value

@@ -33,7 +33,7 @@ class Fit:
         means: strategy means up to a common constant, shape (k,).
         error: standard error of the difference of two means.
         df: Satterthwaite's degrees of freedom for ``error``.
-        variances: σ²_e, σ²_SO, σ²_B, σ²_O; NaN if not identified by the design.
+        variances: variances of the random terms: σ²_e, σ²_SO, σ²_B, σ²_O; NaN if not identified by the design.
         converged: whether the gradient is 0; components that point towards a negative variance are ignored.
     """
 
@@ -45,10 +45,10 @@ class Fit:
 
 
 def fit(values: ArrayLike, replicate: ArrayLike) -> Fit:
-    """Fit the model.
+    """Fit the model to the values of k strategies.
 
     Args:
-        values: finite, shape (k, blocks) with k ≥ 2 strategies; the differences between strategies must vary.
+        values: finite values, shape (k, blocks) with k ≥ 2; the differences between strategies must vary.
         replicate: index of the replicate of each block, shape (blocks,); at least two replicates.
     """
     from scipy.linalg import helmert
@@ -111,8 +111,8 @@ class _Part:
 
     Attributes:
         rows: number of rows.
-        sizes: blocks of each replicate, shape (O,).
-        means: mean of each row and replicate, shape (rows, O).
+        sizes: number of blocks of each replicate, shape (replicates,).
+        means: mean of each row and replicate, shape (rows, replicates).
         within: sum of squares within replicates, over all rows.
     """
 
@@ -135,7 +135,7 @@ class _Part:
         return np.maximum([a, max(between - a / size, 0.1 * a)], 1e-12)
 
     def weights(self, a: float, b: float) -> np.ndarray:
-        """Return the inverse variances of the replicates' means, shape (O,)."""
+        """Return the inverse variances of the replicates' means, shape (replicates,)."""
         return self.sizes / (a + self.sizes * b)
 
     def deviance(self, a: float, b: float) -> tuple[float, np.ndarray]:
@@ -149,7 +149,10 @@ class _Part:
         return float(value + (off @ w).sum()), np.array([slope_a, (self.sizes * by).sum()])
 
     def information(self, a: float, b: float) -> np.ndarray:
-        """Return the expected information on (a, b), ½ tr(P Vi P Vj), shape (2, 2)."""
+        """Return the expected information on (a, b), shape (2, 2): ½ tr(P V_i P V_j).
+
+        P is REML's projection matrix, and V_i the derivative of the covariance with respect to a or b.
+        """
         w, spare = self.weights(a, b), self.sizes.sum() - len(self.sizes)
         along = w / np.sqrt(self.sizes)
         projected = np.diag(w / self.sizes) - np.outer(along, along) / w.sum()

@@ -22,7 +22,7 @@ class Overlap:
     Attributes:
         nonzero: |S_t|.
         both: |S_t ∩ S_{t−1}|.
-        share: the overlap; NaN for the first step.
+        share: |S_t ∩ S_{t−1}| / |S_t ∪ S_{t−1}|; NaN for the first step.
     """
 
     hop: np.ndarray
@@ -54,7 +54,7 @@ def overlap(counts: pd.DataFrame, part: str) -> Overlap:
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """Return centred moving averages that ignore NaN, in the shape of ``values``."""
+    """Return centred moving averages over ``window`` values, ignoring NaN, in the shape of ``values``."""
     finite = np.isfinite(values)
     ones = np.ones(max(1, window))
     total, count = (np.convolve(x, ones, "same") for x in (np.where(finite, values, 0.0), finite.astype(float)))

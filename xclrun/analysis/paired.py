@@ -1,8 +1,8 @@
 """Paired bootstrap test of two runs over test sentences (Efron & Tibshirani 1993, ch. 16; Koehn 2004).
 
 Each resample draws the test sentences of every language with replacement and scores both runs on the same draw. The
-interval is the basic bootstrap interval; p is the smallest level whose interval excludes 0. The result applies only to
-these two runs, not to other seeds or orders.
+interval is the basic bootstrap interval; p is the smallest α whose 1 − α interval excludes 0. The result applies only
+to these two runs, not to other seeds or orders.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class PairedDifference:
     """Difference of two runs: the second run's score minus the first run's, averaged over languages.
 
     Attributes:
-        value: on all test sentences.
-        bias: mean over resamples minus ``value``.
+        value: the difference on all test sentences.
+        bias: mean difference over resamples minus ``value``.
         interval: 95 % basic bootstrap interval (Davison & Hinkley 1997, eq. 5.6).
-        p: two-sided; at most 0.05 if and only if the interval excludes 0.
+        p: two-sided p-value; at most 0.05 if and only if the interval excludes 0.
         sentences: number of resampled units in all languages.
     """
 
@@ -39,14 +39,17 @@ class PairedDifference:
 
 
 def cell(sentences: Sentences, metric: Metric, hop: int) -> Counts:
-    """Return the counts of a metric after one hop, shape (units, 1): see `Sentences.units`."""
+    """Return the counts of a metric after one hop for each resampling unit (`Sentences.units`), shape (units, 1)."""
     counts = sentences.counts(metric).cell(hop)
     units = sentences.units(metric)
     return counts if units is None else counts.together(units)
 
 
 def paired_difference(a: Mapping[str, Counts], b: Mapping[str, Counts], seed: int = 42) -> PairedDifference:
-    """Compare two runs by their counts of one cell per language, shape (sentences, 1), on the same sentences.
+    """Compare two runs on the same test sentences: the score of ``b`` minus the score of ``a``.
+
+    Args:
+        a, b: language → counts of a run, from `cell`.
 
     Raises:
         ValueError: the languages, the numbers of sentences or the scoring differ.

@@ -26,9 +26,9 @@ class HopPoints:
         hop: index, from 1.
         sources: columns of the languages that the hop trains on.
         seen: columns of all languages learned up to the hop's end.
-        examples: sentences of the hop's data, without replay, seen at each point, shape (P,).
+        examples: number of sentences of the hop seen up to each point, without replay, shape (P,).
         dev, test: scores, shape (P, N); NaN if not measured.
-        averaged: average of checkpoints (``last-5``, ``all``) → test scores of the averaged weights, shape (N,).
+        averaged: name of an average of checkpoints (``last-5``, ``all``) → its test scores, shape (N,).
     """
 
     hop: int
@@ -70,9 +70,10 @@ DISCONTINUOUS = ("independent", "growing", "blocks")
 
 
 def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the number of sentences seen at E evaluations from hop 0, without replay, (E,), and test scores, (E, N).
+    """Return two arrays for the E evaluations of a run with N languages, from hop 0 on.
 
-    None if a hop has no points, or the stream is `DISCONTINUOUS`.
+    They are the number of sentences seen so far, without replay, shape (E,), and the test scores, shape (E, N). None if
+    a hop has no points, or the stream is `DISCONTINUOUS`.
     """
     hops = hop_points(record, metric)
     if len(hops) < record.hops or record.stream in DISCONTINUOUS:
@@ -83,13 +84,13 @@ def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | No
 
 
 def learning_curve(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return `curves` with the mean test score over all languages, shape (E,)."""
+    """Return `curves`, with test scores averaged over all languages: two arrays of shape (E,)."""
     curve = curves(record, metric)
     return None if curve is None else (curve[0], curve[1].mean(axis=1))
 
 
 def adapts(config: Mapping[str, Any]) -> bool:
-    """Whether the model is adapted to each test example after a hop (MbPA)."""
+    """Whether the strategy in a config adapts the model to each test example after a hop (MbPA)."""
     strategy = config.get("strategy") or {}
     return all(strategy.get(key) for key in ("neighbours", "adapt_steps", "replay_write"))
 
@@ -101,7 +102,7 @@ def unadapted(record: RunRecord) -> bool:
 
 
 def unadapted_note(strategies: Mapping[str, Sequence[RunRecord]]) -> list[str]:
-    """Return a note on the strategies (label → runs) whose points are `unadapted`, if any."""
+    """Return a note that names the strategies (label → runs) with `unadapted` runs, if any."""
     labels = [label for label, runs in strategies.items() if any(map(unadapted, runs))]
     note = (
         "at points inside hops (AULTC, curves, F_m_curve, I_m_curve), the model is not adapted to each test example, "
@@ -111,7 +112,7 @@ def unadapted_note(strategies: Mapping[str, Sequence[RunRecord]]) -> list[str]:
 
 
 def switches(record: RunRecord) -> np.ndarray:
-    """Return the number of sentences seen before each hop after the first, shape (hops − 1,)."""
+    """Return the number of sentences seen before hops 2, 3, …, shape (hops − 1,)."""
     lasts = {point["hop"]: point["own"] for point in record.points}
     return np.cumsum([lasts[hop] for hop in sorted(lasts)])[:-1]
 
@@ -123,15 +124,16 @@ def aultc(record: RunRecord, metric: str) -> float:
 
 
 def curve_forgetting(record: RunRecord, metric: str) -> np.ndarray:
-    """Return `metrics.curve_forgetting` of a run, shape (N,); NaN if the curve is incomplete."""
+    """Return `metrics.curve_forgetting` of a run with N languages, shape (N,); NaN if the curve is incomplete."""
     curve = curves(record, metric)
     return np.full(len(record.languages), np.nan) if curve is None else metrics.curve_forgetting(curve[1])
 
 
 def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -> float:
-    """Return the mean over i = 1…N of M[i] − a_i(i/N of the stream) (LL, for multi-task training).
+    """Return the mean over languages i = 1…N of M[i] − a_i(i/N): LL's intransigence for multi-task training.
 
-    a_i is the score on language i at the last evaluation up to this position; NaN if the curve or M is incomplete.
+    M is ``reference``. a_i(x) is the score on language i at the last evaluation within the first fraction x of the
+    stream. NaN if the curve or M is incomplete.
     """
     curve = curves(record, metric)
     if curve is None:
@@ -142,26 +144,29 @@ def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -
     return float(np.mean([reference[i] - scores[place, i] for i, place in enumerate(places)]))
 
 
-# Smallest difference of test scores considered in directional agreement (ED §4).
+# `directional_agreement` ignores pairs of points whose test scores differ by less (ED §4).
 LEAST = 0.005
 
 
 def selected(dev: ArrayLike, test: ArrayLike, sources: Sequence[int]) -> np.ndarray:
     """Return the test scores at the point with the best mean dev score over the languages ``sources``, shape (..., N).
 
-    ``dev`` and ``test`` have shape (..., P, N). In a tie, the first point is chosen. Points without a dev score are
-    ignored.
+    ``dev`` and ``test`` have shape (..., P, N), for P points and N languages. In a tie, the first point is chosen.
+    Points without a dev score are ignored.
     """
     return _at_best(np.asarray(dev, dtype=float)[..., list(sources)].mean(axis=-1)[..., None], test)
 
 
 def oracle(dev: ArrayLike, test: ArrayLike) -> np.ndarray:
-    """Return the test score of each language at the point with its best dev score; shapes as in `selected`."""
+    """Return the test score of each language at the point with this language's best dev score (see `selected`)."""
     return _at_best(np.asarray(dev, dtype=float), test)
 
 
 def _at_best(dev: np.ndarray, test: ArrayLike) -> np.ndarray:
-    """Return the test scores at the best point by ``dev``: (..., P, N), or (..., P, 1) for one common point."""
+    """Return the test scores at the point with the highest ``dev``, shape (..., N).
+
+    ``dev`` has shape (..., P, N) to choose a point for each language, or (..., P, 1) to choose one point for all.
+    """
     # Replace NaN, which argmax would choose.
     best = np.where(np.isnan(dev), -np.inf, dev).argmax(axis=-2, keepdims=True)
     at = np.take_along_axis(np.asarray(test, dtype=float), best, axis=-2)
@@ -172,7 +177,8 @@ def directional_agreement(dev: ArrayLike, test: ArrayLike) -> float:
     """Return the directional agreement of a dev and a test score over P points (ED §4).
 
     It is the share of the pairs of points with |Δ test| ≥ 0.005 in which dev and test scores change in the same
-    direction. Ties in dev count as half; NaN without pairs. ``dev`` and ``test`` have shape (P,).
+    direction. A pair with equal dev scores counts as half. NaN if there are no such pairs. ``dev`` and ``test`` have
+    shape (P,).
     """
     a, b = np.asarray(dev, dtype=float), np.asarray(test, dtype=float)
     first, second = np.triu_indices(len(a), k=1)
@@ -191,7 +197,7 @@ class Rule:
 
     Attributes:
         definition: the criterion, for tables.
-        scores: returns the test scores of the N languages at the selected points, shape (N,).
+        scores: returns the test scores on the N languages at the selected points, shape (N,).
         dev: whether the rule needs dev scores.
     """
 
@@ -239,7 +245,7 @@ def _averaging(average: str) -> Rule:
 def by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
     """Return the test scores of the checkpoint that the rule selects in each hop, shape (hops, N); NaN without points.
 
-    The run's later hops did not continue from the selected checkpoint: see `exact`.
+    Later hops did not continue from this checkpoint, so only `exact` hops have the scores of a complete run.
     """
     scores = np.full((record.hops, len(record.languages)), np.nan)
     for hop in hop_points(record, metric):
@@ -250,27 +256,28 @@ def by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
 def final_by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
     """Return the final test scores with the selected checkpoints, shape (N,).
 
-    These scores are `exact`: after the last hop, or after each language's hop if languages are trained separately.
+    They belong to `exact` hops: to the last hop, or to each language's hop if languages are trained separately.
     """
     scores = by_rule(record, metric, rule)
     return np.diagonal(scores).copy() if record.stream == "independent" else scores[-1]
 
 
 def exact(record: RunRecord, hop: int) -> bool:
-    """Whether no later hop continues from this hop: then any of its checkpoints gives scores of a complete run."""
+    """Whether each checkpoint of a hop has the scores of a complete run, since no later hop continues from this hop."""
     return hop == record.hops or record.stream == "independent"
 
 
 @dataclass(frozen=True)
 class Selected:
-    """Effect of checkpoint selection on the runs of one strategy, for each of N languages: arrays (N,).
+    """Effect of checkpoint selection on the runs of one strategy. Arrays have one value per language.
 
     Attributes:
-        selected, oracle: test score with the rule ``current_dev`` or ``oracle``, averaged within each order, then over
-            orders.
-        selected_spread, oracle_spread: max − min over seeds, averaged over hops and streams; NaN with one seed.
-        source, target: directional agreement of the test score with the dev score of the hop's training languages, or
-            of the language itself.
+        selected: test score with the rule ``current_dev``, averaged within each order, then over orders.
+        oracle: the same mean with the rule ``oracle``.
+        selected_spread, oracle_spread: max − min of the test score over seeds, averaged over hops and streams; NaN with
+            one seed.
+        source: directional agreement of the test score and the mean dev score of the hop's training languages.
+        target: directional agreement of the test score and the dev score on the same language.
     """
 
     languages: tuple[str, ...]
@@ -283,7 +290,7 @@ class Selected:
 
 
 def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) -> Selected | None:
-    """Return the effect of checkpoint selection over the runs of one strategy; None without dev scores at points."""
+    """Return the effect of checkpoint selection on the runs of one strategy; None without dev scores inside hops."""
     by_order: dict[tuple[str, ...], list[tuple[np.ndarray, ...]]] = {}
     by_stream: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = {}
     for run in runs:
@@ -306,9 +313,9 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
 
 
 def agreement_of(hop: HopPoints, target: bool) -> np.ndarray:
-    """Return the directional agreement of each language's test score with a dev score, over a hop's points; (N,).
+    """Return the directional agreement of each language's test score and a dev score over the hop's points, shape (N,).
 
-    ``target``: use the dev score of the language itself; otherwise the mean over the hop's training languages.
+    With ``target``, the dev score is on the same language; otherwise, it is the mean over the training languages.
     """
     source = hop.dev[:, list(hop.sources)].mean(axis=1)
     dev = hop.dev.T if target else [source] * hop.test.shape[1]
@@ -316,7 +323,6 @@ def agreement_of(hop: HopPoints, target: bool) -> np.ndarray:
 
 
 def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean over the rows of all parts, each (hops, N), ignoring NaN, shape (N,)."""
     with warnings.catch_warnings():
         # Ignore numpy's warning about means without values.
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -324,6 +330,5 @@ def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _placed(rows: ArrayLike, columns: Sequence[int | None]) -> np.ndarray:
-    """Return these columns of ``rows``, shape (hops, N), in this order; a column for None is NaN."""
     values = np.asarray(rows)
     return np.stack([np.full(len(values), np.nan) if c is None else values[:, c] for c in columns], axis=1)

@@ -10,12 +10,14 @@ POWER = 0.8
 
 
 def smallest_p(replicates: int) -> float:
-    """Return the smallest p of Wilcoxon's exact two-sided test: 2 / 2^n."""
+    """Return the smallest p of Wilcoxon's exact two-sided test with n replicates: 2 / 2^n."""
     return min(1.0, 2.0 ** (1 - replicates))
 
 
 def detectable_effect(replicates: int, alpha: float = ALPHA, power: float = POWER) -> float:
-    """Return the smallest |d_z| that a paired t-test detects with probability ``power``; NaN below two replicates.
+    """Return the smallest effect |d_z| that a paired t-test detects with probability ``power``.
+
+    NaN if there are fewer than two replicates.
 
     Inverts the noncentral t distribution, since statsmodels' `TTestPower` deviates by up to 3e-6.
     """
@@ -29,7 +31,7 @@ def detectable_effect(replicates: int, alpha: float = ALPHA, power: float = POWE
 
 
 def power_warnings(replicates: int, comparisons: int, alpha: float = ALPHA) -> list[str]:
-    """Return warnings about the smallest p-value and effect that tests with this number of replicates can detect."""
+    """Return warnings about the smallest p-value and the smallest detectable effect with this number of replicates."""
     if replicates < 2:
         return [f"{replicates} replicate: tests need at least two; run more orders or seeds"]
     least, limits = smallest_p(replicates), []

@@ -21,7 +21,7 @@ class CriticalDifference:
         ranks: mean ranks of ``strategies``, shape (strategies,).
         critical: critical difference of two mean ranks.
         p: p of Friedman's test; NaN if all ranks are equal.
-        groups: (first, last) index of each maximal group of strategies that are not significantly different.
+        groups: maximal groups of strategies that are not significantly different, as (first, last) index.
     """
 
     strategies: tuple[str, ...]

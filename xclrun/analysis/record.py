@@ -30,7 +30,10 @@ STREAMS = {
 
 
 def number_of_hops(stream: str, languages: int, blocks: int | None) -> int:
-    """Return the number of hops after hop 0, for an order of ``languages`` elements and ``dataset.blocks``."""
+    """Return the number of hops after hop 0.
+
+    ``languages`` is the number of elements of the order, ``blocks`` is ``dataset.blocks``.
+    """
     return STREAMS[stream](languages) + (blocks - 1 if stream == "blocks" and blocks is not None else 0)
 
 
@@ -54,10 +57,10 @@ class RunRecord:
     Attributes:
         dataset, model, strategy: names in conf; ``er+lang_spec_task`` for a strategy with an expansion.
         order: name in conf (``h2l``, ``order3``), or the languages joined by ``-``.
-        languages: in the order of the stream; column j of a matrix is ``languages[j]``.
-        bucket: number of the bucket; None: the whole training split.
+        languages: the N languages, in the order of the stream; column j of a matrix is ``languages[j]``.
+        bucket: number of the bucket; None if the run uses the whole training split.
         stream: key of `STREAMS`.
-        scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN if not measured. Read-only.
+        scores: metric → score matrix R in [0, 1], shape (hops + 1, N); row 0 is hop 0; NaN if not measured. Read-only.
         config: the resolved config, nested.
         algorithms: version of the algorithms; runs of different versions are never averaged.
         curve: one dict per epoch: ``hop``, ``epoch``, ``step``, ``examples``, ``loss``, and ``dev``: language →
@@ -68,8 +71,8 @@ class RunRecord:
         costs: keys of `COSTS` → value, if measured.
         environment: versions, platform, host and times; informational.
         points: one dict per evaluation point inside a hop (``evaluate.every_…``): ``hop``, ``step``, ``examples``
-            (seen in the hop), ``own`` (seen, without replay), ``test`` and, if evaluated, ``dev``, both language →
-            metric → score.
+            (number of sentences seen in the hop), ``own`` (the number without replay), ``test`` and, if evaluated,
+            ``dev``: language → metric → score.
         whole_fingerprint: hash of the data that the bucket was drawn from.
         averaged: one dict per hop and average of its checkpoints (`xclrun average`): ``hop``, ``of`` (``last-5``,
             ``all``), and ``test``: language → metric → score.
@@ -172,7 +175,7 @@ class RunRecord:
 
     @property
     def shots(self) -> int | None:
-        """K of the bucket."""
+        """K of the few-shot bucket; None without ``shots``."""
         shots: int | None = self.config.get("shots")
         return shots
 
@@ -234,7 +237,10 @@ def point_score(scores: Mapping[str, Mapping[str, float]], language: str, metric
 
 
 def selection_score(scores: dict[str, dict[str, float]]) -> float:
-    """Return the score by which the best epoch is selected: the mean over languages of each language's mean score."""
+    """Return the score that selects the best epoch: the mean over each language's metrics, then over languages.
+
+    ``scores``: language → metric → dev score.
+    """
     by_key = [[value for name, value in metrics.items() if name != KEY_SCORE.name] for metrics in scores.values()]
     return math.fsum(value / len(values) for values in by_key for value in values) / len(by_key)
 

@@ -55,9 +55,10 @@ class References:
                 self._runs[_key(record)].append(record)
 
     def cells(self, record: RunRecord, metric: str) -> list[tuple[RunRecord, int, int] | None]:
-        """Return the cell of M[j] for each language of the run, as (reference run, hop, column); None if missing.
+        """Return where M[j] is stored for each language j of the run: (reference run, hop, column) of a score matrix.
 
-        Among several reference runs, prefers the run's order, then the first by order and run ID.
+        None if M[j] is missing. If several reference runs have M[j], a run with the same order is preferred, then the
+        first by order and run ID.
         """
         cells: dict[str, tuple[RunRecord, int, int]] = {}
         for run in sorted(self._runs.get(_key(record), ()), key=lambda r: r.order != record.order):
@@ -76,13 +77,13 @@ class References:
         return list(runs.values())
 
     def scores(self, record: RunRecord, metric: str) -> np.ndarray:
-        """Return M, shape (N,); NaN if missing."""
+        """Return the reference scores M for the run's N languages, shape (N,); NaN if missing."""
         cells = self.cells(record, metric)
         return np.array([np.nan if cell is None else cell[0].scores[metric][cell[1:]] for cell in cells])
 
 
 def reference_name(record: RunRecord) -> str:
-    """Return the strategy label of the reference runs that a run needs."""
+    """Return the strategy label of the reference runs that a run needs, such as ``lang_spec_ft``."""
     adapters = adapters_of(record.config["strategy"])
     return REFERENCE if adapters is None else f"{REFERENCE}+{adapters['name']}"
 
@@ -98,7 +99,7 @@ def reference_command(
         orders: orders in the syntax of overrides: ``h2l``, or ``[en,de]``.
     """
     shared = shared_overrides(overrides)
-    # A separate name: the sweep's own name must still refer to its runs.
+    # Use a separate sweep name, so that the original name refers only to the original sweep's runs.
     sweeps = [text.partition("=")[2] for text in shared if text.startswith("sweep=")]
     named = [f"sweep_name={name}-references" for name in sweeps]
     settings = dict(adapters or {})
@@ -113,7 +114,7 @@ def reference_command(
 
 
 def command_of_setting(command: str, values: Mapping[str, str]) -> str:
-    """Build the command that runs one setting (key → value) of a grid or a search."""
+    """Build the command that runs only the setting ``values`` (key → value) of the grid or search in ``command``."""
     program, *overrides = shlex.split(command)
     overrides = [text for text in overrides if not text.startswith(("hydra/sweeper=", "hydra.sweeper."))]
     replaced = [f"{key}={values[key]}" if (key := text.partition("=")[0]) in values else text for text in overrides]
@@ -141,7 +142,10 @@ def _key(record: RunRecord) -> tuple[object, ...]:
 
 
 def _adapters(record: RunRecord) -> tuple[object, ...] | None:
-    """Return version and settings of a run's language adapters; the version covers pretrained weights."""
+    """Return the version and settings of a run's language adapters; None without adapters.
+
+    ``pretrained`` is omitted, since the version identifies the pretrained weights.
+    """
     strategy = record.config["strategy"]
     if (adapters := adapters_of(strategy)) is None:
         return None

@@ -27,7 +27,7 @@ class Replicates:
         strategies: labels of the rows.
         blocks: (order, seed, bucket) of the columns.
         values: shape (strategies, blocks), finite.
-        languages: languages of each block; empty: equal for all blocks.
+        languages: languages of each block; empty if all blocks have the same languages.
     """
 
     strategies: tuple[str, ...]
@@ -43,7 +43,7 @@ class Replicates:
 
     @property
     def kind(self) -> str:
-        """What a replicate is: ``order``; ``seed`` for one order; ``languages`` or ``bucket`` for few-shot runs."""
+        """What a replicate is: ``order``, or ``seed`` with only one order; few-shot: ``languages`` or ``bucket``."""
         buckets = {bucket for _, _, bucket in self.blocks}
         if buckets != {None} and len(set(self.languages)) > 1:
             return "languages"
@@ -70,7 +70,7 @@ class Replicates:
         return self._means("order")
 
     def levels(self, kind: str | None = None) -> list[str | int | None]:
-        """Return the replicate of each block."""
+        """Return the replicate that each block belongs to, such as its order (see `kind`)."""
         kind = kind or self.kind
         position = {"order": 0, "seed": 1, "bucket": 2}.get(kind)
         return list(self.languages) if position is None else [block[position] for block in self.blocks]
@@ -96,7 +96,7 @@ class Replicates:
 
 
 def crossed(blocks: Sequence[Block]) -> np.ndarray | None:
-    """Return the index of the block of each order and seed, shape (orders, seeds); None if they are not crossed.
+    """Return the index of the block of each order and seed, shape (orders, seeds); None if the blocks are not crossed.
 
     Crossed: there are two or more orders, and all have the same two or more seeds. A bucket counts as a separate seed,
     since it has its own reference models.

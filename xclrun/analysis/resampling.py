@@ -38,7 +38,7 @@ Cells = dict[tuple[str, int, int], np.ndarray]
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
     """Return measure → its values for the order-dependent strategies, in the blocks that all of them have finished.
 
-    Contains each headline measure that at least two strategies have, with only these strategies.
+    Contains each headline measure that at least two strategies have; strategies without the measure are omitted.
     """
     measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
     for label, (runs, _) in compared(comparison).items():
@@ -76,7 +76,8 @@ class Resampled:
     Args:
         predictions: run ID → predictions, for every run of the comparison.
         seed: seed of the draws.
-        resamples, size: B and n (None: the size of the test set).
+        resamples: number of resamples, B.
+        size: sentences per resample; None means the size of the test set.
 
     Raises:
         ValueError: predictions are missing, or runs were tested on different sentences or scored in different ways.
@@ -131,7 +132,6 @@ class Resampled:
         return by_run
 
     def _counts(self, language: str, runs: Sequence[RunRecord]) -> Counts:
-        """Return the counts of all cells of the runs on one language."""
         metric = BY_NAME[self.metric]
         counts = Counts.side_by_side([self._sentences[language][run.run_id].counts(metric) for run in runs])
         return counts.together(self._units[language]) if language in self._units else counts
@@ -155,7 +155,7 @@ class Resampled:
     def _values(
         self, runs: Sequence[RunRecord], names: Sequence[str], score: Score, alone: Cells
     ) -> dict[str, list[np.ndarray | None]]:
-        """Return measure → values of each run in each sample; ``alone`` caches reference cells (M)."""
+        """Return measure → values of each run in each sample; ``alone`` caches the cells of reference runs (M)."""
         values: dict[str, list[np.ndarray | None]] = {name: [] for name in names}
         for batch in self._batches(runs):
             missing: dict[str, set[tuple[int, int]]] = {}
@@ -195,7 +195,6 @@ class Resampled:
         return _mean(self._compared.get(label, []), self._values_of_runs(label, name))
 
     def _values_of_runs(self, label: str, name: str) -> list[np.ndarray | None]:
-        """Return a measure of each run of a strategy that is `compared`, in each resample, shape (B,)."""
         if (label, name) not in self._of_runs:
             names = {name, *(entry.name for entry in headlines())}
             values = self._values(self._compared.get(label, []), [*names], self._resample, self._alone)
@@ -220,8 +219,8 @@ class Resampled:
         """Return a strategy's mean, its bootstrap bias and its 95 % interval; None if the strategy lacks the measure.
 
         Args:
-            kind: key of `INTERVALS`; None: the measure's default.
-            order: average only the runs in this order.
+            kind: key of `INTERVALS`; None means the measure's default.
+            order: average only the runs in this order; None means all runs.
         """
         pairs = zip(self._compared.get(label, []), self._values_of_runs(label, name), strict=True)
         chosen = [(run, resampled) for run, resampled in pairs if order in (None, run.order)]

@@ -40,7 +40,7 @@ class Objective:
         name: argument of ``--select-on``.
         title: name in tables.
         definition: text for captions.
-        compute: run and metric → value, a fraction, or the reason why it is missing.
+        compute: takes a run and a metric; returns the value, a fraction, or the reason why it is missing.
         streams: streams for which the objective is defined.
         points: whether the objective needs the dev scores of all languages after each hop (`dev_scores`).
     """
@@ -70,9 +70,9 @@ class Trial:
     """One setting of a strategy.
 
     Attributes:
-        values: key → value as text, or `WITHOUT`.
+        values: key → value as text; `WITHOUT` if the strategy does not have the key.
         score: the objective, averaged within orders, then over orders.
-        std: sample standard deviation over runs; NaN for one run.
+        std: sample standard deviation of the objective over runs; NaN for one run.
         runs: the finished runs.
     """
 
@@ -96,7 +96,7 @@ class Tuned:
     """The settings of one strategy, the best on dev first.
 
     Attributes:
-        strategy: label, without the selected keys.
+        strategy: the strategy's label, which excludes the selected keys.
         trials: all settings, the selected setting first.
         tied: number of settings with the best score.
     """
@@ -122,7 +122,7 @@ class Choice:
     Attributes:
         keys: the selected keys, dotted.
         tuned: one entry for each strategy.
-        why: reason why `DEV` is not ``dev_fp``; otherwise empty.
+        why: the reason if the default objective is ``dev_learnt`` instead of ``dev_fp``; otherwise empty.
     """
 
     objective: Objective
@@ -193,7 +193,7 @@ def learnt_on_dev(record: RunRecord, metric: str) -> float | Absent:
 
 
 def objectives() -> dict[str, Objective]:
-    """Return the objectives: ``dev_learnt``, and each measure of dev scores that uses only hops 1…N of R."""
+    """Return name → objective: ``dev_learnt``, and each measure that needs neither reference scores nor hop 0."""
     definition = (
         "dev score on a language right after its hop, averaged over the languages learned; ignores later forgetting"
     )
@@ -340,7 +340,7 @@ def _by_size(value: str) -> tuple[bool, float, Any]:
 def _selected(record: RunRecord, hop: int) -> dict[str, Any] | None:
     """Return the training curve's entry for the epoch whose weights the hop selected; None if unknown.
 
-    With ``trainer.selection=best``, the first epoch with the best mean over languages and their metrics.
+    With ``trainer.selection=best``, this is the first epoch with the best `selection_score`; otherwise the last epoch.
     """
     epochs = [epoch for epoch in record.curve if epoch["hop"] == hop]
     if not epochs or record.config.get("trainer", {}).get("selection") != "best":

@@ -20,13 +20,14 @@ class Coverage:
     """Counts of one language and split.
 
     Attributes:
-        sentences, words: in extractive question answering, the questions, and the words of their texts.
+        sentences: number of sentences; in extractive question answering, of questions.
+        words: number of words; in extractive question answering, of the questions' texts.
         texts: distinct texts.
         labels, tags: distinct labels and tags in this split.
         of_labels, of_tags: distinct labels and tags in all training splits of the task.
-        rarest: sentences with the rarest label of this split.
-        unseen: sentences with a label or tag that no training split contains.
-        not_in_own_train: sentences with a label or tag that only training splits of other languages contain.
+        rarest: number of sentences with the rarest label of this split.
+        unseen: number of sentences with a label or tag that no training split contains.
+        not_in_own_train: number of sentences with a label or tag that only other languages' training splits contain.
     """
 
     language: str
@@ -48,8 +49,8 @@ class Overlap:
     """Sentences that two splits share.
 
     Attributes:
-        one, other: splits.
-        language: language of ``other``; also of ``one``, unless the kind is ``translation``.
+        one, other: names of the two splits.
+        language: language of ``other``. ``one`` has the same language, unless ``kind`` is ``translation``.
         kind: ``same sentence``: equal words, ignoring case; ``same text``: both splits have questions about the same
             text; ``translation``: equal ids in two languages, which is meaningful only for parallel corpora.
         sentences: number of sentences of ``other`` that also occur in ``one``.
@@ -71,12 +72,12 @@ class Pieces:
     Attributes:
         fertility: subwords per word.
         unknown: share of words with an unknown token.
-        longest: subwords of the longest sentence, without special tokens.
-        truncated: sentences that exceed the model's ``max_length``; in extractive question answering, windows whose
-            question is truncated.
+        longest: number of subwords of the longest sentence, without special tokens.
+        truncated: number of sentences that exceed the model's ``max_length``; in extractive question answering, of
+            windows whose question is truncated.
         windows: number of input rows: windows in extractive question answering, otherwise sentences.
-        split_answers: gold answers that no window contains completely.
-        long_answers: gold answers longer than ``model.windows.answer``.
+        split_answers: number of gold answers that no window contains completely.
+        long_answers: number of gold answers longer than ``model.windows.answer``.
     """
 
     language: str
@@ -177,6 +178,5 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelCon
 
 
 def _names(examples: Iterable[Example], outside: set[str]) -> tuple[set[str], set[str]]:
-    """Return the labels of the examples, and their tags together with ``outside``."""
     labels = {e.label for e in examples if e.label is not None}
     return labels, {t for e in examples for t in e.tags or ()} | outside

@@ -1,7 +1,7 @@
 """Encoded examples as flat arrays, and batches as padded tensors.
 
 `xclrun.data.encode` encodes examples. `xclrun.data.windows` encodes extractive question answering, where an "example"
-below is a window. Shapes: n examples, B examples of a batch, L subwords, W words that the model sees.
+below is a window. Shapes: n examples, B examples of a batch, L subwords, W words that the model sees, H hidden units.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Batch:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors by name, without None."""
+        """The batch's tensors by name; attributes that are None are omitted."""
         on_host = ("indices", "task", "lengths", "words")
         return {name: v for name, v in vars(self).items() if v is not None and name not in on_host}
 
@@ -126,11 +126,11 @@ class Batch:
         return self.lengths is not None and bool(self.lengths.min() == self.input_ids.shape[1])
 
     def word_rows(self, padded: torch.Tensor) -> torch.Tensor:
-        """Return the rows (B, W, …) that `word_mask` selects."""
+        """Return the rows of ``padded``, shape (B, W, …), that are words: shape (number of words, …)."""
         return padded[self.word_mask] if self.words is None else padded.flatten(0, 1)[self._places(padded.device)]
 
     def padded(self, rows: torch.Tensor) -> torch.Tensor:
-        """Undo `word_rows`: return rows (words, K) as (B, W, K), 0 on padding."""
+        """Undo `word_rows`: return ``rows``, shape (number of words, K), as shape (B, W, K) with 0 on padding."""
         full = rows.new_zeros((self.word_mask.numel(), rows.shape[1]))
         full[self.word_mask.flatten() if self.words is None else self._places(rows.device)] = rows
         return full.unflatten(0, self.word_mask.shape)
@@ -150,7 +150,7 @@ class Batch:
         return [self.at(part) for part in parts]
 
     def at(self, rows: slice | np.ndarray) -> Batch:
-        """Return some of the examples, with unchanged padding."""
+        """Return the examples at ``rows``, with unchanged padding."""
         chosen: dict[str, Any] = {name: value[rows] for name, value in self.tensors.items()}
         on_host: dict[str, Any] = {
             name: None if (v := getattr(self, name)) is None else v[rows] for name in ("lengths", "words")
@@ -224,7 +224,7 @@ class Encoded:
         words: (n,) int64 number of words of the sentence before truncation.
         cut: (n,) bool, whether the sentence was truncated at ``max_length``.
         pad: id of the padding token.
-        windows: for rows that are windows of texts (`xclrun.data.windows`).
+        windows: set only if rows are windows of texts (`xclrun.data.windows`).
         cls: (n, H) float32, states of a frozen encoder at [CLS]; None: the encoder must be run.
         word_states: states of a frozen encoder, a vector (H,) for each word; None: the encoder must be run.
         task: see `Batch`.
@@ -266,7 +266,10 @@ class Encoded:
         return Encoded(**{name: _select(value, at) for name, value in vars(self).items()})
 
     def renumbered(self, rows: np.ndarray) -> Encoded:
-        """Renumber the subwords: ``rows[i]`` becomes i. ``rows`` (m,) is ascending and contains every subword id."""
+        """Renumber the subwords: the id ``rows[i]`` becomes i, for a model with fewer embeddings.
+
+        ``rows``, shape (m,), is ascending and contains the id of every subword in these examples.
+        """
         pieces = Ragged(np.searchsorted(rows, self.pieces.values).astype(np.int32), self.pieces.offsets)
         return replace(self, pieces=pieces, pad=int(np.searchsorted(rows, self.pad)))
 

@@ -166,7 +166,7 @@ class Frame:
 
 
 def _pieces_of(tokenizer: PreTrainedTokenizerFast, words: Iterable[str]) -> dict[str, list[int]]:
-    """Return word → the subwords that it has inside a sentence that is split into words."""
+    """Return word → its subwords inside a sentence."""
     distinct = list(dict.fromkeys(words))
     if not distinct:
         return {}

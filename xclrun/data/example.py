@@ -37,8 +37,8 @@ class Example:
         text_b: the second sentence of a pair.
         facts: metadata from the files, such as MTOP's domain or MNLI's genre. Parts select examples by facts, and
             statements can contain them. Models do not see facts otherwise, so comparisons and fingerprints ignore them.
-        answers: gold answers to the question ``text_b``, spans of the text; training uses the first. Empty if the text
-            has none; None if the task has no answers.
+        answers: gold answers to the question ``text_b``, spans of the text; training uses the first answer. Empty if
+            the text contains no answer; None if the task has no answers.
     """
 
     id: str
@@ -112,7 +112,7 @@ class Targets:
 
     @property
     def sets(self) -> list[Any]:
-        """The values that run IDs and stage keys hash."""
+        """The values that enter the hashes in run IDs and stage keys."""
         return [self.task.identified, self.labels, self.tags, *(["silence"] if self.unanswerable else [])]
 
     @cached_property

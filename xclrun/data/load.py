@@ -27,12 +27,11 @@ def load_dataset(
     """Read a dataset and draw its subsets.
 
     Args:
-        bucket: with ``shots``: number of the bucket; None: the first. Without ``shots``: number of one of the disjoint
-            subsets of ``max_train`` training sentences; None: the first subset, which contains all smaller first
-            subsets.
-        shots: K of the buckets that ``cfg.buckets`` describes; None: no buckets.
-        few_shot: languages whose training split is a bucket; None: all. Other splits are not affected, except
-            that ``draw_from=dev`` removes the buckets from dev.
+        bucket: number of the training set, from 0; None means 0. With ``shots``, the training sets are buckets. Without
+            ``shots``, they are disjoint subsets of ``max_train`` sentences; subset 0 contains all smaller subsets 0.
+        shots: K of the buckets that ``cfg.buckets`` describes; None means no buckets.
+        few_shot: languages whose training split is a bucket; None means all languages. Other splits are not affected,
+            except that ``draw_from=dev`` removes the buckets from dev.
     """
     for key, size in size_limits(cfg):
         if size is not None and size < 1:
@@ -60,7 +59,7 @@ def load_dataset(
 
 
 def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | None:
-    """Return the limit on the number of examples of a key and split; None: no limit.
+    """Return the maximum number of examples of a key and split, or None without a limit.
 
     The first limit that is set applies: the limit of the key's part; ``max_train``, ``max_dev`` or ``max_test``; for
     dev and test also ``max_eval``.
@@ -84,7 +83,6 @@ def size_limits(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
 def _drawn(
     cfg: DatasetConfig, whole: Dataset, examples: Sequence[Example], key: tuple[str, str], skip: int = 0
 ) -> tuple[Example, ...]:
-    """Return the configured subset of one split."""
     size, seed = limit(cfg, whole, *key), (cfg.subset_seed, *key)
     if cfg.stratified and key[1] != "train":
         return stratified(examples, size, seed, whole.task_of(key[0]))
@@ -160,7 +158,7 @@ SOURCE = (
 def subset(
     examples: Sequence[Example], size: int | None, seed: tuple[int, str, str], skip: int = 0
 ) -> tuple[Example, ...]:
-    """Return ``size`` examples drawn without replacement, in file order; all examples if there are not more.
+    """Return ``size`` examples drawn without replacement, in file order; all examples if ``size`` is None or too large.
 
     Examples are ranked by a hash of ``seed`` (subset seed, language, split) and their id. A smaller subset is therefore
     part of a larger one, and adding or removing an example of the data changes at most one example of the subset.
@@ -183,7 +181,7 @@ def stratified(
     Statements about one context form a group that stays together; its class is the multiset of its labels. Within a
     class, examples (or groups) are ranked as in `subset`, so a smaller subset is part of a larger one. The share of a
     class is exact up to one example or group. Groups are not split, so the result may be slightly smaller than
-    ``size``, and it always has the first group.
+    ``size``. The first group is always returned, even if it is larger than ``size``.
     """
     if size is None or size >= len(examples):
         return tuple(examples)

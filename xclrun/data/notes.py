@@ -15,7 +15,8 @@ from xclrun.data.example import OUTSIDE, Dataset, Example, same_sentence
 
 Counts = TypeVar("Counts")
 
-# Name → the counted unit, and the rest of the sentence. Readers count the first twelve (see `Dataset.notes`).
+# Name → (counted unit, rest of the sentence): ``2 lines with an error: skipped``. Readers count the first twelve notes
+# (see `Dataset.notes`).
 NOTES = {
     "skipped": ("line", "with an error: skipped"),
     "slots_inside_words": ("slot", "with a boundary inside a word: extended to whole words"),

@@ -1,7 +1,7 @@
 """Orders that are computed from the languages or their data: random, by family, by typology, by similarity.
 
-Orders by size and lists are resolved by `xclrun.core.stream.resolve_order`. The computed sequence is part of the run
-id. Ties are broken by the number of training sentences (descending), then by key.
+`xclrun.core.stream.resolve_order` resolves the other orders: by size, and explicit lists. The computed sequence is part
+of the run ID. Ties are broken by the number of training sentences (descending), then by key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xclrun.data.example import Dataset
 
 @dataclass(frozen=True)
 class LanguageFacts:
-    """Family, branch and features of a language, from the table or the user's file."""
+    """Family, branch and features of a language, from the package's table or the user's file (``order.features``)."""
 
     family: str = ""
     branch: str = ""
@@ -72,8 +72,8 @@ def by_family(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
 def by_typology(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
     """Return the first language, then the others by increasing typological distance from it.
 
-    The distance is the share of differing features among those known for both languages. Among languages at the same
-    distance, those of the same branch as the first come first, then those of the same family.
+    The distance is the share of differing features among the features that both languages have. If several languages
+    have the same distance, languages of the first language's branch precede other languages of its family.
     """
     first = _start(order, dataset)
     return (first, *_nearest(first, dataset, _typological_distance(order, dataset)))
@@ -83,7 +83,8 @@ def by_similarity(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
     """Return a greedy chain: each language is followed by the most similar remaining language.
 
     With ``order.measure=vocabulary``, similarity is the Jaccard index of the sets of character trigrams of the training
-    words, in lower case and with a space on both sides. With ``typology``, see `by_typology`.
+    words, in lower case and with a space on both sides. With ``order.measure=typology``, the most similar language has
+    the smallest distance of `by_typology`.
     """
     typology = order.measure == "typology"
     distance = _typological_distance(order, dataset) if typology else _vocabulary_distance(dataset)
@@ -99,7 +100,7 @@ _WAYS: dict[str, Callable[[OrderConfig, Dataset], tuple[str, ...]]] = {
 
 
 def notes(order: OrderConfig, dataset: Dataset) -> list[str]:
-    """Return a note on languages without known features, for which the features of their branch are used."""
+    """Return a note on languages without known features, which get the feature values that their branch shares."""
     compared = order.by == "typology" or (order.by == "similarity" and order.measure == "typology")
     # Do not read the user's file, which may have been removed when a run is resumed.
     if not compared or order.features is not None:
@@ -108,8 +109,8 @@ def notes(order: OrderConfig, dataset: Dataset) -> list[str]:
     if not without:
         return []
     return [
-        f"order={order.name}: {', '.join(without)} have no known features; features on which their branch agrees are "
-        "used instead"
+        f"order={order.name}: no known features for {', '.join(without)}; using the feature values shared by all "
+        "languages of their branch"
     ]
 
 
@@ -123,9 +124,12 @@ def _start(order: OrderConfig, dataset: Dataset) -> str:
         if order.start not in dataset.languages:
             # A misspelled option in parentheses was parsed as the start language: suggest options too.
             words = ("greedy", *MEASURES) if order.by == "similarity" else ()
-            nor = f", nor {', '.join(words)}" if words else ""
+            options = ", ".join(f"'{word}'" for word in words)
+            what = "not a language of the dataset"
+            if words:
+                what = f"neither a language of the dataset nor one of the options {options}"
             hint = did_you_mean(order.start, (*words, *dataset.languages))
-            raise UsageError(f"order={order.by}: '{order.start}' is not a language of the dataset{nor}; {hint}")
+            raise UsageError(f"order={order.by}: '{order.start}' is {what}; {hint}")
         return order.start
 
     def place(key: str) -> tuple[int, bool, str]:
@@ -136,7 +140,7 @@ def _start(order: OrderConfig, dataset: Dataset) -> str:
 
 
 def complete_order(order: OrderConfig, dataset: Dataset) -> OrderConfig:
-    """Return the settings of an order with ``order.start`` as a key of the dataset, and with the order's full name."""
+    """Return a copy of ``order`` in which ``start`` is replaced by the matching dataset key and ``name`` is set."""
     if order.start is not None:
         order = replace(order, start=key_of(order.start, dataset.languages, "order.start"))
     return replace(order, name=order.name or name_of(order))
@@ -150,7 +154,7 @@ def _nearest(
 
 
 def _vocabulary_distance(dataset: Dataset) -> Callable[[str, str], tuple[object, ...]]:
-    """Return the function (language, language) → 1 − the Jaccard index of the trigrams of their training words."""
+    """Return a distance of two languages: 1 − the Jaccard index of the trigrams of their training words."""
     trigrams = {}
     for key in dataset.languages:
         words = {word.lower() for e in dataset.split(key, "train") for word in chain(e.tokens, e.tokens_b)}
@@ -164,7 +168,7 @@ def _vocabulary_distance(dataset: Dataset) -> Callable[[str, str], tuple[object,
 
 
 def _typological_distance(order: OrderConfig, dataset: Dataset) -> Callable[[str, str], tuple[object, ...]]:
-    """Return the function (language, language) → (share of differing features, − degree of relation)."""
+    """Return a distance of two languages: (share of differing features, −2 for the same branch, −1 for the family)."""
     facts = _completed(_facts(order, dataset), order.features is None)
     if lacking := [key for key, entry in facts.items() if not entry.features]:
         raise _unknown(order, "features", lacking)
@@ -183,9 +187,9 @@ def _typological_distance(order: OrderConfig, dataset: Dataset) -> Callable[[str
 
 
 def _completed(facts: Mapping[str, LanguageFacts], with_table: bool) -> dict[str, LanguageFacts]:
-    """Replace unknown features of a language by those on which its branch agrees.
+    """Fill in unknown features of a language with the feature values that all languages of its branch share.
 
-    The branch includes the languages in ``facts`` and, with ``with_table``, those of the table.
+    The branch includes the languages in ``facts`` and, if ``with_table``, the languages in the package's table.
     """
     values: dict[tuple[str, str], dict[str, set[str]]] = {}
     table = known_languages().values() if with_table else ()
@@ -202,8 +206,8 @@ def _completed(facts: Mapping[str, LanguageFacts], with_table: bool) -> dict[str
 
 
 def _facts(order: OrderConfig, dataset: Dataset) -> dict[str, LanguageFacts]:
-    """Return the facts of each key's language, from the table or from ``order.features``."""
-    # Features of two sources cannot be compared: with a file, those of the table are ignored.
+    """Return key → family, branch and features of its language, from the package's table or from ``order.features``."""
+    # Features of two sources cannot be compared, so a user's file replaces the features of the table.
     rows, facts = {} if order.features is None else _rows(order.features), {}
     for key in dataset.languages:
         language = language_of(key)
@@ -232,7 +236,6 @@ _EMPTY = frozenset({"nan", "na", "n/a", "null", "none", "?", "-", "--"})
 
 
 def _rows(path: str) -> dict[str, LanguageFacts]:
-    """Return language → its row in the user's file."""
     subject = f"order.features={path}"
     try:
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
@@ -249,7 +252,8 @@ def _rows(path: str) -> dict[str, LanguageFacts]:
         name = (row.pop("language", None) or "").strip()
         if not name or None in row or None in row.values() or not row:
             raise UsageError(
-                f"{path}:{number}: a row needs a value in each column: language, then features (and family, branch)"
+                f"{path}:{number}: a row needs a language and one cell for each column: language, then features (and "
+                "family, branch); cells of unknown features may be empty"
             )
         if name in facts:
             raise UsageError(f"{path}:{number}: '{name}' is repeated")

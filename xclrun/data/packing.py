@@ -1,6 +1,6 @@
 """Packed batches: several sentences share a row, instead of one padded row per sentence.
 
-A row is as wide as the longest sentence of the batch, or a small multiple of that. A block-diagonal mask restricts
+A row is as wide as the longest sentence of the batch, or up to 4 times as wide. A block-diagonal mask restricts
 attention to single sentences, and positions restart with each sentence. Sentences are assigned to rows by first-fit in
 decreasing length (Johnson 1973, "Near-optimal bin packing algorithms"), with the width that minimizes
 multiplications: wider rows have less padding, but the cost of attention is quadratic in the width.
@@ -39,8 +39,8 @@ class Packing:
         Args:
             lengths: (B,) subwords of each sentence, at least 1.
             padded: width of the padded batch.
-            linear: ratio of a layer's multiplications: linear maps per position / attention per pair of positions. It
-                equals 2 · hidden size + intermediate size.
+            linear: a layer's multiplications in linear maps per position, divided by its multiplications in attention
+                per pair of positions. It equals 2 · hidden size + intermediate size.
         """
         order = np.argsort(-lengths, kind="stable")
         sorted_ = lengths[order].tolist()

@@ -1,10 +1,11 @@
 """Composite datasets: parts of one or several datasets (``dataset.parts``).
 
-The key of a part is its name, or ``PART-LANGUAGE`` if it has several languages. Each part is read as a separate
+The key of a part is its name, or ``PART-LANGUAGE`` if the part has several languages. Each part is read as a separate
 dataset, by any reader. Its labels and tags then get the part's prefix, so that a shared head distinguishes the classes
 of all parts (LL, section 3). Orders, strategies and reports use keys like languages.
 
-A part inherits the dataset's value of any setting that is null. A relative root is relative to ``dataset.root``.
+If a setting of a part is null, the part inherits the dataset's value. A relative ``root`` of a part starts at
+``dataset.root``.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _read(name: str, cfg: DatasetConfig, cache: dict[str, tuple[Splits, Notes]])
 
 
 def _where(name: str, reader: str | None, splits: Splits, where: Mapping[str, list[str]]) -> Splits:
-    """Return the examples whose facts have the values of ``where``."""
+    """Return the examples that ``where`` (name of a fact → accepted values) selects."""
     for field, values in where.items():
         key = f"dataset.parts.{name}.where.{field}"
         fields = {fact for examples in splits.values() for e in examples[:1] for fact in e.facts or ()}

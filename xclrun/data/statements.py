@@ -51,7 +51,7 @@ def kinds() -> Mapping[str, StatementKind]:
 
 
 def stated(cfg: DatasetConfig, part: Part) -> Part:
-    """Convert the examples of a part, which have labels or tags, to statements; return the new part."""
+    """Return the part with its examples converted to statements about their labels or tags."""
     settings, part_kind = cfg.statements, cfg.parts[part.name].statements if part.name else None
     name, available = part_kind or settings.kind, {**kinds(), **settings.kinds}
     in_part = part_kind is not None or (part.name and settings.kind is None)
@@ -68,7 +68,7 @@ def stated(cfg: DatasetConfig, part: Part) -> Part:
 
 
 def fields_of(key: str, template: str) -> frozenset[str]:
-    """Return the fields of a template such as ``The topic is {label}.``, which must be plain names."""
+    """Return the names of the fields in a template: ``label`` in ``The topic is {label}.``"""
     try:
         runs = list(Formatter().parse(template))
     except ValueError as error:
@@ -147,7 +147,7 @@ class _Maker:
             raise UsageError(f"{key}: no false statements: training has only {len(names)} {about.removesuffix('s')}")
 
     def statements(self, examples: Sequence[Example], split: str, seed: tuple[int, str, str]) -> Iterator[Example]:
-        """Yield the statements about examples of one split in order, true statements first."""
+        """Yield the statements about the examples of one split; a true statement precedes its false statements."""
         for example in examples:
             values = _fields(example)
             tokens, text = self._context(example, values)
@@ -241,7 +241,7 @@ class _Maker:
             yield 1, {"word": word, "tag": self._named(draw.weighted(candidates, "tag"))}
 
     def _other_tags(self, right: set[str]) -> dict[str, int]:
-        """Return the training tags, and their frequencies, whose names differ from those of ``right``."""
+        """Return training tag → frequency, for the tags whose names differ from the names of the tags in ``right``."""
         called = set(map(self._named, right))
         return {tag: n for tag, n in sorted(self.tags.items()) if self._named(tag) not in called}
 

@@ -50,7 +50,7 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> Callable[[], dict[str, 
 
 
 def packed(tensors: Mapping[str, torch.Tensor], pinned: bool = False) -> tuple[torch.Tensor, Places]:
-    """Concatenate the bytes of tensors in one tensor, (n,) uint8 on their device; return it and their places."""
+    """Concatenate the bytes of tensors in one uint8 tensor on their device; return this tensor and their `Places`."""
     import torch
 
     places, size = Places(), 0

@@ -1,10 +1,10 @@
 """Encode extractive question answering: a question and as much of the text as fits, in overlapping windows.
 
 The layout is that of BERT's SQuAD recipe (Devlin et al. 2019, section 4.2): [CLS] question [SEP] text [SEP]. A long
-text is split into several windows of ``room`` subwords, which is the space that the question leaves. Each starts
-``room − stride`` subwords after the previous one, as in a fast tokenizer with ``truncation="only_second", stride=…,
-return_overflowing_tokens=True``. The windows of an example are consecutive rows. A window's gold answer is the answer's
-position if the window contains the whole answer, otherwise [CLS].
+text is split into several windows of ``room`` subwords, which is the space that the question leaves. Each window starts
+``room − stride`` subwords after the previous window, as in a fast tokenizer with ``truncation="only_second", stride=…,
+return_overflowing_tokens=True``. The windows of an example are consecutive rows. The gold answer of a window is the
+answer's position if the window contains the whole answer; otherwise it is [CLS].
 
 Every distinct text and question is tokenized once. Characters are Unicode code points, as in Python.
 """
@@ -139,10 +139,10 @@ def window_bounds(count: int, room: int, stride: int) -> Iterator[tuple[int, int
 
 
 def answer_pieces(example: Example, characters: np.ndarray) -> tuple[int, int] | None:
-    """Return the first and the last subword of an example's first gold answer; None if there is none.
+    """Return the indices of the first and last subword of an example's first gold answer; None without an answer.
 
     Args:
-        characters: (m, 2), of the subwords of the text.
+        characters: character ranges [start, end) of the text's m subwords, shape (m, 2).
     """
     if not example.answers:
         return None
@@ -176,7 +176,7 @@ def _tokenized(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> dict
 
 
 def _trimmed(text: str, characters: np.ndarray) -> np.ndarray:
-    """Return the characters of subwords without leading white space, which some tokenizers include."""
+    """Return the character ranges of subwords without leading white space, which some tokenizers include."""
     blank = np.array([c.isspace() for c in text] + [False])
     while (wide := blank[characters[:, 0]] & (characters[:, 0] < characters[:, 1])).any():
         characters[:, 0] += wide
@@ -184,6 +184,6 @@ def _trimmed(text: str, characters: np.ndarray) -> np.ndarray:
 
 
 def _ragged(parts: Sequence[np.ndarray], together: int, none: np.ndarray = _CLS[:0]) -> Ragged:
-    """Join every ``together`` consecutive parts into a row; ``none``: an empty part."""
+    """Join every ``together`` consecutive parts into a row. ``none``, an empty part, allows ``parts`` to be empty."""
     lengths = np.fromiter(map(len, parts), np.int64, len(parts)).reshape(-1, together).sum(axis=1)
     return Ragged(np.concatenate([none, *parts]), offsets_of(lengths))

@@ -20,7 +20,10 @@ COLUMNS = ("hop", "language", "word", "count", "attention")
 
 @dataclass(frozen=True)
 class Change:
-    """Attention of [CLS] to a word, as a share from 0 to 1, in two hops. ``in_bucket`` is None if unknown."""
+    """Attention of [CLS] to a word before and after adaptation, as shares from 0 to 1.
+
+    ``in_bucket`` says whether the bucket contains the word; None if the words of the bucket are unknown.
+    """
 
     word: str
     count: int
@@ -41,12 +44,14 @@ def attention_changes(
     least: int = 1,
     bucket: Collection[str] | None = None,
 ) -> list[Change]:
-    """Return the words of a language by the change of attention from hop ``before`` to ``after``, largest first.
+    """Return how the attention to each word of a language changes from hop ``before`` to hop ``after``.
+
+    The word with the largest increase comes first.
 
     Args:
-        summary: rows of ``attention.parquet``; several rows of a word and hop are averaged by count.
-        least: minimum count in both hops.
-        bucket: words of the bucket; None: unknown.
+        summary: rows of ``attention.parquet``; several rows of a word in a hop are averaged, weighted by ``count``.
+        least: minimum count of a word in each of the two hops; other words are omitted.
+        bucket: words of the bucket; None if they are unknown.
     """
     rows = summary[summary["language"] == language]
     hops: dict[int, dict[str, tuple[int, float]]] = {}

@@ -18,7 +18,7 @@ from xclrun.analysis.correlation import Correlation, correlate
 if TYPE_CHECKING:
     import pandas as pd
 
-# In place of K: the mean over all K.
+# Key for the mean over all K, next to the keys K = 1, 2, 4, …
 ALL = 0
 FACTORS = {"lexical_overlap": "lexical overlap", "wals_features": "shared WALS features"}
 
@@ -28,12 +28,12 @@ ByLanguage = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Association:
-    """Correlation over languages of few-shot gains with one factor.
+    """Correlation of few-shot gains with one factor, over languages.
 
     Attributes:
         factor: key of `FACTORS`.
-        gains: K of the gains, or `ALL`.
-        overlap: K of the buckets for lexical overlap, or `ALL`; None for other factors.
+        gains: the K whose gains are correlated, or `ALL`.
+        overlap: the K whose buckets define the lexical overlap, or `ALL`; None for other factors.
     """
 
     factor: str
@@ -43,7 +43,7 @@ class Association:
 
 
 def with_mean(values: Mapping[int, ByLanguage]) -> dict[int, ByLanguage]:
-    """Set the entry `ALL` to the mean over K, for the languages that have every K."""
+    """Return ``values`` (K → language → value) with an entry `ALL`: the mean over K of languages that have every K."""
     by_shots = {k: by_language for k, by_language in values.items() if k != ALL}
     complete = set.intersection(*map(set, by_shots.values())) if by_shots else set()
     means = {k: float(np.mean([by_language[k] for by_language in by_shots.values()])) for k in sorted(complete)}
@@ -51,7 +51,10 @@ def with_mean(values: Mapping[int, ByLanguage]) -> dict[int, ByLanguage]:
 
 
 def mean_gains(scores: pd.DataFrame, strategy: str) -> dict[int, ByLanguage]:
-    """Return K → language → few-shot score minus zero-shot score; `ALL`: the mean over K."""
+    """Return K → language → few-shot score minus zero-shot score. The entry `ALL` is the mean over K.
+
+    ``scores`` comes from `xclrun.analysis.fewshot.scores.over_buckets`.
+    """
     gains: dict[int, dict[str, float]] = {}
     for row in scores[(scores["strategy"] == strategy) & (scores["shots"] > 0)].itertuples(index=False):
         if math.isfinite(row.mean - row.zero_shot):
@@ -65,8 +68,8 @@ def associations(
     """Correlate gains with lexical overlap, and with the number of WALS features shared with the source.
 
     Args:
-        gains, overlap: K (or `ALL`) → language → value; gains at every K are correlated with overlap at every K.
-        features: language → count, for languages with known features.
+        gains, overlap: K (or `ALL`) → language → value. Each K of the gains is combined with each K of the overlap.
+        features: language → number of shared features; languages without known features are missing.
     """
 
     def correlated(gained: ByLanguage, factor: ByLanguage) -> Correlation:

@@ -1,8 +1,8 @@
 """Scores of few-shot runs by (language, K, strategy, bucket, seed), and their averages over buckets.
 
 Source: FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §4. A run of stream ``transfer``
-trains on a source language, then adapts to a bucket of a target. The zero-shot score (K = 0) is the score on the target
-before adaptation; without a source, before fine-tuning. Scores are fractions.
+trains on a source language, then adapts to a bucket of a target language. The zero-shot score (K = 0) is the score on
+the target before adaptation. Without a source, this is the score before fine-tuning. Scores are fractions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STREAM = "transfer"
 NO_SOURCE = "none"
 FULL = "full"
-# K of the whole training split.
+# Value of ``shots`` for the whole training split.
 WHOLE = -1
 
 # One row per run and metric. ``shots`` is K or WHOLE; ``bucket`` is −1 without a bucket; ``task`` is the metric's short
@@ -53,10 +53,10 @@ def source(record: RunRecord) -> str:
 
 
 def labels(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return run ID → strategy label: the name (`called`) and the settings that differ between runs of that name.
+    """Return run ID → strategy label: the name (see `called`), and the settings that differ between runs of that name.
 
-    Labels omit K, language, bucket and source. If buckets of one K, language and source were drawn from different
-    data, labels contain the first six digits of the data's fingerprint.
+    Labels omit K, language, bucket and source, since tables have columns for them. If buckets with equal K, language
+    and source were drawn from different data, labels contain the first six digits of the data's fingerprint.
     """
     records = list(records)
     named = {run_id: called(label) for run_id, label in strategy_labels(records, _IGNORED).items()}
@@ -78,13 +78,13 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
 
 
 def numbered(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return label → its settings, for the few-shot labels that have a number instead (see `numbered_labels`)."""
+    """Return numbered label → the settings that it stands for, for few-shot runs (see `numbered_labels`)."""
     numbers = numbered_labels((r for r in records if is_few_shot(r)), _IGNORED)
     return {called(label): meaning for label, meaning in numbers.items()}
 
 
 def called(label: str) -> str:
-    """Return a strategy's label in few-shot tables: ``naive`` is ``full``, as in the paper."""
+    """Convert a strategy label for few-shot tables: ``naive`` becomes ``full``, its name in the paper."""
     return re.sub(r"^naive\b", FULL, label)
 
 
@@ -106,7 +106,9 @@ def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:
 
 
 def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
-    """Average over buckets: the mean over buckets of the means over seeds. A missing score makes the mean NaN.
+    """Average the scores of each bucket over seeds, then average these means over buckets.
+
+    A missing score makes the mean NaN. ``scores`` comes from `few_shot_scores`.
 
     Returns:
         Columns `KEYS`, ``mean``, ``std`` (sample standard deviation over buckets, n − 1), ``zero_shot`` (averaged in
@@ -135,7 +137,7 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def common(scores: pd.DataFrame) -> pd.DataFrame:
-    """Keep the measured rows of every (bucket, seed) for which all strategies of that language and K have a score."""
+    """Keep only the (bucket, seed) pairs that all strategies of a language and K have measured."""
     cell = [key for key in KEYS if key != "strategy"]
     measured = scores[scores["score"].notna()]
     # Includes strategies without any measured score.
@@ -145,10 +147,10 @@ def common(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def replicates(scores: pd.DataFrame, strategies: Sequence[str]) -> Replicates | None:
-    """Return the blocks (language, bucket, seed) that all ``strategies`` have, as input of tests; None without blocks.
+    """Return the scores in the blocks (language, bucket, seed) that all ``strategies`` have, for significance tests.
 
-    ``scores`` has one metric, source and K. If there is only one bucket of one language, its seeds are averaged into
-    one replicate.
+    ``scores`` must have only one metric, source and K. If there is only one bucket of one language, its seeds are
+    averaged into one replicate. None if ``strategies`` have no block in common.
     """
     blocked = common(scores).pivot_table(index=["language", "bucket", "seed"], columns="strategy", values="score")
     table = blocked.reindex(columns=list(strategies)).dropna()
@@ -174,7 +176,12 @@ def _mean_std(values: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Spreads:
-    """Scores of one language, K and strategy: over ``buckets`` for one seed, and over ``seeds`` for one bucket."""
+    """Scores of one language, K and strategy, to compare the effects of buckets and seeds.
+
+    Attributes:
+        buckets: scores of all buckets with the seed ``seed``.
+        seeds: scores of all seeds with the bucket ``bucket``.
+    """
 
     buckets: np.ndarray
     seed: int
@@ -183,10 +190,10 @@ class Spreads:
 
 
 def seeds_against_buckets(scores: pd.DataFrame) -> Spreads | None:
-    """Return the scores over buckets for the seed with most buckets, and over seeds for the bucket with most seeds.
+    """Return the scores of all buckets for the seed with most buckets, and of all seeds for the bucket with most seeds.
 
-    Source: FS Fig. 1. Expects the rows of one combination of `KEYS`; ties go to the smallest seed or bucket. None
-    unless two buckets have a seed in common.
+    Source: FS Fig. 1. ``scores`` must have only one combination of `KEYS`. In a tie, the smallest seed or bucket is
+    used. None if no seed has two buckets.
     """
     scores = scores.dropna(subset="score")
     pairs = scores[["seed", "bucket"]].drop_duplicates()
@@ -199,7 +206,7 @@ def seeds_against_buckets(scores: pd.DataFrame) -> Spreads | None:
 
 
 def selected_dev(run: RunRecord, metric: str) -> float:
-    """Return the dev score on the target at the selected epoch; NaN without dev scores."""
+    """Return the dev score on the target at the best adaptation epoch, which is selected; NaN without dev scores."""
     curve = dev_curve(run, metric)
     return float(np.nanmax(curve)) if np.isfinite(curve).any() else math.nan
 

@@ -1,14 +1,14 @@
 """Variance components of few-shot scores: language, bucket nested in language, seed.
 
-Model of a score with language l, bucket b of that language and seed s, all random:
-y_lbs = μ + L_l + B_b(l) + S_s + (LS)_ls + e_lbs. For balanced data the components follow from expected mean squares
-(Searle, Casella & McCulloch 1992, ch. 4), with a languages, b buckets in each, n seeds:
+Model of the score of language i, bucket j of this language and seed k, with random effects:
+y_ijk = μ + L_i + B_j(i) + S_k + (LS)_ik + e_ijk. For balanced data, the components follow from expected mean squares
+(Searle, Casella & McCulloch 1992, ch. 4), for ``a`` languages, ``b`` buckets per language and ``n`` seeds:
 
     E MS_L  = σ²_e + n σ²_B + b σ²_LS + b n σ²_L        E MS_LS = σ²_e + b σ²_LS
     E MS_S  = σ²_e + b σ²_LS + a b σ²_S                 E MS_B  = σ²_e + n σ²_B
     E MS_e  = σ²_e
 
-If no estimate is negative, they equal the REML estimates. Unit: squared scores.
+If no estimate is negative, the estimates equal those of REML. Their unit is squared scores.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ class Component:
     """One source of variance.
 
     Attributes:
-        source: as in `SOURCES`, or ``bucket in language and rest`` with one seed.
+        source: one of `SOURCES`; with only one seed, ``bucket in language and rest``, which cannot be separated.
         variance: the estimated component, possibly negative; NaN if the data do not determine it.
-        share: share of the sum of all components, with negative components as 0.
-        p: p-value of the F test that the component is 0; NaN if no two mean squares differ only in this component.
+        share: the variance divided by the sum of all components; negative components count as 0.
+        p: p-value of the F test that the component is 0. The test needs two mean squares whose expectations differ only
+            in this component; NaN otherwise.
     """
 
     source: str
@@ -42,7 +43,7 @@ class Component:
 
 
 def nested_variance(values: ArrayLike) -> list[Component]:
-    """Estimate the components of balanced data.
+    """Estimate the variance components of balanced scores.
 
     Args:
         values: scores, shape (languages, two or more buckets, seeds). Buckets are nested in languages and crossed with
@@ -65,7 +66,7 @@ def nested_variance(values: ArrayLike) -> list[Component]:
     ms = {k: float(squares[k]) / df[k] if df[k] else math.nan for k in squares}
 
     def component(source: str, k: str, error: str = "", divisor: int = 1) -> tuple[str, int, float, float, float]:
-        """Return the component (mean square − error) / divisor with its F test; without error, the mean square."""
+        """Return the component (ms[k] − ms[error]) / divisor and its F test; if ``error`` is empty, ms[k] untested."""
         if not error:
             return source, df[k], ms[k], ms[k], math.nan
         testable = df[k] and df[error] and ms[error] > 0
@@ -77,18 +78,23 @@ def nested_variance(values: ArrayLike) -> list[Component]:
     bucket, rest = component("bucket in language", "B", "e", n), component("rest", "e")
     if a == 1:
         return _shared([bucket, component("seed", "S", "e", b), rest])
-    # No F test: no mean square differs from MS_L only in σ²_L.
+    # No F test: there is no mean square whose expectation differs from E MS_L only in σ²_L.
     language = ("language", df["L"], ms["L"], (ms["L"] - ms["B"] - ms["LS"] + ms["e"]) / (b * n), math.nan)
     seed, both = component("seed", "S", "LS", a * b), component("language × seed", "LS", "e", b)
     return _shared([language, bucket, seed, both, rest])
 
 
 def balanced(cells: dict[tuple[str, int, int], float]) -> tuple[np.ndarray, list[str], int]:
-    """Return the scores of the largest balanced subset, its languages, and the number of excluded scores.
+    """Select a balanced subset of scores; return its scores, its languages, and the number of excluded scores.
 
-    ``cells``: (language, bucket, seed) → score. Uses the most frequent seeds, as many as retain most scores. Every
-    language contributes the same number of buckets, its first ones. The scores have shape (languages, buckets, seeds),
-    or (languages, 0, 0) if no subset is balanced.
+    The subset has the m most frequent seeds; m is chosen to retain the largest number of scores. Every language
+    contributes the same number of buckets, the first ones that have all these seeds.
+
+    Args:
+        cells: (language, bucket, seed) → score.
+
+    Returns:
+        The scores have shape (languages, buckets, seeds), or (languages, 0, 0) if no subset is balanced.
     """
     seeds = sorted({s for _, _, s in cells}, key=lambda s: (-sum(1 for k in cells if k[2] == s), s))
     languages = sorted({language for language, _, _ in cells})

@@ -1,9 +1,9 @@
 """Words that few-shot buckets share with the source and with each other, and their effect on predictions.
 
 Source: FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §5, Figs. 3 and 4, Table 14. Words are
-not normalized. Table 14 is `lexical_overlap`, in per mille, of the English training words with the words of all buckets
-of a language and K. The evidence: all its numbers are multiples of 1/29,606 (POS) or 1/33,717 (NER), where 29,606 and
-33,717 are the numbers of English words.
+not normalized. Table 14 reports `lexical_overlap` in per mille: the source is the English training words, the target is
+the words of all buckets of one language and K. This definition is inferred: all numbers of Table 14 are multiples of
+1/29,606 (POS) or 1/33,717 (NER), and these are the numbers of distinct English words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from xclrun.analysis.base_scores import confusion
 from xclrun.analysis.fewshot.gains import ByLanguage
 
-# Presence of a test word in a bucket: with this label, only with other labels, or absent.
+# Presence of a test word in a bucket: with its gold label, only with other labels, or absent.
 PRESENCE = ("word with label", "word with another label", "word not in bucket")
 COUNTS = ("words", "wrong before", "improved", "worsened")
 
@@ -30,8 +30,9 @@ class Outcome:
     Attributes:
         names: label names, by label id.
         ids: sentence IDs.
-        lengths: labels per sentence, shape (sentences,): 1 for classes, the number of words for tags.
-        gold, before, after: label ids, shape (sum of lengths,); gold −1: not in the training data.
+        lengths: number of labels of each sentence, shape (sentences,): 1 for classes, the number of words for tags.
+        gold, before, after: label ids of all sentences, shape (sum of lengths,). ``gold`` is −1 for a label that is not
+            in the training data.
     """
 
     names: tuple[str, ...]
@@ -63,7 +64,7 @@ class Words:
 
 
 def lexical_overlap(source: Iterable[str], target: Iterable[str]) -> float:
-    """Return the share of the source's words that the target has, |V_L ∩ V_S| / |V_S|; NaN for an empty source."""
+    """Return the share of the source's distinct words that occur in the target; NaN for an empty source."""
     v_s, v_l = set(source), set(target)
     return len(v_s & v_l) / len(v_s) if v_s else math.nan
 
@@ -75,7 +76,12 @@ def jaccard(a: Collection[str], b: Collection[str]) -> float:
 
 
 def presence(pairs: Iterable[tuple[str, str]], bucket: Collection[tuple[str, str]]) -> np.ndarray:
-    """Return the index into `PRESENCE` of each test (word, gold label); ``bucket``: its (word, label) pairs."""
+    """Return the index into `PRESENCE` of each test word.
+
+    Args:
+        pairs: (word, gold label) of each test word.
+        bucket: (word, label) pairs of the bucket.
+    """
     words = {word for word, _ in bucket}
     return np.array([0 if pair in bucket else 1 if pair[0] in words else 2 for pair in pairs], dtype=int)
 
@@ -85,7 +91,7 @@ def improved_predictions(where: np.ndarray, before: np.ndarray, after: np.ndarra
 
     Args:
         where: index into `PRESENCE`, shape (W,).
-        before, after: whether the word's label is correct before and after adaptation, shape (W,).
+        before, after: whether the predicted label is correct before and after adaptation, shape (W,).
 
     Returns:
         Shape (3, 4): rows as `PRESENCE`, columns as `COUNTS`.
@@ -105,8 +111,8 @@ def bucket_influence(buckets: Sequence[Collection[str]], improved: Sequence[Coll
     """Compare the words of n buckets with the `improved_words` after adaptation to each bucket (FS Fig. 3).
 
     Returns:
-        Shape (n, n), percent: row i is the softmax over j of the Jaccard index of bucket i's words with the words
-        improved by bucket j.
+        Shape (n, n), in percent. Row i is the softmax over j of the Jaccard index of two sets: the words of bucket i,
+        and the words improved by bucket j.
     """
     index = np.array([[jaccard(words, better) for better in improved] for words in buckets])
     weights = np.exp(np.nan_to_num(index))
@@ -124,7 +130,7 @@ def jaccards(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, B
 
 
 def overlaps(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, ByLanguage]:
-    """Return K → language → lexical overlap of all buckets of (language, K) with the source, if there is one."""
+    """Return K → language → `lexical_overlap` of the source with all buckets of this K, if there is a source."""
     shares: dict[int, dict[str, float]] = {}
     for (language, k), buckets in words.items():
         if source := buckets[0].source:

@@ -8,8 +8,8 @@
 - duplicates: no sentence is in a bucket twice.
 - overlap: no sentence is in the dev or test split that is evaluated.
 
-Sentences are compared by their words, ignoring case. Without a dataset, the classes and tags are those of all buckets
-of the same task and language, and overlap is not checked.
+Sentences are compared by their words, ignoring case. Without a dataset, counts are checked only for the classes and
+tags that occur in the buckets of the same task and language, and overlap is not checked.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def violations(buckets: Sequence[Bucket], whole: Dataset | None = None, counts: 
     """Return all violations in the buckets of one task.
 
     Args:
-        buckets: buckets of any languages and K; with labels, they are N-way, unless they record another sampler.
+        buckets: buckets of any languages and K. Buckets with labels are N-way, unless they record another sampler.
         whole: the dataset that the buckets were drawn from or are used with.
         counts: the argument of `tag_counts` for Minimum-Including, if a bucket does not record it.
     """
@@ -72,7 +72,6 @@ def is_nway(bucket: Bucket) -> bool:
 
 
 def _counts(bucket: Bucket, counts: str) -> list[Counter[str]]:
-    """Return the counts of classes or tags of each example."""
     if is_nway(bucket):
         return [Counter([str(e.label)]) for e in bucket.examples]
     return [tag_counts(e, bucket.drawn.get("counts", counts)) for e in bucket.examples]
@@ -106,7 +105,7 @@ def _check_counts(same: Iterable[Bucket], available: Mapping[str, int], counts: 
 
 
 def _evaluated(group: Sequence[Bucket], language: str, whole: Dataset | None) -> dict[tuple[str, ...], str]:
-    """Return sentence → the evaluated split that contains it: test, or dev unless the buckets are drawn from dev."""
+    """Return sentence → evaluated split that contains it: test or, for buckets that are not drawn from dev, dev."""
     if whole is None:
         return {}
     from_dev = any(b.drawn.get("from") == "dev" for b in group)

@@ -45,7 +45,7 @@ class Bucket:
         language: language key.
         shots: K.
         drawn: sampler settings, as in ``bucket.json``; empty for published buckets.
-        file: its file, for errors; empty for a bucket that was not read.
+        file: path of the bucket's file, for errors; empty if the bucket was drawn instead of read.
     """
 
     language: str
@@ -57,7 +57,7 @@ class Bucket:
 
     @property
     def name(self) -> str:
-        """Folder relative to the task: ``4-shots/de/7-th``."""
+        """The bucket's folder, relative to the task's folder: ``4-shots/de/7-th``."""
         return f"{self.shots}-shots/{self.language}/{self.number}-th"
 
 
@@ -184,7 +184,6 @@ def _labelled_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _labelled(row: tuple[str, Any], place: Place) -> Example:
-    """Return the example of a (label, row) pair."""
     label, content = row
     if not isinstance(content, dict):
         raise BadRow(f"must be an object below the label '{label}', not {type(content).__name__}")

@@ -8,8 +8,8 @@ without violating this. Tags are processed from rare to frequent: sentences are 
 superfluous sentences are removed. A tag with n < K occurrences in all sentences must occur n times. Buckets are drawn
 independently and can overlap.
 
-Examples are shuffled by sorting hashes of (seed, example id), so another example in the file does not change the order
-of the others. In `nway`, the new example moves the later examples of its class by one position. Every bucket from this
+Examples are shuffled by sorting hashes of (seed, example id), so a new example in the file does not change the order of
+the others. In `nway`, the new example moves the later examples of its class by one position. Every bucket from this
 position on, on average half of the buckets, then has one different example. In `minimum`, most buckets usually stay the
 same.
 
@@ -82,12 +82,12 @@ def tag_counts(example: Example, counts: str) -> Counter[str]:
 
 
 def needed(total: Mapping[str, int], shots: int) -> dict[str, int]:
-    """Return tag → the required count: K, or its count in all sentences (``total``)."""
+    """Return tag → required count: ``shots``, or the tag's count in all sentences (``total``) if this is smaller."""
     return {tag: min(shots, count) for tag, count in total.items()}
 
 
 def spared(rows: Sequence[Mapping[str, int]], need: Mapping[str, int]) -> list[int]:
-    """Return the positions of superfluous sentences: all required counts hold if any one of them is removed.
+    """Return the positions of superfluous sentences: after removing any single one, all required counts still hold.
 
     Args:
         rows: tag counts of the bucket's sentences.

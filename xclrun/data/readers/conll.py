@@ -1,10 +1,10 @@
 """Tagged data of users in CoNLL format: one word per line, in columns.
 
-Columns are separated by tabs, or by spaces in a line without a tab; ``dataset.word_column`` and ``dataset.tag_column``
-select two of them. Sentences are separated by blank lines. Every word must have as many columns as most lines of the
-file. Before the first word of a sentence, a line that begins with ``#`` is a comment if it has the form
-``# key = value`` or another number of columns than words; ``#`` and ``#hashtag`` can thus be words. ``sent_id`` and
-``text`` are read from comments as in CoNLL-U. ``-DOCSTART-`` lines are skipped.
+Columns are separated by tabs, or by spaces in a line without a tab. ``dataset.word_column`` and ``dataset.tag_column``
+select the columns of the word and its tag. Sentences are separated by blank lines. The line of a word must have as many
+columns as most lines of the file. Before the first word of a sentence, a line that begins with ``#`` is a comment if it
+has the form ``# key = value``, or a different number of columns; ``#`` and ``#hashtag`` can thus be words. ``sent_id``
+and ``text`` are read from comments as in CoNLL-U. ``-DOCSTART-`` lines are skipped.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 def rows(file: SplitFile) -> Iterator[tuple[list[bytes], int] | tuple[()]]:
-    """Yield the blocks of a file, each with the number of columns of most of its lines."""
+    """Yield the blocks of a file, each with the number of columns that most lines of the file have."""
     sentences = list(blocks(file))
     widths = Counter(len(_fields(line.decode("latin-1"))) for block in sentences for line in block)
     for block in sentences:
@@ -62,7 +62,7 @@ def parse(row: tuple[list[str], int], place: Place, columns: tuple[int, int]) ->
     """Return the example of a block (lines, number of columns of a word); None for the beginning of a document.
 
     Args:
-        columns: columns of word and tag, from 1, or negative from the last.
+        columns: columns of the word and of its tag, counted from 1, or from the last column with −1, −2, …
     """
     block, width = row
     facts: dict[str, str] = {}

@@ -39,7 +39,7 @@ CLASSES = {
         "Sports", "Business & Finance", "Entertainment & Music", "Family & Relationships", "Politics & Government",
     ),
 }  # fmt: skip
-# Columns after the class, and the columns that are read: LL ignores the titles of news and of articles.
+# Dataset → (columns after the class, columns that are read). LL ignores the titles of news and of articles.
 COLUMNS = {
     "yelp": (("text",), ("text",)),
     "amazon": (("title", "text"), ("title", "text")),

@@ -182,14 +182,14 @@ def find_files(
 
 
 def named_files(cfg: DatasetConfig, language: str, files: Mapping[str, Sequence[str]]) -> list[SplitFile]:
-    """Return the files of a dataset in one language, for each split the first of its names in ``files`` that exists."""
+    """Return the files of a dataset in one language: for each split, the first name in ``files`` that exists."""
     root = root_of(cfg, [names[0] for names in files.values()])
     choose_languages(cfg.languages, [language], f"{cfg.reader}, whose only language is '{language}'")
     return [root.required(language, split, names) for split, names in files.items()]
 
 
 def choose_languages(selected: Sequence[str] | None, available: Collection[str], where: str) -> tuple[str, ...]:
-    """Return the keys of the selected languages, given by any of their codes; None: all available keys, sorted."""
+    """Return the keys of the selected languages, which may be any codes of them (``deu``); by default all, sorted."""
     if selected is None:
         return tuple(sorted(available))
     if not selected:
@@ -286,7 +286,7 @@ def read_source(
 
 
 def _decoded(row: Any, place: Place) -> Any:
-    """Return a row with its bytes decoded: one line, or several."""
+    """Decode the bytes of a row, which is one line or a sequence of lines."""
     if isinstance(row, bytes):
         # Without this check, a file with the line ends of an old Macintosh would be read as one sentence.
         if b"\r" in row:
@@ -363,7 +363,7 @@ def check_tag(tag: str, task: Task) -> None:
 
 
 def parse_json(text: str, subject: str) -> Any:
-    """Return the content of a JSON text; a `BadRow` begins with ``subject``, the name of the text."""
+    """Parse a JSON text; error messages (`BadRow`) begin with ``subject``, such as ``the line``."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except BadRow as bad:
@@ -383,7 +383,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_utf8(line: bytes) -> str:
-    """Return the text of a line, or raise `BadRow`."""
+    """Decode a line; raise `BadRow` if it is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
@@ -391,7 +391,7 @@ def parse_utf8(line: bytes) -> str:
 
 
 def json_file(path: Path, name: str, hint: str = "") -> dict[str, Any]:
-    """Return the object in a JSON file; ``hint`` ends the error line."""
+    """Read a JSON file that must contain an object; ``hint`` is appended to error messages."""
     content = read_regular(path, name).removeprefix(BOM_UTF8)
     try:
         parsed = parse_json(content.decode(), "the file")
@@ -405,7 +405,7 @@ def json_file(path: Path, name: str, hint: str = "") -> dict[str, Any]:
 
 
 def shortened(text: str) -> str:
-    """Return at most 60 characters of a text, for error lines."""
+    """Shorten a text to 60 characters, for error messages."""
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
@@ -467,7 +467,7 @@ def root_of(
 
 
 def _names(root: Root) -> list[str]:
-    """Return the relative names of the content of a folder and of its folders, sorted."""
+    """Return the sorted relative names of all files and folders in a folder and, one level deeper, in its folders."""
     try:
         inside = [entry.name for entry in root.path.iterdir()]
     except OSError as error:

@@ -5,11 +5,13 @@ One row per example::
     {"id": "7", "language": "de", "split": "train", "tokens": ["wie", "warm", "wird", "es"],
      "tags": ["O", "O", "O", "O"], "text": "wie warm wird es", "text_b": null, "label": "weather"}
 
-``tokens`` or ``text`` is required (tokens are then the words between spaces), ``label`` if the task has labels, and
-``tags`` if it has tags; files also need ``id``. ``facts`` is an object of additional strings, which can select the
-examples of a part (``dataset.parts``). Columns that the task does not predict are ignored. ``language`` and ``split``
-must be those of the file. A hub dataset has one config per language, or a column ``language``. Further columns are
-ignored; ``dataset.hub_columns`` maps columns with different names.
+Each row needs ``tokens`` or ``text``; without ``tokens``, ``text`` is split at white space. A row also needs ``label``
+if the task has labels, ``tags`` if the task is ``token_tags``, and, in a file, ``id``. Labels or tags that the task
+does not predict are ignored. ``facts`` is an object of additional strings, which can select the examples of a part
+(``dataset.parts``). If present, ``language`` and ``split`` must match the file name (``de.train.jsonl``).
+
+A hub dataset has one config per language, or a column ``language``. ``dataset.hub_columns`` maps columns with other
+names to the keys above; all other columns are ignored.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) ->
     text, text_b = field(row, "text", "text", optional=True), field(row, "text", "text_b", optional=True)
     listed = field(row, "words", "tokens", optional=True)
     if listed is None and text is None:
-        raise BadRow("neither 'tokens' nor 'text' is given")
+        raise BadRow("neither 'tokens' nor 'text' is given; set one of them")
     tokens = tuple(text.split() if listed is None else listed)
     tags = None if task.tag is None else field(row, "strings", "tags", optional=not task.tags_needed)
     if tags is not None:
@@ -105,7 +107,6 @@ def _hub_sources(cfg: DatasetConfig) -> Iterator[Source]:
 
 
 def _hub_splits(cfg: DatasetConfig, config: str) -> Rows:
-    """Return split → rows of one config."""
     published = _hub(cfg, "load_dataset", config)
     for key in cfg.hub_columns or {}:
         if key not in KEYS:

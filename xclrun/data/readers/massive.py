@@ -54,7 +54,7 @@ def read_massive(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 def _sources(root: Root, folder: str, language: str) -> list[Source]:
-    """Return the rows of each split of a file, in which lines of other splits are None.
+    """Return the rows of each split of a file; lines of other splits are None, so that line numbers stay correct.
 
     Unreadable lines belong to the test split, whose parser reports them.
     """
@@ -126,7 +126,6 @@ def plain(annotated: str) -> tuple[str, list[tuple[int, int, str]]]:
 
 
 def _words(text: str, unspaced: bool) -> tuple[list[str], list[int]]:
-    """Return the words of a text, and where each starts."""
     tokens: list[str] = []
     starts: list[int] = []
     for match in re.finditer(r"\S+", text):

@@ -53,7 +53,6 @@ def parse(line: str, place: Place) -> Example:
 
 
 def _tokens(column: str) -> tuple[tuple[str, ...], list[int], list[int]]:
-    """Return the tokens, and the start and end of each."""
     parsed = parse_json(column, "the tokens column")
     try:
         tokens, spans = parsed["tokens"], parsed["tokenSpans"]
@@ -93,7 +92,7 @@ def _tags(column: str, starts: list[int], ends: list[int], length: int) -> tuple
         begin, last = bisect_right(ends, start), bisect_left(starts, end)
         first = max(begin, free)
         if first >= last:
-            raise BadRow(f"slot {start}:{end}:SL:{name} covers no token that is free")
+            raise BadRow(f"slot {start}:{end}:SL:{name} covers no token, or only tokens of earlier slots")
         tags[first:last] = [f"B-{name}", *[f"I-{name}"] * (last - first - 1)]
         inside += starts[begin] < start or ends[last - 1] > end
         slot_end, free = end, last

@@ -4,7 +4,7 @@
 al. 2017, as the authors' ``convert_to_squad_format`` writes it), ``quac`` (Choi et al. 2018, 0.2), ``qa_srl``
 (FitzGerald et al. 2018, QA-SRL Bank 2.0), ``qa_zre`` (Levy et al. 2017), ``mlqa`` (Lewis et al. 2020), ``xquad``
 (Artetxe et al. 2020) and ``tydiqa`` (Clark et al. 2020, GoldP). docs/data.md lists their files. English MLQA and XQuAD
-are trained on SQuAD, other languages of MLQA on its translation.
+are trained on SQuAD, other languages of MLQA on translations of SQuAD.
 
 SQuAD's layout is ``data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}``. Texts are not
 changed, so that character offsets stay valid. The answer must be in the text at its offset; without an offset (QA-ZRE)
@@ -14,8 +14,8 @@ If no test split is released with answers, the validation file is the test split
 with ``trainer.selection=last``. A language without a training file is only evaluated.
 
 Questions without an answer (``is_impossible``, no answers, QuAC's CANNOTANSWER, no valid span in QA-SRL) are skipped
-and counted; ``dataset.unanswerable=keep`` keeps them, with no answer as the gold answer. Each question of QuAC's
-dialogues is read without the previous ones.
+and counted. With ``dataset.unanswerable=keep``, they are read, and "no answer" is their gold answer. Each question of
+QuAC's dialogues is read without the previous questions.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _question(place: Place, text: Any, question: Any, spans: Sequence[tuple[Any,
     """Return the example of a question.
 
     Args:
-        spans: text and first character of each answer; None: the first occurrence in the text.
+        spans: (text, first character) of each answer. Without a character, the first occurrence in the text is used.
     """
     field({"context": text}, "text", "context")
     field({"question": question}, "text", "question")

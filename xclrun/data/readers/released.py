@@ -151,7 +151,7 @@ def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 def _by_language(file: SplitFile) -> dict[str, list[tuple[bytes, bytes] | None]]:
-    """Return language → a row per line: (header, line) if the column ``language`` has this value, otherwise None."""
+    """Return language → a row per line of the file: (header, line) if the line is in this language, otherwise None."""
     header, *below = lines(file)
     names = header.split(b"\t")
     rows: dict[str, list[tuple[bytes, bytes] | None]] = {}

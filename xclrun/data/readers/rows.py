@@ -85,7 +85,7 @@ def text_example(
     facts: Mapping[str, str] | None = None,
     answers: tuple[Answer, ...] | None = None,
 ) -> Example:
-    """Return the example of a text or a pair, split into words at spaces; without an id it is named by its place."""
+    """Return the example of a text or a pair, split into words at spaces; ``place.name`` replaces a missing id."""
     words = tuple(text.split())
     if not words or (text_b is not None and not text_b.strip()):
         raise BadRow("the text is blank")

@@ -1,9 +1,9 @@
 """Published datasets with tagged words: CoNLL-U, MasakhaNER 2, Universal NER and WikiANN.
 
 ``conllu`` (Universal Dependencies): ten tab-separated columns, including number, FORM (2) and UPOS (4). ``masakhaner``
-(Adelani et al. 2022): word and tag, separated by a space. ``uner`` (Mayhew et al. 2024): number, word, tag and, where
-one was set, ``-`` and the annotator. ``panx`` (WikiANN: Pan et al. 2017; splits of Rahimi et al. 2019; also XTREME's
-copy): word and tag, separated by a tab, or the first and the last of more columns. docs/data.md lists their files.
+(Adelani et al. 2022): word and tag, separated by a space. ``uner`` (Mayhew et al. 2024): number, word, tag and, in some
+lines, ``-`` and the annotator. ``panx`` (WikiANN: Pan et al. 2017; splits of Rahimi et al. 2019; also XTREME's copy):
+tab-separated columns, of which the first is the word and the last the tag. docs/data.md lists their files.
 
 Sentences are separated by blank lines. The id is ``sent_id``, or the split and the number of the sentence's first line.
 
@@ -11,12 +11,12 @@ CoNLL-U and UNER: multi-word tokens (``1-2``) and empty nodes (``1.1``) are skip
 words. CoNLL-U numbers the words from 1 without gaps. A number that does not increase is an error, since a blank line
 is missing. Gaps and tags other than the 17 of UPOS are counted (https://universaldependencies.org/format.html).
 
-UNER: keys are language and treebank, ``en_ewt``, since some languages have several; a treebank without a training or
-dev file has an empty split. Annotators could also set two tags that the published tag set does not contain: ``B-O`` is
-read as ``O``, and ``OTH`` (other entities) is read as ``O`` and counted.
+UNER: keys are language and treebank (``en_ewt``), since some languages have several treebanks. A treebank without a
+training or dev file has an empty split. Annotators could also set two tags that the published tag set does not contain:
+``B-O`` is read as ``O``, and ``OTH`` (other entities) is read as ``O`` and counted.
 
-WikiANN: in the release, words have a language prefix (``de:Mainz``). A file has prefixes if more than half of its lines
-begin with one; each line must then have the prefix of the file's language.
+WikiANN: in the release, words have a language prefix (``de:Mainz``). If more than half of a file's lines begin with a
+prefix, each line must have the prefix of the file's language.
 """
 
 from __future__ import annotations
