@@ -84,7 +84,7 @@ UNFIT: Mapping[str, str] = {
     "funnel": "shortens sentences layer by layer, so words have no separate states",
     "fnet": "mixes all positions without a mask, so padding would change the states of a sentence",
     "convbert": "mixes positions without a mask, so padding would change the states of a sentence",
-    "xlnet": "permutes the order of attention for each sentence, and starts with the padding",
+    "xlnet": "permutes the order of attention for each sentence, and expects padding on the left",
     "reformer": "attends by random hashes, so the states of a sentence are not reproducible",
     "xmod": "requires the language of each sentence, which xclrun does not pass to encoders",
     **dict.fromkeys(

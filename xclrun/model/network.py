@@ -232,7 +232,8 @@ class Model(Heads):
         hidden, at = self._states(batch, self._prompts(batch)), batch.word_pieces
         cls = self._cls(batch, hidden)
         if self.last and batch.gold is not None:
-            # A window's first word represents [CLS] (`xclrun.data.batches.Windows`).
+            # The first "word" of a window is the position for "no answer", normally [CLS]
+            # (`xclrun.data.batches.Windows`). Here it is the last subword.
             at = torch.cat([_end(batch), at[:, 1:]], dim=1)
         if not self.heads_of(batch.task).reads_words:
             return Features(cls, None)
@@ -257,9 +258,10 @@ class Model(Heads):
     def _states(self, batch: Batch, prompts: Tensor | None = None) -> Tensor:
         """Return the encoder's last states of the subwords, (B, L, H).
 
-        BERT's forward pass waits for the device to check for padding, and applies an unused pooler. This method
-        therefore calls BERT's parts directly, with the same mask. In BERT, prompts follow the embedding layer and have
-        no positions; in other encoders they precede the embeddings of subwords.
+        BERT's own forward pass synchronizes with the device to test whether the batch has padding, and computes a
+        pooler output that is not used. This method therefore calls BERT's parts directly, with the same mask. In BERT,
+        prompts follow the embedding layer and have no positions; in other encoders they precede the embeddings of
+        subwords.
         """
         encoder: Any = self.encoder
         types = {"token_type_ids": batch.token_type_ids} if self.typed else {}

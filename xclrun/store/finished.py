@@ -45,7 +45,10 @@ def finished_runs(
     excluded_ids = {record.run_id for record in excluded}
     unread = sorted(states.keys() - rows.keys() - excluded_ids)
     if len(unread) >= MANY:
-        warn(f"reading {len(unread)} other runs once; use one outputs folder per study to avoid the wait")
+        warn(
+            f"indexing {len(unread)} other finished runs (each is read only once); to avoid this wait, use a separate "
+            "outputs folder for each study"
+        )
     # Read one record at a time: the records of 10⁵ runs would take 10 GB.
     for record in each_record(outputs, unread, warn, None, []):
         if record.status == "finished":

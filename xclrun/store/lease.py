@@ -125,8 +125,9 @@ class Lease:
                 _create(mine, json.dumps(facts))
             except FileExistsError:
                 return None
-        # After our listing, another process may have acquired and released the lease. Numbers then start again from 1,
-        # so a third process and this process can now both have a file.
+        # Another process may have acquired and released the lease after this process listed the files. Its release
+        # removed all files, so a third process can create number 1 while this process creates n + 1; then both have a
+        # lease file.
         for _, other in self._files():
             if other != mine and (owner := _read(other)) is not None and owner.alive:
                 mine.unlink(missing_ok=True)
@@ -162,7 +163,7 @@ class Lease:
 
 
 def _create(path: Path, content: str) -> None:
-    """Create a file together with its content, so that the file names its owner from the start.
+    """Create a file together with its content, so that the owner can be read as soon as the file exists.
 
     Raises:
         FileExistsError: the file exists.

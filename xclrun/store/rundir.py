@@ -207,7 +207,8 @@ class RunDirectory:
         """Return the content of a file of a finished run, verified by its checksum in DONE.
 
         Raises:
-            OSError, KeyError: the file is missing, in the directory or in DONE.
+            OSError: the file does not exist.
+            KeyError: DONE does not list the file.
             ValueError: the checksum of the file differs.
         """
         content, written = path.read_bytes(), self.read_done()[str(path.relative_to(self.path))]
@@ -219,7 +220,8 @@ class RunDirectory:
         """Return the rows of a Parquet file of the run; for a finished run, verify it like `content`.
 
         Raises:
-            OSError, KeyError: the file is missing, in the directory or in DONE.
+            OSError: the file does not exist.
+            KeyError: DONE does not list the file.
             ValueError: the checksum of the file differs, or the file is not in the Parquet format.
         """
         import pyarrow as pa

@@ -66,7 +66,7 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
         return self._replayed is None or self.settings.expansion is None
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` keeps no counter that needs an update for micro-batches of other processes."""
+        """Do nothing: `skip` is for micro-batches that another process computes, and `loss` does not count any."""
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:

@@ -52,8 +52,8 @@ class GDumb(Strategy[GDumbSettings]):
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         stream: list[tuple[str, int]] = []
         classes: list[Hashable] = []
-        # Generators are seeded by the hop's depth, which is equal for all hops of this stream. So each hop repeats the
-        # draws of the previous hop, as if the sampler continued.
+        # Generators are seeded by the hop's depth (number of trainings since hop 0). Every hop of this stream starts
+        # from hop 0, so its depth is 1 and it repeats the draws of the previous hop, as if the sampler continued.
         for key in context.hop.train:
             train = context.train[key]
             for index in context.generator("gdumb", key).permutation(len(train)):

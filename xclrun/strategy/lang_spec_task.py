@@ -1,13 +1,14 @@
 """Language-specific heads; the encoder is shared (CCL, section 3.2, "Lang-Spec Task").
 
-The heads are all parameters after the encoder's last states: the intent head, or BERT's pooler and the class head; the
-tag head and its CRF. A language not learned yet is evaluated with its own untrained heads, drawn independently of all
-other heads; a pretrained pooler keeps its values.
+The heads are all parameters after the encoder's last states. For classes: the intent head, or BERT's pooler with the
+class head. For tags: the tag head with its CRF. A language not learned yet is evaluated with its own untrained heads,
+drawn independently of all other heads; a pretrained pooler keeps its values.
 
 Settings: ``start`` selects the heads with which the hop of a language starts; the paper does not specify these heads.
 ``same`` selects the heads of hop 0, as in the authors' code; ``own`` draws heads independently for each language. With
-``same``, the encoder already fits the initial heads of the next hop, so forgetting is only slightly higher than with
-shared heads. With ``own``, each hop adapts the encoder to new heads, so forgetting is higher.
+``same``, all hops start from the same heads. The encoder has already adapted to them in earlier hops, so forgetting is
+only slightly higher than with shared heads. With ``own``, each hop adapts the encoder to new heads, so forgetting is
+higher.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class MbPA(Replay[MbPASettings]):
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         if not self.reads_features(hop):
             return {}
-        # `points_signature` covers `adapt_points`; the signatures of training and state cover the other settings.
+        # `points_signature` covers `adapt_points`; the signatures of training and state cover the settings of replay.
         excluded = ("adapt_points", "replay_write", "replay_interval", "replay_number")
         return {key: value for key, value in self.described().items() if key not in excluded}
 

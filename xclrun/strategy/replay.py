@@ -102,7 +102,7 @@ class Replay(Strategy[Settings]):
         return np.flatnonzero(drawn < self.settings.replay_write)
 
     def observe(self, main: Batch, context: Context) -> range:
-        """Write examples of a main mini-batch into the memory; return the numbers of the intervals that end in it.
+        """Write examples of a main mini-batch into the memory; return which replay intervals end in the mini-batch.
 
         Replay intervals are numbered from 1.
         """

@@ -14,7 +14,8 @@ are computed up to the selected epoch.
 Settings, with the paper's values for split MNIST: ``penalty`` c (1), ``damping`` ξ (0.001).
 
 Cost per weight: 20 bytes on the device during training (five tensors: Ω, ω, θ*, and the weights and gradients before
-the step); 12 bytes in the state stored with the weights (Ω, ω, θ*); 4 bytes in the state after a hop (Ω).
+the step). The state that training stores with the selected weights takes 12 bytes (Ω, ω, θ*); `end_hop` reduces it to
+4 bytes (Ω), the state for the next hop.
 """
 
 from __future__ import annotations

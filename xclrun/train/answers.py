@@ -35,7 +35,7 @@ class Readings:
     """Scores of the n windows of a split, in nats; scores are float64 arrays of shape (n,).
 
     Attributes:
-        span: (n, 2) int64, first and last word of the best span.
+        span: (n, 2) int64, first and last position of the best span (0 is [CLS], then one position per subword).
         best: score of the best span.
         total: log-sum-exp of the scores of all spans.
         gold: score of the gold span; −∞ if the window does not contain the span or the span is too long.
@@ -61,7 +61,7 @@ class Readings:
         return [self.span, self.best, self.total, self.gold, self.none]
 
     def note(self, rows: np.ndarray, emissions: np.ndarray, mask: np.ndarray) -> None:
-        """Fill the arrays at windows ``rows`` (B,), from emissions (B, W, 2) and word mask (B, W); word 0 is [CLS]."""
+        """Fill the arrays at windows ``rows`` (B,), from emissions (B, W, 2) and mask (B, W); position 0 is [CLS]."""
         scores, longest = span_scores(emissions, mask, self.windows.longest)
         flat = scores.reshape(len(rows), -1)
         at = flat.argmax(axis=1)
@@ -77,7 +77,7 @@ class Readings:
 def span_scores(emissions: np.ndarray, mask: np.ndarray, longest: int) -> tuple[np.ndarray, int]:
     """Return (scores of spans, D): scores are (B, W, D) float64, and D = min(``longest``, W).
 
-    Entry [b, i, d] is the score of the words i to i + d. Entries outside the text are −∞.
+    Entry [b, i, d] is the score of the span from position i to i + d. Entries outside the text are −∞.
     """
     inside = mask.copy()
     inside[:, 0] = False

@@ -36,9 +36,9 @@ class Encodings:
     def cut(self, dataset: Dataset) -> dict[str, dict[str, int]]:
         """Count the data lost to the length limit, for the manifest: kind → ``language/split`` → count.
 
-        ``truncated``: sentences, or windows whose question was cut; ``unscored_words``: words beyond the limit, if the
-        task does not score them; ``split_answers``: gold answers that no window contains; ``long_answers``: gold
-        answers longer than ``model.windows.answer``.
+        ``truncated``: truncated sentences; for extractive question answering, windows with a truncated question;
+        ``unscored_words``: words beyond the limit, if the task does not score them; ``split_answers``: gold answers
+        that no window contains; ``long_answers``: gold answers longer than ``model.windows.answer``.
         """
         named = {f"{language}/{split}": encoded for (language, split), encoded in self.splits.items()}
         counts = {"truncated": {name: e.truncated for name, e in named.items()}}

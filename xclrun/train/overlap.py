@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PARTS = ("embeddings", "rest")
 # File with a hop's counts, stored in the folders of the hop's training and evaluation.
 FILE = "overlap.parquet"
-# File with the set S of a hop's last step, in the store's folder of its training.
+# File with the set S of a hop's last step, stored in the folder of the hop's training.
 LAST = "gradients.safetensors"
 # Count without a previous step; `table` writes it as null.
 NULL = -1

@@ -165,7 +165,7 @@ def _changes(base: Weights, models: Sequence[Weights], name: str) -> Tensor:
 
 
 def _threshold(base: Weights, model: Weights, share: float, names: Iterable[str]) -> Tensor:
-    """Return the quantile of the absolute changes of parameters at ``share`` (scalar, double); infinity at 1."""
+    """Return the ``share`` quantile of the parameters' absolute changes, a double scalar; infinity for ``share`` 1."""
     sizes = torch.cat([(model[name].double() - base[name].double()).abs().flatten() for name in names])
     rank = round(share * len(sizes))
     return sizes.new_tensor(float("inf")) if rank >= len(sizes) else sizes.kthvalue(rank + 1).values

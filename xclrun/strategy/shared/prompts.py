@@ -66,4 +66,4 @@ class PromptPools(Prompted[PoolSettingsType]):
         return loss + self.settings.penalty * prompts.penalty(context.hop.index)
 
     def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` keeps no counter that needs an update for micro-batches of other processes."""
+        """Do nothing: `skip` is for micro-batches that another process computes, and `loss` does not count any."""
