@@ -131,7 +131,7 @@ def test_a_long_wait_for_other_runs_is_told_before_it(
     messages: list[str] = []
     runs = finished_runs(one_of_many, [], lambda text: messages.append(f"{text}, {len(read)} read"))
     assert len(messages) == 1
-    assert messages[0].startswith(f"indexing {len(runs)} other finished runs (")
+    assert messages[0].startswith(f"indexing {len(runs)} finished runs under ")
     assert messages[0].endswith(", 0 read")
     # What is known by now takes no time.
     finished_runs(one_of_many, [], messages.append)

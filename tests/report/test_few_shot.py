@@ -90,7 +90,7 @@ def test_the_terminal_shows_means_over_buckets(written: Report) -> None:
     assert "tokens by language, full" in text
     assert "buckets: 3; seeds: 2" in text
     assert "what is tuned" in text
-    assert "tests are under “token accuracy: tests of what is tuned”" in " ".join(text.split())
+    assert "tests are under “token accuracy: tests of the fine-tuning strategies”" in " ".join(text.split())
 
 
 def test_without_few_shot_runs_there_is_nothing_of_them(tmp_path: Path, undrawn: None) -> None:
@@ -405,7 +405,7 @@ def test_the_section_opens_with_gains_and_with_which_strategy_is_best() -> None:
     assert caveat.startswith("Caveat: replicates: 4 languages")
     assert "paired t-test over languages" in caveat
     assert "2 comparisons (K = 1)" in caveat
-    assert "“token accuracy: tests of what is tuned”" in caveat
+    assert "“token accuracy: tests of the fine-tuning strategies”" in caveat
     # Of one strategy there is its gain alone.
     (alone,) = few_shot_sections(study(languages=("de",), shots=(1,), buckets=2, seeds=(1,)))
     assert [text.count("gains") for text in alone.conclusions] == [1]

@@ -24,7 +24,10 @@ Curve = tuple[np.ndarray, np.ndarray, RunRecord]
 def mean_curves(
     summary: Summary, metric: str, order: str, curve_of: Callable[[RunRecord, str], Any] = curves
 ) -> dict[str, Curve]:
-    """Return each strategy's curve in one order: mean over the runs with the evaluation points of its first run."""
+    """Return each strategy's curve in one order, averaged over runs.
+
+    Runs whose languages or evaluation points differ from those of the strategy's first run are left out.
+    """
     curves_of = {}
     for label, (runs, _) in compared(summary.comparison, order).items():
         each = [(run, curve) for run in runs if metric in run.scores and (curve := curve_of(run, metric)) is not None]

@@ -38,12 +38,12 @@ GREY = "#767676"
 FURTHER = ("pdf", "png")  # formats on request: they double the drawing time
 DPI = 150
 POINTS = 72  # per inch; at this resolution, images in SVG files are smallest
-WIDEST = 14.0  # inches of panels in a row: wider ones are illegible at a page's width
-MOST = 16  # with more languages, reports show colors and means instead of lines, numbers and columns
+WIDEST = 14.0  # maximum total width in inches of the panels in a row; a wider row is illegible at page width
+MOST = 16  # with more languages, heatmaps omit numbers, curves show means, and tables have a row per language
 ORDERS = 12  # maximum number of orders with a panel in a figure
 FEW = 8  # with more classes, cells of a confusion matrix have no numbers
 TIP = "tip:"
-# Attribute of an SVG that holds its title, and class of the group that draws it.
+# SVG attribute that holds the figure's title; also the CSS class of the SVG group in which the title is drawn.
 TITLE = "data-title"
 
 

@@ -46,7 +46,7 @@ SPAN_SCORING = {
 def ruled(comparison: Comparison, labels: Iterable[str]) -> tuple[int, ...]:
     """Return the index of the first reference model or control, above which tables have a horizontal line.
 
-    Empty if the table has none, or if the first row is one.
+    Empty if the table has no reference model or control, or if its first row is a reference model or control.
     """
     first = next((k for k, label in enumerate(labels) if not is_ranked(comparison.strategies[label][0])), 0)
     return (first,) if first else ()
@@ -256,7 +256,10 @@ class Summary:
         return Table(title, header, tuple(rows), notes, raised=tuple(raised), ruled=starts)
 
     def floor(self, metric: str, order: str, measure: str, language: str = "") -> str:
-        """Return the final score (FP) of a constant classifier on a language or their mean; – if unknown."""
+        """Return the final score (FP) of a constant classifier on ``language``, or – if it is unknown.
+
+        Without ``language``, return the mean over all languages.
+        """
         name = BY_NAME[metric].floor
         runs = [r for r in self.comparison.runs if order in (MEAN, r.order) and measure == "FP" and name in r.scores]
         # Take the score from any run, because all runs have the same test sentences of a language.

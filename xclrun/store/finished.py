@@ -46,8 +46,8 @@ def finished_runs(
     unread = sorted(states.keys() - rows.keys() - excluded_ids)
     if len(unread) >= MANY:
         warn(
-            f"indexing {len(unread)} other finished runs (each is read only once); to avoid this wait, use a separate "
-            "outputs folder for each study"
+            f"indexing {len(unread)} finished runs under {outputs} (each is read only once); to avoid this wait, use a "
+            "separate outputs folder for each study"
         )
     # Read one record at a time: the records of 10⁵ runs would take 10 GB.
     for record in each_record(outputs, unread, warn, None, []):

@@ -43,7 +43,10 @@ class Association:
 
 
 def with_mean(values: Mapping[int, ByLanguage]) -> dict[int, ByLanguage]:
-    """Return ``values`` (K → language → value) with an entry `ALL`: the mean over K of languages that have every K."""
+    """Return ``values`` (K → language → value) with an additional entry `ALL`: each language's mean over K.
+
+    Languages without a value for every K are excluded from `ALL`.
+    """
     by_shots = {k: by_language for k, by_language in values.items() if k != ALL}
     complete = set.intersection(*map(set, by_shots.values())) if by_shots else set()
     means = {k: float(np.mean([by_language[k] for by_language in by_shots.values()])) for k in sorted(complete)}

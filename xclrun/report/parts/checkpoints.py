@@ -153,9 +153,9 @@ def agreement_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Tab
         total, n = np.where(defined, values, 0).sum(axis=0), defined.sum(axis=0)
         rows[name] = np.divide(total, n, out=np.full(len(languages), np.nan), where=n > 0)
     notes = [
-        "of all pairs of a run's checkpoints whose test scores differ by at least 0.5 percentage points, the share (%) "
-        "in which dev and test scores change in the same direction (ties count half); mean over runs; 50 is chance. "
-        "The paper does not say how it draws pairs"
+        "share (%) of pairs of a run's checkpoints in which dev and test scores change in the same direction; ties "
+        "count half, 50 is chance; only pairs whose test scores differ by at least 0.5 percentage points; mean over "
+        "runs. The paper does not say how it draws pairs"
     ]
     names = {"en_dev": f"dev of {languages[0]}", "target_dev": "dev of the language itself"}
     title = f"{subject}: directional agreement of dev with test (ED Table 3)"

@@ -1,4 +1,4 @@
-"""Dev scores of the settings of each strategy, by which one setting was selected; test scores are not shown."""
+"""Dev scores used to select one setting of each strategy; test scores are not shown."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def by_step(rows: pd.DataFrame, elements: Sequence[str]) -> pd.DataFrame:
 def sides_table(recorded: Mapping[str, Mapping[str, tuple[Sequence[str], pd.DataFrame]]]) -> Table | None:
     """Return mean gradients of the classes of the key being learned, of earlier keys and of later keys.
 
-    None if class names do not contain keys (``yelp:5``).
+    None unless class names contain keys, as in ``yelp:5``.
     """
     rows: list[tuple[str, ...]] = []
     for order, strategies in recorded.items():

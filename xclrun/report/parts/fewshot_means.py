@@ -39,7 +39,7 @@ def fewshot_means(runs: FewShotRuns) -> Iterator[Item]:
         yield by_strategy(runs)
 
 
-@part(FewShotRuns, place=20, title="{metric}{source}: tests of what is tuned")
+@part(FewShotRuns, place=20, title="{metric}{source}: tests of the fine-tuning strategies")
 def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
     yield (
         "The blocks of the tests are the target languages (buckets and seeds are averaged first) or, with a single "

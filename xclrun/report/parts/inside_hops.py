@@ -99,8 +99,8 @@ def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric:
         "selected: test score at the evaluation point with the best dev score on the hop's training languages; oracle: "
         "test score at the point with the best dev score on the language itself; percent, mean over hops and runs (ED)",
         "spread: max − min over seeds of the same order, in points, mean over hops and orders; – with one seed",
-        "agreement: of the pairs of evaluation points whose test scores differ by at least 0.5 percentage points, the "
-        "share (%) in which dev and test scores change in the same direction (ties count half); 50 is chance; source "
+        "agreement: share (%) of pairs of evaluation points in which dev and test scores change in the same direction; "
+        "ties count half, 50 is chance; only pairs whose test scores differ by at least 0.5 percentage points; source "
         "dev: the hop's training languages; own dev: the language itself",
     )
     return Table(f"{headline(metric)}, checkpoint selection", header, tuple(rows), notes, left=2)
@@ -144,7 +144,8 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
 def selection_figure(summary: Summary, selected: Mapping[str, Selected], metric: str) -> Figure | None:
     """Draw two panels by strategy: selected and oracle test scores; agreement of dev scores with test scores.
 
-    Dev scores are on the hop's languages and on the language itself.
+    Each panel has two series: for dev scores on the hop's training languages, and for dev scores on the tested
+    language.
     """
     if not selected:
         return None

@@ -184,7 +184,7 @@ def rates_figure(summary: Summary) -> Figure | None:
             ends = switches(run).tolist() if run.stream == "sequence" else ends
         ends_of_hops(grid[i, j], ends)
     legend(figure, labels, strategies)
-    titled(figure, f"{summary.names}: the class true, mean over keys (dotted: ends of hops)")
+    titled(figure, f"{summary.names}: scores of “true”, mean over keys (dotted: ends of hops)")
     return figure
 
 
@@ -223,7 +223,7 @@ def published_table(summary: Summary, metric: str) -> Table | None:
 
 
 def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
-    """Yield (LL's method, our label) for each setting of the method that has runs; without runs, the label is None."""
+    """For each of LL's methods, yield (method, our label) for every label with runs, or (method, None) without runs."""
     for strategy, method in ll.METHODS.items():
         runs = {label: runs[0] for label, runs in summary.comparison.strategies.items()}
         labels = [label for label, run in runs.items() if run.strategy == strategy and not is_control(run)]

@@ -61,9 +61,9 @@ def overlap_table(overlaps: Overlaps) -> Table:
     header = ("order", "strategy", "part", "runs", "with a gradient", "also before",
               "share within hops", "share at switches")  # fmt: skip
     notes = (
-        "with a gradient: number of parameters with a non-zero gradient at a main step, before the strategy and "
-        "clipping change gradients; also before: number of parameters with a non-zero gradient at this step and at the "
-        "previous step; means over steps and runs",
+        "with a gradient: number of parameters with a non-zero gradient at a main step; gradients are recorded before "
+        "they are modified by the strategy or clipped; also before: number of parameters with a non-zero gradient at "
+        "this step and at the previous step; means over steps and runs",
         "share (%): parameters with a gradient in both steps, divided by parameters with a gradient in at least one "
         "step; at switches: the last step of a hop and the first step of the next (LL Fig. 5)",
     )

@@ -35,7 +35,10 @@ def published_ranks(section: StrategySection) -> Iterator[Item]:
 
 
 def _ranks(ranks: Sequence[Agreement], setup: Sequence[str]) -> Table:
-    """Return Spearman's coefficient of each measure, its interval over resamples, and its values for paper orders."""
+    """Return Spearman's coefficient of each measure, its interval over resamples, and coefficients for comparison.
+
+    The coefficients for comparison are between one of the paper's orders and the mean of its other orders.
+    """
     rows = [
         (
             short_name(rank.metric),
@@ -78,11 +81,12 @@ def _findings(findings: Sequence[Finding], setup: Sequence[str], tested: str) ->
     ]
     notes = (
         *setup,
-        "paper, ours: difference in points; its sign is chosen so that the paper's means over six orders give a "
-        "positive difference, and a negative difference means the opposite direction",
+        "paper, ours: difference in points; positive in the direction of the paper's means over six orders, negative "
+        "in the opposite direction",
         f"p: paired t-test over {tested}, with Holm's correction over the tested findings",
-        "p is – (not tested) for a single replicate, for strategies without a sequence of hops, for differences "
-        "between metrics or orders, and for T and T0 if all orders share the reference models and hop 0 of one seed",
+        "p is “–” if not tested: a single replicate; strategies without a sequence of hops; differences between "
+        "metrics or orders; T and T0 over several orders, unless all orders have the same two or more seeds (orders "
+        "with the same seed share reference models and hop 0)",
         "over sentences: p-value over resampled test sentences; it does not extend to other seeds and orders",
         "all p-values of this table are exploratory",
         f"holds: same direction as in the paper, p < {ALPHA}; does not hold: opposite direction, p < {ALPHA}",
