@@ -10,7 +10,18 @@ import pytest
 
 from benchmarks import statistics
 from benchmarks.significance import primary_p, shared_coverage, studies, tukey_found
-from benchmarks.statistics import DOCUMENT, LIMIT, SHORT, TESTS, Setting, coverage, null, rejected, rejection
+from benchmarks.statistics import (
+    DOCUMENT,
+    LIMIT,
+    SEED_BLOCKS,
+    SHORT,
+    TESTS,
+    Setting,
+    coverage,
+    null,
+    rejected,
+    rejection,
+)
 from xclrun.analysis.anova import blocked_anova, tukey
 from xclrun.analysis.bootstrap import DEFAULTS, INTERVALS
 from xclrun.analysis.replicates import Replicates
@@ -77,9 +88,9 @@ def test_coverage_of_forgetting_and_of_scores() -> None:
 @pytest.mark.full
 def test_order_means_keep_to_the_level_where_seeds_as_blocks_do_not() -> None:
     result = rejection((3,) * 6, interaction=2.0, studies=60)
-    assert result["(seeds as blocks)"] > 0.2
+    assert result[SEED_BLOCKS] > 0.2
     assert result["paired bootstrap"] > 0.2
-    retained = set(TESTS) - {"(seeds as blocks)", "paired bootstrap"}
+    retained = set(TESTS) - {SEED_BLOCKS, "paired bootstrap"}
     # Three standard errors above 5 % where that is the level.
     assert all(result[name] < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 60) for name in retained), result
 
