@@ -124,9 +124,9 @@ def test_a_file_gives_features_and_families_of_any_key(tmp_path: Path) -> None:
         ("language,f,f \nde,1,2\n", ":1: column 'f' is repeated"),
         ("language,f\nen,1\neng,2\n", ": 'en-US' could be en or eng"),
         ("language,f\nde,nan\n", ":2: 'nan' is not a value of 'f'"),
-        ("code,f\nde,1\n", ":2: a row needs a language and one cell for each column"),
-        ("language,f\nde,1,2\n", ":2: a row needs"),
-        ("language\nde\n", ":2: a row needs"),
+        ("code,f\nde,1\n", ":2: each row must have a language and exactly one cell per column"),
+        ("language,f\nde,1,2\n", ":2: each row must have"),
+        ("language\nde\n", ":2: each row must have"),
         ("", ": has no rows"),
     ):
         path.write_text(text)

@@ -347,7 +347,7 @@ def test_parts_of_different_tasks_are_one_as_statements(corpus: Path) -> None:
     assert Counter(e.label for e in dataset.split("slots-de", "test")) == {"true": 8, "false": 24}
     with pytest.raises(UsageError, match=r"^dataset\.parts\.plans\.statements must be given; Known: coref"):
         load_dataset(both(corpus))
-    with pytest.raises(UsageError, match=r"label_prefix=x: statements have no labels"):
+    with pytest.raises(UsageError, match=r"label_prefix=x: statements are labeled true or false"):
         load_dataset(both(corpus, statements=StatementsConfig("intent"), plans={"label_prefix": "x"}))
     with pytest.raises(UsageError, match=r"shots=1: cannot be combined with dataset\.statements"):
         load_dataset(both(corpus, statements=StatementsConfig("intent")), shots=1)

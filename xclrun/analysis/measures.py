@@ -79,8 +79,8 @@ class Measure:
         reference: whether the measure uses M. It needs M for the languages whose columns ``needs`` selects, or for all
             languages if ``otherwise`` is set.
         streams: streams for which the measure is defined.
-        otherwise: for a measure that needs more than R and M, such as evaluation points inside hops: the reason that is
-            reported if this input is missing. Empty for other measures.
+        otherwise: the reason reported if an input other than R and M is missing, for example evaluation points inside
+            hops. Empty for measures that need only R and M.
         headline: whether the measure is tested, resampled, and printed in tables and on the console; other measures
             are only in ``summary.csv`` and MLflow.
         unit: ``%`` or ``points`` (a difference of percentages), or a unit whose values are printed unscaled.
@@ -116,7 +116,10 @@ class Measure:
 
     @property
     def shared(self) -> bool:
-        """Whether the measure uses what all orders of a seed share: the reference scores, or the scores of hop 0."""
+        """Whether the measure uses reference scores or scores of hop 0.
+
+        Runs with the same seed share these scores, whatever their order.
+        """
         return self.reference or bool(self.needs(3)[0].any())
 
     def left_out(self, n: int, column: int) -> bool:
@@ -283,7 +286,8 @@ for _measure in (
         "I_m_curve",
         "intransigence on the curve",
         "intransigence on the curve (LL's public code): score of `lang_spec_ft` on the i-th of m languages minus the "
-        "run's score on it after a fraction i/m of the stream, averaged over languages; also for `multilingual`",
+        "run's score on it after a fraction i/m of the stream, averaged over the m languages; also defined for "
+        "`multilingual` runs",
         "LL's public code",
         higher_is_better=False,
         formula=lambda s: curve_intransigence(s.record, s.metric, s.M),
@@ -319,7 +323,8 @@ for _measure in (
     Measure(
         "AULTC",
         "area under the learning curve",
-        "area under the learning curve: mean score over all languages, averaged over the training sentences seen",
+        "area under the learning curve: mean score over all languages, averaged over training progress (number of "
+        "training sentences seen)",
         "LL §4.2",
         higher_is_better=True,
         formula=lambda s: aultc(s.record, s.metric),

@@ -36,8 +36,9 @@ Cells = dict[tuple[str, int, int], np.ndarray]
 
 
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
-    """Return measure → its values for the order-dependent strategies, in the blocks that all of them have finished.
+    """Return measure → its values for the order-dependent strategies.
 
+    There is one value for each combination of order, seed and bucket that all these strategies have finished.
     Contains each headline measure that at least two strategies have; strategies without the measure are omitted.
     """
     measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
@@ -191,7 +192,10 @@ class Resampled:
         return np.asarray(entry.formula(Scores(R, M, run, self.metric)))
 
     def of_strategy(self, label: str, name: str) -> np.ndarray | None:
-        """Return a measure's mean over the runs of a strategy that are `compared`, in each resample, shape (B,)."""
+        """Return the mean of a measure over a strategy's runs in each resample, shape (B,).
+
+        Only the runs selected by `compared` enter the mean.
+        """
         return _mean(self._compared.get(label, []), self._values_of_runs(label, name))
 
     def _values_of_runs(self, label: str, name: str) -> list[np.ndarray | None]:

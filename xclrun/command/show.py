@@ -152,8 +152,8 @@ def _head(facts: dict[str, Any]) -> list[str]:
     lines = [facts["run_id"]]
     for name, value in entries.items():
         line = f"  {name:<9} {value}"
-        # Wrap only lists of languages, because users copy paths and commands. A line may break at the hyphens that
-        # join the languages of an order, but not inside a key.
+        # Wrap only lists of languages, because users copy paths and commands. The order may break at the hyphens
+        # between languages. The dataset line must not, because its hyphens are inside keys (`udpos-ar`).
         if name in ("dataset", "order"):
             lines += textwrap.wrap(line, WIDTH, subsequent_indent=" " * 12, break_on_hyphens=name == "order")
         else:
@@ -162,7 +162,10 @@ def _head(facts: dict[str, Any]) -> list[str]:
 
 
 def _matrix(facts: dict[str, Any], metric: str) -> str:
-    """Format a score matrix to fit the terminal: tables below each other, or with many languages a block per hop."""
+    """Format a score matrix to fit the terminal.
+
+    With few languages, wide tables are split and stacked; with many languages, each hop is a block of lines.
+    """
     from xclrun.core.task import BY_NAME
     from xclrun.core.terminal import table
     from xclrun.report.terminal import MOST, MatrixRows

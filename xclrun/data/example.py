@@ -36,7 +36,8 @@ class Example:
         text: the sentence as written; None if it equals the words joined by spaces.
         text_b: the second sentence of a pair.
         facts: metadata from the files, such as MTOP's domain or MNLI's genre. Parts select examples by facts, and
-            statements can contain them. Models do not see facts otherwise, so comparisons and fingerprints ignore them.
+            statements can contain them. Apart from statements, models never see facts. Equality of examples (``==``)
+            and fingerprints therefore ignore them.
         answers: gold answers to the question ``text_b``, spans of the text; training uses the first answer. Empty if
             the text contains no answer; None if the task has no answers.
     """
@@ -131,8 +132,9 @@ class Targets:
 class Dataset:
     """Labeled examples in several languages, with their tasks and label sets.
 
-    Label sets come from the training splits of all languages of a task, sorted by name, so that ids depend neither on
-    the order of languages nor on dev or test; some tasks have fixed label sets.
+    The label set of a task is collected from the training splits of all its languages and sorted by name. Label ids
+    therefore depend neither on the order of languages nor on the dev and test splits. Some tasks have a fixed label set
+    instead.
 
     Attributes:
         name: the name in conf (``mini``, ``mtop``, …).

@@ -154,7 +154,7 @@ def _nearest(
 
 
 def _vocabulary_distance(dataset: Dataset) -> Callable[[str, str], tuple[object, ...]]:
-    """Return a distance of two languages: 1 − the Jaccard index of the trigrams of their training words."""
+    """Return a distance function of two languages: 1 − the Jaccard index of the trigrams of their training words."""
     trigrams = {}
     for key in dataset.languages:
         words = {word.lower() for e in dataset.split(key, "train") for word in chain(e.tokens, e.tokens_b)}
@@ -168,7 +168,10 @@ def _vocabulary_distance(dataset: Dataset) -> Callable[[str, str], tuple[object,
 
 
 def _typological_distance(order: OrderConfig, dataset: Dataset) -> Callable[[str, str], tuple[object, ...]]:
-    """Return a distance of two languages: (share of differing features, −2 for the same branch, −1 for the family)."""
+    """Return a distance function of two languages: (share of differing features, relatedness).
+
+    Relatedness is −2 for the same branch, −1 for the same family, else 0.
+    """
     facts = _completed(_facts(order, dataset), order.features is None)
     if lacking := [key for key, entry in facts.items() if not entry.features]:
         raise _unknown(order, "features", lacking)
@@ -252,8 +255,8 @@ def _rows(path: str) -> dict[str, LanguageFacts]:
         name = (row.pop("language", None) or "").strip()
         if not name or None in row or None in row.values() or not row:
             raise UsageError(
-                f"{path}:{number}: a row needs a language and one cell for each column: language, then features (and "
-                "family, branch); cells of unknown features may be empty"
+                f"{path}:{number}: each row must have a language and exactly one cell per column (columns: language, "
+                "features, optionally family and branch); leave cells of unknown features empty"
             )
         if name in facts:
             raise UsageError(f"{path}:{number}: '{name}' is repeated")

@@ -2,7 +2,7 @@
 
 The key of a part is its name, or ``PART-LANGUAGE`` if the part has several languages. Each part is read as a separate
 dataset, by any reader. Its labels and tags then get the part's prefix, so that a shared head distinguishes the classes
-of all parts (LL, section 3). Orders, strategies and reports use keys like languages.
+of all parts (LL, section 3). Orders, strategies and reports treat each key as a language.
 
 If a setting of a part is null, the part inherits the dataset's value. A relative ``root`` of a part starts at
 ``dataset.root``.
@@ -94,7 +94,7 @@ def _config(cfg: DatasetConfig, name: str, part: PartConfig) -> DatasetConfig:
     if (prefix := part.label_prefix) is not None:
         key = f"dataset.parts.{name}.label_prefix={prefix}"
         if stating(cfg):
-            raise UsageError(f"{key}: statements have no labels; remove the prefix")
+            raise UsageError(f"{key}: statements are labeled true or false, without a prefix; remove label_prefix")
         if ":" in prefix or (prefix and prefix.split() != [prefix]):
             raise UsageError(f"{key}: must be one word without ':'")
     settings: dict[str, Any] = {f: value for f in _SHARED if (value := getattr(part, f)) is not None}

@@ -5,10 +5,10 @@ statement x about it; the model computes P(true | x, c). This unifies many tasks
 label set and without task IDs. True statements contain the example's label or tags, false statements a wrong label, or
 partly wrong tags. `kinds` contains the templates of each kind, and ``dataset.statements`` the settings.
 
-**Ids.** The statements of an example are ``EXAMPLE#k``: k = 0 is true, k = 1, 2, … are false. If the example's label
-is the truth of its only statement (``truth: label``), the id is ``EXAMPLE#0`` or ``EXAMPLE#1``.
-`xclrun.core.task.statement_of` parses an id. A random subset (``max_train``) may contain only some statements of an
-example; ``dataset.stratified`` keeps them together.
+**Ids.** The statements of an example are ``EXAMPLE#k``: k = 0 is true, k = 1, 2, … are false. With ``truth: label``,
+each example has one statement, and the example's label says whether it is true. Its id is ``EXAMPLE#0`` if the label is
+true, ``EXAMPLE#1`` if it is false. `xclrun.core.task.statement_of` parses an id. A random subset (``max_train``) may
+contain only some statements of an example; ``dataset.stratified`` keeps them together.
 
 **Random draws.** A statement depends only on (``dataset.subset_seed``, key, split, example id, k) and the label set of
 its part. All runs therefore use the same statements, also in subsets.
@@ -114,7 +114,7 @@ class _Maker:
         self.claims: Callable[[Example, str, Draw], Claims]
         self.templates = kind.templates or []
         fields = frozenset().union(*(fields_of(key, template) for template in self.templates))
-        # Fields that differ between true and false statements; every template must contain them, except the word.
+        # Fields that a claim adds to the template. Every template must contain them; only ``{word}`` is optional.
         added: set[str] = set()
         if kind.truth is Truth.label:
             self.claims, about = self._from_label, "label"

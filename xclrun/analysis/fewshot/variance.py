@@ -66,7 +66,10 @@ def nested_variance(values: ArrayLike) -> list[Component]:
     ms = {k: float(squares[k]) / df[k] if df[k] else math.nan for k in squares}
 
     def component(source: str, k: str, error: str = "", divisor: int = 1) -> tuple[str, int, float, float, float]:
-        """Return the component (ms[k] − ms[error]) / divisor and its F test; if ``error`` is empty, ms[k] untested."""
+        """Return the component (ms[k] − ms[error]) / divisor and its F test.
+
+        If ``error`` is empty, return ms[k] as the component, without a test (p = NaN).
+        """
         if not error:
             return source, df[k], ms[k], ms[k], math.nan
         testable = df[k] and df[error] and ms[error] > 0

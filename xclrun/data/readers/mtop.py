@@ -4,8 +4,8 @@ Columns: [id,] intent, slots, utterance, domain, locale, decoupled form, tokens.
 the first column that starts with ``IN:``. Slots are flat, ``start:end:SL:NAME`` joined by commas. Tokens are JSON,
 ``{"tokens": ["how", …], "tokenSpans": [{"start": 0, "length": 3}, …]}``.
 
-Slots are only compared with token spans; the utterance is never sliced. Tags therefore do not depend on whether offsets
-count code points, as in the published files, UTF-16 units or bytes.
+Slots are only compared with token spans; the utterance is never sliced. Tags are therefore the same whether offsets
+count code points (as in the published files), UTF-16 units or bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ LAYOUT = ("{language}/{split}.txt", "{language}/{split}.tsv")
 COLUMNS = ("intent", "slots", "utterance", "domain", "locale", "decoupled form", "tokens")
 _SLOT = re.compile(r"(\d+):(\d+):SL:(\S+)", re.ASCII)
 
-# By decreasing number of training sentences: the orders h2l and l2h are then the same on subsets of equal size.
+# Sorted by decreasing number of training sentences in the full dataset. On subsets of equal size, h2l and l2h then keep
+# the order that they have on the full dataset.
 LANGUAGES = ("en", "de", "fr", "hi", "es", "th")
 
 
