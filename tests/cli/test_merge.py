@@ -15,6 +15,7 @@ from xclrun.report.parts.budgets import budget_table
 from xclrun.run import Run
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
+from xclrun.strategy.merge import Method, Start, settings_for
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -79,6 +80,7 @@ def test_the_cost_of_a_merge_is_that_of_nothing_trained(
     [
         (["--method", "tie"], "did you mean 'ties'"),
         (["--method", "ties", "--coefficient", "drop=0.5"], "no setting 'drop'"),
+        (["--method", "ties", "--coefficient", "scale=0.1", "--coefficient", "scale=0.5"], "'scale' is given twice"),
         (["--method", "ties", "--coefficient", "density=a"], "'a' is not a value of 'density'; expected a number"),
         (["--method", "ties", "--coefficient", "density=2"], "strategy.density=2.0"),
     ],
@@ -88,6 +90,12 @@ def test_wrong_usage(arguments: list[str], message: str, finished: Make, capsys:
     assert main(["merge", run.id, "--outputs", str(run.outputs), *arguments]) == 2
     error = capsys.readouterr().err
     assert (message in error, error.count("\n")) == (True, 1), error
+
+
+def test_models_that_start_from_hop_0_are_independent(make_run: Make) -> None:
+    """The hops of `growing` start from θ_0, like those of `lang_spec_ft`; those of `er` do not."""
+    for name, start in (("growing", Start.pretrained), ("er", Start.previous)):
+        assert settings_for(make_run(f"strategy={name}").config.strategy, Method.mean).start is start
 
 
 def test_weights_that_are_gone_are_not_trained_again(

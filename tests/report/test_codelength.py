@@ -166,7 +166,7 @@ def test_figures_are_drawn_and_the_findings_name_the_order() -> None:
         "tiny, growing 2.50; uniform code 4.00."
     ]
     (caveat,) = section.caveats
-    assert caveat.endswith("uniform code: e5_small after en, growing")
+    assert caveat.endswith(": e5_small after en, growing")
     figure = drawn(section, codelengths, section.where)
     assert figure.get_suptitle().endswith("(dashed: the uniform code; mean over seeds)")
     (axes,) = figure.axes

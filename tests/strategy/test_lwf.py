@@ -17,6 +17,7 @@ from xclrun.core.errors import UsageError
 from xclrun.data.batches import Batch
 from xclrun.model.network import Output
 from xclrun.run import Run
+from xclrun.run.plan import notes
 from xclrun.strategy.lwf import LwF, LwFSettings
 from xclrun.strategy.shared.distillation import cross_entropy
 
@@ -159,5 +160,21 @@ def test_after_the_warm_up_shared_parameters_learn(finished: Make, make_run: Mak
     assert not torch.equal(
         after["encoder.encoder.layer.0.output.dense.weight"], before["encoder.encoder.layer.0.output.dense.weight"]
     )
-    with pytest.raises(UsageError, match=r"^strategy\.warm_up=2: .* strategy=lwf without an expansion has none"):
-        make_run("strategy=lwf", "strategy.warm_up=2")
+
+
+@pytest.mark.parametrize("expansion", [(), ("strategy.expansion=seq_lora",)], ids=str)
+def test_a_warm_up_needs_new_parameters(expansion: tuple[str, ...], make_run: Make) -> None:
+    """The low-rank update of `seq_lora` belongs to all languages, so a warm-up would train nothing."""
+    if expansion:
+        pytest.importorskip("adapters", reason="needs xclrun[adapters]")
+    with pytest.raises(UsageError, match=r"^strategy\.warm_up=2: .* there are none"):
+        make_run("strategy=lwf", "strategy.warm_up=2", *expansion)
+
+
+def test_a_warm_up_as_long_as_a_hop_is_noted(make_run: Make) -> None:
+    def warned(warm_up: int) -> list[str]:
+        given = ("strategy=lwf", "strategy.expansion=lang_spec_task", f"strategy.warm_up={warm_up}")
+        return [note for note in notes([make_run(*given)]) if "warm_up" in note]
+
+    assert warned(2) == []
+    assert len(warned(10_000)) == 1

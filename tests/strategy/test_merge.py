@@ -246,12 +246,23 @@ def test_merges_of_other_weights_have_other_keys(make_run: Make, changed_corpus:
     [
         ("strategy.method=fisher strategy.start=merged", "strategy.method=fisher strategy.start=merged: "),
         ("strategy.layers=[2]", "strategy.layers: the encoder has no layer 2"),
-        ("strategy.expansion=lang_spec_task", "strategy=merge strategy.expansion=lang_spec_task: "),
+        ("strategy.method=revert strategy.layers=[]", r"strategy.layers=\[\]: "),
+        (
+            "strategy.expansion=lang_spec_task",
+            "strategy=merge strategy.expansion=lang_spec_task: languages do",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(overrides: str, message: str, make_run: Make) -> None:
     with pytest.raises(UsageError, match=f"^{message}"):
         make_run("strategy=merge", *overrides.split())
+
+
+def test_models_with_added_parameters_are_not_merged(make_run: Make) -> None:
+    """All languages share the low-rank update, so the reason is not that they have parameters of their own."""
+    pytest.importorskip("adapters", reason="needs xclrun[adapters]")
+    with pytest.raises(UsageError, match="adds parameters"):
+        make_run("strategy=merge", "strategy.expansion=seq_lora")
 
 
 @pytest.mark.parametrize(

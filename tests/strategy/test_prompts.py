@@ -111,7 +111,8 @@ def test_in_bert_prompts_follow_the_embedding_layer(make_run: Make) -> None:
     for i in range(4):
         batch = batch_of(run, [i])
         embedded = model.encoder.embeddings(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids)
-        states = model.encoder.encoder(torch.cat([prompt[None], embedded], dim=1)).last_hidden_state
+        normalized = model.encoder.embeddings.LayerNorm(prompt)[None]
+        states = model.encoder.encoder(torch.cat([normalized, embedded], dim=1)).last_hidden_state
         features = model.encode(batch)
         torch.testing.assert_close(features.cls, states[:, 3])
         torch.testing.assert_close(features.words[0], states[0, 3 + batch.word_pieces[0]])

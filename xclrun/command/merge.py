@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.train.execute import execute
     from xclrun.train.merge import candidates, check_weights, dev_score
     from xclrun.train.progress import Listener
-    from xclrun.train.stop import StopFlag
+    from xclrun.train.stop import stop_on_signals
 
     # Check all runs before evaluating any.
     merges = [candidates(run, args.method, args.coefficient) for run in runs]
@@ -45,15 +45,16 @@ def main(arguments: Sequence[str]) -> int:
         check_weights(run)
         if len(variants) > 1 and args.select_on is None:
             parser.error("--coefficient: several values need --select-on dev, as test scores must not select a value")
-    for run, variants in zip(runs, merges, strict=True):
-        scores = {}
-        for settings, variant in variants.items() if args.select_on else ():
-            scores[settings] = dev_score(variant)
-            print(f"{run.id}: {settings or 'default values'}: dev {scores[settings]:.2f}")
-        # The first of equal scores; without selection there is one variant.
-        chosen = variants[max(variants, key=lambda settings: scores.get(settings, 0))]
-        for text in chosen.strategy().notes(()):
-            note(text)
-        execute(chosen, Listener(), StopFlag())
-        print(f"{chosen.id}: merge of {len(run.stages) - 1} hops of {run.id}, no training: {chosen.directory.path}")
+    with stop_on_signals() as stop:
+        for run, variants in zip(runs, merges, strict=True):
+            scores = {}
+            for settings, variant in variants.items() if args.select_on else ():
+                scores[settings] = dev_score(variant, stop)
+                print(f"{run.id}: {settings or 'default values'}: dev {scores[settings]:.2f}")
+            # The first of equal scores; without selection there is one variant.
+            chosen = variants[max(variants, key=lambda settings: scores.get(settings, 0))]
+            for text in chosen.strategy().notes(()):
+                note(text)
+            execute(chosen, Listener(), stop)
+            print(f"{chosen.id}: merge of {len(run.stages) - 1} hops of {run.id}, no training: {chosen.directory.path}")
     return 0

@@ -259,9 +259,10 @@ class Model(Heads):
         """Return the encoder's last states of the subwords, (B, L, H).
 
         BERT's own forward pass synchronizes with the device to test whether the batch has padding, and computes a
-        pooler output that is not used. This method therefore calls BERT's parts directly, with the same mask. In BERT,
-        prompts follow the embedding layer and have no positions; in other encoders they precede the embeddings of
-        subwords.
+        pooler output that is not used. This method therefore calls BERT's parts directly, with the same mask.
+
+        Prompts precede the embeddings of the subwords. In BERT they have no positions or types, but pass the layer
+        normalization of the embedding layer, so their scale is that of the subwords.
         """
         encoder: Any = self.encoder
         types = {"token_type_ids": batch.token_type_ids} if self.typed else {}
@@ -279,7 +280,8 @@ class Model(Heads):
         else:
             embedded = encoder.embeddings(input_ids=batch.input_ids, **types)
             if prompts is not None:
-                embedded = torch.cat([prompts.to(embedded.dtype), embedded], dim=1)
+                normalized = encoder.embeddings.LayerNorm(prompts)
+                embedded = torch.cat([normalized.to(embedded.dtype), embedded], dim=1)
             output = encoder.encoder(embedded, attention_mask=None if batch.whole else _additive(mask, embedded))
         states: Tensor = output.last_hidden_state
         return states[:, length:] if length else states

@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 # Bytes of an fp32 number, and of a parameter's two moment estimates (True: with an 8-bit optimizer).
 FP32 = 4
 MOMENTS: Mapping[bool, int] = {False: 8, True: 2}
-# Encoder parameters whose training needs a backward pass through layers: all but the pooler, which reads last states.
-BODY = re.compile(r"encoder\.(?!pooler\.)")
+# Parameters whose training needs a backward pass through layers: prompts, and those of the encoder. The pooler is not
+# one of them, because it reads last states.
+BODY = re.compile(r"encoder\.(?!pooler\.)|prompts\.")
 # Special tokens of a sentence.
 SPECIAL = 2
 HALF = (Precision.bf16, Precision.fp16)
@@ -144,8 +145,8 @@ def _by_layer(trains: Mapping[str, bool], encoder: Dimensions) -> list[bool]:
     trained = {layer(name) for name, trainable in trains.items() if trainable and BODY.match(name)}
     if not encoder.apart:
         return [bool(trained)] * (encoder.layers if trained else 0)
-    # To train parameters outside of layers (None), such as embeddings or adapters, the backward pass reaches all
-    # layers.
+    # To train parameters outside of layers (None), such as embeddings, adapters or prompts, the backward pass reaches
+    # all layers.
     lowest = 1 if None in trained else min((number for number in trained if number is not None), default=None)
     return [] if lowest is None else [number in trained for number in range(lowest, encoder.layers + 1)]
 

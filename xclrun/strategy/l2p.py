@@ -6,7 +6,7 @@ Wang et al. 2022, "Learning to prompt for continual learning", section 4. The qu
     L + λ Σ_{selected m} (1 − cos(q, k_m))
 
 Settings, with the paper's values: ``pool`` (10 prompts), ``length`` (5 tokens each), ``selected`` N (5), ``penalty`` λ
-(0.5). The authors' code first used λ = 0.1, and later λ = 1 with N = 4 and prompts of 10 tokens.
+(0.5). The authors' code has other values for some datasets, such as λ = 0.1 or 1.
 
 Deviations: a sentence is represented by [CLS] instead of the mean of the prompts' states; prompts start from embeddings
 of subwords; no penalty on keys that earlier hops selected often, which the paper calls optional. The authors' code

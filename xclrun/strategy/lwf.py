@@ -12,9 +12,11 @@ The cross-entropy is averaged over sentences, like the model's own loss. Tags: p
 and the cross-entropy is summed over the words of a sentence; a CRF's transitions are not distilled. Answers: p is a
 softmax over the words of the text, one for start and one for end.
 
-In the paper, every old task is distilled through its own head. With ``strategy.expansion`` there is likewise one term
-for each earlier language, computed with the current shared parameters and the frozen parameters of that language.
-Otherwise all languages share the heads, and there is one term. Several tasks in one model are refused.
+In the paper, every old task is distilled through its own head. With language-specific parameters
+(``strategy.expansion``), there is likewise one term for each earlier language, computed with the current shared
+parameters and the parameters of that language. Otherwise all languages share the heads, and there is one term. Several
+tasks in one model are refused. Deviation: the parameters of earlier languages stay frozen, while the paper trains the
+old heads too.
 
 With ``warm_up`` > 0, the first ``warm_up`` main steps of each hop train only the new language-specific parameters; the
 shared parameters are frozen. In the paper (section 3.1, "warm-up step"), the warm-up lasts until convergence.
@@ -34,7 +36,7 @@ import numpy as np
 
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
-from xclrun.strategy.base import Context, bounded
+from xclrun.strategy.base import Context, Length, bounded
 from xclrun.strategy.shared.distillation import cross_entropy, record, rows_of
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
@@ -70,11 +72,10 @@ class LwF(Expandable[LwFSettings]):
         self.teacher: dict[str, dict[str, Tensor]] = {}
         self.words = np.empty(0, np.int64)
         self._warming_up = False
-        if settings.warm_up and settings.expansion is None:
+        if settings.warm_up and not self.expansion.adds_language_parts:
             raise UsageError(
-                f"strategy.warm_up={settings.warm_up}: warm-up trains only new language-specific parameters, and "
-                "strategy=lwf without an expansion has none; use strategy.expansion=lang_spec_task or "
-                "strategy.warm_up=0"
+                f"strategy.warm_up={settings.warm_up}: warm-up trains only new language-specific parameters, and there "
+                "are none; use strategy.expansion=lang_spec_task or strategy.warm_up=0"
             )
 
     def active(self) -> bool:
@@ -84,6 +85,12 @@ class LwF(Expandable[LwFSettings]):
         if len(tasks) == 1:
             return None
         return "the teacher (the model before the hop) cannot be distilled on a task that no earlier hop has trained"
+
+    def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
+        warm_up, steps = self.settings.warm_up, [length.steps for length in lengths if length.hop.depth > 1]
+        if not steps or warm_up < min(steps):
+            return ()
+        return [f"strategy.warm_up={warm_up}: a hop of {min(steps)} steps never trains the shared parameters; lower it"]
 
     def begin_hop(self, context: Context) -> None:
         import torch

@@ -2,8 +2,7 @@
 
 Let θ_0 be the weights before any hop, and θ_1 … θ_i the trained weights of the hops so far. The evaluation after hop i
 merges them by a method in `xclrun.strategy.shared.merging` (Ilharco et al. 2023; Yadav et al. 2023; Yu et al. 2024;
-Matena & Raffel 2022). All parameters are merged, including the heads, which descend from the same
-initial values.
+Matena & Raffel 2022). All parameters are merged, including the heads, which descend from the same initial values.
 
 Settings:
 
@@ -12,21 +11,24 @@ Settings:
   all training is shared with runs of the named strategy. ``merged``: the merge of the previous hop; at the end of its
   training, each hop then merges two models, its initial and its trained weights.
 - ``method`` selects the merging method. The next settings are the coefficients of the methods.
-- ``scale`` is λ of ``task_arithmetic``, ``dare`` and ``ties``. If null, λ is 1 for ``ties``; for the other two, λ is
-  0.4, which the TIES paper recommends without validation data.
+- ``scale`` is λ of ``task_arithmetic``, ``dare`` and ``ties``. If null, λ is 1 for ``ties`` and 0.4 for the other two.
+  The TIES paper recommends 0.4 for task arithmetic without validation data.
 - ``density`` belongs to ``ties`` (0.2 in its paper).
-- ``drop`` is p of ``dare`` (0.9 in its paper).
+- ``drop`` is p of ``dare``. The default 0.9 is a value of the paper for one model; for merging, the authors' code
+  searches 0.1 to 0.9.
 - ``decay`` is β of ``exponential_mean``.
 - ``share``, ``reverted``, ``strength``, ``layers`` belong to ``revert``, which undoes a ``share`` of the changes of the
   last model: the ``smallest`` or the ``largest`` changes (``reverted``). A ``strength`` of 1 undoes a change fully.
   ``layers`` limits ``revert`` to some layers (0: embeddings; null: all parameters).
 - ``fisher_examples`` belongs to ``fisher``, which weights the models by their diagonal Fisher information on this
-  number of training sentences of their hops (null: all sentences).
+  number of training sentences of their hops (null: all sentences). Deviations from Matena & Raffel: the gradients are
+  those of the gold labels, as in ``ewc``, instead of an expectation over the model's predictions; the models have equal
+  coefficients; the Fisher information is not normalised. A model with a low training loss therefore gets low weights.
 - ``expansion`` is another strategy whose hops are merged (`xclrun merge RUN` sets this key). If null, this strategy is
   ``lang_spec_ft`` or ``naive``, depending on ``start``.
 
-Choose coefficients on dev data (`xclrun merge RUN --select-on dev`). Dev scores in training and evaluation points
-inside hops use unmerged weights.
+Choose coefficients on dev data (`xclrun merge RUN --select-on dev`): the dev scores after the last hop select one
+value, which all earlier merges also use. Dev scores in training and evaluation points inside hops use unmerged weights.
 
 Cost: no training. Merging reads the weights of all hops so far: 4 bytes per weight and hop in memory. ``fisher`` needs
 a forward and backward pass over the sentences, and 4 bytes of state per weight and hop.
@@ -45,6 +47,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
 from xclrun.model.structure import is_embedding, layer
+from xclrun.strategy import make
 from xclrun.strategy.base import Context, Length, Library, State, Strategy, bounded
 from xclrun.strategy.lang_spec_ft import LangSpecFT
 from xclrun.strategy.naive import Naive
@@ -114,7 +117,8 @@ GROUP = "merge.fisher"
 
 def settings_for(source: StrategyConfig, method: Method) -> MergeSettings:
     """Return settings that merge the hops of a run; ``source`` are the settings of the run's strategy."""
-    start = Start.pretrained if source.name == LangSpecFT.name else Start.previous
+    hops = make(source).stream(("a", "b")).hops
+    start = Start.pretrained if all(hop.depth <= 1 for hop in hops) else Start.previous
     # These two strategies follow from `start`, so `expansion` stays null.
     plain = source.name in (Naive.name, LangSpecFT.name) and getattr(source, "expansion", None) is None
     return MergeSettings("merge", method=method, start=start, expansion=None if plain else source)
@@ -137,9 +141,7 @@ class Merge(Expandable[MergeSettings]):
                 "strategy.method=fisher strategy.start=merged: Fisher information is estimated after a hop, but the "
                 "hop ends with the merge; use strategy.start=previous"
             )
-        # Copied from the strategy that trains the models.
-        traits = ("mixes_languages", "updates_in_training")
-        vars(self).update({trait: getattr(self.expansion, trait) for trait in traits})
+        vars(self).update(updates_in_training=self.expansion.updates_in_training)
         self.before: dict[str, Tensor] = {}
         # Parameter name → diagonal Fisher information on the last hop's sentences.
         self.fisher: dict[str, Tensor] = {}
@@ -148,9 +150,10 @@ class Merge(Expandable[MergeSettings]):
 
     def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
         hops = expansion.stream(("a", "b")).hops
-        specific = any(expansion.serving_signature(hop) or expansion.keeps_encoder(hop) for hop in hops)
-        if specific or expansion.adapters is not None:
-            return "languages do not share all weights, so they cannot be merged"
+        if expansion.adds_language_parts or getattr(expansion.settings, "expansion", None) is not None:
+            return "languages do not share all weights, so there is no model of all languages to merge"
+        if any(expansion.serving_signature(hop) or expansion.keeps_encoder(hop) for hop in hops):
+            return "a merge combines plain weights, but this strategy adds parameters or changes predictions"
         return "it has one hop; a merge needs several" if len(hops) < 3 else None
 
     def merges_in_training(self, hop: Hop) -> bool:
@@ -217,9 +220,15 @@ class Merge(Expandable[MergeSettings]):
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         self.expansion.check_encoder(family, width, layers)
+        if self.settings.layers == []:
+            raise UsageError("strategy.layers=[]: names no layer to undo changes in; list layers, or use null for all")
         for number in self.settings.layers or ():
             if layers is not None and not 0 <= number <= layers:
                 raise UsageError(f"strategy.layers: the encoder has no layer {number}, only 0 (embeddings) to {layers}")
+
+    def copies(self, hop: Hop) -> int:
+        # A hop that ends with a merge also stores its initial weights.
+        return self.expansion.copies(hop) + self.merges_in_training(hop)
 
     def trains(self, parameter: str, hop: Hop) -> bool:
         return self.expansion.trains(parameter, hop)

@@ -6,7 +6,8 @@ B_t A_t is trained with the loss
     L + λ Σ_{i<t} Σ_jk |A_i A_tᵀ|_jk
 
 The penalty is summed over all matrices with an update; the A_i of earlier hops are frozen. A has the shape (rank, d),
-so its rows span the subspace of a hop. The absolute value follows the authors' code; the paper squares the entries.
+so its rows span the subspace of a hop. The absolute value follows the authors' code; the paper squares the entries. The
+code's optional penalty on the norm of the new update is left out.
 
 Settings: those of ``inc_lora``, and ``penalty`` λ (0.5 in the authors' code). Hop 1 is trained as in ``inc_lora``.
 Deviations: heads are trained too, since encoders need them; no dropout before A. See also
@@ -50,7 +51,7 @@ class OLora(LowRankPerHop[OLoraSettings]):
 
     def _without_penalty(self) -> dict[str, Any]:
         settings = {key: value for key, value in self.described().items() if key != "penalty"}
-        return settings | {"name": IncLora.name}
+        return settings | {"name": IncLora.name, "version": IncLora.version}
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         loss, hop = super().loss(batch, context), context.hop.index

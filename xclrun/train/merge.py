@@ -38,6 +38,8 @@ def candidates(run: Run, method: str, coefficients: Sequence[str]) -> dict[str, 
         if name not in available:
             options = ", ".join(available) or "none"
             raise UsageError(f"--coefficient {text}: {method} has no setting '{name}'; its settings: {options}")
+        if name in values:
+            raise UsageError(f"--coefficient {text}: '{name}' is given twice; join its values with commas")
         values[name] = {value: _value(name, value, text) for value in listed.split(",")}
     settings = settings_for(run.config.strategy, Method[method])
     planned = {}
@@ -76,9 +78,9 @@ def check_weights(run: Run) -> None:
             )
 
 
-def dev_score(run: Run) -> float:
+def dev_score(run: Run, stop: StopFlag) -> float:
     """Return the dev score of a run after its last merge: the mean over the learned languages, in percent."""
-    graph, last = StageGraph(run, Listener(), StopFlag()), run.stages[-1].hop
+    graph, last = StageGraph(run, Listener(), stop), run.stages[-1].hop
     graph.bring(last)
     bench, learned = graph.bench, graph.bench.learned(last.index)
     columns = {}

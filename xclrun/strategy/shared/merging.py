@@ -9,9 +9,9 @@ With θ_0 the initial weights, θ_1 … θ_n the models and τ_i = θ_i − θ_0
 | `task_arithmetic` | θ_0 + λ Σ τ_i (Ilharco et al. 2023, "Editing models with task arithmetic") |
 | `ties` | θ_0 + λ τ, τ the mean after trimming and sign election (Yadav et al. 2023, "TIES-merging", algorithm 1) |
 | `dare` | θ_0 + λ Σ m_i ∘ τ_i / (1 − p), m_i Bernoulli(1 − p) (Yu et al. 2024, "Language models are super Mario") |
-| `spherical_mean` | m_1 = θ_1, m_i = slerp(m_{i−1}, θ_i; 1/i), tensor by tensor (Shoemake 1985) |
-| `weighted_mean` | Σ F_i θ_i / Σ F_i (Matena & Raffel 2022, "Merging models with Fisher-weighted averaging", eq. 4) |
-| `revert` | θ_n with a share of its changes undone |
+| `spherical_mean` | m_1 = θ_1, m_i = slerp(m_{i−1}, θ_i; 1/i), tensor by tensor (slerp: Shoemake 1985) |
+| `weighted_mean` | Σ F_i θ_i / Σ F_i (Matena & Raffel 2022, "Merging models with Fisher-weighted averaging") |
+| `revert` | θ_n with a share of its changes τ_n undone |
 
 All functions compute in double precision and return tensors of the models' data type.
 """
@@ -95,7 +95,7 @@ def dare(base: Weights, models: Sequence[Weights], drop: float, scale: float, se
 
 
 def spherical_mean(models: Sequence[Weights]) -> dict[str, Tensor]:
-    """Merge models one after another by spherical interpolation, with equal weight for all models."""
+    """Merge models one after another by spherical interpolation; the result depends on the order of the models."""
 
     def merge(name: str) -> Tensor:
         merged = models[0][name].double()

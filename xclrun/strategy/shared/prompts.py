@@ -1,8 +1,9 @@
 """Strategies that train prompts and heads, in a frozen encoder (`xclrun.model.prompts`).
 
 The encoder is in eval mode, because the papers' vision transformers have no dropout. Deviation of all strategies:
-prompts are prepended to the output of the embedding layer (in families other than BERT and RoBERTa, to the subword
-embeddings). Heads read the states of [CLS] and of the words, not the states of the prompt.
+prompts are prepended to the subword embeddings. In BERT's and RoBERTa's families they follow the embedding layer: they
+pass its layer normalization, but have no positions. Heads read the states of [CLS] and of the words, not those of the
+prompt.
 
 Cost: a forward and backward pass over prompt and text. To compute the query, pools need one more forward pass without
 gradients, in training and in evaluation.
