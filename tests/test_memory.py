@@ -199,7 +199,8 @@ def test_a_plan_prints_the_estimate(make_run: Make) -> None:
         (("trainer.gradient_accumulation=2",), 48),
         (("strategy=si",), 32),
         (("strategy=lang_spec_lora_f",), 64),
-        (("strategy=l2p",), 96),
+        # Longer sentences, because buffers of about 20 MB, which the estimate leaves out, would else matter here.
+        (("strategy=l2p",), 200),
     ],
     ids=str,
 )

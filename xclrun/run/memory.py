@@ -120,6 +120,8 @@ def peak(
     # Hops on a frozen encoder read cached features.
     pieces = 0 if strategy.keeps_encoder(hop) else part * length
     by_layer = _by_layer(trains, encoder)
+    # With prompts, the encoder has no dropout (`xclrun.strategy.shared.prompts`).
+    dropout = bool(config.model.dropout) and not strategy.prompt_tokens()
     # Autocast copies the weights of linear layers, and the backward pass needs the copies.
     copied = 1 if trainer.gradient_checkpointing else len(by_layer)
     cast = 2 * encoder.layer * copied if half and pieces and by_layer and frozen == FP32 else 0
@@ -132,7 +134,7 @@ def peak(
         optimizer=MOMENTS[trainer.optimizer.eight_bit] * trained,
         strategy=FP32 * stored,
         best=FP32 * trained if trainer.selection is Selection.best and not cuda else 0,
-        activations=pieces * _stored(encoder, config, trainer, by_layer, length, cuda) + cast,
+        activations=pieces * _stored(encoder, trainer, by_layer, length, dropout=dropout, cuda=cuda) + cast,
         # Without a backward pass, only the current layer's values exist: queries, keys and values, or inner states.
         evaluation=evaluated * (2 if half else FP32) * max(5 * encoder.width, 2 * encoder.width + 2 * encoder.inner),
         # Micro-batches of other ranks do not count, because ranks sum their gradients in place.
@@ -152,7 +154,7 @@ def _by_layer(trains: Mapping[str, bool], encoder: Dimensions) -> list[bool]:
 
 
 def _stored(
-    encoder: Dimensions, config: Config, trainer: TrainerConfig, by_layer: Sequence[bool], length: int, cuda: bool
+    encoder: Dimensions, trainer: TrainerConfig, by_layer: Sequence[bool], length: int, *, dropout: bool, cuda: bool
 ) -> int:
     """Return the bytes per subword that a forward pass stores for the backward pass."""
     width, inner, half = encoder.width, encoder.inner, trainer.precision in HALF
@@ -162,7 +164,7 @@ def _stored(
         matrices = width + encoder.queries + (4 if encoder.gated else 2) * inner if trained else inner
         # Under autocast, norms read fp32 and linear layers 16-bit inputs.
         stored = 2 * width * FP32 + (states - 2 * width + matrices) * (2 if half else FP32)
-        if config.model.dropout:
+        if dropout:
             stored += 2 * width if cuda else 2 * width * FP32 + 16 * encoder.heads * length
         return stored
 

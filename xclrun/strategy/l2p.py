@@ -47,7 +47,7 @@ class L2P(PromptPools[L2PSettings]):
         return self.settings.selected * self.settings.length
 
     def added(self, encoder: Dimensions) -> Mapping[str, int]:
-        return {"prompts": self.settings.pool * (self.settings.length + 1) * encoder.width}
+        return {"prompts.pool": self.settings.pool * (self.settings.length + 1) * encoder.width}
 
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import PromptPool
