@@ -562,6 +562,10 @@ def test_gpus_that_a_sweep_leaves_idle_are_reported_with_the_key_that_uses_them(
     Local(n=n).do(Sweep("x", "xclrun", planned), planned)
     message = " ".join(capsys.readouterr().err.split())
     assert (f"{gpus} GPUs are visible" in message) is (f"hydra.launcher.n={hint}" in message) is (hint is not None)
+    # A launcher has started a rank for each GPU.
+    monkeypatch.setenv("WORLD_SIZE", str(gpus))
+    Local(n=n).do(Sweep("x", "xclrun", planned), planned)
+    assert "GPUs are visible" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

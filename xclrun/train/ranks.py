@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from xclrun.config.schema import Device
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.plugins import one_line
+from xclrun.core.ranks import launched, launched_here
 from xclrun.core.version import code_version
 from xclrun.train.stop import SIGNALS, StopFlag, Stopped
 
@@ -413,10 +414,10 @@ def ranks_of(run: Run) -> Ranks:
     """
     global _group
     runtime = run.config.runtime
-    if (launched := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+    if launched() > 1:
         if _group is None or _group.process != os.getpid():
             raise UsageError(
-                f"a launcher started {launched} ranks, which worker processes cannot use; use hydra.launcher.n=1, or "
+                f"a launcher started {launched()} ranks, which worker processes cannot use; use hydra.launcher.n=1, or "
                 "start no ranks"
             )
         if _group.closed:
@@ -480,7 +481,7 @@ def join_launched() -> None:
     """Connect the ranks that torchrun or another launcher started; only rank 0 returns."""
     global _group
     environment: Mapping[str, str] = os.environ
-    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    rank, size = int(environment["RANK"]), launched()
     if rank:
         _ignore_signals()
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
@@ -488,13 +489,12 @@ def join_launched() -> None:
     hosts = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = dist.TCPStore(address, port, size, is_master=hosts)  # type: ignore[attr-defined]
     prefix = f"xclrun/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    local, on_machine = int(environment.get("LOCAL_RANK", rank)), int(environment.get("LOCAL_WORLD_SIZE", size))
     _group = Group(
         rank,
         size,
         dist.PrefixStore(prefix, store),  # type: ignore[attr-defined]
-        local=local,
-        on_machine=on_machine,
+        local=int(environment.get("LOCAL_RANK", rank)),
+        on_machine=launched_here(),
         minutes=Ranks.minutes,
         launched=True,
     )
