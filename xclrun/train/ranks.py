@@ -120,6 +120,7 @@ class Group(Ranks):
 
     Args:
         store: key-value store that all ranks share.
+        cuda: whether runs may use GPUs.
         launched: whether a launcher started all ranks.
         processes: the other ranks, if this process started them.
     """
@@ -133,22 +134,20 @@ class Group(Ranks):
         local: int,
         on_machine: int,
         minutes: float,
+        cuda: bool = True,
         launched: bool = False,
         processes: Sequence[Any] = (),
     ) -> None:
-        self.rank, self.size, self.store, self.minutes = rank, size, store, minutes
+        self.rank, self.size, self.store, self.minutes, self.cuda = rank, size, store, minutes, cuda
         self.on_machine, self.launched, self.processes, self.process = on_machine, launched, processes, os.getpid()
         self.closed = False
         self.operations: Any = None
         # Number of this connection, increased by `reconnect`.
         self.connection = 0
-        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        gpus = torch.cuda.device_count() if cuda and torch.cuda.is_available() else 0
         # If a launcher makes only one GPU visible to each rank, its index is 0.
         self.local = local % gpus if launched and gpus else local
-        self.backend = "gloo"
-        if self.local < gpus:
-            self.backend = "cpu:gloo,cuda:nccl"
-            torch.cuda.set_device(self.local)
+        self.backend = "cpu:gloo,cuda:nccl" if self.local < gpus else "gloo"
         self._connect()
 
     def _connect(self) -> None:
@@ -427,14 +426,16 @@ def ranks_of(run: Run) -> Ranks:
         return _group
     if runtime.devices == 1:
         return ALONE
+    cuda = runtime.device is not Device.cpu
     if _group is not None and _group.process == os.getpid() and not _group.closed:
-        if (_group.size, _group.minutes, _group.failed) == (runtime.devices, runtime.rank_timeout, False):
+        settings = (_group.size, _group.minutes, _group.cuda, _group.failed)
+        if settings == (runtime.devices, runtime.rank_timeout, cuda, False):
             return _group
         _group.close()
-    gpus = torch.cuda.device_count() if runtime.device is not Device.cpu else 0
+    gpus = torch.cuda.device_count() if cuda else 0
     if 0 < gpus < runtime.devices:
         raise UsageError(f"runtime.devices={runtime.devices}: number of visible GPUs is {gpus}; lower runtime.devices")
-    _group = _started(runtime.devices, runtime.rank_timeout)
+    _group = _started(runtime.devices, runtime.rank_timeout, cuda)
     return _group
 
 
@@ -444,13 +445,13 @@ def end_ranks() -> None:
         _group.close()
 
 
-def _started(size: int, minutes: float) -> Group:
+def _started(size: int, minutes: float, cuda: bool) -> Group:
     """Start the other ranks on this machine."""
     from torch.multiprocessing.spawn import start_processes
 
     store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     context = start_processes(
-        _local_rank, (size, store.port, minutes), size - 1, join=False, daemon=True, start_method="spawn"
+        _local_rank, (size, store.port, minutes, cuda), size - 1, join=False, daemon=True, start_method="spawn"
     )
     try:
         waited = 0.0
@@ -459,7 +460,7 @@ def _started(size: int, minutes: float) -> Group:
                 raise RunError(f"runtime.devices={size}: the other ranks did not start; re-run the same command")
             waited += 0.1
             context.processes[0].join(0.1)
-        group = Group(0, size, store, local=0, on_machine=size, minutes=minutes, processes=context.processes)
+        group = Group(0, size, store, local=0, on_machine=size, minutes=minutes, cuda=cuda, processes=context.processes)
     except BaseException:
         for process in context.processes:
             process.kill()
@@ -468,13 +469,13 @@ def _started(size: int, minutes: float) -> Group:
     return group
 
 
-def _local_rank(index: int, size: int, port: int, minutes: float) -> None:
+def _local_rank(index: int, size: int, port: int, minutes: float, cuda: bool) -> None:
     _ignore_signals()
     rank = index + 1
     # Wait for the store only `FIND` seconds, because the store is gone if rank 0 has ended.
     store = dist.TCPStore("127.0.0.1", port, size, is_master=False, timeout=timedelta(seconds=FIND))  # type: ignore[attr-defined]
     store.set(f"started/{rank}", "")
-    Group(rank, size, store, local=rank, on_machine=size, minutes=minutes).follow()
+    Group(rank, size, store, local=rank, on_machine=size, minutes=minutes, cuda=cuda).follow()
 
 
 def join_launched() -> None:
