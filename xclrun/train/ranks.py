@@ -25,6 +25,7 @@ import io
 import os
 import platform
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import version
@@ -40,7 +41,7 @@ from xclrun.core.errors import RunError, UsageError
 from xclrun.core.plugins import one_line
 from xclrun.core.ranks import launched, launched_here
 from xclrun.core.version import code_version
-from xclrun.train.stop import SIGNALS, StopFlag, Stopped
+from xclrun.train.stop import SIGNALS, StopFlag, Stopped, how_ended
 
 if TYPE_CHECKING:
     from xclrun.run import Run
@@ -50,8 +51,9 @@ BUCKET, LARGE = 2**22, 2**17
 # How long the other ranks wait for rank 0's next operation: long, because rank 0 itself may be waiting for another
 # process. If rank 0 ends, the other ranks notice this before the time limit.
 IDLE = timedelta(days=30)
-# Time limits in seconds, for the other ranks to start, to find rank 0's store, and to end.
-START, FIND, END = 300.0, 30.0, 10.0
+# Time limits in seconds, for the other ranks to start, to find rank 0's store, to end, and, after a lost connection, to
+# have an exit code.
+START, FIND, END, CODE = 300.0, 30.0, 10.0, 1.0
 ENDED = "one of the {} ranks ended during an earlier run; re-run the same command to resume"
 
 Value = TypeVar("Value")
@@ -192,11 +194,11 @@ class Group(Ranks):
             self.failed = True
             reason, key = "", f"error/{self.connection}"
             with contextlib.suppress(RuntimeError):
-                reason = f" ({self.store.get(key).decode()})" if self.store.check([key]) else ""
-            raise RunError(
-                f"one of the {self.size} ranks ended, or did not respond within runtime.rank_timeout={self.minutes:g} "
-                f"minutes{reason}; re-run the same command to resume"
-            ) from error
+                reason = self.store.get(key).decode() if self.store.check([key]) else ""
+            if not (reason := reason or _ended(self.processes)):
+                limit = f"runtime.rank_timeout={self.minutes:g} minutes"
+                reason = f"one of the {self.size} ranks ended, or did not respond within {limit}"
+            raise RunError(f"{reason}; re-run the same command to resume") from error
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         trained = [p for p in parameters if p.requires_grad]
@@ -445,6 +447,17 @@ def end_ranks() -> None:
         _group.close()
 
 
+def _ended(processes: Sequence[Any]) -> str:
+    """Return how other ranks that this process started ended; empty if none ended with an exit code or a signal."""
+    until, endings = time.monotonic() + CODE, []
+    for rank, process in enumerate(processes, 1):
+        process.join(max(0.0, until - time.monotonic()))
+        # A rank that only lost its connection ends with exit code 0.
+        if process.exitcode:
+            endings.append(f"rank {rank} {how_ended(process.exitcode)}")
+    return ", ".join(endings)
+
+
 def _started(size: int, minutes: float, cuda: bool) -> Group:
     """Start the other ranks on this machine."""
     from torch.multiprocessing.spawn import start_processes
@@ -457,7 +470,8 @@ def _started(size: int, minutes: float, cuda: bool) -> Group:
         waited = 0.0
         while not store.check([f"started/{rank}" for rank in range(1, size)]):
             if waited > START or not all(process.is_alive() for process in context.processes):
-                raise RunError(f"runtime.devices={size}: the other ranks did not start; re-run the same command")
+                reason = _ended(context.processes) or "the other ranks did not start"
+                raise RunError(f"runtime.devices={size}: {reason}; re-run the same command")
             waited += 0.1
             context.processes[0].join(0.1)
         group = Group(0, size, store, local=0, on_machine=size, minutes=minutes, cuda=cuda, processes=context.processes)
