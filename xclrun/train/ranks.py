@@ -463,6 +463,9 @@ def _started(size: int, minutes: float, cuda: bool) -> Group:
     from torch.multiprocessing.spawn import start_processes
 
     store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    # If rank 0 dies, the other ranks would print a C++ stack as a warning. PyTorch reads the variable when it is
+    # imported, so this process is unaffected.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     context = start_processes(
         _local_rank, (size, store.port, minutes, cuda), size - 1, join=False, daemon=True, start_method="spawn"
     )
