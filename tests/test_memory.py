@@ -47,7 +47,7 @@ def test_the_parts_of_a_small_model_are_those_counted_by_hand(make_run: Make) ->
     assert memory.total == memory.weights + memory.optimizer + memory.gradients + memory.evaluation
 
 
-def test_settings_change_the_parts_that_they_are_for(make_run: Make) -> None:
+def test_settings_change_the_parts_that_they_are_for(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     base = estimate(make_run("evaluate.batch_size=1"))
     assert base.activations > base.gradients
     assert base.total == base.weights + base.optimizer + base.activations
@@ -55,6 +55,10 @@ def test_settings_change_the_parts_that_they_are_for(make_run: Make) -> None:
     assert added.total == base.total + base.gradients
     two = ("trainer.gradient_accumulation=2", "runtime.devices=2")
     assert estimate(make_run("evaluate.batch_size=1", *two)).total == base.total
+    # A launcher has started the ranks.
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert estimate(make_run("evaluate.batch_size=1", two[0])).total == base.total
+    monkeypatch.delenv("WORLD_SIZE")
     # Four layers: with checkpointing their inputs, and the values of one and their gradients.
     four = ("model.hidden_layers=4", "model.dropout=0")
     plain, recomputed = (estimate(make_run(*four, *more)) for more in ((), ("trainer.gradient_checkpointing=true",)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from xclrun.cli import main
+from xclrun.core.ranks import launched
 
 if __name__ == "__main__":
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if launched() > 1:
         # Started by torchrun: `join_launched` returns only in rank 0.
         from xclrun.train.ranks import join_launched
 

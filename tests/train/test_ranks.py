@@ -9,19 +9,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torch.distributed import HashStore
 
 from tests.questions import write_questions
 from xclrun.core.errors import RunError, UsageError
 from xclrun.run import Run
+from xclrun.run.checks import check_ranks
 from xclrun.store import predictions
 from xclrun.strategy import Context, Strategy, divisible
 from xclrun.train import ranks
-from xclrun.train.ranks import Ranks
+from xclrun.train.ranks import Group, Ranks
 
 from .conftest import StopAt, stopped
 from .test_span import SPAN
@@ -126,6 +132,7 @@ SETTINGS = {
     "lang_spec_lora_t": (),
     "lang_spec_trans": (),
     "o_lora": (),
+    "l2p": (),
     "multilingual": ("evaluate.every_examples=20",),
 }
 
@@ -206,7 +213,7 @@ def test_a_killed_rank_ends_the_run_in_one_line(make_run: Make, do: Make) -> Non
     whole = do(make_run(*settings, outputs="whole"))
     for step in (1, 4, 9):
         run, listener = make_run(*settings, outputs=f"killed-{step}"), KillRank(signal.SIGKILL, step)
-        with pytest.raises(RunError, match=r"^one of the 3 ranks ended, .*re-run the same command"):
+        with pytest.raises(RunError, match=r"^rank 2 was killed by SIGKILL; re-run the same command"):
             do(run, listener, listener.stop)
         assert run.directory.read_manifest()["status"] == "failed"
         do(run)
@@ -260,9 +267,10 @@ def test_workers_end_their_ranks(corpus: Path, tmp_path: Path) -> None:
     settings = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]", "trainer.epochs=1", "seed=1,2")
     devices = ("runtime.devices=2", "hydra.launcher.n=2", f"paths.outputs={tmp_path}")
     command = [sys.executable, "-m", "xclrun", *settings, *devices, "-m"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    warning = os.environ | {"TORCH_CPP_LOG_LEVEL": "WARNING"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=warning)
     assert done.returncode == 0, done.stderr
-    assert "TCPStore" not in done.stderr
+    assert "TCPStore" not in done.stderr, "a rank lost its connection"
     manifests = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/manifest.json")]
     assert [manifest["environment"]["ranks"] for manifest in manifests] == ["2", "2"]
     assert len({manifest["pid"] for manifest in manifests}) == 2
@@ -299,6 +307,107 @@ def test_parts_of_a_rank() -> None:
     assert list(group.parts(2)) == []
 
 
+def ended_by(do: Callable[[], Any]) -> BaseProcess:
+    """Start a process that calls a function and ends."""
+    process = get_context("fork").Process(target=do, daemon=True)
+    process.start()
+    return process
+
+
+@pytest.mark.parametrize(
+    ("do", "message"),
+    [
+        (partial(signal.raise_signal, signal.SIGKILL), r"^rank 2 was killed by SIGKILL; re-run the same command"),
+        (partial(os._exit, 3), r"^rank 2 ended with exit code 3; re-run the same command"),
+        # Both ranks only lost their connection.
+        (
+            partial(os._exit, 0),
+            r"^one of the 3 ranks ended, or did not respond within runtime\.rank_timeout=1 minutes; ",
+        ),
+        (partial(time.sleep, 60), r"^one of the 3 ranks ended, or did not respond within "),
+    ],
+)
+def test_how_a_rank_ended_is_reported(do: Callable[[], Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Group, "_connect", lambda self: None)
+    monkeypatch.setattr(ranks, "CODE", 0.3)
+    processes = [ended_by(partial(os._exit, 0)), ended_by(do)]
+    processes[0].join()
+    try:
+        group = Group(0, 3, HashStore(), local=0, on_machine=3, minutes=1, cuda=False, processes=processes)
+        with pytest.raises(RunError, match=message), group._explained():
+            raise RuntimeError("Connection closed by peer")
+        group.store.set("error/0", "rank 1: ValueError: no weights")
+        with (
+            pytest.raises(RunError, match=r"^rank 1: ValueError: no weights; re-run the same command"),
+            group._explained(),
+        ):
+            raise RuntimeError("Connection closed by peer")
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+@pytest.mark.parametrize(("typed", "expected"), [(None, "ERROR"), ("INFO", "INFO")])
+def test_ranks_print_no_warnings_unless_the_user_requests_them(
+    typed: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If rank 0 is killed, PyTorch warns with a C++ stack."""
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "")
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
+    if typed is not None:
+        monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", typed)
+    seen: list[str | None] = []
+
+    def start(*arguments: Any, **options: Any) -> None:
+        seen.append(os.environ.get("TORCH_CPP_LOG_LEVEL"))
+        raise Enough
+
+    # `torch.multiprocessing.spawn` is a function too, which hides the module.
+    monkeypatch.setattr(import_module("torch.multiprocessing.spawn"), "start_processes", start)
+    with pytest.raises(Enough):
+        ranks._started(2, 1.0, cuda=False)
+    assert seen == [expected]
+
+
+class Enough(Exception):
+    pass
+
+
+def test_a_cpu_run_uses_no_gpu_for_communication(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA is replaced by functions that return what it returns on a machine with two GPUs."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.set_device", pytest.fail)
+    monkeypatch.setattr(Group, "_connect", lambda self: None)
+    backends = [Group(1, 2, None, local=1, on_machine=2, minutes=1, cuda=c).backend for c in (False, True)]
+    assert backends == ["gloo", "cpu:gloo,cuda:nccl"]
+
+
+def test_an_unexpected_error_while_ranks_start_is_reported(
+    make_run: Make, do: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(run: Run) -> Ranks:
+        raise OverflowError("too many ranks")
+
+    monkeypatch.setattr("xclrun.train.execute.ranks_of", fail)
+    listener = Failures()
+    with pytest.raises(OverflowError):
+        do(make_run(*PARTS, "runtime.devices=2"), listener, listener.stop)
+    assert listener.errors == ["too many ranks"]
+
+
+class Failures(StopAt):
+    """Collects the errors of failed runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[str] = []
+
+    def run_failed(self, run: Run, error: BaseException) -> None:
+        self.errors.append(str(error))
+
+
 class Counting(Strategy[Any]):
     signature = Strategy.signature
 
@@ -315,9 +424,22 @@ def test_strategies_that_divide_batches(make_run: Make) -> None:
     assert all(divisible(make_run(f"strategy={name}").strategy()) for name in ("naive", *SETTINGS))
 
 
+def test_advice_for_strategies_that_need_one_device(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, launched = make_run(*PARTS, "runtime.devices=2").config, make_run(*PARTS).config
+    with pytest.raises(UsageError, match=r"^runtime\.devices=2 .*; define skip, or use runtime\.devices=1$"):
+        check_ranks(own, Counting(None), 2)
+    with pytest.raises(UsageError, match=r"^2 processes of a launcher, .*; define skip, or start a single process$"):
+        check_ranks(launched, Counting(None), 2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match=r"^runtime\.devices=2 .*; define skip, or start a single process$"):
+        check_ranks(own, Counting(None), 2)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (("runtime.rank_timeout=1e300",), r"must be at least 0\.1 and at most 43,200 minutes$"),
+        (("runtime.rank_timeout=1e-9",), r"must be at least 0\.1 and at most 43,200 minutes$"),
         ((), r"^runtime\.devices=2 trainer\.gradient_accumulation=1: .* use trainer\.gradient_accumulation=2"),
         ((*PARTS, "trainer.cuda_graphs=true"), r"^runtime\.devices=2 trainer\.cuda_graphs=true"),
     ],

@@ -451,7 +451,8 @@ class RuntimeConfig:
     threads: int | None = count(1, at_most=4_096)
     deterministic: bool = True
     devices: int = count(1, at_most=4_096)
-    rank_timeout: float = bounded(30.0, above=0)
+    # Minutes; at most 30 days.
+    rank_timeout: float = bounded(30.0, at_least=0.1, at_most=43_200, hint=" minutes")
 
 
 @dataclass

@@ -12,6 +12,7 @@ from pathlib import Path
 from xclrun.config.checks import TRACKERS
 from xclrun.config.schema import Device
 from xclrun.core.errors import UsageError
+from xclrun.core.ranks import launched, launched_here
 from xclrun.core.terminal import line, note
 from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.run import Run
@@ -52,8 +53,8 @@ class Local(Launcher):
 
                 choose_device(config)
         gpus, devices = self.gpus_of(runs), devices_of(runs)
-        if (ranks := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
-            self._check_launched(runs, ranks, len(gpus))
+        if launched() > 1:
+            self._check_launched(runs, launched(), len(gpus))
         elif 0 < len(gpus) < devices:
             raise UsageError(f"runtime.devices={devices}: exceeds the number of GPUs; use at most {len(gpus)}")
         elif self.gpus and devices > 1 and len(set(gpus)) < len(gpus):
@@ -70,7 +71,7 @@ class Local(Launcher):
                 f"a launcher started {ranks} ranks, which train each run together; use hydra.launcher.n=1 without "
                 "hydra.launcher.gpus, or start no ranks"
             )
-        on_machine = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+        on_machine = launched_here()
         # With a single visible GPU, the launcher may have assigned a different one to each rank.
         if 1 < gpus < on_machine:
             raise UsageError(
@@ -103,7 +104,8 @@ class Local(Launcher):
         console = Console([run.id for run in sweep.runs], time_left=TimeLeft(unfinished), blind=sweep.blind)
         gpus, devices = self.gpus_of(unfinished), devices_of(unfinished)
         places = self.places(len(unfinished), gpus, devices)
-        if self.n == 1 and (n := min(len(gpus) // devices, len(unfinished))) > 1:
+        # Ranks that a launcher started use all GPUs.
+        if self.n == 1 and launched() == 1 and (n := min(len(gpus) // devices, len(unfinished))) > 1:
             used = "one" if devices == 1 else str(devices)
             advice = f"set hydra.launcher.n={n} to use {n * devices}"
             note(f"{len(gpus)} GPUs are visible, but hydra.launcher.n=1 uses only {used}; {advice}")

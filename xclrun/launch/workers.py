@@ -30,7 +30,7 @@ from xclrun.store.files import atomic_write, read_json
 from xclrun.store.rundir import GPU_BROKEN
 from xclrun.tracking.background import BackgroundMirror
 from xclrun.train.progress import Listener, Progress
-from xclrun.train.stop import SIGNALS, Stopped
+from xclrun.train.stop import SIGNALS, Stopped, how_ended
 
 # Exit code of a worker with a broken GPU: temporary failure (sysexits.h).
 BROKEN = os.EX_TEMPFAIL
@@ -274,7 +274,7 @@ def _wait_for(
             place, code = children.pop(child), os.waitstatus_to_exitcode(status)
             abandoned = _abandoned(runs, child)
             if abandoned is not None:
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                how = how_ended(code)
                 line(f"  a worker {how} during {abandoned.id}; re-run the same command to resume the run")
                 # Other workers of this command skip the run, because it may kill them too.
                 abandoned.directory.event("failed", error=f"its worker {how}")

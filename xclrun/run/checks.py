@@ -7,6 +7,7 @@ from typing import Any
 
 from xclrun.config.schema import Config, FrozenPrecision, LabelOn, Precision, SlotF1
 from xclrun.core.errors import UsageError
+from xclrun.core.ranks import launched
 from xclrun.core.stream import Mixture, Stream, keys_of, sequence
 from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.example import Dataset
@@ -101,7 +102,9 @@ def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
     """Check that several ranks (``runtime.devices``, or the processes of a launcher) can train the run."""
     if ranks == 1:
         return
-    name = f"runtime.devices={config.runtime.devices}"
+    name, single = f"runtime.devices={config.runtime.devices}", "use runtime.devices=1"
+    if launched() > 1 or config.runtime.devices != ranks:
+        single = "start a single process"
     if config.runtime.devices == 1:
         name = f"{ranks} processes of a launcher,"
     elif config.runtime.devices != ranks:
@@ -109,7 +112,7 @@ def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
     if not divisible(strategy):
         raise UsageError(
             f"{name} strategy={config.strategy.name}: does not support several devices, because its class overrides "
-            "loss but not skip; use runtime.devices=1"
+            f"loss but not skip; define skip, or {single}"
         )
     for key, trainer in config.trainers.items():
         if trainer.gradient_accumulation < ranks:

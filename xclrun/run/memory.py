@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import Config, Device, FrozenPrecision, Precision, Selection, TrainerConfig
 from xclrun.core.errors import UsageError
+from xclrun.core.ranks import launched
 from xclrun.core.stream import Hop
 from xclrun.data.encode import tag_outputs
 from xclrun.data.example import Dataset
@@ -138,7 +139,7 @@ def peak(
         # Without a backward pass, only the current layer's values exist: queries, keys and values, or inner states.
         evaluation=evaluated * (2 if half else FP32) * max(5 * encoder.width, 2 * encoder.width + 2 * encoder.inner),
         # Micro-batches of other ranks do not count, because ranks sum their gradients in place.
-        adds=trainer.gradient_accumulation > config.runtime.devices,
+        adds=trainer.gradient_accumulation > max(launched(), config.runtime.devices),
     )
 
 

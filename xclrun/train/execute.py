@@ -90,9 +90,12 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
                 listener.noted(f"{unreadable}; restoring the run from the store")
             try:
                 ranks = _ranks(run)
-            except XclrunError as error:
-                listener.run_failed(run, error)
-                raise
+            except BaseException as raised:
+                translated = _translated(raised, run)
+                listener.run_failed(run, translated)
+                if translated is raised:
+                    raise
+                raise translated from raised
             try:
                 _Execution(run, listener, stop, patient, ranks).run_all()
             finally:

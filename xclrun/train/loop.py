@@ -397,7 +397,7 @@ class HopTraining:
         if self.ranks.several:
             weights = sum(float(p.detach().double().sum()) for p in self.context.model.parameters())
             if len(set(self.ranks.gather(weights))) > 1:
-                raise RunError("the weights of the ranks differ; use runtime.deterministic=true or runtime.devices=1")
+                raise RunError("the weights of the ranks differ; use runtime.deterministic=true or a single device")
 
     def _point(self, last: bool = False) -> None:
         """Take an evaluation point if one is due, or if training ends (``last``)."""

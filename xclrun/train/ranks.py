@@ -25,6 +25,7 @@ import io
 import os
 import platform
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import version
@@ -38,8 +39,9 @@ from torch import Tensor, nn
 from xclrun.config.schema import Device
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.plugins import one_line
+from xclrun.core.ranks import launched, launched_here
 from xclrun.core.version import code_version
-from xclrun.train.stop import SIGNALS, StopFlag, Stopped
+from xclrun.train.stop import SIGNALS, StopFlag, Stopped, how_ended
 
 if TYPE_CHECKING:
     from xclrun.run import Run
@@ -49,8 +51,9 @@ BUCKET, LARGE = 2**22, 2**17
 # How long the other ranks wait for rank 0's next operation: long, because rank 0 itself may be waiting for another
 # process. If rank 0 ends, the other ranks notice this before the time limit.
 IDLE = timedelta(days=30)
-# Time limits in seconds, for the other ranks to start, to find rank 0's store, and to end.
-START, FIND, END = 300.0, 30.0, 10.0
+# Time limits in seconds, for the other ranks to start, to find rank 0's store, to end, and, after a lost connection, to
+# have an exit code.
+START, FIND, END, CODE = 300.0, 30.0, 10.0, 1.0
 ENDED = "one of the {} ranks ended during an earlier run; re-run the same command to resume"
 
 Value = TypeVar("Value")
@@ -119,6 +122,7 @@ class Group(Ranks):
 
     Args:
         store: key-value store that all ranks share.
+        cuda: whether runs may use GPUs.
         launched: whether a launcher started all ranks.
         processes: the other ranks, if this process started them.
     """
@@ -132,22 +136,20 @@ class Group(Ranks):
         local: int,
         on_machine: int,
         minutes: float,
+        cuda: bool = True,
         launched: bool = False,
         processes: Sequence[Any] = (),
     ) -> None:
-        self.rank, self.size, self.store, self.minutes = rank, size, store, minutes
+        self.rank, self.size, self.store, self.minutes, self.cuda = rank, size, store, minutes, cuda
         self.on_machine, self.launched, self.processes, self.process = on_machine, launched, processes, os.getpid()
         self.closed = False
         self.operations: Any = None
         # Number of this connection, increased by `reconnect`.
         self.connection = 0
-        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        gpus = torch.cuda.device_count() if cuda and torch.cuda.is_available() else 0
         # If a launcher makes only one GPU visible to each rank, its index is 0.
         self.local = local % gpus if launched and gpus else local
-        self.backend = "gloo"
-        if self.local < gpus:
-            self.backend = "cpu:gloo,cuda:nccl"
-            torch.cuda.set_device(self.local)
+        self.backend = "cpu:gloo,cuda:nccl" if self.local < gpus else "gloo"
         self._connect()
 
     def _connect(self) -> None:
@@ -192,11 +194,11 @@ class Group(Ranks):
             self.failed = True
             reason, key = "", f"error/{self.connection}"
             with contextlib.suppress(RuntimeError):
-                reason = f" ({self.store.get(key).decode()})" if self.store.check([key]) else ""
-            raise RunError(
-                f"one of the {self.size} ranks ended, or did not respond within runtime.rank_timeout={self.minutes:g} "
-                f"minutes{reason}; re-run the same command to resume"
-            ) from error
+                reason = self.store.get(key).decode() if self.store.check([key]) else ""
+            if not (reason := reason or _ended(self.processes)):
+                limit = f"runtime.rank_timeout={self.minutes:g} minutes"
+                reason = f"one of the {self.size} ranks ended, or did not respond within {limit}"
+            raise RunError(f"{reason}; re-run the same command to resume") from error
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         trained = [p for p in parameters if p.requires_grad]
@@ -413,10 +415,10 @@ def ranks_of(run: Run) -> Ranks:
     """
     global _group
     runtime = run.config.runtime
-    if (launched := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+    if launched() > 1:
         if _group is None or _group.process != os.getpid():
             raise UsageError(
-                f"a launcher started {launched} ranks, which worker processes cannot use; use hydra.launcher.n=1, or "
+                f"a launcher started {launched()} ranks, which worker processes cannot use; use hydra.launcher.n=1, or "
                 "start no ranks"
             )
         if _group.closed:
@@ -426,14 +428,16 @@ def ranks_of(run: Run) -> Ranks:
         return _group
     if runtime.devices == 1:
         return ALONE
+    cuda = runtime.device is not Device.cpu
     if _group is not None and _group.process == os.getpid() and not _group.closed:
-        if (_group.size, _group.minutes, _group.failed) == (runtime.devices, runtime.rank_timeout, False):
+        settings = (_group.size, _group.minutes, _group.cuda, _group.failed)
+        if settings == (runtime.devices, runtime.rank_timeout, cuda, False):
             return _group
         _group.close()
-    gpus = torch.cuda.device_count() if runtime.device is not Device.cpu else 0
+    gpus = torch.cuda.device_count() if cuda else 0
     if 0 < gpus < runtime.devices:
         raise UsageError(f"runtime.devices={runtime.devices}: number of visible GPUs is {gpus}; lower runtime.devices")
-    _group = _started(runtime.devices, runtime.rank_timeout)
+    _group = _started(runtime.devices, runtime.rank_timeout, cuda)
     return _group
 
 
@@ -443,22 +447,37 @@ def end_ranks() -> None:
         _group.close()
 
 
-def _started(size: int, minutes: float) -> Group:
+def _ended(processes: Sequence[Any]) -> str:
+    """Return how other ranks that this process started ended; empty if none ended with an exit code or a signal."""
+    until, endings = time.monotonic() + CODE, []
+    for rank, process in enumerate(processes, 1):
+        process.join(max(0.0, until - time.monotonic()))
+        # A rank that only lost its connection ends with exit code 0.
+        if process.exitcode:
+            endings.append(f"rank {rank} {how_ended(process.exitcode)}")
+    return ", ".join(endings)
+
+
+def _started(size: int, minutes: float, cuda: bool) -> Group:
     """Start the other ranks on this machine."""
     from torch.multiprocessing.spawn import start_processes
 
     store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    # If rank 0 dies, the other ranks would print a C++ stack as a warning. PyTorch reads the variable when it is
+    # imported, so this process is unaffected.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     context = start_processes(
-        _local_rank, (size, store.port, minutes), size - 1, join=False, daemon=True, start_method="spawn"
+        _local_rank, (size, store.port, minutes, cuda), size - 1, join=False, daemon=True, start_method="spawn"
     )
     try:
         waited = 0.0
         while not store.check([f"started/{rank}" for rank in range(1, size)]):
             if waited > START or not all(process.is_alive() for process in context.processes):
-                raise RunError(f"runtime.devices={size}: the other ranks did not start; re-run the same command")
+                reason = _ended(context.processes) or "the other ranks did not start"
+                raise RunError(f"runtime.devices={size}: {reason}; re-run the same command")
             waited += 0.1
             context.processes[0].join(0.1)
-        group = Group(0, size, store, local=0, on_machine=size, minutes=minutes, processes=context.processes)
+        group = Group(0, size, store, local=0, on_machine=size, minutes=minutes, cuda=cuda, processes=context.processes)
     except BaseException:
         for process in context.processes:
             process.kill()
@@ -467,20 +486,20 @@ def _started(size: int, minutes: float) -> Group:
     return group
 
 
-def _local_rank(index: int, size: int, port: int, minutes: float) -> None:
+def _local_rank(index: int, size: int, port: int, minutes: float, cuda: bool) -> None:
     _ignore_signals()
     rank = index + 1
     # Wait for the store only `FIND` seconds, because the store is gone if rank 0 has ended.
     store = dist.TCPStore("127.0.0.1", port, size, is_master=False, timeout=timedelta(seconds=FIND))  # type: ignore[attr-defined]
     store.set(f"started/{rank}", "")
-    Group(rank, size, store, local=rank, on_machine=size, minutes=minutes).follow()
+    Group(rank, size, store, local=rank, on_machine=size, minutes=minutes, cuda=cuda).follow()
 
 
 def join_launched() -> None:
     """Connect the ranks that torchrun or another launcher started; only rank 0 returns."""
     global _group
     environment: Mapping[str, str] = os.environ
-    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    rank, size = int(environment["RANK"]), launched()
     if rank:
         _ignore_signals()
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
@@ -488,13 +507,12 @@ def join_launched() -> None:
     hosts = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = dist.TCPStore(address, port, size, is_master=hosts)  # type: ignore[attr-defined]
     prefix = f"xclrun/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    local, on_machine = int(environment.get("LOCAL_RANK", rank)), int(environment.get("LOCAL_WORLD_SIZE", size))
     _group = Group(
         rank,
         size,
         dist.PrefixStore(prefix, store),  # type: ignore[attr-defined]
-        local=local,
-        on_machine=on_machine,
+        local=int(environment.get("LOCAL_RANK", rank)),
+        on_machine=launched_here(),
         minutes=Ranks.minutes,
         launched=True,
     )

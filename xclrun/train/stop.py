@@ -65,6 +65,11 @@ class Stopped(BaseException):
         self.number, self.at_once = number, at_once
 
 
+def how_ended(code: int) -> str:
+    """Return how a process ended, from its exit code; a negative code is a signal."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
 @dataclass
 class StopFlag:
     """A flag that a signal sets; a second signal raises an exception immediately."""

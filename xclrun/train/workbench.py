@@ -104,6 +104,7 @@ class Workbench:
         self.device = choose_device(run.config)
         if ranks.several and self.device.type == "cuda":
             self.device = torch.device("cuda", ranks.local)
+            torch.cuda.set_device(self.device)
         set_deterministic(run.config, self.device)
         self.strategy = run.strategy()
         self.fresh_state, self.fresh_footprint = self.strategy.state_dict(), self.strategy.footprint()
