@@ -51,7 +51,7 @@ class OLora(LowRankPerHop[OLoraSettings]):
 
     def _without_penalty(self) -> dict[str, Any]:
         settings = {key: value for key, value in self.described().items() if key != "penalty"}
-        return settings | {"name": IncLora.name, "version": IncLora.version}
+        return settings | {"name": IncLora.name}
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         loss, hop = super().loss(batch, context), context.hop.index
