@@ -45,8 +45,10 @@ TOLERANCE = 0.01
 @part(StrategySection, place=110, title="Budgets")
 def budgets(section: StrategySection) -> Iterator[Item]:
     yield budget_table(section.comparison, section.shared.trials, section.inference.baseline)
+    merges = any(run.merged_from for runs in section.comparison.strategies.values() for run in runs)
     for metric in section.comparison.metrics:
         caption = "Final performance against memory, parameters and training time, with the Pareto front"
+        caption += "; the time of a merge includes training its models" if merges else ""
         yield Plot(section.file("pareto", metric), caption, pareto_figure, section.summary, metric)
 
 
