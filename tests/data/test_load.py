@@ -68,6 +68,8 @@ def test_notes_and_unseen_labels(config: Config, mtop_root: Root) -> None:
     assert dataset.notes == {"skipped": {"en/test": 1}}
     assert dataset.unseen_labels == {"en/test": 2}
     assert dataset.labels == ("CREATE_CALL",)
+    # Classes alone: a new tag makes no prediction wrong.
+    assert load_dataset(config(on_bad_line="skip", task="sequence_class")).unseen_labels == {"en/test": 1}
 
 
 @pytest.fixture

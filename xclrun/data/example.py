@@ -121,11 +121,10 @@ class Targets:
         return frozenset(self.labels), frozenset(self.tags)
 
     def unseen(self, example: Example) -> bool:
-        """Whether the example's label, or one of its tags, is not in the training data."""
+        """Whether the example's label, or one of its tags if the task has tags, is not in the training data."""
         labels, tags = self._seen
-        return (example.label is not None and example.label not in labels) or any(
-            tag not in tags for tag in example.tags or ()
-        )
+        read = example.tags if self.task.tag is not None else None
+        return (example.label is not None and example.label not in labels) or any(tag not in tags for tag in read or ())
 
 
 @dataclass(frozen=True)
