@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,8 @@ def test_in_bert_prompts_follow_the_embedding_layer(make_run: Make) -> None:
         torch.testing.assert_close(features.words[0], states[0, 3 + batch.word_pieces[0]])
     padded, alone = model.encode(batch_of(run, [0, 1, 2, 3])), model.encode(batch_of(run, [2]))
     torch.testing.assert_close(padded.cls[2], alone.cls[0])
+    # Gradients per sentence (`torch.func.vmap`) have no lengths.
+    torch.testing.assert_close(model.encode(replace(batch_of(run, [2]), lengths=None)).cls, alone.cls)
 
 
 @pytest.mark.parametrize("family", ["distilbert", "xlm", "modernbert", "mt5", "llama", "deberta-v2"])

@@ -270,7 +270,8 @@ class Model(Heads):
         if prompts is not None:
             length = prompts.shape[1]
             mask = functional.pad(mask, (length, 0), value=1)
-        if batch.lengths is None or not takes_masks(encoder):
+        # Prompts take the same path in every batch: BERT's own forward pass would give them positions.
+        if not takes_masks(encoder) or (batch.lengths is None and prompts is None):
             inputs = {"input_ids": batch.input_ids}
             if prompts is not None:
                 words = encoder.get_input_embeddings()(batch.input_ids)
