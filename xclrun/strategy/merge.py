@@ -150,7 +150,8 @@ class Merge(Expandable[MergeSettings]):
 
     def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
         hops = expansion.stream(("a", "b")).hops
-        if expansion.adds_language_parts or getattr(expansion.settings, "expansion", None) is not None:
+        # Another strategy may have an expansion of its own, which then adds the parameters.
+        if getattr(expansion, "expansion", expansion).adds_language_parts:
             return "languages do not share all weights, so there is no model of all languages to merge"
         if any(expansion.serving_signature(hop) or expansion.keeps_encoder(hop) for hop in hops):
             return "a merge combines plain weights, but this strategy adds parameters or changes predictions"
