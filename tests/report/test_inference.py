@@ -30,13 +30,13 @@ from xclrun.report.heatmaps import heatmaps
 from xclrun.report.inference import MIXED, MIXED_NOTE, Inference, p_text
 from xclrun.report.latex import latex
 from xclrun.report.part import Part, make_block
-from xclrun.report.parts.budgets import budget_table, pareto_figure, pareto_front
+from xclrun.report.parts.budgets import budget_table, dominated, pareto_figure, pareto_front
 from xclrun.report.parts.confusions import confusion_figure, confusions
 from xclrun.report.parts.curves import score_matrices
 from xclrun.report.parts.significance import bootstrap_table, significance
 from xclrun.report.parts.trade_offs import distance_figure, memory_figure, one_hop_figure, trade_off_figure
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import marker, save
+from xclrun.report.style import COLOURS, marker, save
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell
 
@@ -565,3 +565,26 @@ def test_the_pareto_figure_draws_final_performance_by_cost() -> None:
 def test_the_pareto_front_leaves_out_what_costs_more_and_scores_no_higher() -> None:
     points = [(1.0, 50.0), (2.0, 50.0), (2.0, 60.0), (3.0, 55.0), (4.0, 70.0), (4.0, 65.0), (0.0, 40.0)]
     assert pareto_front(points) == [(0.0, 40.0), (1.0, 50.0), (2.0, 60.0), (4.0, 70.0)]
+
+
+def test_what_another_strategy_beats_in_one_respect_and_equals_in_all_others_is_dominated() -> None:
+    costs = {"cheap": (1.0, 2.0, -50.0), "good": (3.0, 2.0, -80.0), "same": (1.0, 2.0, -50.0)}
+    worse = {"dearer": (1.0, 2.5, -50.0), "weaker": (3.0, 2.0, -79.0), "both": (4.0, 4.0, -10.0)}
+    assert dominated(costs | worse) == set(worse)
+
+
+def test_with_more_strategies_than_colours_only_undominated_ones_are_named() -> None:
+    """The grey points keep their tooltips, and references are always named."""
+    names = ["naive", "er", "multilingual", *(f"x{k}" for k in range(len(COLOURS)))]
+    runs = []
+    for record in study(tuple(names), ("h2l",), (1,)):
+        cost = 1.0 if record.strategy == "er" else 2.0
+        runs.append(dataclasses.replace(record, costs={"parameters": cost, "memory": cost, "seconds": cost}))
+    (comparison,) = comparisons(runs)
+    summary = Summary(summarise(comparison.runs), comparison)
+    figure = pareto_figure(summary, "intent_accuracy")
+    assert figure is not None
+    named = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    best = max(names, key=lambda name: (summary.is_ranked(name), summary.value(name, "intent_accuracy", "FP")))
+    assert named == {"er", best, "multilingual"}
+    assert {line.get_gid().split(":")[1] for line in figure.axes[0].lines if line.get_gid()} == set(names)

@@ -399,6 +399,29 @@ def test_the_manifest_says_what_was_trained_on(name: str, finished: Make) -> Non
     assert costs["memory"] == max(kept) > kept[0] > 0
 
 
+@pytest.mark.parametrize(
+    ("strategy", "kept"),
+    [
+        (("naive",), [0, 0, 0]),
+        (("growing",), [0, 22, 40]),
+        (("inc_joint",), [0, 22, 40]),
+        (("joint_replay",), [0, 22, 40]),
+        (("joint_replay", "strategy.rate=0"), [0, 0, 0]),
+        (("gdumb", "strategy.memory=30"), [0, 22, 30]),
+        (("multilingual",), [0]),
+    ],
+)
+def test_the_manifest_counts_earlier_sentences_that_a_hop_reads(
+    strategy: tuple[str, ...], kept: list[int], finished: Make
+) -> None:
+    """Strategies without a state keep training data: the memory of the budget is not 0."""
+    name, *given = strategy
+    run = finished(f"strategy={name}", *given, "trainer.epochs=1")
+    found = [stage["kept"] for stage in run.directory.read_manifest()["stages"][1:]]
+    assert [(size["examples"], size["bytes"]) for size in found] == [(count, 8 * count) for count in kept]
+    assert record(run.directory).costs["memory"] == 8 * max(kept)
+
+
 def test_every_run_knows_its_own_count_from_a_shared_hop_0(finished: Make) -> None:
     naive, alone = (
         finished(*given).directory.read_manifest()["parameters"] for given in ((), ("strategy=lang_spec_ft",))

@@ -35,6 +35,7 @@ COLOURS = (
 SIDES = ("#5B7083", "#C9A66B")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 GREY = "#767676"
+PALE = "#bbbbbb"
 FURTHER = ("pdf", "png")  # formats on request: they double the drawing time
 DPI = 150
 POINTS = 72  # per inch; at this resolution, images in SVG files are smallest

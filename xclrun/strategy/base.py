@@ -224,6 +224,11 @@ class Strategy(Generic[Settings]):
         """Return the hops whose weights the training of ``hop`` may read."""
         return ()
 
+    def revisited(self, hop: Hop, stream: Stream) -> Sequence[str]:
+        """Return the languages of earlier hops whose training data must be kept in full for the training of ``hop``."""
+        earlier = {key for past in stream.hops[1 : hop.index] for key in past.train}
+        return [key for key in hop.train if key in earlier]
+
     def reads_features(self, hop: Hop) -> bool:
         """Return whether `predict` reads `Library.features` in the evaluation after ``hop``."""
         return False

@@ -11,7 +11,7 @@ earlier hops. If the batch has several tasks, one step is taken per task. If lan
 step is taken per language.
 
 Settings: ``rate`` r ≥ 0, the number of replayed batches per main batch. Lifelong replay (`xclrun.strategy.replay`) has
-the rate 0.1. Cost: r extra steps per main step; no state, but all earlier training data is needed.
+the rate 0.1. Cost: r extra steps per main step; no state, but all earlier training data must be kept.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xclrun.core.stream import Hop, Stream
 from xclrun.strategy.base import Context, Length, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 from xclrun.strategy.shared.memory import indices_at, to_batches
@@ -62,14 +63,17 @@ class JointReplay(Expandable[JointReplaySettings]):
             f"Set strategy.rate to {enough:g} or more."
         ]
 
+    def revisited(self, hop: Hop, stream: Stream) -> Sequence[str]:
+        hops = stream.hops[1 : hop.index] if hop.depth > 1 else ()
+        return [key for past in hops for key in past.train] if self.active() else []
+
     def due(self, step: int) -> int:
         """Return the number of batches replayed after a main step (from 1)."""
         return floor(self.settings.rate * step) - floor(self.settings.rate * (step - 1))
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
         yield main
-        hops = context.stream.hops[1 : context.hop.index] if context.hop.depth > 1 else ()
-        earlier = {key: np.arange(len(context.train[key])) for hop in hops for key in hop.train}
+        earlier = {key: np.arange(len(context.train[key])) for key in self.revisited(context.hop, context.stream)}
         total = sum(map(len, earlier.values()))
         for place in range(self.due(step) if total else 0):
             generator = context.generator("joint replay", step, place)

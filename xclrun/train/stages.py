@@ -131,9 +131,15 @@ class StageGraph:
         return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
 
     def footprint(self, stage: Stage) -> Mapping[str, float] | None:
-        """Return the size of the strategy's state after a hop, with the ``seconds`` to compute it; None if unknown."""
+        """Return the size of the strategy's state after a hop, with the ``seconds`` to compute it; None if unknown.
+
+        Without a state: the size of the earlier training data that the hop reads, 8 bytes per sentence as in memories.
+        """
         if stage.state is None:
-            return {**self.bench.fresh_footprint, "seconds": 0.0}
+            sizes, limit = self.run.dataset.sizes("train"), self.strategy.limit(stage.hop)
+            kept = sum(sizes[language] for language in self.strategy.revisited(stage.hop, self.run.stream))
+            kept = kept if limit is None else min(kept, limit)
+            return {"examples": kept, "bytes": 8 * kept, "seconds": 0.0}
         try:
             footprint: Mapping[str, float] | None = self.store.facts(stage.state).get("footprint")
         except (OSError, ValueError, AttributeError):

@@ -107,7 +107,7 @@ class Workbench:
             torch.cuda.set_device(self.device)
         set_deterministic(run.config, self.device)
         self.strategy = run.strategy()
-        self.fresh_state, self.fresh_footprint = self.strategy.state_dict(), self.strategy.footprint()
+        self.fresh_state = self.strategy.state_dict()
         self.weights_of: int | None = None
         self.state_of: int | None = 0
         self.features: dict[str, Encoded] = {}

@@ -12,7 +12,7 @@ from xclrun.analysis.aggregate import Comparison
 from xclrun.analysis.record import RunRecord
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import GREY, colour, legend, marker, panel_grid, places, plain, tip, titled
+from xclrun.report.style import COLOURS, GREY, PALE, colour, legend, marker, panel_grid, places, plain, tip, titled
 from xclrun.report.summary import Summary, ruled
 from xclrun.report.tables import Cell, Table
 
@@ -76,7 +76,8 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
     units = [f"{name} ({unit})" if unit else name for name, (_, unit, _, _) in COLUMNS.items()]
     notes = (
         "budgets are per run, averaged over runs; parameters: number of parameters that all languages together use "
-        "after the last hop; memory: maximum size of the data stored between hops in addition to parameters",
+        "after the last hop; memory: maximum size of the data stored between hops in addition to parameters, "
+        "with 8 bytes per sentence",
         "a hop shared by several runs counts in full for each run; steps: optimizer updates; examples and tokens "
         "include replayed examples",
         "trials: number of different configurations of the strategy that have finished runs in the outputs directory",
@@ -89,7 +90,8 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
 def pareto_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw FP by cost, a point for each strategy; the line connects the Pareto front of the ranked strategies.
 
-    The time of merged models includes the training of the models that were merged.
+    The time of merged models includes the training of the models that were merged. With more strategies than colours,
+    ranked strategies that another ranked strategy dominates in all panels are grey, and only tooltips name them.
     """
     from matplotlib.ticker import LogLocator
 
@@ -99,15 +101,25 @@ def pareto_figure(summary: Summary, metric: str) -> Figure | None:
     labels = [label for label in labels if all(label in cost for cost in costs.values())]
     if len(labels) < FEWEST:
         return None
-    figure, grid = panel_grid(len(PANELS), 3, (2.6, max(3.0, 0.17 * len(labels))), (1.9, 0.5), sharey=True)
+    points = {
+        name: {k: (costs[name][k] / COLUMNS[name][2], 100 * summary.value(k, metric, "FP")) for k in labels}
+        for name in PANELS
+    }
+    fronts = {name: pareto_front([points[name][k] for k in labels if summary.is_ranked(k)]) for name in PANELS}
+    ranked = {
+        k: [points[name][k][0] for name in PANELS] + [-points[PANELS[0]][k][1]] for k in labels if summary.is_ranked(k)
+    }
+    grey = dominated(ranked) if len(labels) > len(COLOURS) else set()
+    named = [label for label in labels if label not in grey]
+    figure, grid = panel_grid(len(PANELS), 3, (2.6, max(3.0, 0.17 * len(named))), (1.9, 0.5), sharey=True)
     for axes, name in zip(grid, PANELS, strict=True):
-        _, unit, divisor, _ = COLUMNS[name]
-        points = {k: (costs[name][k] / divisor, 100 * summary.value(k, metric, "FP")) for k in labels}
-        front = pareto_front([points[label] for label in labels if summary.is_ranked(label)])
-        axes.plot(*zip(*front, strict=True), color=GREY, linewidth=0.9, linestyle=":", zorder=0)
+        unit = COLUMNS[name][1]
+        axes.plot(*zip(*fronts[name], strict=True), color=GREY, linewidth=0.9, linestyle=":", zorder=0)
         for label, k in places(labels, comparison.strategies).items():
-            (point,) = axes.plot(*points[label], marker(k), color=colour(k), markersize=7)
-            tip(point, f"{label}: {points[label][0]:,.4g} {unit}, FP {points[label][1]:.2f}")
+            cost, score = points[name][label]
+            shape, shade, size, above = ("o", PALE, 5, 2) if label in grey else (marker(k), colour(k), 7, 3)
+            (point,) = axes.plot(cost, score, shape, color=shade, markersize=size, zorder=above)
+            tip(point, f"{label}: {cost:,.4g} {unit}, FP {score:.2f}")
         # A logarithmic axis cannot show strategies without memory (0).
         axes.set_xscale("symlog" if name == "memory" else "log")
         if name != "memory":
@@ -117,8 +129,11 @@ def pareto_figure(summary: Summary, metric: str) -> Figure | None:
         axes.xaxis.set_minor_formatter("")
         plain(axes, f"{name} ({unit})")
     grid[0].set_ylabel("FP: final performance (%)", fontsize=8)
-    legend(figure, labels, comparison.strategies)
-    titled(figure, f"{summary.names}: {summary.title(metric)} by cost (top left is better; dotted: Pareto front)")
+    legend(figure, named, comparison.strategies)
+    remark = "; grey: dominated in FP and all three costs" if grey else ""
+    titled(
+        figure, f"{summary.names}: {summary.title(metric)} by cost (top left is better; dotted: Pareto front{remark})"
+    )
     return figure
 
 
@@ -129,6 +144,18 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
         if not front or score > front[-1][1]:
             front.append((cost, score))
     return front
+
+
+def dominated(costs: Mapping[str, Sequence[float]]) -> set[str]:
+    """Return the labels for which another label has no higher cost anywhere and a lower cost somewhere."""
+    return {
+        label
+        for label, own in costs.items()
+        if any(
+            all(x <= y for x, y in zip(other, own, strict=True)) and list(other) != list(own)
+            for other in costs.values()
+        )
+    }
 
 
 def _with_sources(comparison: Comparison, labels: Sequence[str], name: str) -> Mapping[str, float]:

@@ -20,6 +20,7 @@ from xclrun.report.strategies import StrategySection, names_of
 from xclrun.report.style import (
     GREY,
     MOST,
+    PALE,
     axis_of,
     colour,
     figure_of,
@@ -194,7 +195,7 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
             tip(line, run.run_id)
         names = runs[0].learnt
         upright = axes.get_xaxis_transform()
-        _uprights(axes, starts[:-1].tolist(), *(("#dddddd", 0.4) if many else ("#bbbbbb", 0.7)))
+        _uprights(axes, starts[:-1].tolist(), *(("#dddddd", 0.4) if many else (PALE, 0.7)))
         rotated = not short(names)
         look: dict[str, Any] = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
         for start, length, name in [] if many else zip(starts[:-1], lengths, names, strict=True):
