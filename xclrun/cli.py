@@ -204,7 +204,7 @@ def _report(error: BaseException) -> int:
         print(f"xclrun: {_shortened(redact(str(explained)))}", file=sys.stderr)
         return explained.exit_code
     if type(error).__name__ == "Stopped":
-        saved = "no checkpoint is saved" if getattr(error, "at_once", False) else "a checkpoint is saved"
+        saved = "no checkpoint is saved" if getattr(error, "at_once", False) else "finished work is saved"
         print(f"\nxclrun: stopped by {error}; {saved}; re-run the same command to resume", file=sys.stderr)
         return 128 + getattr(error, "number", 0)
     message = redact(" ".join(str(error).split()))

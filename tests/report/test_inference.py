@@ -528,6 +528,14 @@ def test_unequal_budgets_are_marked() -> None:
     assert rows["er"]["time (min)"] == "–"
     assert rows["naive"]["time (min)"] == "1.0"
     assert (rows["naive"]["trials"], rows["er"]["trials"]) == ("1", "2 ≠")
+    merges = [
+        run("merge", "h2l", 1, LANGUAGES, settings=given)
+        for given in ({"method": "mean"}, {"method": "ties", "density": 0.1}, {"method": "ties", "density": 0.2})
+    ]
+    assert {key[2]: count for key, count in tuning_trials(map(finished_run, merges)).items()} == {
+        "merge(mean)": 1,
+        "merge(ties)": 2,
+    }
 
 
 def test_the_pareto_figure_draws_final_performance_by_cost() -> None:

@@ -433,6 +433,10 @@ def test_advice_for_strategies_that_need_one_device(make_run: Make, monkeypatch:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match=r"^runtime\.devices=2 .*; define skip, or start a single process$"):
         check_ranks(own, Counting(None), 2)
+    # A launcher's processes are connected before the limit is known.
+    limited = make_run(*PARTS, "runtime.rank_timeout=2")
+    with pytest.raises(UsageError, match=r"^runtime\.rank_timeout=2: .* 30 minutes; omit it$"):
+        check_ranks(limited.config, limited.strategy(), 2)
 
 
 @pytest.mark.parametrize(

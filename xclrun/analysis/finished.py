@@ -16,6 +16,7 @@ class FinishedRun:
     """Index entry of a finished run.
 
     Attributes:
+        strategy: see `tuned_name`.
         settings: digest of the settings that must be equal in all runs of an average.
         reference: the run's `reference_key` if it is a reference run; otherwise empty.
     """
@@ -31,7 +32,13 @@ class FinishedRun:
 def finished_run(record: RunRecord) -> FinishedRun:
     key = reference_key(record) if is_reference_run(record) else ""
     settings = digest(config_settings(record))
-    return FinishedRun(record.run_id, record.dataset, record.model, record.strategy, settings, key)
+    return FinishedRun(record.run_id, record.dataset, record.model, tuned_name(record), settings, key)
+
+
+def tuned_name(record: RunRecord) -> str:
+    """Return the name under which configurations are counted: the strategy, and the method of a merge."""
+    method = record.config.get("strategy", {}).get("method")
+    return record.strategy if method is None else f"{record.strategy}({method})"
 
 
 def tuning_trials(runs: Iterable[FinishedRun]) -> dict[tuple[str, str, str], int]:

@@ -52,9 +52,12 @@ def main(arguments: Sequence[str]) -> int:
                 scores[settings] = dev_score(variant, stop)
                 print(f"{run.id}: {settings or 'default values'}: dev {scores[settings]:.2f}")
             # The first of equal scores; without selection there is one variant.
-            chosen = variants[max(variants, key=lambda settings: scores.get(settings, 0))]
+            best = max(variants, key=lambda settings: scores.get(settings, 0))
+            chosen = variants[best]
             for text in chosen.strategy().notes(()):
                 note(text)
             execute(chosen, Listener(), stop)
-            print(f"{chosen.id}: merge of {len(run.stages) - 1} hops of {run.id}, no training: {chosen.directory.path}")
+            named = f" with {best}, chosen on dev" if scores else ""
+            merge = f"merge of {len(run.stages) - 1} hops of {run.id}{named}, no training"
+            print(f"{chosen.id}: {merge}: {chosen.directory.path}")
     return 0

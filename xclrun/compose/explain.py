@@ -69,6 +69,9 @@ def _unknown_choice(error: MissingConfigException) -> str:
     group, _, choice = str(error.missing_cfg_file).rpartition("/")
     names = expansion_choices() if group == "strategy/expansion" else choices().get(group, {})
     key = group.replace("strategy/expansion", "strategy.expansion")
+    if key != group and choice in choices()["strategy"]:
+        reason = "it changes training or predictions, and an expansion only adds parameters"
+        return f"{key}={choice}: cannot be an expansion, because {reason}; choose {', '.join(names)}"
     return f"{key}={choice}: unknown; {did_you_mean(choice, names)}{_ALSO.get(group, '')}"
 
 

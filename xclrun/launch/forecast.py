@@ -243,7 +243,12 @@ def memory_line(memory: Mapping[str, tuple[Memory, Memory]]) -> str:
     strategy, (least, most) = max(memory.items(), key=lambda item: item[1][1].total)
     named = f" ({strategy})" if len(memory) > 1 else ""
     parts = {"weights": most.weights, "gradients": most.gradients, "optimizer": most.optimizer}
-    parts |= {name: value for name, value in (("strategy", most.strategy),) if value}
+    further = {
+        "strategy": most.strategy,
+        "best weights": most.best,
+        "activations": max(most.activations, most.evaluation),
+    }
+    parts |= {name: value for name, value in further.items() if value}
     listed = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
     return f"peak memory per device: {size(least.total)} to {size(most.total)}{named}; at most {listed}"
 

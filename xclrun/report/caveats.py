@@ -110,8 +110,8 @@ def _alike(comparison: Comparison) -> Iterator[str]:
     for scores_of_all, labels in by_scores.items():
         if scores_of_all and len(labels) > 1:
             yield (
-                f"{' and '.join(labels)} have identical scores after every hop: their different settings had no effect "
-                "(`xclrun plan` warns if a memory is never used)"
+                f"{' and '.join(labels)} have identical scores after every hop: check whether their different settings "
+                "have an effect"
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xclrun.config.schema import Config, FrozenPrecision, LabelOn, Precision, SlotF1
+from xclrun.config.schema import Config, FrozenPrecision, LabelOn, Precision, RuntimeConfig, SlotF1
 from xclrun.core.errors import UsageError
 from xclrun.core.ranks import launched
 from xclrun.core.stream import Mixture, Stream, keys_of, sequence
@@ -109,6 +109,12 @@ def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
         name = f"{ranks} processes of a launcher,"
     elif config.runtime.devices != ranks:
         raise UsageError(f"{name}: the launcher starts {ranks} processes; omit runtime.devices")
+    if launched() > 1 and config.runtime.rank_timeout != RuntimeConfig.rank_timeout:
+        # The launcher's processes are connected before the config is read.
+        raise UsageError(
+            f"runtime.rank_timeout={config.runtime.rank_timeout:g}: the limit of processes that a launcher starts is "
+            f"{RuntimeConfig.rank_timeout:g} minutes; omit it"
+        )
     if not divisible(strategy):
         raise UsageError(
             f"{name} strategy={config.strategy.name}: does not support several devices, because its class overrides "

@@ -9,7 +9,7 @@ Settings:
 - ``start`` selects the weights with which each hop starts. ``pretrained``: θ_0, as in ``lang_spec_ft`` (continual
   learning without a sequence). ``previous``: the unmerged model of the previous hop, as in ``naive``. In both cases,
   all training is shared with runs of the named strategy. ``merged``: the merge of the previous hop; at the end of its
-  training, each hop then merges two models, its initial and its trained weights.
+  training, each hop after the first then merges two models, its initial and its trained weights, and each hop reverts.
 - ``method`` selects the merging method. The next settings are the coefficients of the methods.
 - ``scale`` is λ of ``task_arithmetic``, ``dare`` and ``ties``. If null, λ is 1 for ``ties`` and 0.4 for the other two.
   The TIES paper recommends 0.4 for task arithmetic without validation data.
@@ -158,8 +158,9 @@ class Merge(Expandable[MergeSettings]):
         return "it has one hop; a merge needs several" if len(hops) < 3 else None
 
     def merges_in_training(self, hop: Hop) -> bool:
-        """Return whether the training of a hop ends with a merge."""
-        return self.settings.start is Start.merged and hop.depth > 1
+        """Return whether the training of a hop ends with a merge; `revert` needs no earlier hop."""
+        first = 1 if self.settings.method is Method.revert else 2
+        return self.settings.start is Start.merged and hop.depth >= first
 
     # Called when a run is planned.
 

@@ -1,4 +1,4 @@
-"""O-LoRA: each hop adds a low-rank update, with a penalty that makes it orthogonal to the earlier updates.
+"""O-LoRA: each hop adds a low-rank update, with a penalty on its overlap with the earlier updates.
 
 Wang et al. 2023, "Orthogonal subspace learning for language model continual learning", section 3. In hop t the update
 B_t A_t is trained with the loss
@@ -6,8 +6,8 @@ B_t A_t is trained with the loss
     L + λ Σ_{i<t} Σ_jk |A_i A_tᵀ|_jk
 
 The penalty is summed over all matrices with an update; the A_i of earlier hops are frozen. A has the shape (rank, d),
-so its rows span the subspace of a hop. The absolute value follows the authors' code; the paper squares the entries. The
-code's optional penalty on the norm of the new update is left out.
+so its rows span the subspace of a hop. After few steps, subspaces can still overlap. The absolute value follows the
+authors' code; the paper squares the entries. The code's optional penalty on the norm of the new update is left out.
 
 Settings: those of ``inc_lora``, and ``penalty`` λ (0.5 in the authors' code). Hop 1 is trained as in ``inc_lora``.
 Deviations: heads are trained too, since encoders need them; no dropout before A. See also

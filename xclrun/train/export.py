@@ -65,7 +65,11 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     hop = hops[-1 if index is None else index]
     graph = StageGraph(run, Listener(), StopFlag())
     bench, strategy = graph.bench, graph.strategy
-    own_parts = bool(strategy.serving_signature(hop)) or strategy.adapters is not None
+    # `for_language` sets the weights that are evaluated: merged ones, or a language's own parameters.
+    served_apart = bool(strategy.serving_signature(hop)) or strategy.adapters is not None
+    own_parts = served_apart and (
+        strategy.adapters is not None or any(map(strategy.language_specific, bench.model.state_dict()))
+    )
     language = language and key_of(language, run.stream.languages, "--language")
     _check_language(run, hop, language, own_parts)
     needed = {
@@ -80,11 +84,11 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
                 f"retrain it with `xclrun rerun {run.id} --fresh DIR`"
             )
     # `bring` also loads the strategy's state, which `for_language` may read, for example to merge weights.
-    graph.bring(hop) if own_parts else graph.weights(hop.index)
+    graph.bring(hop) if served_apart else graph.weights(hop.index)
     seen = [name for h in run.stream.hops[: hop.index + 1] for name in h.train]
     served = language or (hop.train[-1] if own_parts and hop.train else None)
-    if own_parts and served is not None:
-        strategy.for_language(served, seen)
+    if served_apart and (served or hop.train):
+        strategy.for_language(served or hop.train[-1], seen)
     model = bench.model.eval()
     facts = _facts(run, hop, served, seen)
     with atomic_directory(target) as folder:

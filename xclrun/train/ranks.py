@@ -196,7 +196,7 @@ class Group(Ranks):
             with contextlib.suppress(RuntimeError):
                 reason = self.store.get(key).decode() if self.store.check([key]) else ""
             if not (reason := reason or _ended(self.processes)):
-                limit = f"runtime.rank_timeout={self.minutes:g} minutes"
+                limit = f"{'' if self.launched else 'runtime.rank_timeout='}{self.minutes:g} minutes"
                 reason = f"one of the {self.size} ranks ended, or did not respond within {limit}"
             raise RunError(f"{reason}; re-run the same command to resume") from error
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison
+from xclrun.analysis.finished import tuned_name
 from xclrun.analysis.record import RunRecord
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
@@ -181,7 +182,8 @@ def _merged(comparison: Comparison) -> Iterator[str]:
         if names := dict.fromkeys(label_of.get(run.merged_from, run.merged_from) for run in runs if run.merged_from):
             merges.setdefault(", ".join(names), []).append(label)
     for source, labels in merges.items():
-        yield f"{', '.join(labels)}: merged without training from models of {source}, whose budget is not included"
+        of = f"{', '.join(labels)}: merged without training from models of {source}"
+        yield f"{of}, whose budget is not included; trials do not count values that xclrun merge tries on dev data"
 
 
 def _mean(runs: Sequence[RunRecord], name: str) -> float:
@@ -190,4 +192,4 @@ def _mean(runs: Sequence[RunRecord], name: str) -> float:
 
 
 def _tried(comparison: Comparison, label: str, tried: dict[tuple[str, str, str], int]) -> int:
-    return tried.get((comparison.dataset, comparison.model, comparison.strategies[label][0].strategy), 1)
+    return tried.get((comparison.dataset, comparison.model, tuned_name(comparison.strategies[label][0])), 1)
