@@ -111,7 +111,7 @@ def _alike(comparison: Comparison) -> Iterator[str]:
         if scores_of_all and len(labels) > 1:
             yield (
                 f"{' and '.join(labels)} have identical scores after every hop: check whether their different settings "
-                "have an effect"
+                "have an effect (`xclrun plan` warns if a memory is never used)"
             )
 
 

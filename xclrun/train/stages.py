@@ -136,8 +136,8 @@ class StageGraph:
         Without a state: the size of the earlier training data that the hop reads, 8 bytes per sentence as in memories.
         """
         if stage.state is None:
-            sizes, limit = self.run.dataset.sizes("train"), self.strategy.limit(stage.hop)
-            kept = sum(sizes[language] for language in self.strategy.revisited(stage.hop, self.run.stream))
+            limit, revisited = self.strategy.limit(stage.hop), self.strategy.revisited(stage.hop, self.run.stream)
+            kept = sum(len(self.run.dataset.split(language, "train")) for language in revisited)
             kept = kept if limit is None else min(kept, limit)
             return {"examples": kept, "bytes": 8 * kept, "seconds": 0.0}
         try:
