@@ -595,4 +595,5 @@ def test_with_more_strategies_than_colours_only_undominated_ones_are_named() -> 
     named = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
     best = max(names, key=lambda name: (summary.is_ranked(name), summary.value(name, "intent_accuracy", "FP")))
     assert named == {"er", best, "multilingual"}
-    assert {line.get_gid().split(":")[1] for line in figure.axes[0].lines if line.get_gid()} == set(names)
+    points = [*figure.axes[0].lines, *figure.axes[0].collections]
+    assert {point.get_gid().split(":")[1] for point in points if point.get_gid()} == set(names)

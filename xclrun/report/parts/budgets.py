@@ -18,6 +18,7 @@ from xclrun.report.summary import Summary, ruled
 from xclrun.report.tables import Cell, Table
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
 # Column → (its name in `xclrun.analysis.record.COSTS`, unit, divisor, digits).
@@ -50,6 +51,8 @@ def budgets(section: StrategySection) -> Iterator[Item]:
     for metric in section.comparison.metrics:
         caption = "Final performance against memory, parameters and training time, with the Pareto front"
         caption += "; the time of a merge includes training its models" if merges else ""
+        if len(section.comparison.strategies) > len(COLOURS):
+            caption += "; strategies that another one dominates in FP and all costs are grey"
         yield Plot(section.file("pareto", metric), caption, pareto_figure, section.summary, metric)
 
 
@@ -94,7 +97,7 @@ def pareto_figure(summary: Summary, metric: str) -> Figure | None:
     The time of merged models includes the training of the models that were merged. With more strategies than colours,
     ranked strategies that another ranked strategy dominates in all panels are grey, and only tooltips name them.
     """
-    from matplotlib.ticker import LogLocator
+    from matplotlib.ticker import LogLocator, SymmetricalLogLocator
 
     comparison = summary.comparison
     labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, metric, "FP"))]
@@ -118,12 +121,19 @@ def pareto_figure(summary: Summary, metric: str) -> Figure | None:
         axes.plot(*zip(*fronts[name], strict=True), color=GREY, linewidth=0.9, linestyle=":", zorder=0)
         for label, k in places(labels, comparison.strategies).items():
             cost, score = points[name][label]
-            shape, shade, size, above = ("o", PALE, 5, 2) if label in grey else (marker(k), colour(k), 7, 3)
-            (point,) = axes.plot(cost, score, shape, color=shade, markersize=size, zorder=above)
+            if label in grey:
+                # A collection: `save` enlarges only covered lines.
+                point: Artist = axes.scatter(cost, score, 25, color=PALE, zorder=2)
+            else:
+                (point,) = axes.plot(cost, score, marker(k), color=colour(k), markersize=7, zorder=3)
             tip(point, f"{label}: {cost:,.4g} {unit}, FP {score:.2f}")
         # A logarithmic axis cannot show strategies without memory (0).
         axes.set_xscale("symlog" if name == "memory" else "log")
-        if name != "memory":
+        if name == "memory":
+            few_ticks = SymmetricalLogLocator(base=10, linthresh=2)
+            few_ticks.set_params(numticks=4)
+            axes.xaxis.set_major_locator(few_ticks)
+        else:
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         # Format ticks as plain text, because only such text stays text in SVG files.
         axes.xaxis.set_major_formatter("{x:,g}")
@@ -131,7 +141,7 @@ def pareto_figure(summary: Summary, metric: str) -> Figure | None:
         plain(axes, f"{name} ({unit})")
     grid[0].set_ylabel("FP: final performance (%)", fontsize=8)
     legend(figure, named, comparison.strategies)
-    remark = "; grey: dominated in FP and all three costs" if grey else ""
+    remark = "; grey: dominated" if grey else ""
     titled(
         figure, f"{summary.names}: {summary.title(metric)} by cost (top left is better; dotted: Pareto front{remark})"
     )
