@@ -225,7 +225,7 @@ class Strategy(Generic[Settings]):
         return ()
 
     def revisited(self, hop: Hop, stream: Stream) -> Sequence[str]:
-        """Return the languages of earlier hops whose training data must be kept in full for the training of ``hop``."""
+        """Return the languages of earlier hops whose training data the training of ``hop`` reads without a memory."""
         earlier = {key for past in stream.hops[1 : hop.index] for key in past.train}
         return [key for key in hop.train if key in earlier]
 

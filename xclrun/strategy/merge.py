@@ -9,7 +9,8 @@ Settings:
 - ``start`` selects the weights with which each hop starts. ``pretrained``: θ_0, as in ``lang_spec_ft`` (continual
   learning without a sequence). ``previous``: the unmerged model of the previous hop, as in ``naive``. In both cases,
   all training is shared with runs of the named strategy. ``merged``: the merge of the previous hop; at the end of its
-  training, each hop after the first then merges two models, its initial and its trained weights, and each hop reverts.
+  training, each hop after the first merges two models, its initial and its trained weights. ``revert`` undoes changes
+  at the end of every hop.
 - ``method`` selects the merging method. The next settings are the coefficients of the methods.
 - ``scale`` is λ of ``task_arithmetic``, ``dare`` and ``ties``. If null, λ is 1 for ``ties`` and 0.4 for the other two.
   The TIES paper recommends 0.4 for task arithmetic without validation data.
