@@ -53,6 +53,26 @@ def work(runs: list[Run], since: float | None = None) -> None:
         workers.work(runs, Console([run.id for run in runs], buffered=True), mirror, since)
 
 
+def test_postponed_runs_are_tried_again_after_each_run(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process works on what the first two runs wait for, until the third run has been executed."""
+    runs = [make_run(f"seed={seed}") for seed in (1, 2, 3, 4)]
+    tried: list[tuple[int, bool]] = []
+
+    def execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
+        number = runs.index(run) + 1
+        free = number > 2 or (3, False) in tried
+        tried.append((number, patient))
+        return free or patient
+
+    monkeypatch.setattr(workers, "_execute", execute)
+    work(runs)
+    assert tried == [(number, False) for number in (1, 2, 3, 1, 2, 4)]
+    # A worker that has nothing else to do waits for the first of them.
+    tried.clear()
+    work(runs[:2])
+    assert tried == [(1, False), (2, False), (1, True), (2, False), (2, True)]
+
+
 def test_a_process_whose_gpu_is_broken_does_no_other_run(
     make_run: Make, threads: None, broken: list[bool], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,21 +100,24 @@ class ProgressListener(Listener):
 def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float | None = None) -> None:
     """Execute runs; a failed run does not stop the others.
 
-    Runs that wait for another process come last. Runs that have failed after ``since`` (seconds since the epoch), in
-    another worker of the same command, are skipped.
+    A run that waits for another process is postponed until another run has been executed. Runs that have failed after
+    ``since`` (seconds since the epoch), in another worker of the same command, are skipped.
     """
-    queue, deferred = deque(runs), 0
-    while queue:
-        run = queue.popleft()
+    queue: deque[Run] = deque(runs)
+    postponed: deque[Run] = deque()
+    while queue or postponed:
+        patient = not queue
+        run = (queue or postponed).popleft()
         if run.directory.finished:
             console.skipped(run)
         elif since is None or not run.directory.failed_since(since):
             load(console)
-            if not _execute(run, console, mirror, patient=deferred > len(queue)):
-                queue.append(run)
-                deferred += 1
+            if not _execute(run, console, mirror, patient):
+                postponed.append(run)
                 continue
-        deferred = 0
+            # What the postponed runs wait for may be available now.
+            queue.extendleft(reversed(postponed))
+            postponed.clear()
 
 
 def _execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
