@@ -290,6 +290,10 @@ def test_drawn_and_read_are_the_same_training_data(small: Callable[..., DatasetC
         layout.write(tmp_path / "small", bucket_of(config, whole, language, 2, 1))
     files = small("files", buckets={"root": str(tmp_path)})
     assert load_dataset(files, 1, 2).fingerprints == load_dataset(config, 1, 2).fingerprints
+    # A class task does not read the tags of the files.
+    classes = load_dataset(small("files", task="sequence_class", buckets={"root": str(tmp_path)}), 1, 2)
+    of_both = load_dataset(files, 1, 2).split("de", "train")
+    assert classes.split("de", "train") == tuple(replace(e, tags=None) for e in of_both) != of_both
     with pytest.raises(UsageError, match="no 4-shots/de/1-th or 4-shots/german/1-th"):
         load_dataset(files, 1, 4)
     with pytest.raises(UsageError, match="is not a folder"):

@@ -38,6 +38,19 @@ def test_mini_is_loaded_by_language(config: Config) -> None:
     assert set(load_dataset(config("mini", root=None)).languages) == {"en", "de", "fr", "hi", "es", "th"}
 
 
+@pytest.mark.parametrize(
+    ("task", "columns"),
+    [("intent_slots", ["label", "tags"]), ("sequence_class", ["label"]), ("token_tags", ["tags"])],
+)
+def test_a_task_reads_only_what_it_predicts(config: Config, task: str, columns: list[str]) -> None:
+    """The embedded data has labels and tags. Without this, models have heads that nothing trains."""
+    dataset = load_dataset(config("mini", root=None, languages=["en"], task=task))
+    for split in SPLITS:
+        for name in ("label", "tags"):
+            assert all((getattr(e, name) is not None) == (name in columns) for e in dataset.split("en", split))
+    assert (bool(dataset.labels), bool(dataset.tags)) == ("label" in columns, "tags" in columns)
+
+
 def test_a_location_without_its_dataset_is_refused(xclrun: Callable[..., tuple[int, str]]) -> None:
     code, output = xclrun("plan", "dataset.root=mine")
     assert code == 2

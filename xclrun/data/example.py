@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -61,6 +61,16 @@ class Example:
     def tokens_b(self) -> tuple[str, ...]:
         """The words of the second sentence; empty without one."""
         return () if self.text_b is None else tuple(self.text_b.split())
+
+
+def predicted(example: Example, task: Task) -> Example:
+    """Return an example without the columns that the task does not predict."""
+    return replace(
+        example,
+        label=None if task.label is None else example.label,
+        tags=None if task.tag is None else example.tags,
+        answers=example.answers if task.answers else None,
+    )
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
@@ -123,8 +133,9 @@ class Targets:
     def unseen(self, example: Example) -> bool:
         """Whether the example's label, or one of its tags if the task has tags, is not in the training data."""
         labels, tags = self._seen
-        read = example.tags if self.task.tag is not None else None
-        return (example.label is not None and example.label not in labels) or any(tag not in tags for tag in read or ())
+        return (example.label is not None and example.label not in labels) or any(
+            tag not in tags for tag in example.tags or ()
+        )
 
 
 @dataclass(frozen=True)

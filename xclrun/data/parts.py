@@ -19,7 +19,7 @@ from xclrun.config.schema import DatasetConfig, PartConfig, StatementsConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import check_name
 from xclrun.core.task import Task, task_of
-from xclrun.data.example import OUTSIDE, Example
+from xclrun.data.example import OUTSIDE, Example, predicted
 from xclrun.data.readers import read
 from xclrun.data.readers.files import Notes, Splits, choose_languages
 
@@ -54,7 +54,9 @@ class Part:
 def read_parts(cfg: DatasetConfig) -> list[Part]:
     """Read the parts that contain the selected keys; a dataset that is not composite is read as one part."""
     if not cfg.parts:
-        return [Part("", cfg, *read(cfg), task_of(cfg.task, cfg.tags_are.value))]
+        task, (content, notes) = task_of(cfg.task, cfg.tags_are.value), read(cfg)
+        splits = {at: tuple(predicted(e, task) for e in examples) for at, examples in content.items()}
+        return [Part("", cfg, splits, notes, task)]
     configs = {
         name: _config(cfg, name, part)
         for name, part in cfg.parts.items()
@@ -154,14 +156,11 @@ def _keys(name: str, splits: Splits, before: list[Part]) -> dict[str, str]:
 
 
 def _renamed(example: Example, key: str, prefix: str, task: Task) -> Example:
-    """Return an example with its key and with prefixed labels and tags (after ``B-`` in tags of spans).
-
-    Columns that the task does not predict are removed, since other parts may lack them.
-    """
-    label, tags = example.label, example.tags
-    label = None if label is None or task.label is None else prefix + label
-    tags = None if tags is None or task.tag is None else tuple(_tag(tag, prefix, task.tag_spans) for tag in tags)
-    return replace(example, language=key, label=label, tags=tags, answers=example.answers if task.answers else None)
+    """Return an example with its key and with prefixed labels and tags (after ``B-`` in tags of spans)."""
+    example = predicted(example, task)
+    label = None if example.label is None else prefix + example.label
+    tags = None if example.tags is None else tuple(_tag(tag, prefix, task.tag_spans) for tag in example.tags)
+    return replace(example, language=key, label=label, tags=tags)
 
 
 def _tag(tag: str, prefix: str, spans: bool) -> str:

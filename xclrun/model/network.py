@@ -109,8 +109,7 @@ class Heads(nn.Module):
         self.classifier = ClassHead(hidden, sizes.classes) if task.pooled else None
         self.tagger: WordHead | None = tag_head(task)(hidden, sizes.tags) if sizes.tags else None
         self.span = SpanHead(hidden) if task.answers else None
-        # Data can have tags that the task does not learn; its words are then not encoded.
-        self.reads_words = self.span is not None or (self.tagger is not None and task.words)
+        self.reads_words = self.span is not None or self.tagger is not None
 
     def answer(self, features: Features) -> Output:
         """Apply the heads in fp32, for any precision of the encoder."""

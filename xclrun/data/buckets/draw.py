@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import derive
 from xclrun.data.buckets.layout import Bucket, find, load
 from xclrun.data.buckets.sample import candidates, minimum, nway
-from xclrun.data.example import Dataset, Example, same_sentence
+from xclrun.data.example import Dataset, Example, predicted, same_sentence
 from xclrun.data.readers.files import Splits
 
 
@@ -25,8 +25,9 @@ def with_buckets(cfg: DatasetConfig, whole: Dataset, shots: int, bucket: int, la
         if language not in whole.languages:
             raise UsageError(f"the dataset has no language '{language}'; {did_you_mean(language, whole.languages)}")
         drawn = bucket_of(cfg, whole, language, shots, bucket)
-        _check_names(drawn, whole)
-        splits[language, "train"] = drawn.examples
+        examples = tuple(predicted(e, whole.task_of(language)) for e in drawn.examples)
+        _check_names(examples, drawn.file, whole)
+        splits[language, "train"] = examples
         if cfg.buckets.draw_from is BucketSource.dev:
             splits[language, "dev"] = _rest_of_dev(cfg, whole, language, shots)
     return splits
@@ -96,13 +97,13 @@ def _rest_of_dev(cfg: DatasetConfig, whole: Dataset, language: str, shots: int) 
     return rest
 
 
-def _check_names(bucket: Bucket, whole: Dataset) -> None:
+def _check_names(examples: Sequence[Example], file: str, whole: Dataset) -> None:
     """Refuse labels and tags that do not occur in the complete training splits, which define the label sets."""
-    for e in bucket.examples:
+    for e in examples:
         for kind, names, available in (("label", (e.label,), whole.labels), ("tag", e.tags or (), whole.tags)):
             new = next((name for name in names if name is not None and name not in available), None)
             if new is not None:
                 raise UsageError(
-                    f"{bucket.file}: '{e.id}' has the {kind} '{new}', which no training split of {whole.name} has; "
+                    f"{file}: '{e.id}' has the {kind} '{new}', which no training split of {whole.name} has; "
                     f"known: {', '.join(available)}"
                 )
