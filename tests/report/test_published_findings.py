@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
 
 from xclrun.analysis.bootstrap import paired_p_value
 from xclrun.report.part import make_block
@@ -71,6 +73,12 @@ def test_a_finding_is_the_difference_over_the_same_orders_with_its_own_p_value()
     expected = multipletests(list(raw.values()), method="holm")[1]
     assert [by_difference[key].p for key in tested] == pytest.approx(expected.tolist())
     assert finding.verdict == "holds"
+    # What can be detected, from statsmodels' power of a t-test and the spread of the differences of this pair.
+    data = inference.tests["intent_accuracy", "F"].averaged
+    first, second = (data.values[data.strategies.index(name)] for name in ("naive", "er"))
+    effect = TTestPower().solve_power(nobs=6, alpha=0.05, power=0.8)
+    assert finding.detectable == pytest.approx(effect * statistics.stdev(first - second), rel=1e-5)
+    assert all(math.isnan(of.detectable) == math.isnan(of.p) for of in by_difference.values())
     assert by_difference["FP lang_spec_ft − naive", "slot_f1"].verdict == "same direction, untested"
     assert by_difference["FP multilingual − naive", "slot_f1"].verdict == "not run"
 
@@ -125,7 +133,7 @@ def test_resampled_sentences_give_a_p_value_of_their_own() -> None:
     ],
 )
 def test_what_is_said_of_a_finding(ours: float, p: float, verdict: str) -> None:
-    assert Finding("…", "slot_f1", "F a − b", 0.01, ours, p, math.nan).verdict == verdict
+    assert Finding("…", "slot_f1", "F a − b", 0.01, ours, p).verdict == verdict
 
 
 def test_a_report_tells_every_finding() -> None:

@@ -14,7 +14,7 @@ from xclrun.analysis.aggregate import BASELINE, Comparison
 from xclrun.analysis.anova import Anova, anova, blocked_anova, tukey
 from xclrun.analysis.bootstrap import paired_p_value
 from xclrun.analysis.measures import MEASURES
-from xclrun.analysis.power import power_warnings
+from xclrun.analysis.power import detectable_effect, power_warnings
 from xclrun.analysis.ranks import CriticalDifference, critical_difference
 from xclrun.analysis.reference import References, is_control, is_reference
 from xclrun.analysis.replicates import Replicates, crossed, given_references
@@ -142,6 +142,16 @@ class Tests:
         if self._crossed is None:
             return t_test(a, b, differences, data.tolerance)
         return crossed_test(a, b, differences, self._crossed, data.tolerance)
+
+    def detectable(self, a: str, b: str) -> float:
+        """Return the true difference that a paired t-test detects with 80 % power, given the spread of a − b.
+
+        NaN if replicates are too few, or if orders and seeds are crossed.
+        """
+        if self._crossed is not None or len(self.averaged.blocks) < 2:
+            return math.nan
+        first, second = (self.averaged.values[self.averaged.strategies.index(label)] for label in (a, b))
+        return detectable_effect(len(first)) * float(np.std(first - second, ddof=1))
 
     def against(self, baseline: str) -> dict[str, Pair]:
         """Test each strategy against the baseline, without correction; p is NaN if there is a `condition`."""

@@ -63,7 +63,9 @@ class Finding:
         difference: the formula of the difference.
         published, ours: the difference as a fraction; NaN if a strategy is missing.
         p: p-value of our difference by a paired t-test over replicates (orders, or seeds of one order), with Holm's
-            correction over all findings; NaN if not tested, see `_p_values`.
+            correction over all findings; NaN if not tested, see `_tested`.
+        detectable: the true difference, as a fraction, that this t-test detects with 80 % power before correction, if
+            differences spread as in our runs; NaN if not tested.
         p_sentences: p-value of our difference over resampled test sentences; NaN without predictions.
     """
 
@@ -73,6 +75,7 @@ class Finding:
     published: float
     ours: float
     p: float = math.nan
+    detectable: float = math.nan
     p_sentences: float = math.nan
 
     @property
@@ -101,8 +104,8 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
             more, less = labels.get(claim.more, ""), labels.get(claim.less, "")
             ours = summary.value(more, metric, claim.measure) - summary.value(less, metric, claim.measure)
             theirs, difference = published[keys[0]] - published[keys[1]], f"{claim.measure} {claim.more} − {claim.less}"
-            p_values = _p_values(inference, metric, claim.measure, more, less)
-            findings.append(Finding(claim.text, metric, difference, theirs, ours, *p_values))
+            tested = _tested(inference, metric, claim.measure, more, less)
+            findings.append(Finding(claim.text, metric, difference, theirs, ours, *tested))
     naive = labels.get("naive", "")
     if all(("naive", metric, "F") in published for metric in ("slot_f1", "intent_accuracy")):
         slots, intent = (published["naive", metric, "F"] for metric in ("slot_f1", "intent_accuracy"))
@@ -125,17 +128,17 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
     return [replace(finding, p=float(p)) for finding, p in zip(findings, adjusted, strict=True)]
 
 
-def _p_values(inference: Inference, metric: str, measure: str, a: str, b: str) -> tuple[float, float]:
-    """Return the uncorrected p-values over replicates and over test sentences.
+def _tested(inference: Inference, metric: str, measure: str, a: str, b: str) -> tuple[float, float, float]:
+    """Return the uncorrected p-value over replicates, the detectable difference, and the p-value over test sentences.
 
-    The p-value over replicates is NaN if a strategy does not learn in sequence or there is only one replicate. For T
-    and T0, it is also NaN if the tests hold only for the reference models of these runs (`Tests.condition`). The
+    The first two are NaN if a strategy does not learn in sequence or there is only one replicate. For T
+    and T0, they are also NaN if the tests hold only for the reference models of these runs (`Tests.condition`). The
     p-value over test sentences is NaN without predictions.
     """
     tests, resampled = inference.tests.get((metric, measure)), inference.resampled.get(metric)
     tested = tests is not None and not tests.condition and {a, b} <= set(tests.data.strategies)
-    of_runs = tests.t_test(a, b).p if tests is not None and tested else math.nan
+    over_runs = (tests.t_test(a, b).p, tests.detectable(a, b)) if tests is not None and tested else (math.nan, math.nan)
     draws = [None if resampled is None else resampled.of_strategy(label, measure) for label in (a, b)]
     if draws[0] is None or draws[1] is None:
-        return of_runs, math.nan
-    return of_runs, paired_p_value(draws[0] - draws[1])
+        return *over_runs, math.nan
+    return *over_runs, paired_p_value(draws[0] - draws[1])
