@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from pathlib import Path
+from statistics import stdev
 
 import pandas as pd
 import pytest
 from scipy.stats import ttest_rel
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
 
 from tests.conftest import read_csv
 from xclrun.analysis.measures import MEASURES
@@ -30,7 +32,7 @@ NUMBER = re.compile(r"(?<![\w.])[-+−]?\d+\.\d+(?![\w.])")
 
 def rows(text: str) -> list[dict[str, str]]:
     """Return the rows of a Markdown table, column → cell without bold and significance marks."""
-    plain = re.sub(r"\*\*|( \\\*)+(?= \|)", "", text)
+    plain = re.sub(r"\*\*| (\\\*)+(?= \|)", "", text)
     lines = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in plain.splitlines() if line[:1] == "|"]
     return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
 
@@ -167,33 +169,39 @@ def test_numbers_of_findings_stand_in_tables(page: Path) -> None:
 
 
 def test_the_papers_findings_are_tested_as_reports_test_them() -> None:
-    """Each pair by its own paired t-test over the two orders, F and FP alone, with Holm's correction over all tests."""
+    """Each pair by its own paired t-test over the orders, F and FP alone, with Holm's correction over all tests."""
     text = (RESULTS / "ccl-small.md").read_text(encoding="utf-8")
     [table] = [rows(content) for _, file, content in PLACE.findall(text) if file.endswith("_findings.md")]
     tested = [row for row in table if row["p"] != "–"]
     frame = pd.read_csv(RESULTS / "ccl-small" / "ccl_small.csv", keep_default_na=False)
     of = {tuple(row[:4]): float(row[4] or "nan") for row in frame[frame["language"] == ""][
         ["strategy", "order", "metric", "measure", "value"]].itertuples(index=False)}  # fmt: skip
+    orders = [order for name, order, metric, measure in of if (name, metric, measure) == ("naive", "slot_f1", "F")]
+    orders.remove("mean")
+    assert orders == [f"order{number}" for number in range(1, 7)]
     names, metrics = {"lang_spec_enc_1_9": "lang_spec_enc"}, {"intent": "intent_accuracy", "slots": "slot_f1"}
-    p = []
+    p, effect = [], TTestPower().solve_power(nobs=len(orders), alpha=0.05, power=0.8)
     for row in tested:
         measure, more, _, less = row["difference"].split()
-        pair = [
-            [of[names.get(k, k), order, metrics[row["metric"]], measure] for order in ("order1", "order2")]
-            for k in (more, less)
-        ]
-        p.append(float(ttest_rel(*pair).pvalue))
-    assert [row["p"] for row in tested] == [f"{value:.3f}" for value in multipletests(p, method="holm")[1]]
-    significant = [row for row in table if row["here"] in ("holds", "does not hold")]
-    assert significant == [row for row in tested if float(row["p"]) < 0.05]
-    assert all(row["here"] == "holds" for row in significant)
+        first, second = (
+            [of[names.get(k, k), order, metrics[row["metric"]], measure] for order in orders] for k in (more, less)
+        )
+        p.append(float(ttest_rel(first, second).pvalue))
+        spread = stdev(a - b for a, b in zip(first, second, strict=True))
+        assert float(row["detectable"]) == pytest.approx(100 * effect * spread, abs=0.0051)
+    holm = multipletests(p, method="holm")[1]
+    assert [row["p"] for row in tested] == ["< 0.001" if value < 0.001 else f"{value:.3f}" for value in holm]
+    significant = [row for row, value in zip(tested, holm, strict=True) if value < 0.05]
+    assert significant == [row for row in table if row["here"] in ("holds", "does not hold")]
+    assert all((row["here"] == "holds") == (float(row["ours"]) > 0) for row in significant)
     summary = " ".join(PLACE.sub("", text).split())
     run = [row for row in table if row["here"] != "not run"]
+    holds = sum(row["here"] == "holds" for row in significant)
     listed = f"lists {len(table)} differences. {len(run)} of them were run here, and {len(tested)} could be tested"
     assert listed in summary
-    assert f"{len(significant)} of the {len(tested)} are significant" in summary
-    assert f"of the {len(tested)} tested differences, {len(tested) - len(significant)} are not significant" in summary
-    assert f"{len(run) - len(tested)} of the {len(run)} differences have no test" in summary
+    assert f"{holds} of the {len(tested)} hold" in summary
+    assert f"{len(significant) - holds} do not hold" in summary
+    assert f"{len(tested) - len(significant)} are not significant" in summary
 
 
 def test_a_mean_without_an_interval_is_compared_with_the_interval_of_the_page() -> None:
