@@ -15,6 +15,7 @@ import pytest
 from xclrun.launch import workers
 from xclrun.launch.console import Console
 from xclrun.run import Run
+from xclrun.store.lease import Lease
 from xclrun.tracking.background import BackgroundMirror
 
 from .commands import events, small
@@ -53,24 +54,45 @@ def work(runs: list[Run], since: float | None = None) -> None:
         workers.work(runs, Console([run.id for run in runs], buffered=True), mirror, since)
 
 
-def test_postponed_runs_are_tried_again_after_each_run(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process works on what the first two runs wait for, until the third run has been executed."""
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch, make_run: Make, tmp_path: Path) -> Callable[..., list[int]]:
+    """Work on four runs that need leases of another process; return the numbers of the runs in the order of attempts.
+
+    Args:
+        needed: number of a run → name of the lease that it needs.
+        released: name of a lease → number of the attempt after which the other process releases it.
+    """
     runs = [make_run(f"seed={seed}") for seed in (1, 2, 3, 4)]
-    tried: list[tuple[int, bool]] = []
 
-    def execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
-        number = runs.index(run) + 1
-        free = number > 2 or (3, False) in tried
-        tried.append((number, patient))
-        return free or patient
+    def attempted(needed: dict[int, str], released: dict[str, int]) -> list[int]:
+        leases = {name: Lease(tmp_path / name) for name in released}
+        files = {name: lease.try_acquire() for name, lease in leases.items()}
+        tries: list[int] = []
 
-    monkeypatch.setattr(workers, "_execute", execute)
-    work(runs)
-    assert tried == [(number, False) for number in (1, 2, 3, 1, 2, 4)]
-    # A worker that has nothing else to do waits for the first of them.
-    tried.clear()
-    work(runs[:2])
-    assert tried == [(1, False), (2, False), (1, True), (2, False), (2, True)]
+        def execute(run: Run, console: Console, mirror: BackgroundMirror) -> Lease | None:
+            tries.append(runs.index(run) + 1)
+            lease = leases.get(needed.get(tries[-1], ""))
+            result = None if lease is None or lease.free else lease
+            for name, attempt in released.items():
+                if attempt == len(tries) and (file := files[name]) is not None:
+                    leases[name].release(file)
+            return result
+
+        monkeypatch.setattr(workers, "_execute", execute)
+        work(runs)
+        return tries
+
+    return attempted
+
+
+def test_postponed_runs_are_tried_again_as_soon_as_their_leases_are_free(attempts: Callable[..., list[int]]) -> None:
+    assert attempts({1: "hop", 2: "hop"}, {"hop": 3}) == [1, 2, 3, 1, 2, 4]
+    assert attempts({1: "other", 2: "hop"}, {"hop": 3, "other": 5}) == [1, 2, 3, 2, 4, 1]
+
+
+def test_a_worker_without_other_runs_waits_for_all_leases_at_once(attempts: Callable[..., list[int]]) -> None:
+    """Another process works on run 3 for a long time, but on the hop that run 4 needs for a short time."""
+    assert attempts({3: "run", 4: "hop"}, {"hop": 4, "run": 5}) == [1, 2, 3, 4, 4, 3]
 
 
 def test_a_process_whose_gpu_is_broken_does_no_other_run(

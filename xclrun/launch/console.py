@@ -155,7 +155,7 @@ class Console(Listener):
         self.lines.clear()
         self.slow.close()
         if run.id not in self.deferred_before and not self.buffered:
-            line(f"  {run.label}: postponed; {owner} is working on the run or on a shared stage")
+            line(f"  {run.label}: waits for {owner}, which is working on the run or on a shared stage")
         self.deferred_before.add(run.id)
 
     def noted(self, text: str) -> None:

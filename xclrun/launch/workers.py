@@ -1,7 +1,6 @@
 """Execution of runs: one after another in this process, or in several worker processes.
 
-Workers need no coordinator: each acquires the next free run, and waits for a stage of another worker only if no other
-run is left.
+Workers need no coordinator: each acquires the next free run, and waits for other workers only if no other run is left.
 """
 
 from __future__ import annotations
@@ -27,11 +26,14 @@ from xclrun.core.terminal import line
 from xclrun.launch.console import HEARTBEAT, Console
 from xclrun.run import Run
 from xclrun.store.files import atomic_write, read_json
+from xclrun.store.lease import Lease
 from xclrun.store.rundir import GPU_BROKEN
 from xclrun.tracking.background import BackgroundMirror
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import SIGNALS, Stopped, how_ended
 
+# Seconds between two checks whether a postponed run can continue.
+POLL = 0.5
 # Exit code of a worker with a broken GPU: temporary failure (sysexits.h).
 BROKEN = os.EX_TEMPFAIL
 
@@ -100,28 +102,40 @@ class ProgressListener(Listener):
 def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float | None = None) -> None:
     """Execute runs; a failed run does not stop the others.
 
-    A run that waits for another process is postponed until another run has been executed. Runs that have failed after
-    ``since`` (seconds since the epoch), in another worker of the same command, are skipped.
+    A run that needs what another process is computing is postponed until that process releases its lease. Runs that
+    have failed after ``since`` (seconds since the epoch), in another worker of the same command, are skipped.
     """
     queue: deque[Run] = deque(runs)
-    postponed: deque[Run] = deque()
+    postponed: list[tuple[Run, Lease]] = []
     while queue or postponed:
-        patient = not queue
-        run = (queue or postponed).popleft()
+        if not queue:
+            _wait_for_any([lease for _, lease in postponed])
+        free = {lease for lease in {lease for _, lease in postponed} if lease.free}
+        queue.extendleft(run for run, lease in reversed(postponed) if lease in free)
+        postponed = [(run, lease) for run, lease in postponed if lease not in free]
+        if not queue:
+            continue
+        run = queue.popleft()
         if run.directory.finished:
             console.skipped(run)
         elif since is None or not run.directory.failed_since(since):
             load(console)
-            if not _execute(run, console, mirror, patient):
-                postponed.append(run)
-                continue
-            # What the postponed runs wait for may be available now.
-            queue.extendleft(reversed(postponed))
-            postponed.clear()
+            if (lease := _execute(run, console, mirror)) is not None:
+                postponed.append((run, lease))
 
 
-def _execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
-    """Execute a run; return False if it must wait for another process."""
+def _wait_for_any(leases: Sequence[Lease]) -> None:
+    """Wait until one of the leases is free."""
+    from xclrun.train.stop import stop_on_signals
+
+    with stop_on_signals() as stop:
+        while not any(lease.free for lease in set(leases)):
+            stop.check()
+            time.sleep(POLL)
+
+
+def _execute(run: Run, console: Console, mirror: BackgroundMirror) -> Lease | None:
+    """Execute a run; if it must wait for another process, return the lease of that process."""
     from xclrun.train.execute import Busy, execute
     from xclrun.train.precision import context_broken
     from xclrun.train.progress import Listeners
@@ -129,10 +143,10 @@ def _execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool
 
     try:
         with stop_on_signals() as stop:
-            execute(run, Listeners([console, ProgressListener(run), MirrorListener(run, mirror)]), stop, patient)
+            execute(run, Listeners([console, ProgressListener(run), MirrorListener(run, mirror)]), stop, patient=False)
     except Busy as busy:
         console.deferred(run, str(busy))
-        return False
+        return busy.lease
     except XclrunError:
         _debug()
     except (Stopped, KeyboardInterrupt):
@@ -151,7 +165,7 @@ def _execute(run: Run, console: Console, mirror: BackgroundMirror, patient: bool
             raise Broken(
                 f"{run.id}: the GPU accepts no further work from this process; re-run the same command to continue"
             ) from None
-    return True
+    return None
 
 
 def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:

@@ -107,6 +107,12 @@ class Lease:
         files = self._files()
         return _read(files[-1][1]) if files else None
 
+    @property
+    def free(self) -> bool:
+        """Whether no process holds the lease, or its owner has died."""
+        owner = self.owner()
+        return owner is None or not owner.alive
+
     def try_acquire(self) -> Path | None:
         """Acquire the lease and return its file; return None if another process holds it."""
         files = self._files()

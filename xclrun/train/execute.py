@@ -68,7 +68,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
     lease, waited = run.directory.lease, False
     while (mine := lease.try_acquire()) is None:
         if not patient:
-            raise Busy(str(lease.owner()))
+            raise Busy(lease)
         stop.check()
         time.sleep(0.5)
         if run.directory.finished:

@@ -24,6 +24,7 @@ from xclrun.core.stream import BEFORE, Hop
 from xclrun.core.version import code_version
 from xclrun.run import Run
 from xclrun.store import predictions
+from xclrun.store.lease import Lease
 from xclrun.strategy.shared.parameters import sizes
 from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
@@ -58,7 +59,15 @@ UNTRAINED: dict[str, Any] = {"examples": 0, "tokens": 0, "updates": 0, "seconds"
 
 
 class Busy(Exception):
-    """Another process is computing a required stage; the caller can do other work first."""
+    """Another process is computing a required stage; the caller can do other work first.
+
+    Attributes:
+        lease: the lease of the other process.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(str(lease.owner()))
+        self.lease = lease
 
 
 def made_here() -> dict[str, Any]:
@@ -167,7 +176,7 @@ class StageGraph:
                 return folder
             if (owner := lease.owner()) is not None:
                 if not self.patient:
-                    raise Busy(str(owner))
+                    raise Busy(lease)
                 if not noted:
                     self.listener.noted(f"waiting for a stage that {owner} is computing")
                     noted = True
