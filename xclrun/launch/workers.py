@@ -132,6 +132,8 @@ def _wait_for_any(leases: Sequence[Lease]) -> None:
         while not any(lease.free for lease in set(leases)):
             stop.check()
             time.sleep(POLL)
+        # A signal since the last check must prevent the next run.
+        stop.check()
 
 
 def _execute(run: Run, console: Console, mirror: BackgroundMirror) -> Lease | None:
