@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import FrameType
 from typing import Any
 
@@ -108,13 +108,10 @@ def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since:
     queue: deque[Run] = deque(runs)
     postponed: list[tuple[Run, Lease]] = []
     while queue or postponed:
-        if not queue:
-            _wait_for_any([lease for _, lease in postponed])
-        free = {lease for lease in {lease for _, lease in postponed} if lease.free}
+        leases = {lease for _, lease in postponed}
+        free = {lease for lease in leases if lease.free} if queue else _wait_for_any(leases)
         queue.extendleft(run for run, lease in reversed(postponed) if lease in free)
         postponed = [(run, lease) for run, lease in postponed if lease not in free]
-        if not queue:
-            continue
         run = queue.popleft()
         if run.directory.finished:
             console.skipped(run)
@@ -124,16 +121,17 @@ def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since:
                 postponed.append((run, lease))
 
 
-def _wait_for_any(leases: Sequence[Lease]) -> None:
-    """Wait until one of the leases is free."""
+def _wait_for_any(leases: Collection[Lease]) -> set[Lease]:
+    """Wait until at least one of the leases is free; return the free leases."""
     from xclrun.train.stop import stop_on_signals
 
     with stop_on_signals() as stop:
-        while not any(lease.free for lease in set(leases)):
+        while not (free := {lease for lease in leases if lease.free}):
             stop.check()
             time.sleep(POLL)
         # A signal since the last check must prevent the next run.
         stop.check()
+    return free
 
 
 def _execute(run: Run, console: Console, mirror: BackgroundMirror) -> Lease | None:
