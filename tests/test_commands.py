@@ -23,6 +23,7 @@ import pytest
 
 from tests.test_docs import PAGES, REPOSITORY
 from tests.test_plugins import forget  # noqa: F401 (used by all tests here: plug-ins of a page go when it is done)
+from xclrun.analysis.filters import NAMES as RUN_NAMES
 from xclrun.analysis.filters import parse_filters
 from xclrun.command import COMMANDS
 from xclrun.command.common import Parser
@@ -208,7 +209,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
         given = parse_args(self, *arguments)
         chosen = getattr(given, "select_on", None)
         selected = chosen[1] if isinstance(chosen, list) else "strategy"
-        keys = {*parse_filters(getattr(given, "filter", [])), *selected.split(",")} - {*known_keys(), "strategy"}
+        keys = {*parse_filters(getattr(given, "filter", [])), *selected.split(",")} - {*known_keys(), *RUN_NAMES}
         raise SystemExit(f"unknown key {', '.join(keys)}" if keys else 0)
 
     def parse_and_compose(self: Parser, arguments: Sequence[str]) -> Any:

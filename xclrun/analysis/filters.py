@@ -9,6 +9,9 @@ from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import flat
 
+# Names that a run has of its own, where its config has a group of keys.
+NAMES = ("strategy", "order", "dataset", "model")
+
 
 def parse_filters(texts: Iterable[str]) -> dict[str, set[str]]:
     """Parse filters: ``strategy=naive,er`` becomes ``{"strategy": {"naive", "er"}}``."""
@@ -28,12 +31,11 @@ def filtered(
 ) -> list[RunRecord]:
     """Return the runs that match every filter: the run's value of the key is one of the filter's values.
 
-    The keys ``strategy``, ``order``, ``dataset`` and ``model`` are compared with the run's names, all other keys with
-    its config. Numbers are compared as numbers: ``1e-3`` matches 0.001. Error messages begin with ``option``.
+    The keys of `NAMES` are compared with the run's names, all other keys with its config. Numbers are compared
+    as numbers: ``1e-3`` matches 0.001. Error messages begin with ``option``.
     """
-    names = ("strategy", "order", "dataset", "model")
     chosen = [
-        (record, {k: setting_text(v) for k, v in flat(record.config)} | {k: getattr(record, k) for k in names})
+        (record, {k: setting_text(v) for k, v in flat(record.config)} | {k: getattr(record, k) for k in NAMES})
         for record in records
     ]
     for key, values in filters.items():
