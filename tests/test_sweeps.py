@@ -280,8 +280,20 @@ def test_what_is_typed_counts_more_in_every_grid() -> None:
     assert found[:3] == [f"seed=9 strategy={name} trainer=quick" for name in ("naive", "er")] + [
         "seed=9 strategy.memory=5 strategy=er trainer=quick"
     ]
-    # A strategy that is typed has none of the settings of the grid's own.
+
+
+def test_strategies_select_the_grids_that_have_them() -> None:
     assert expanded("strategy=naive") == ["seed=1 strategy=naive", "seed=2 strategy=naive"]
+    other = [{"strategy": "naive,er", "seed": 1}, {"strategy": "o_lora", "seed": 1, "trainer.lr": "0.001"}]
+    assert expanded("strategy=er,o_lora", params=other) == [
+        "seed=1 strategy=er",
+        "seed=1 strategy=o_lora trainer.lr=0.001",
+    ]
+    # The settings of a grid belong to its strategies; a strategy that no grid has takes none of them.
+    settings = [f"seed=1 strategy.memory={k} strategy=er" for k in (5, 6)]
+    assert expanded("strategy=er") == ["seed=1 strategy=er", "seed=2 strategy=er", *settings]
+    assert expanded("strategy=agem,er", params=TWO[1:2]) == [*settings, "seed=1 strategy=agem"]
+    assert expanded("strategy=er", "strategy.memory=7", params=TWO[1]) == ["seed=1 strategy.memory=7 strategy=er"]
 
 
 def test_a_setting_is_set_in_the_grids_whose_strategies_have_it() -> None:

@@ -2,12 +2,12 @@
 
 A grid maps keys to values, which may be comma-separated lists or ranges. ``hydra.sweeper.params`` of a sweep's YAML is
 one grid or a list of grids. The jobs of a sweep are all combinations of values of each grid, without duplicates.
-Command-line overrides replace values of every grid.
+Command-line overrides replace values of every grid, except that strategies select the grids that have them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice, product
 from math import prod
 from typing import Any
@@ -61,7 +61,7 @@ def sweep_nodes() -> dict[str, dict[str, Any]]:
     return nodes
 
 
-def _without(grid: Grid, keys: Sequence[str]) -> dict[str, Any]:
+def _without(grid: Grid, keys: Collection[str]) -> dict[str, Any]:
     """Return a grid without some keys; ``strategy`` also removes the strategy's settings."""
     return {
         key: value
@@ -79,16 +79,20 @@ def expand(overrides: Sequence[str], params: Grid | Sequence[Grid] = ()) -> list
     """Return the overrides of each job, each job once.
 
     Args:
-        overrides: from `checked`, without those of Hydra's node; they replace values of ``params``.
+        overrides: from `checked`, without those of Hydra's node; they replace values of ``params``, and strategies
+            select the grids that have them.
         params: the grid or grids of a sweep's YAML.
     """
     keys = [override.key_or_group.replace("strategy/expansion", "strategy.expansion") for override in parse(overrides)]
-    typed = list(zip(keys, overrides, strict=True))
-    all_grids = grids(params) or [{}]
+    typed = dict(zip(keys, overrides, strict=True))
+    all_grids = grids(params)
+    if all_grids and "strategy" in typed:
+        names = [text.partition("=")[2] for text in _values(*parse([typed.pop("strategy")]))]
+        all_grids = _of_strategies(all_grids, names)
     expanded: list[list[str]] = []
-    for grid in all_grids:
+    for grid in all_grids or [{}]:
         texts: dict[str, list[str]] = {}
-        for override in parse([*checked(as_overrides(_without(grid, keys))), *_fitting(typed, grid, all_grids)]):
+        for override in parse([*checked(as_overrides(_without(grid, typed))), *_fitting(typed, grid, all_grids)]):
             texts[override.get_key_element()] = _values(override)
             # Count before computing the product, which could exhaust the memory.
             if len(expanded) + prod(map(len, texts.values())) > MOST:
@@ -98,6 +102,22 @@ def expand(overrides: Sequence[str], params: Grid | Sequence[Grid] = ()) -> list
     for job in _without_idle_steps(expanded):
         jobs.setdefault(frozenset(job), rewritten(job))
     return list(jobs.values())
+
+
+def _of_strategies(all_grids: Sequence[Grid], names: Sequence[str]) -> list[Grid]:
+    """Select the grids that have some of the strategies ``names``, each with its own settings of them.
+
+    A strategy that no grid has is added to every grid, without the settings of the grid's own strategies.
+    """
+    own = [str(grid.get("strategy")).split(",") for grid in all_grids]
+    new = [name for name in names if not any(name in of for of in own)]
+    selected: list[Grid] = []
+    for grid, of in zip(all_grids, own, strict=True):
+        if kept := [name for name in names if name in of]:
+            selected.append({**grid, "strategy": ",".join(kept)})
+        if new:
+            selected.append({**_without(grid, ["strategy"]), "strategy": ",".join(new)})
+    return selected
 
 
 def _without_idle_steps(jobs: Sequence[list[str]]) -> list[list[str]]:
@@ -112,15 +132,14 @@ def _without_idle_steps(jobs: Sequence[list[str]]) -> list[list[str]]:
     return [job if mixes(job) else [text for text in job if not text.startswith(steps)] for job in jobs]
 
 
-def _fitting(typed: Sequence[tuple[str, str]], grid: Grid, all_grids: Sequence[Grid]) -> list[str]:
-    """Filter overrides (key, text) for a grid: remove settings that only strategies of other grids have."""
-    chosen = {key: text.partition("=")[2] for key, text in typed}.get("strategy")
+def _fitting(typed: Mapping[str, str], grid: Grid, all_grids: Sequence[Grid]) -> list[str]:
+    """Filter overrides, by key, for a grid: remove settings that only strategies of other grids have."""
 
     def has(other: Grid, setting: str) -> bool:
-        return any(has_setting(name, setting) for name in str(chosen or other.get("strategy")).split(","))
+        return any(has_setting(name, setting) for name in str(other.get("strategy")).split(","))
 
     fitting = []
-    for key, text in typed:
+    for key, text in typed.items():
         group, _, rest = key.partition(".")
         setting = rest.partition(".")[0]
         elsewhere = group == "strategy" and not has(grid, setting) and any(has(other, setting) for other in all_grids)

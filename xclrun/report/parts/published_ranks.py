@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from xclrun.analysis.aggregate import Comparison
 from xclrun.analysis.correlation import FEW
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.significance import ALPHA
 from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
-from xclrun.report.published import setup, with_ours
+from xclrun.report.published import labels_of, setup, with_ours
 from xclrun.report.published.findings import Finding, findings
 from xclrun.report.published.ranks import FEWEST, Agreement, agreements, behind, over_orders, shared_orders
 from xclrun.report.published.setup import setup_notes
@@ -25,13 +25,15 @@ def published_ranks(section: StrategySection) -> Iterator[Item]:
     ranks = agreements(section.summary, section.inference.resampled)
     if ranks:
         orders = shared_orders(section.comparison)
-        over = _over(section.comparison, orders)
-        setups = setup_notes(setup("10"), behind(section.comparison), section.comparison.metrics)
+        rows = over_orders(orders)
+        runs = behind(section.comparison, labels_of(section.summary, {row.model for row in rows}).values())
+        over = _over(runs, orders)
+        setups = setup_notes(setup("10"), runs, section.comparison.metrics)
         yield _ranks(ranks, [over, *setups])
         kinds = dict.fromkeys(tests.replicates for tests in section.inference.tests.values())
         tested = " or ".join("seeds of one order" if kind == "seeds" else kind for kind in kinds) or "orders"
         yield _findings(findings(section.summary, section.inference), [over, *setups], tested)
-        yield from with_ours(section.summary, "Tables 10 to 12", over_orders(orders), setup("10"))
+        yield from with_ours(section.summary, "Tables 10 to 12", rows, setup("10"))
 
 
 def _ranks(ranks: Sequence[Agreement], setup: Sequence[str]) -> Table:
@@ -90,7 +92,8 @@ def _findings(findings: Sequence[Finding], setup: Sequence[str], tested: str) ->
         "with the same seed share reference models and hop 0)",
         "detectable: true difference in points that this test, before correction, detects in 80 % of studies if "
         "differences between replicates spread as here",
-        "over sentences: p-value over resampled test sentences; it does not extend to other seeds and orders",
+        "over sentences: p-value over resampled test sentences, not corrected and at least 2 / (resamples + 1); it "
+        "does not extend to other seeds and orders",
         "all p-values of this table are exploratory",
         f"holds: same direction as in the paper, p < {ALPHA}; does not hold: opposite direction, p < {ALPHA}",
     )
@@ -102,9 +105,8 @@ def _points(value: float) -> str:
     return "–" if value != value else f"{100 * value:+.2f}"
 
 
-def _over(comparison: Comparison, orders: Sequence[str]) -> str:
+def _over(runs: Sequence[RunRecord], orders: Sequence[str]) -> str:
     """Describe the orders of both studies and the runs behind our means."""
-    runs = behind(comparison)
     seeds = sorted({run.seed for run in runs})
     return (
         f"means over {', '.join(orders)} in both studies: the paper's means are from its Tables 10 to 12; our means "

@@ -7,7 +7,7 @@ mean of its other orders, which shows how stable a ranking is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -59,9 +59,11 @@ def paper_orders() -> dict[tuple[str, ...], str]:
     return {tuple(load_yaml(packaged("conf") / "order" / f"{name}.yaml")["languages"]): name for name in names}
 
 
-def behind(comparison: Comparison) -> list[RunRecord]:
-    """Return the runs behind our means over orders and seeds."""
-    return list({run.run_id: run for runs, _ in compared(comparison).values() for run in runs}.values())
+def behind(comparison: Comparison, strategies: Container[str] | None = None) -> list[RunRecord]:
+    """Return the runs behind our means over orders and seeds, of some strategies or of all."""
+    means = compared(comparison).items()
+    runs = (run for label, (of, _) in means if strategies is None or label in strategies for run in of)
+    return list({run.run_id: run for run in runs}.values())
 
 
 def shared_orders(comparison: Comparison) -> list[str]:
