@@ -339,5 +339,8 @@ def test_the_budget_as_a_command(
     assert main([*arguments, "--width", "3"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert (output["runs"], output["trainings"], output["width"], output["wall"]) == (2, 11, 3, None)
+    for typed, width in ((["hydra.launcher.n=2"], 2), (["hydra/launcher=slurm"], 8), ([], 1)):
+        assert main([*arguments, *typed]) == 0
+        assert json.loads(capsys.readouterr().out)["width"] == width
     assert main([*arguments, "--width", "0"]) == 2
     assert capsys.readouterr().err == "xclrun: --width 0: must be a number of jobs of at least 1\n"

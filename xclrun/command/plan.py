@@ -28,11 +28,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--budget", action="store_true", help="GPU-hours, disk, and wall time with N parallel jobs")
     parser.add_argument(
-        "--width", type=int, default=8, metavar="N", help="parallel jobs, for --budget (default: %(default)s)"
+        "--width",
+        type=int,
+        metavar="N",
+        help="parallel jobs, for --budget (default: hydra.launcher.n of the local launcher, 8 of others)",
     )
     parser.add_json()
     args = parser.parse_with_overrides(arguments)
-    if args.width < 1:
+    if args.width is not None and args.width < 1:
         raise UsageError(f"--width {args.width}: must be a number of jobs of at least 1")
     from xclrun.compose.jobs import command_jobs
     from xclrun.compose.space import SWEEPER, Space
@@ -41,14 +44,15 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.launch.sweep import make_launcher
     from xclrun.run.memory import check_memory
 
-    jobs, launcher = command_jobs(args.overrides)
+    jobs, node = command_jobs(args.overrides)
+    launcher = make_launcher(node)
+    width = args.width or (launcher.n if isinstance(launcher, Local) else 8)
     if isinstance(jobs, Space):
         if args.missing:
             raise UsageError(f"--missing: not available for a search ({SWEEPER}), whose later trials are unknown")
         from xclrun.launch.search import plan_search, search_forecast
 
-        width = args.width if args.budget else None
-        search_facts, text = search_forecast(plan_search(jobs, make_launcher(launcher)), width)
+        search_facts, text = search_forecast(plan_search(jobs, launcher), width if args.budget else None)
         print(json.dumps(search_facts, indent=1) if args.json else text)
         return 0
     runs = plan_jobs(job.config for job in jobs)
@@ -61,9 +65,9 @@ def main(arguments: Sequence[str]) -> int:
         else:
             print("\n".join(f"{measure}:\n  {command}" for measure, command in commands))
         return 0
-    if isinstance(make_launcher(launcher), Local):
+    if isinstance(launcher, Local):
         check_memory([run for run in runs if not run.directory.finished])
-    facts = budget(runs, args.width) if args.budget else forecast(runs)
+    facts = budget(runs, width) if args.budget else forecast(runs)
     print(json.dumps(facts.to_json(), indent=1) if args.json else facts.render())
     return 0
 
