@@ -231,6 +231,9 @@ def test_runs_without_a_curve_give_no_figure(curve: tuple[dict[str, object], ...
 def test_sixteen_colours_and_many_more_lines_can_be_told_apart() -> None:
     assert len({colour(k) for k in range(16)}) == 16
     assert len({(colour(k), marker(k)) for k in range(128)}) == 128
+    # Two light blues, and two bluish greens.
+    assert marker(6) != marker(14)
+    assert marker(3) != marker(10)
 
 
 def test_a_strategy_has_its_colour_whoever_is_drawn_beside_it() -> None:

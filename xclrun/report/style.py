@@ -60,8 +60,13 @@ def colour(k: int) -> str:
 
 
 def marker(k: int) -> str:
-    """Return the marker of the k-th line; the first 128 lines differ in colour or marker."""
-    return MARKERS[(k + k // len(COLOURS)) % len(MARKERS)]
+    """Return the marker of the k-th line; the first 128 lines differ in colour or marker.
+
+    Similar colours (both light blues, both greens, …) are in different halves of `COLOURS`; the shift by two gives them
+    different markers.
+    """
+    turn, place = divmod(k, len(COLOURS))
+    return MARKERS[(place + 2 * (place // len(MARKERS)) + turn) % len(MARKERS)]
 
 
 def places(names: Iterable[str], every: Iterable[str]) -> dict[str, int]:
