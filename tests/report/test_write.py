@@ -136,7 +136,7 @@ def test_the_page_for_people(report: write.Report) -> None:
         "### Mean over orders and seeds",
         "### Order l2h: th → de → en",
         "### Intent FP ↑ by language",
-        "For figures as PDF and PNG, repeat the report's command with `--formats pdf,png`.",
+        "For figures as PDF and PNG, repeat the command with `--formats pdf,png`.",
         "[svg](figures/matrices_mini_tiny_h2l_intent.svg)",
         "![learning_curves_mini_tiny_intent](figures/learning_curves_mini_tiny_intent.svg)",
         "| naive-h2l-1 | mini | tiny | naive | h2l | 1 | – | – | 0.1.0+gabc123 | 1 | 0f1e2d3c4b5a | finished |",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def _examples(read: Predictions, language: str) -> list[tuple[str, str]]:
 
 def render(facts: dict[str, Any]) -> str:
     """Format the differences for the terminal, with scores in percent."""
-    from xclrun.core.terminal import table
+    from xclrun.core.terminal import fitted, table
 
     first, second = facts["runs"]
     lines = [f"A  {first}", f"B  {second}", ""]
@@ -135,9 +136,11 @@ def render(facts: dict[str, Any]) -> str:
         rows = [(name, *_percents(pair, comparable=a == b)) for name, pair in values.items()]
         lines += ["", f"{metric}{way} in %", "", table(("", "A", "B", "B − A"), rows)]
         test = facts["tests"][metric]
-        lines.append(test if isinstance(test, str) else _sentence(test, facts["languages"]))
+        sentence = test if isinstance(test, str) else _sentence(test, facts["languages"])
+        lines.append(fitted(sentence, sys.stdout))
     if any(not isinstance(test, str) for test in facts["tests"].values()):
-        lines += ["", "p-values are uncorrected and concern only these two runs; `xclrun report` tests over orders"]
+        scope = "p-values are uncorrected and concern only these two runs; `xclrun report` tests over orders"
+        lines += ["", fitted(scope, sys.stdout)]
     return "\n".join(lines)
 
 
@@ -155,7 +158,7 @@ def _sentence(test: dict[str, Any], languages: Sequence[str]) -> str:
     over = f"{', '.join(test['languages'])} (in only one run: {', '.join(missing)})" if missing else "languages"
     return (
         f"B − A, final, mean over {over}: {100 * test['value']:+.2f} (bias {100 * test['bias']:+.2f}), "
-        f"95 % interval {100 * low:+.2f} to {100 * high:+.2f},\n"
+        f"95 % interval {100 * low:+.2f} to {100 * high:+.2f}, "
         f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test {test['drawn']})"
     )
 

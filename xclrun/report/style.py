@@ -228,7 +228,7 @@ def more_formats(formats: Sequence[str]) -> str:
     if not missing:
         return ""
     names = " and ".join(name.upper() for name in missing)
-    return f"For figures as {names}, repeat the report's command with `--formats {','.join([*formats, *missing])}`."
+    return f"For figures as {names}, repeat the command with `--formats {','.join([*formats, *missing])}`."
 
 
 def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -> list[Path]:
