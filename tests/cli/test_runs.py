@@ -204,7 +204,7 @@ def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
         assert test["value"] != 0
         assert f"{100 * test['value']:+.2f} (bias {100 * test['bias']:+.2f}), 95 % interval" in told.out
         assert facts["measures"][metric]["FP"] == [one.scores[metric][-1].mean(), other.scores[metric][-1].mean()]
-        assert f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test sentences)" in lines
+        assert f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test sentences)" in told.out
     assert "B − A, final, mean over languages: " in told.out
     # A small p of two runs is no statement about two strategies.
     assert told.out.count("p-values are uncorrected and concern only these two runs") == 1
