@@ -9,7 +9,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import flat
 
-# Names that a run has of its own, where its config has a group of keys.
+# Groups of config keys that filters compare by the run's name, such as strategy=er.
 NAMES = ("strategy", "order", "dataset", "model")
 
 

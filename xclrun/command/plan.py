@@ -11,6 +11,9 @@ from xclrun.command.common import Parser
 from xclrun.core.errors import UsageError
 from xclrun.run import Run, plan_jobs
 
+# Parallel jobs of a launcher that does not say how many it starts, such as Slurm's.
+WIDTH = 8
+
 
 def main(arguments: Sequence[str]) -> int:
     """Print the forecast of a command; return the exit code."""
@@ -31,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         "--width",
         type=int,
         metavar="N",
-        help="parallel jobs, for --budget (default: hydra.launcher.n of the local launcher, 8 of others)",
+        help=f"parallel jobs, for --budget (default: hydra.launcher.n of the local launcher, {WIDTH} of others)",
     )
     parser.add_json()
     args = parser.parse_with_overrides(arguments)
@@ -46,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
     jobs, node = command_jobs(args.overrides)
     launcher = make_launcher(node)
-    width = args.width or (launcher.n if isinstance(launcher, Local) else 8)
+    width = args.width or (launcher.n if isinstance(launcher, Local) else WIDTH)
     if isinstance(jobs, Space):
         if args.missing:
             raise UsageError(f"--missing: not available for a search ({SWEEPER}), whose later trials are unknown")
