@@ -220,6 +220,34 @@ def test_a_killed_rank_ends_the_run_in_one_line(make_run: Make, do: Make) -> Non
         assert losses(run) == losses(whole)
 
 
+# Rank 1 ends with exit code 3 as soon as it is connected; rank 0 then connects and sends an operation.
+ENDS = """
+import os
+import torch.distributed as dist
+from xclrun.core.errors import RunError
+from xclrun.train.ranks import Group
+
+store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+if not os.fork():
+    other = dist.TCPStore("127.0.0.1", store.port, 2, is_master=False)
+    dist.init_process_group("gloo", store=dist.PrefixStore("connection/0", other), rank=1, world_size=2)
+    os._exit(3)
+try:
+    group = Group(0, 2, store, local=0, on_machine=2, minutes=0.1, cuda=False)
+    while True:
+        group.sum([1.0])
+except RunError as error:
+    print(error)
+os._exit(0)
+"""
+
+
+@pytest.mark.full
+def test_a_rank_that_ends_while_others_connect_is_noticed() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=120, check=True)
+    assert "one of the 2 ranks ended" in done.stdout
+
+
 @pytest.mark.full
 def test_a_hanging_rank_is_detected(make_run: Make, do: Make) -> None:
     run = make_run(*PARTS, "runtime.devices=2", "runtime.rank_timeout=0.1")

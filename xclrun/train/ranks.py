@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 # Gradients of at least `LARGE` entries are summed in place; smaller ones are copied into buckets of `BUCKET` entries.
 BUCKET, LARGE = 2**22, 2**17
 # How long the other ranks wait for rank 0's next operation: long, because rank 0 itself may be waiting for another
-# process. If rank 0 ends, the other ranks notice this before the time limit.
+# process. They wait at the store, which they lose if rank 0 ends; every wait inside an operation has the run's limit.
 IDLE = timedelta(days=30)
 # Time limits in seconds, for the other ranks to start, to find rank 0's store, to end, and, after a lost connection, to
 # have an exit code.
@@ -143,9 +143,8 @@ class Group(Ranks):
         self.rank, self.size, self.store, self.minutes, self.cuda = rank, size, store, minutes, cuda
         self.on_machine, self.launched, self.processes, self.process = on_machine, launched, processes, os.getpid()
         self.closed = False
-        self.operations: Any = None
-        # Number of this connection, increased by `reconnect`.
-        self.connection = 0
+        # Number of this connection, increased by `reconnect`, and of its operations.
+        self.connection = self.operations = 0
         gpus = torch.cuda.device_count() if cuda and torch.cuda.is_available() else 0
         # If a launcher makes only one GPU visible to each rank, its index is 0.
         self.local = local % gpus if launched and gpus else local
@@ -156,12 +155,9 @@ class Group(Ranks):
         store, limit = dist.PrefixStore(f"connection/{self.connection}", self.store), timedelta(minutes=self.minutes)  # type: ignore[attr-defined]
         with self._explained():
             dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.size, timeout=limit)
-            self.operations = dist.new_group(backend="gloo", timeout=IDLE)
-        self.failed = False
+        self.failed, self.operations = False, 0
 
     def _disconnect(self) -> None:
-        # Drop the reference: threads of the group could crash the interpreter at exit.
-        self.operations = None
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
@@ -287,9 +283,15 @@ class Group(Ranks):
         finally:
             self.repeating = False
 
+    def _announce(self) -> None:
+        """Wake the other ranks, which wait for the next operation."""
+        self.operations += 1
+        self.store.set(f"operation/{self.connection}/{self.operations}", "")
+
     def _send(self, operation: tuple[str, Sequence[Any]] | None) -> None:
         with self._explained():
-            dist.broadcast_object_list([operation], 0, self.operations)
+            self._announce()
+            dist.broadcast_object_list([operation], 0)
 
     def follow(self) -> None:
         """Execute rank 0's operations until it ends, then end this process."""
@@ -316,8 +318,10 @@ class Group(Ranks):
         try:
             while True:
                 received: list[Any] = [None]
+                self.operations += 1
                 with self._explained():
-                    dist.broadcast_object_list(received, 0, self.operations)
+                    self.store.wait([f"operation/{self.connection}/{self.operations}"], IDLE)
+                    dist.broadcast_object_list(received, 0)
                 if received[0] is None:
                     return True
                 name, arguments = received[0]
@@ -351,6 +355,9 @@ class Group(Ranks):
         return bool(self.store.get(key) == b"again")
 
     def abandon(self) -> None:
+        # The other ranks then find that the connection is closed.
+        with contextlib.suppress(RuntimeError):
+            self._announce()
         self._disconnect()
         if not self.launched:
             self.close()
