@@ -106,8 +106,10 @@ def test_the_citation_and_the_changelog_have_this_version() -> None:
     assert citation["version"] == __version__
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
-    versions = re.findall(r"^## (?:Unreleased \()?([\d.]+)", changes, re.MULTILINE)
-    assert versions[0] == __version__
+    heading = re.search(r"^## (Unreleased \()?([\d.]+)(?: - ([\d-]+))?", changes, re.MULTILINE)
+    assert heading is not None and heading[2] == __version__
+    # A release has the same date in both files.
+    assert heading[1] or str(citation["date-released"]) == heading[3]
 
 
 @pytest.mark.full
