@@ -205,6 +205,10 @@ def test_the_papers_findings_are_tested_as_reports_test_them(report: str) -> Non
     assert f"{holds} of the {len(tested)} hold" in summary
     assert f"{len(significant) - holds} do not hold" in summary
     assert f"{len(tested) - len(significant)} are not significant" in summary
+    untested = [row for row in run if row["p"] == "–"]
+    same = sum(row["here"].startswith("same direction") for row in untested)
+    direction = f"Of the {len(untested)} untested differences, {same} have the paper's direction"
+    assert (f"({same} with macro F1)" if report == "ccl_small_macro" else direction) in summary
 
 
 def test_a_mean_without_an_interval_is_compared_with_the_interval_of_the_page() -> None:

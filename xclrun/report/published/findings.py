@@ -122,7 +122,8 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
             our_high, our_low = (
                 summary.value(naive, metric, "F", names.get(order, "")) for order in (HIGH_TO_LOW, LOW_TO_HIGH)
             )
-            text, difference = "low to high resource forgets more", "F naive, order2 − order1"
+            text = "the paper's order from low to high resource forgets more"
+            difference = "F naive, order2 − order1"
             findings.append(Finding(text, metric, difference, low - high, our_low - our_high))
     adjusted = holm([finding.p for finding in findings])
     return [replace(finding, p=float(p)) for finding, p in zip(findings, adjusted, strict=True)]
