@@ -155,7 +155,7 @@ def agreement_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Tab
     notes = [
         "share (%) of pairs of a run's checkpoints in which dev and test scores change in the same direction; ties "
         "count half, 50 is chance; only pairs whose test scores differ by at least 0.5 percentage points; mean over "
-        "runs. The paper does not say how it draws pairs"
+        "runs. The paper draws random pairs and does not say how many"
     ]
     names = {"en_dev": f"dev of {languages[0]}", "target_dev": "dev of the language itself"}
     title = f"{subject}: directional agreement of dev with test (ED Table 3)"
