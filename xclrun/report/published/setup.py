@@ -54,7 +54,7 @@ def setup_notes(paper: Setup, runs: Sequence[RunRecord], metrics: Iterable[str] 
     same_seeds = expected in (seeds, len(seeds))
     steps, dataset = _joined(map(_steps, runs)), _joined(run.dataset for run in runs)
     updates = _range(int(run.costs["updates"]) for run in runs if "updates" in run.costs)
-    count = "" if updates is None else f" ({_sizes(updates)} updates per run)"
+    count = "" if updates is None else f" ({_sizes(updates)} updates per run, over all hops)"
     layers = {run: run.config.get("model", {}).get("layers") for run in runs}
     encoder = _joined(run.model if n is None else f"{run.model} ({n} layers)" for run, n in layers.items())
     # Name → (the paper's value, our value, whether they are equal).
