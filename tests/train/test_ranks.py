@@ -242,6 +242,32 @@ os._exit(0)
 """
 
 
+# Rank 1 waits for the next operation while rank 0 gives up, and connects again.
+AGAIN = """
+import os
+import torch.distributed as dist
+from xclrun.train.ranks import Group
+
+store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+if not (child := os.fork()):
+    other = dist.TCPStore("127.0.0.1", store.port, 2, is_master=False)
+    Group(1, 2, other, local=1, on_machine=2, minutes=1, cuda=False, launched=True).follow()
+group = Group(0, 2, store, local=0, on_machine=2, minutes=1, cuda=False, launched=True)
+for _ in range(2):
+    group.failed = True
+    group.abandon()
+    group.reconnect()
+group.close()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.full
+def test_a_launched_rank_that_waits_for_an_operation_connects_again() -> None:
+    done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "0\n"
+
+
 @pytest.mark.full
 def test_a_rank_that_ends_while_others_connect_is_noticed() -> None:
     done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=120, check=True)
