@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from pathlib import Path
-from statistics import stdev
+from statistics import fmean, stdev
 
 import pandas as pd
 import pytest
@@ -209,6 +209,43 @@ def test_the_papers_findings_are_tested_as_reports_test_them(report: str) -> Non
     same = sum(row["here"].startswith("same direction") for row in untested)
     direction = f"Of the {len(untested)} untested differences, {same} have the paper's direction"
     assert (f"({same} with macro F1)" if report == "ccl_small_macro" else direction) in summary
+
+
+def test_the_second_seed_stands_beside_the_first() -> None:
+    """Means, spreads and differences of both seeds, over the orders that both have."""
+    text = (RESULTS / "ccl-small.md").read_text(encoding="utf-8")
+    section = text.split("\n## A second seed\n")[1].split("\n## ")[0]
+    spreads, differences = (rows(block) for block in re.findall(r"(?:^\|.*\n)+", PLACE.sub("", section), re.MULTILINE))
+    metrics = {"intent": "intent_accuracy", "slots": "slot_f1"}
+    of: list[dict[tuple[str, ...], float]] = []
+    for report in ("ccl_small", "ccl_small_seed2"):
+        frame = pd.read_csv(RESULTS / "ccl-small" / f"{report}.csv", keep_default_na=False)
+        own = frame[(frame["language"] == "") & (frame["value"] != "")]
+        keys = own[["strategy", "order", "metric", "measure"]].itertuples(index=False)
+        of.append({tuple(key): 100 * float(value) for key, value in zip(keys, own["value"], strict=True)})
+    orders = sorted({key[1] for key in of[1]} - {"mean"})
+
+    def values(row: dict[str, str], strategy: str) -> list[list[float]]:
+        return [[seed[strategy, order, metrics[row["metric"]], row["measure"]] for order in orders] for seed in of]
+
+    for row in spreads:
+        first, second = values(row, row["strategy"])
+        within = (sum((a - b) ** 2 for a, b in zip(first, second, strict=True)) / 2 / len(orders)) ** 0.5
+        expected = (fmean(first), fmean(second), stdev(first), stdev(second), within)
+        assert [row[name] for name in list(row)[3:]] == [f"{value:.2f}" for value in expected]
+    p = []
+    for row in differences:
+        other, naive = values(row, row["strategy"]), values(row, "naive")
+        delta = [[a - b for a, b in zip(one, two, strict=True)] for one, two in zip(other, naive, strict=True)]
+        both = [(a + b) / 2 for a, b in zip(*delta, strict=True)]
+        expected = tuple(fmean(of_seed) for of_seed in (*delta, both))
+        assert [row[name] for name in ("seed 1", "seed 2", "both")] == [f"{value:.2f}" for value in expected]
+        p.append(float(ttest_rel(both, [0.0] * len(both)).pvalue))
+    holm = multipletests(p, method="holm")[1]
+    assert [row["p (Holm)"] for row in differences] == [
+        "< 0.001" if value < 0.001 else f"{value:.3f}" for value in holm
+    ]
+    assert (len(spreads), len(differences)) == (12, 8)
 
 
 def test_a_mean_without_an_interval_is_compared_with_the_interval_of_the_page() -> None:
