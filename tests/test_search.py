@@ -131,7 +131,7 @@ def test_without_optuna_one_line_says_how_it_is_installed(
     monkeypatch.setitem(sys.modules, "optuna", None)
     code, printed = xclrun("plan", *SEARCH, LR)
     assert (code, printed.count("\n")) == (2, 1)
-    assert printed.endswith("package 'optuna' is not installed; run pip install 'xclrun[search]'\n")
+    assert printed.endswith("package 'optuna' is not installed; run pip install -e '.[search]' in xclrun's clone\n")
 
 
 def test_a_plan_counts_all_trials(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:

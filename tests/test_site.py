@@ -107,7 +107,8 @@ def test_the_citation_and_the_changelog_have_this_version() -> None:
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
     heading = re.search(r"^## (Unreleased \()?([\d.]+)(?: - ([\d-]+))?", changes, re.MULTILINE)
-    assert heading is not None and heading[2] == __version__
+    assert heading is not None
+    assert heading[2] == __version__
     # A release has the same date in both files.
     assert heading[1] or str(citation["date-released"]) == heading[3]
 

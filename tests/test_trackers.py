@@ -297,10 +297,14 @@ def test_weights_and_biases_keeps_one_run_open_while_it_trains(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("tracking=wandb",), "tracking=wandb: package 'wandb' is not installed; run pip install 'xclrun[wandb]'"),
+        (
+            ("tracking=wandb",),
+            "tracking=wandb: package 'wandb' is not installed; run pip install -e '.[wandb]' in xclrun's clone",
+        ),
         (
             ("tracking=tensorboard",),
-            "tracking=tensorboard: package 'tensorboard' is not installed; run pip install 'xclrun[tensorboard]'",
+            "tracking=tensorboard: package 'tensorboard' is not installed; run pip install -e '.[tensorboard]' in "
+            "xclrun's clone",
         ),
         (
             ("tracking.to=wandbb",),

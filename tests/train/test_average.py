@@ -101,8 +101,14 @@ def test_averages_are_evaluated_as_hops_are_and_stand_beside_the_run(
 
 def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: Callable[..., Any]) -> None:
     run = do(make_run(*KEEPING, "evaluate.keep_points=2"))
-    with pytest.raises(UsageError, match=r"--last 3: hop 1 of .* stored the weights of only 2 of its 5 "):
+    with pytest.raises(
+        UsageError, match=r"--last 3: hop 1 of .* has 5 evaluation points and the weights of 2 of them; "
+    ):
         averaged(run, 3)
+    # A mean of all 5 points is not a mean of the last 6.
+    every = do(make_run(*KEEPING, "evaluate.keep_points=all"))
+    with pytest.raises(UsageError, match=r"--last 6: hop 1 of .* has 5 evaluation points .* use --last 5"):
+        averaged(every, 6)
     with pytest.raises(UsageError, match="--all: hop 1"):
         averaged(run, None)
     assert not run.directory.averages.exists()

@@ -37,7 +37,10 @@ REFUSED = [
         r"dataset\.blocks=3: the order ends with the mixture en\+de",
     ),
     # Moment estimates in 8 bits, without the library.
-    (("trainer.optimizer=adam_8bit",), r"^trainer\.optimizer=adam_8bit: .* run pip install 'xclrun\[bitsandbytes\]'$"),
+    (
+        ("trainer.optimizer=adam_8bit",),
+        r"^trainer\.optimizer=adam_8bit: .* run pip install -e '\.\[bitsandbytes\]' in xclrun's clone",
+    ),
     # Mixtures of keys.
     (("order=[en,de]", "trainer.mixture_steps=5"), r"^trainer\.mixture_steps=5: needs an order with a mixture"),
     (("order=[en+de]", "trainer.mixture_steps=0"), r"^trainer\.mixture_steps=0: must be at least 1"),

@@ -56,7 +56,9 @@ def require(package: str, user: str, extra: str) -> None:
     """
     # Check `sys.modules` first: `find_spec` raises ValueError for an imported module without a spec.
     if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
-        raise UsageError(f"{user}: package '{package}' is not installed; run pip install 'xclrun[{extra}]'")
+        raise UsageError(
+            f"{user}: package '{package}' is not installed; run pip install -e '.[{extra}]' in xclrun's clone"
+        )
 
 
 def redact(text: str) -> str:

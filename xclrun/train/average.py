@@ -81,10 +81,10 @@ def _chosen(run: Run, stage: Stage, option: str, last: int | None) -> list[Path]
             raise RunError(f"{run.id}, hop {needed}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`")
     files = sorted(store.path(stage.train).glob("point-*.safetensors"))
     points = len(store.facts(stage.train)["training"]["points"])
-    count = points if last is None else min(last, points)
+    count = last or points
     if len(files) < count:
         raise UsageError(
-            f"{option}: hop {hop} of {run.id} stored the weights of only {len(files)} of its {points} evaluation "
-            f"points; use --last {len(files)}"
+            f"{option}: hop {hop} of {run.id} has {points} evaluation points and the weights of {len(files)} of them; "
+            f"use --last {len(files)}"
         )
     return files[len(files) - count :]
