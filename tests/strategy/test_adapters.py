@@ -253,7 +253,7 @@ def test_a_reduction_that_is_another_kind_s_is_told(make_run: Make) -> None:
 def test_without_the_library(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "adapters", None)
     with pytest.raises(
-        UsageError, match=r"^strategy=lang_spec_ada_t: package 'adapters' is not installed; run pip install 'xclrun\[a"
+        UsageError, match=r"^strategy=lang_spec_ada_t: package 'adapters' is not installed; run pip install -e '"
     ):
         do(make_run("strategy=lang_spec_ada_t"))
 
