@@ -28,6 +28,8 @@ from xclrun.run.memory import Memory, of_runs
 from xclrun.store.stages import StageStore
 
 CPU = "cpu"
+# Why there is no estimate.
+NO_RATE = "no comparable training on this device; do one run of this model first"
 # A run and the index of a hop.
 Training = tuple[Run, int]
 
@@ -235,7 +237,9 @@ class Forecast:
         """Return the table for a terminal."""
         lines = [*self.lines, *([self.total] if len(self.lines) > 1 else [])]
         memory = [fitted(memory_line(self.memory), sys.stdout)] if self.memory else []
-        return "\n".join([forecast_table(lines), *memory, *(as_note(text, sys.stdout) for text in self.notes)])
+        unknown = [f"time unknown: {NO_RATE}"] if any(line.seconds is None for line in self.lines) else []
+        notes = (as_note(text, sys.stdout) for text in (*unknown, *self.notes))
+        return "\n".join([forecast_table(lines), *memory, *notes])
 
 
 def memory_line(memory: Mapping[str, tuple[Memory, Memory]]) -> str:
@@ -316,8 +320,7 @@ class Budget:
         """Return the text for a terminal."""
         lines = [f"{many(self.runs, 'run')} to do, {many(self.trainings, 'hop training')} after sharing"]
         if self.seconds is None or self.wall is None or self.bytes is None:
-            reason = "no comparable training on this device; do one run of this model first"
-            return "\n".join([*lines, fitted(f"cannot estimate hours, disk and wall time: {reason}", sys.stdout)])
+            return "\n".join([*lines, fitted(f"cannot estimate hours, disk and wall time: {NO_RATE}", sys.stdout)])
         wall = f"{duration(self.wall)} with {many(self.width, 'parallel job')}, without waiting in the queue"
         name = "CPU-hours" if self.devices == (CPU,) else "GPU-hours" if CPU not in self.devices else "hours"
         on = f" on {', '.join(self.devices)}" if self.devices else ""
