@@ -264,13 +264,13 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.full
 def test_a_launched_rank_that_waits_for_an_operation_connects_again() -> None:
-    done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == "0\n"
 
 
 @pytest.mark.full
 def test_a_rank_that_ends_while_others_connect_is_noticed() -> None:
-    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=300, check=True)
     assert "one of the 2 ranks ended" in done.stdout
 
 
