@@ -42,7 +42,7 @@ def did_you_mean(name: str, names: Iterable[str], limit: int = 40) -> str:
     "did you mean 'mtop'? Known: mini, mtop"
     """
     names = sorted(names)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
     listed = ", ".join(names[:limit]) + (f", … ({len(names)} in all)" if len(names) > limit else "")
     return (f"did you mean '{near[0]}'? " if near else "") + f"Known: {listed}"
 

@@ -503,10 +503,13 @@ def _pattern(name: str, split_names: Mapping[str, tuple[str, ...]]) -> re.Patter
 
 
 def _candidates(language: str, split: str, layout: Sequence[str], split_names: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the possible file names of a split, for an error line."""
-    *first, last = [
-        name.format(language=language, split=alias, any="*", folder="*")
-        for alias in split_names[split]
-        for name in layout
-    ]
+    """Return the possible file names of a split, for an error line: its first alias, uncompressed if possible."""
+    alias, *others = split_names[split]
+    names = [name for name in layout if not (name.endswith(".gz") and name.removesuffix(".gz") in layout)]
+    listed = _either([name.format(language=language, split=alias, any="*", folder="*") for name in names])
+    return listed + (f" (or {_either(others)} instead of {alias})" if others else "")
+
+
+def _either(names: Sequence[str]) -> str:
+    *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
