@@ -107,10 +107,11 @@ def load_tokenizer(
     model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note
 ) -> PreTrainedTokenizerFast:
     """Return the encoder's tokenizer; a vocabulary learned from the data is cached in ``cache``."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
     if model.from_scratch:
         return wordpiece_tokenizer(learned_vocabulary(model, dataset, cache, warn))
+    # Imported only here: AutoTokenizer takes seconds, and `data audit` with `tiny` does not need it.
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
     folder = locate(model, warn)
     if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
         raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with save_pretrained as well")
