@@ -100,7 +100,8 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
         ("same sentence: equal words, ignoring case",
          *(["same text: questions about a text that also has questions in the first split"] if facts["questions"]
            else []),
-         "translation: the same ID in the first split of another language (meaningful for parallel corpora only)"),
+         "translation: the same ID in the first split of another language (meaningful only if equal IDs mean "
+         "translations; line numbers do not)"),
         left=3,
     )  # fmt: skip
     # Texts of questions are split into windows, so only questions are truncated.
