@@ -44,7 +44,7 @@ demo: $(READY)  ## train naive, er and the reference models on the embedded data
 	$(BIN)/xclrun sweep=demo paths.outputs=$(DEMO) -m
 	$(BIN)/xclrun report demo --outputs $(DEMO)
 
-test: $(TOOLS)  ## the fast tests: no GPU, no network, under 6 minutes on 2 cores
+test: $(TOOLS)  ## the fast tests: no GPU, no network, 5 to 11 minutes on 2 cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m 'not full'
 
 test-full: $(TOOLS)  ## all tests: real data beside the project, kills, wheel, Slurm (skips what is not there, and says so)
