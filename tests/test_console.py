@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,6 +128,25 @@ def test_the_time_left_is_what_sentences_have_taken(make_run: Make, monkeypatch:
     assert [about(s) for s in (0.2, 59, 61, 3599, 7800)] == ["1 s", "59 s", "1 min", "1 h 00 min", "2 h 10 min"]
 
 
+def test_the_time_left_excludes_loading_when_a_sweep_resumes(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, now = make_run(), 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    console = Console([run.id], time_left=TimeLeft([run]), blind=True)
+    first, second, _ = (stage.hop for stage in run.stages[1:])
+    console.run_started(run)
+    console.hop_ended(run, first, {}, shared=True)
+    now += 30  # data and model are loaded
+    console.hop_started(run, second)
+    now += 30  # the checkpoint is loaded
+    assert console.time_left is not None
+    console.stepped(Progress(second, 1, 2, 3, 10, 12, 2.0))
+    assert console.time_left.seconds() is None
+    now += 1
+    console.stepped(Progress(second, 1, 2, 4, 10, 16, 3.0))
+    # One step of German took a second. Six steps are left, and two epochs of 13 sentences at 3.6 sentences per step.
+    assert console.time_left.seconds() == pytest.approx(6 + 26 / 3.6)
+
+
 def test_no_minute_is_silent(
     make_run: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,7 +156,7 @@ def test_no_minute_is_silent(
     console.hop_started(run, run.stages[1].hop)
     progress = Progress(run.stages[1].hop, 1, 2, 3, 4, 48, 2.0)
     capsys.readouterr()
-    console.stepped(progress)
+    console.stepped(replace(progress, step=2))
     assert capsys.readouterr().err == ""
     console.last_line -= 50
     console.stepped(progress)

@@ -88,7 +88,14 @@ def test_what_an_estimate_is_made_from(make_run: Callable[..., Run], do: Callabl
     costs = Costs(done.store)
     assert {(strategy, device) for _, strategy, device in costs.rates} == {("naive", "cpu")}
     assert forecast([er]).lines[0].seconds == costs.of_run(er) is not None
+    # A strategy without a measured run can be slower than others, so the estimate says so.
+    warning = "note: no training with er has been timed: the time is estimated from other strategies"
+    for estimate in (forecast([er, done]), budget([er, done], 1)):
+        assert estimate.unmeasured == ("er",)
+        assert warning in estimate.render()
     do(make_run("strategy=er", "seed=3"))
+    assert forecast([er]).unmeasured == budget([er], 1).unmeasured == ()
+    assert "timed" not in forecast([er]).render() + budget([er], 1).render()
     costs = Costs(done.store)
     [(model, _, _), _] = costs.rates
     assert {strategy for _, strategy, _ in costs.rates} == {"naive", "er"}
@@ -328,7 +335,7 @@ def test_the_budget_by_hand(make_run: Callable[..., Run], do: Callable[..., Run]
     weights = (done.store.path(done.stages[1].train) / "weights.safetensors").stat().st_size
     assert result.bytes == 5 * weights
     assert budget([done], 2).to_json() == {
-        "runs": 0, "trainings": 0, "width": 2, "seconds": 0.0, "wall": 0.0, "bytes": 0, "devices": (),
+        "runs": 0, "trainings": 0, "width": 2, "seconds": 0.0, "wall": 0.0, "bytes": 0, "devices": (), "unmeasured": (),
     }  # fmt: skip
 
 

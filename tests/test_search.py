@@ -24,6 +24,7 @@ from xclrun.compose.jobs import command_jobs, compose_trials
 from xclrun.compose.space import Interval, Space, Values
 from xclrun.core.errors import RunError, UsageError
 from xclrun.launch.console import Console
+from xclrun.launch.forecast import Costs
 from xclrun.launch.local import Local
 from xclrun.launch.search import plan_search, search
 from xclrun.launch.sweep import Sweep, SweepFailed
@@ -134,7 +135,9 @@ def test_without_optuna_one_line_says_how_it_is_installed(
     assert printed.endswith("package 'optuna' is not installed; run pip install -e '.[search]' in xclrun's clone\n")
 
 
-def test_a_plan_counts_all_trials(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+def test_a_plan_counts_all_trials(
+    xclrun: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = (*SEARCH, LR, "order=[en,de],[de,en]", "hydra.sweeper.trials=7", f"paths.outputs={tmp_path}")
     code, printed = xclrun("plan", *arguments, "--json")
     assert code == 0, printed
@@ -149,6 +152,8 @@ def test_a_plan_counts_all_trials(xclrun: Callable[..., tuple[int, str]], tmp_pa
     ]
     code, printed = xclrun("plan", *arguments, "--budget")
     assert printed.splitlines()[3] == "14 runs to do, 28 hop trainings after sharing"
+    monkeypatch.setattr(Costs, "unmeasured", lambda *_: ("er",))
+    assert "note: no training with er has been timed" in xclrun("plan", *arguments)[1]
 
 
 def test_a_plan_leaves_the_journal_of_a_search_under_way_as_it_is(

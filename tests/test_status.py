@@ -21,7 +21,7 @@ from xclrun.launch import status
 from xclrun.launch.status import STATES, RunStatus, render, run_status, sweep_status, wait_until_calm
 from xclrun.launch.workers import ProgressListener
 from xclrun.run import Run
-from xclrun.store.files import write_json
+from xclrun.store.files import read_events, write_json
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.train.execute import Busy, execute
@@ -40,6 +40,10 @@ class Interrupter(ProgressListener):
         super().stepped(progress)
         if progress.hop.index == 2 and progress.step == 3:
             self.act()
+
+
+def write_events(directory: RunDirectory, events: list[dict[str, Any]]) -> None:
+    directory.events.write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
 def note_sweep(outputs: Path, *runs: str) -> None:
@@ -77,6 +81,30 @@ def test_missing_and_finished(tmp_path: Path, finished: Callable[..., Run]) -> N
     assert result.seconds == run.directory.read_manifest()["seconds"]
     joint = run_status(finished("strategy=multilingual").directory)
     assert (joint.state, joint.hop, joint.hops) == ("finished", 1, 1)
+
+
+def test_the_time_of_a_resumed_run_includes_its_earlier_sessions(
+    make_run: Callable[..., Run], do: Callable[..., Run]
+) -> None:
+    run, stop = make_run(), StopFlag()
+    with pytest.raises(Stopped):
+        do(run, Interrupter(run, lambda: stop.handle(15, None)), stop)
+    do(run)
+    last = run.directory.read_manifest()["seconds"]
+    events = list(read_events(run.directory.events))
+    interrupted = next(k for k, event in enumerate(events) if event["event"] == "interrupted")
+    for event in events[: interrupted + 1]:
+        event["time"] += (event["event"] == "interrupted") * 60 - 100
+    write_events(run.directory, events)
+    result = run_status(run.directory)
+    first = events[interrupted]["time"] - events[0]["time"]
+    assert (first > 60, result.seconds, result.at_least) == (True, pytest.approx(first + last, abs=0.001), False)
+    # A killed process leaves no last event: its session counts until the last hop.
+    write_events(run.directory, events[:interrupted] + events[interrupted + 1 :])
+    result = run_status(run.directory)
+    until = events[interrupted - 1]["time"] - events[0]["time"]
+    assert (result.seconds, result.at_least) == (pytest.approx(until + last, abs=0.001), True)
+    assert " > " in render("mine", "xclrun -m", [result]).splitlines()[-1]
 
 
 def test_running_tells_hop_step_and_host(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:

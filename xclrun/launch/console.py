@@ -166,8 +166,6 @@ class Console(Listener):
         self.slow.close()
         self.run, self.hops = run, len(run.stream.hops) - 1
         self.trained.add(hop.index)
-        if self.time_left is not None:
-            self.time_left.start()
         if self.terminal:
             from rich.console import Console as Terminal
             from rich.progress import BarColumn, TextColumn

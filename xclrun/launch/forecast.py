@@ -1,8 +1,9 @@
 """Forecast of a command: number of hop trainings before and after sharing, time and disk. Needs no torch.
 
 Times are estimated from stored trainings with the same encoder, batch size, precision and device, and if possible the
-same strategy: from seconds per training sentence, or per step for mixtures with ``mixture_steps``. They include
-selection on dev, but not evaluation on test, loading, or waiting in a queue.
+same strategy: from seconds per training sentence, or per step for mixtures with ``mixture_steps``. A note names the
+strategies whose times are estimated from other strategies. Times include selection on dev, but not evaluation on test,
+loading, or waiting in a queue.
 """
 
 from __future__ import annotations
@@ -107,6 +108,16 @@ class Costs:
         devices = {self.device(run, run.costs[index]["model"]) for run, index in trainings}
         return tuple(sorted(device for device in devices if device is not None))
 
+    def unmeasured(self, trainings: Iterable[Training]) -> tuple[str, ...]:
+        """Return the strategies without a stored training, whose times are estimated from other strategies."""
+        strategies = set[str]()
+        for run, index in trainings:
+            model, strategy = run.costs[index]["model"], run.costs[index]["strategy"]
+            device = self.device(run, model)
+            if device is not None and (model, strategy, device) not in self.paces:
+                strategies.add(strategy)
+        return tuple(sorted(strategies))
+
     def seconds(self, training: Training) -> float | None:
         """Return the estimated seconds of a training, or None."""
         run, index = training
@@ -197,6 +208,7 @@ class Forecast:
         finished: IDs of the finished runs.
         lines: one per strategy, in the order of the command.
         devices: devices of the estimates.
+        unmeasured: strategies whose times are estimated from other strategies.
         memory: strategy → lower and upper estimate of the peak memory of its runs on a device.
     """
 
@@ -204,6 +216,7 @@ class Forecast:
     finished: frozenset[str]
     lines: tuple[Line, ...]
     devices: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
     memory: Mapping[str, tuple[Memory, Memory]] = field(default_factory=dict)
 
     @property
@@ -227,6 +240,7 @@ class Forecast:
             "strategies": [asdict(line) for line in self.lines],
             "total": asdict(self.total),
             "devices": list(self.devices),
+            "unmeasured": list(self.unmeasured),
             "memory": {
                 name: {"least": least.to_json(), "most": most.to_json()} for name, (least, most) in self.memory.items()
             },
@@ -238,8 +252,18 @@ class Forecast:
         lines = [*self.lines, *([self.total] if len(self.lines) > 1 else [])]
         memory = [fitted(memory_line(self.memory), sys.stdout)] if self.memory else []
         unknown = [f"time unknown: {NO_RATE}"] if any(line.seconds is None for line in self.lines) else []
-        notes = (as_note(text, sys.stdout) for text in (*unknown, *self.notes))
+        notes = (as_note(text, sys.stdout) for text in (*unknown, *unmeasured_note(self.unmeasured), *self.notes))
         return "\n".join([forecast_table(lines), *memory, *notes])
+
+
+def unmeasured_note(strategies: Sequence[str]) -> list[str]:
+    """Return the warning about strategies whose times are estimated from other strategies, if any."""
+    if not strategies:
+        return []
+    return [
+        f"no training with {', '.join(strategies)} has been timed: the time is estimated from other strategies and may "
+        "be too low; do one run first for a better estimate"
+    ]
 
 
 def memory_line(memory: Mapping[str, tuple[Memory, Memory]]) -> str:
@@ -288,7 +312,7 @@ def forecast(runs: Sequence[Run]) -> Forecast:
         lines.append(Line(strategy, *counts, seconds, weights))
         todo += trainings
     memory = of_runs(run for run in runs if run.id not in finished)
-    return Forecast(tuple(runs), finished, tuple(lines), costs.devices(todo), memory)
+    return Forecast(tuple(runs), finished, tuple(lines), costs.devices(todo), costs.unmeasured(todo), memory)
 
 
 @dataclass(frozen=True)
@@ -302,6 +326,7 @@ class Budget:
         wall: wall-clock seconds with ``width`` parallel jobs.
         bytes: size of the weights.
         devices: devices of the estimates.
+        unmeasured: strategies whose times are estimated from other strategies.
     """
 
     runs: int
@@ -311,6 +336,7 @@ class Budget:
     wall: float | None
     bytes: int | None
     devices: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the data for ``--json``."""
@@ -325,7 +351,8 @@ class Budget:
         name = "CPU-hours" if self.devices == (CPU,) else "GPU-hours" if CPU not in self.devices else "hours"
         on = f" on {', '.join(self.devices)}" if self.devices else ""
         facts = {name: f"{self.seconds / 3600:.2f}{on}", "disk": f"{size(self.bytes)} of weights", "wall time": wall}
-        return "\n".join([*lines, *(f"{name:<9}  {value}" for name, value in facts.items())])
+        notes = (as_note(text, sys.stdout) for text in unmeasured_note(self.unmeasured))
+        return "\n".join([*lines, *(f"{name:<9}  {value}" for name, value in facts.items()), *notes])
 
 
 Cost = TypeVar("Cost", Line, Budget)
@@ -352,6 +379,7 @@ def budget(runs: Sequence[Run], width: int) -> Budget:
         wall=sum(makespan([time or 0.0 for time in wave], width) for wave in seconds) if complete else None,
         bytes=total(map(costs.bytes, trainings)),
         devices=costs.devices(trainings),
+        unmeasured=costs.unmeasured(trainings),
     )
 
 

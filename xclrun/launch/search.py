@@ -38,7 +38,7 @@ from xclrun.core.identity import digest, flat
 from xclrun.core.plugins import typed_command
 from xclrun.core.terminal import as_note, duration, if_slow, line, many, note
 from xclrun.data.notes import note_lines, reader_notes
-from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table, scaled
+from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table, scaled, unmeasured_note
 from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, given_name
 from xclrun.launch.trials import SAMPLERS, Setting, Trials
 from xclrun.run import Run, notes, plan_jobs
@@ -217,16 +217,18 @@ def search_forecast(search: Search, width: int | None = None) -> tuple[dict[str,
     remaining = search.most - completed
     trial: Line | Budget
     total: Line | Budget
+    warnings = [*note_lines([probe[0].dataset], reader_notes), *notes(probe)]
     if width is None:
-        trial = forecast(probe).total
+        result = forecast(probe)
+        trial = result.total
         total = scaled(trial, remaining, strategy=f"{remaining} left of {search.most}", finished=0)
         costs = forecast_table([replace(trial, strategy="one trial"), total], "trials")
+        warnings = [*unmeasured_note(result.unmeasured), *warnings]
     else:
         trial = replace(budget(probe, max(1, width // search.together)), width=width)
         wall = None if trial.wall is None else trial.wall * ceil(remaining / search.together)
         total = scaled(trial, remaining, width=width, wall=wall)
         costs = total.render()
-    warnings = [*note_lines([probe[0].dataset], reader_notes), *notes(probe)]
     about = {
         "name": search.name,
         "objective": search.objective.name,

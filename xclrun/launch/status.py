@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from xclrun.core.terminal import about, duration, many, note, table
 from xclrun.launch.cluster.files import Job, jobs_of_runs
 from xclrun.launch.cluster.slurm import JobState, states
-from xclrun.store.files import read_json
+from xclrun.store.files import read_events, read_json
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "older", "newer", "missing")
@@ -41,7 +42,8 @@ class RunStatus:
         hop, hops: the last finished or current hop, and the number of hops.
         detail: step, time, or the last line of the error.
         host: host and process of the last attempt.
-        seconds: duration so far.
+        seconds: duration of all sessions so far. A session that was killed counts only until its last event.
+        at_least: whether an earlier session was killed, so that its full duration is unknown.
         idle: seconds since a running run last wrote its progress.
         job: its last Slurm job, if any, with its ``log``.
     """
@@ -53,6 +55,7 @@ class RunStatus:
     detail: str = ""
     host: str = ""
     seconds: float | None = None
+    at_least: bool = False
     idle: float | None = None
     job: str = ""
     log: str = ""
@@ -96,7 +99,9 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
     done = max((stage["hop"] for stage in manifest["stages"]), default=0)
     host = f"{manifest['host']}:{manifest['pid']}"
     if directory.done.is_file():
-        return RunStatus(directory.run_id, "finished", hops, hops, manifest["finished"], host, manifest["seconds"])
+        earlier, killed = _earlier_sessions(directory)
+        seconds = round(earlier + manifest["seconds"], 3)
+        return RunStatus(directory.run_id, "finished", hops, hops, manifest["finished"], host, seconds, killed)
     owner = directory.lease.owner()
     if owner is not None and owner.alive:
         began = datetime.strptime(manifest["started"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
@@ -104,17 +109,30 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
         if (idle := _idle(directory)) > IDLE:
             # Its process is alive, but may hang.
             detail = f"{detail}; no progress for {about(idle)}".removeprefix("; ")
+        earlier, killed = _earlier_sessions(directory)
         # The clock may have been set back.
-        seconds = max(0.0, time.time() - began)
-        return RunStatus(
-            directory.run_id, "running", hop, hops, detail, f"{owner.host}:{owner.pid}", seconds, round(idle, 1)
-        )
+        seconds = earlier + max(0.0, time.time() - began)
+        host = f"{owner.host}:{owner.pid}"
+        return RunStatus(directory.run_id, "running", hop, hops, detail, host, seconds, killed, round(idle, 1))
     state = manifest["status"]
     if state in ("running", "finished"):
         # "finished" without DONE: it died before it was marked as finished.
         return RunStatus(directory.run_id, "lost", done, hops, "its process died; re-run the command to resume", host)
     error = str(manifest.get("error", "")).splitlines()
     return RunStatus(directory.run_id, state, done, hops, error[-1] if error else "", host)
+
+
+def _earlier_sessions(directory: RunDirectory) -> tuple[float, bool]:
+    """Return the seconds of all sessions but the last, and whether one of them was killed."""
+    seconds, killed = 0.0, False
+    events = [(event["time"], event["event"]) for event in read_events(directory.events)]
+    starts = [number for number, (_, kind) in enumerate(events) if kind == "started"]
+    for start, following in pairwise(starts):
+        end, kind = events[following - 1]
+        # The clock may have been set back.
+        seconds += max(0.0, end - events[start][0])
+        killed |= kind in ("started", "hop")
+    return seconds, killed
 
 
 def _idle(directory: RunDirectory) -> float:
@@ -211,7 +229,8 @@ def render(name: str, command: str, statuses: Sequence[RunStatus]) -> str:
     rows, listed = [], [s for s in statuses if len(statuses) <= LISTED or s.state not in QUIET]
     for s in listed:
         hop = f"{s.hop}/{s.hops}" if s.hops else ""
-        rows.append((s.run_id, s.state, hop, "" if s.seconds is None else duration(s.seconds)))
+        elapsed = "" if s.seconds is None else f"{'> ' * s.at_least}{duration(s.seconds)}"
+        rows.append((s.run_id, s.state, hop, elapsed))
     head, rule, *lines = table(("run", "state", "hop", "time"), rows, text_columns=2).splitlines()
     text = [f"{name}: {many(len(statuses), 'run')}: {render_counts(statuses)}", f"  {command}"]
     if len(listed) < len(statuses):

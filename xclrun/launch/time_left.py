@@ -18,7 +18,7 @@ class TimeLeft:
     """Estimates the remaining time of runs from the time for their finished part.
 
     Work is measured in training sentences times epochs; shared trainings count once. Trainings of earlier attempts and
-    of other processes are excluded from both work and time.
+    of other processes are excluded from both work and time, and so is the time before the first training step.
 
     Args:
         runs: the unfinished runs of a sweep.
@@ -41,8 +41,13 @@ class TimeLeft:
         self.before: dict[str, float] = {}
 
     def progressed(self, key: str, share: float, before: float = 0.0) -> None:
-        """Report the completed fraction of a training; ``before`` is the fraction at the first report."""
-        self.start()
+        """Report the completed fraction of a training; ``before`` is the fraction at the first report.
+
+        The first progress starts the clock and is excluded, because its time includes loading the data and the model.
+        """
+        if self.began is None and share > before:
+            self.start()
+            before = share
         self.before.setdefault(key, before)
         self.share[key] = share
 
