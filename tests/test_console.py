@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from xclrun.cli import main
 from xclrun.core.terminal import about, as_note, if_slow, line, note, size, table
 from xclrun.launch import workers as work
 from xclrun.launch.console import BAR, Console, step_line
@@ -255,6 +256,24 @@ def test_a_note_wraps_on_a_terminal_alone_and_breaks_no_command(monkeypatch: pyt
         assert all(line.startswith("        ") for line in lines[1:])
         assert " ".join(line.strip() for line in lines) == f"note: {text}"
         assert any("`xclrun sync --to it`" in line for line in lines), lines
+
+
+def test_a_stopped_command_says_so_in_lines_that_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(arguments: list[str]) -> int:
+        raise Stopped(2)
+
+    out = io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("xclrun.core.terminal._quiet", False)  # so that it is reset
+    monkeypatch.setattr(sys, "stderr", out)
+    monkeypatch.setattr("xclrun.cli._dispatch", stop)
+    assert main(["--quiet"]) == 130
+    first, *lines = out.getvalue().splitlines()
+    assert first == ""  # below the ^C of the terminal
+    assert max(map(len, lines)) <= 80
+    said = " ".join(line.strip() for line in lines)
+    assert said == "xclrun: stopped by SIGINT; finished work is saved; re-run the same command to resume"
 
 
 def test_a_long_line_wraps_below_its_beginning_and_a_laid_out_row_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from xclrun.core.stream import independent, joint, sequence
-from xclrun.core.task import INTENT_ACCURACY, SLOT_F1, MetricsOfKeys
+from xclrun.core.task import CLASS_ACCURACY, INTENT_ACCURACY, SLOT_F1, MetricsOfKeys
 from xclrun.launch.console import Console
 from xclrun.report.terminal import MARK, MatrixRows, brief
 
@@ -79,6 +79,65 @@ def test_six_languages_and_two_metrics_take_a_line_for_each_hop(
         cell = row[row.index(MARK) :].split()[0]
         assert row.index(cell) + len(cell) == ends[name]
     assert any(MARK in line and "the language just learned" in line for line in lines)
+
+
+LONG = ("time", "contact", "information", "leisure", "recipes")
+# Scores of each length, in another order in each row, and each text at the end of a row.
+LENGTHS, NOTES = (0.0, 0.893, 1.0, 0.3), ("", "3.2 s", "shared", "cached", "12 min", "59.9 s")
+
+
+def rows_of(columns: int, metrics: Any) -> tuple[list[str], list[list[str]]]:
+    """The header, and the lines of each hop, of a run over keys with long names."""
+    rows, hops = MatrixRows(LONG, metrics, ("before", *LONG), columns, False), []
+    for hop, key in enumerate(("before", *LONG)):
+        entry = {
+            name: {metric.name: LENGTHS[(hop + j + k) % 4] for k, metric in enumerate(metrics)}
+            for j, name in enumerate(LONG)
+        }
+        hops.append(rows.row(hop, key, entry, key if hop else None, NOTES[hop]).splitlines())
+    return rows.head().splitlines(), hops
+
+
+@pytest.mark.parametrize("metrics", [(CLASS_ACCURACY,), METRICS], ids=["one metric", "two metrics"])
+def test_long_names_stand_above_their_scores(metrics: Any) -> None:
+    head, hops = rows_of(80, metrics)
+    assert head[-1].split() == ["hop", "key", *LONG]
+    columns = [head[-1].index(f" {name}") + len(name) + 1 for name in LONG]
+    ends = set()
+    for hop, [line] in enumerate(hops):
+        cells = list(re.finditer(r"\S+", line))[2:7]
+        assert [cell.end() for cell in cells] == columns
+        assert [cell[0].startswith(MARK) for cell in cells] == [name == LONG[hop - 1] and hop > 0 for name in LONG]
+        assert line[columns[-1] :].strip() == NOTES[hop]
+        ends.add(len(line) if NOTES[hop] else columns[-1] + 7)
+    assert ends == {columns[-1] + 7}
+
+
+@pytest.mark.parametrize("metrics", [(CLASS_ACCURACY,), METRICS], ids=["one metric", "two metrics"])
+def test_names_and_scores_that_wrap_keep_their_columns_over_all_hops(metrics: Any) -> None:
+    head, hops = rows_of(60, metrics)
+    assert head[-1].split() == ["hop", "key", "scores"]
+    # Where the names begin and the scores end, of each line of a hop.
+    layouts, ends = [], set()
+    for hop, lines in enumerate(hops):
+        pairs = [list(re.finditer(r"([a-z]+) +(›?[\d.]+)(?= |$)", line[15:])) for line in lines]
+        layouts.append([[(pair.start(1), pair.end(2)) for pair in line] for line in pairs])
+        assert [pair[1] for line in pairs for pair in line] == [*LONG] * len(metrics)
+        rest = lines[0][15 + layouts[-1][0][-1][1] :]
+        assert rest.strip() == NOTES[hop]
+        ends.add(len(rest) if rest else 7)
+    assert all(layout == layouts[0] for layout in layouts)
+    begins = [[begin for begin, _ in line] for line in layouts[0]]
+    assert all(line == begins[0][: len(line)] for line in begins), "lines below are not indented differently"
+    assert ends == {7}
+    assert len(head[-1]) == 15 + layouts[0][0][0][1], "the header ends above the first scores"
+
+
+@pytest.mark.parametrize("languages", [SIX[:2], LONG, tuple(f"l{k}-XX" for k in range(51))])
+@pytest.mark.parametrize("columns", [40, 80])
+def test_the_legend_of_one_metric_is_its_title(languages: tuple[str, ...], columns: int) -> None:
+    legend = " ".join(MatrixRows(languages, (CLASS_ACCURACY,), SIX, columns, False).legend.split())
+    assert re.match(r"test: class accuracy[,;] ", legend)
 
 
 MANY = tuple(f"l{k}-XX" for k in range(51))

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean, redact
 from xclrun.core.plugins import load_files, load_installed, one_line, raised_in
-from xclrun.core.terminal import set_quiet
+from xclrun.core.terminal import line, set_quiet
 
 QUIET = ("-q", "--quiet")
 # Options of `xclrun KEY=VALUE …`, for shell completion.
@@ -205,7 +205,7 @@ def _report(error: BaseException) -> int:
         return explained.exit_code
     if type(error).__name__ == "Stopped":
         saved = "no checkpoint is saved" if getattr(error, "at_once", False) else "finished work is saved"
-        print(f"\nxclrun: stopped by {error}; {saved}; re-run the same command to resume", file=sys.stderr)
+        line(f"\nxclrun: stopped by {error}; {saved}; re-run the same command to resume", important=True)
         return 128 + getattr(error, "number", 0)
     message = redact(" ".join(str(error).split()))
     place = raised_in(error)

@@ -37,7 +37,7 @@ def test_quiet_prints_notes_and_errors_alone(xclrun: Callable[..., Told], here: 
     assert "the loss is" in failed[0]
     assert failed[1].startswith("xclrun: failed: mini-naive")
     # The option holds for one command.
-    assert "already finished, skipped" in xclrun(*TINY, "-m").err
+    assert "; 1 already finished" in xclrun(*TINY, "-m").err
 
 
 def test_the_store_as_json(xclrun: Callable[..., Told], here: Path) -> None:

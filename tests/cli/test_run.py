@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -57,8 +58,8 @@ def test_the_same_command_skips_what_is_finished(xclrun: Callable[..., Told], he
     assert told.code == 0
     assert told.err.splitlines()[0].endswith("→ outputs; 2 already finished")
     first, second, third = runs(here / "outputs")
-    for number, run in ((1, first), (2, second)):
-        assert f"[{number}/3] naive · h2l · seed {number}   {run.run_id}: already finished, skipped" in told.err
+    # A large sweep that is resumed has no line for each finished run; the numbers of the others count them.
+    assert re.findall(r"\[\d/3\]", told.err) == ["[3/3]"]
     assert len(events(third, "finished")) == 1
     after = [path.stat().st_mtime_ns for run in (first, second) for path in sorted(run.path.rglob("*"))]
     assert after == before

@@ -175,7 +175,7 @@ def test_a_finished_run_that_is_damaged_is_named_and_made_again_from_the_store(
         assert predictions(outputs) == predictions(finished)
         assert trainings(outputs) == []
         assert whole(outputs)
-    assert "already finished, skipped" in xclrun(*JOB, f"paths.outputs={outputs}", "-m")[1]
+    assert "; 1 already finished" in xclrun(*JOB, f"paths.outputs={outputs}", "-m")[1]
     # A flipped bit, which a glance at sizes does not show, is found where the rows are read, and by verify.
     path = run / "predictions" / "hop-1.parquet"
     records = read_records(outputs)

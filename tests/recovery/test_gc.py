@@ -86,7 +86,7 @@ def test_weights_go_and_the_report_stays(outputs: Path, xclrun: Command, undrawn
     assert predictions(outputs) == done
     assert whole(outputs)
     # The finished run stays finished, and a run anew takes its predictions from the store.
-    assert "already finished, skipped" in xclrun(*JOB, f"paths.outputs={outputs}", "-m")[1]
+    assert "; 1 already finished" in xclrun(*JOB, f"paths.outputs={outputs}", "-m")[1]
     shutil.rmtree(outputs / "runs")
     assert xclrun(*JOB, f"paths.outputs={outputs}", "-m")[0] == 0
     assert predictions(outputs) == done

@@ -84,10 +84,6 @@ class Local(Launcher):
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         started, ids = time.monotonic(), [run.id for run in sweep.runs]
         with BackgroundMirror(sweep.outputs, sweep.tracking, ids) as mirror:
-            todo = {run.id for run in unfinished}
-            for number, run in enumerate(sweep.runs, start=1):
-                if run.id not in todo:
-                    line(f"[{number}/{len(ids)}] {run.label}   {run.id}: already finished, skipped")
             if unfinished:
                 self._execute(sweep, unfinished, mirror)
         if not (sent := mirror.close(timeout=1.0)):

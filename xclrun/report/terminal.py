@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -63,24 +63,30 @@ class MatrixRows:
     ) -> None:
         self.languages, self.metrics, self.width, self.styled = list(languages), list(metrics), max(width, 40), styled
         self.lead = min(max(map(cell_len, ("key", *names))), 16)
-        longest = max(map(cell_len, self.languages))
-        self.cell = max(5 * len(self.metrics), 1 + longest)
+        names_and_blanks = [1 + cell_len(language) for language in self.languages]
+        # Width of each language's column; empty if the columns do not fit.
+        self.cells = [max(5 * len(self.metrics), width) for width in names_and_blanks]
         self.blocks = False
         # A row has one line for all metrics, one for each metric, or as many as needed.
-        self.stacked = self.cell * len(self.languages) > self._room
+        self.stacked = len(self.metrics) > 1 and sum(self.cells) > self._room
         if self.stacked:
             self.lead = max(self.lead, *(len(metric.short) for metric in self.metrics))
-            self.cell = max(5, 1 + longest)
-        if self.cell * len(self.languages) > self._room:
-            self.cell = 0
+            self.cells = [max(5, width) for width in names_and_blanks]
+        if sum(self.cells) > self._room:
+            self.cells = []
             self.blocks = len(self.languages) > MOST
-        elif (self.cell + 1) * len(self.languages) <= self._room:
+        elif sum(self.cells) + len(self.cells) <= self._room:
             # Leave a blank before the mark.
-            self.cell += 1
+            self.cells = [width + 1 for width in self.cells]
 
     @property
     def _room(self) -> int:
         return self.width - 4 - self.lead - NOTE
+
+    @property
+    def _item(self) -> int:
+        """Width of a language with its score: two blanks, the name, a blank, and a score with its mark."""
+        return min(max(map(cell_len, self.languages)) + 8, self._room)
 
     @property
     def legend(self) -> str:
@@ -99,8 +105,11 @@ class MatrixRows:
             tens = "".join(f"{k:>10}" for k in range(10, len(self.languages) + 1, 10))
             above = self._of_blocks("hop", "key", [Text(tens[: self._across])], (Text("mean"), Text("new")), "")
             return "\n".join([self._wrapped(self.legend), *above])
-        names = [Text(name) for name in self.languages] if self.cell else []
-        return f"{self._wrapped(self.legend)}\n{self._line('hop', 'key', names, '')}"
+        if self.cells:
+            line = self._line("hop", "key", [Text(name) for name in self.languages], self.cells, "")
+        else:
+            line = self._line("hop", "key", [Text("scores")], [self._item], "")
+        return f"{self._wrapped(self.legend)}\n{line}"
 
     def row(self, hop: int, key: str, scores: Mapping[str, Mapping[str, float]], learned: str | None, note: str) -> str:
         """Return one row, of one or more lines.
@@ -121,24 +130,26 @@ class MatrixRows:
             cells = [self._cell(scores[language], group, language == learned) for language in self.languages]
             # The lines of further metrics show their names below the key.
             name = key if k == 0 else group[0].short
-            if self.cell:
-                lines.append(self._line(lead[0], name, cells, lead[2]))
+            if self.cells:
+                lines.append(self._line(lead[0], name, cells, self.cells, lead[2]))
             else:
-                named = [Text(f"{language} ") + cell for language, cell in zip(self.languages, cells, strict=True)]
-                lines += self._items(lead[0], name, named, lead[2])
+                lines += self._items(lead[0], name, cells, lead[2])
         return "\n".join(lines)
 
     def _cell(self, scores: Mapping[str, float], metrics: Sequence[Metric], learned: bool) -> Text:
         text = "|".join(score(scores[metric.name]) for metric in metrics if metric.name in scores)
         return Text().append(f"{MARK}{text}", LEARNED) if learned else Text(text)
 
-    def _items(self, hop: str, key: str, named: Sequence[Text], note: str) -> list[str]:
+    def _items(self, hop: str, key: str, cells: Sequence[Text], note: str) -> list[str]:
         """Lay out scores with the names of their languages, as many in a line as fit."""
-        wide = max(text.cell_len for text in named) + 2
-        across = max(1, self._room // wide)
+        named = []
+        for language, cell in zip(self.languages, cells, strict=True):
+            cell.align("right", 6)
+            named.append(Text(set_cell_size(f"  {language}", self._item - 6)) + cell)
+        across = self._room // self._item
         blocks = [named[k : k + across] for k in range(0, len(named), across)]
-        below = [self._line("", "", block, "", wide) for block in blocks[1:]]
-        return [self._line(hop, key, blocks[0], note, wide), *below]
+        below = [self._line("", "", block, [self._item] * len(block), "") for block in blocks[1:]]
+        return [self._line(hop, key, blocks[0], [self._item] * len(blocks[0]), note), *below]
 
     @property
     def _across(self) -> int:
@@ -163,8 +174,7 @@ class MatrixRows:
         first = self._grid(hop, f" {name} ", [lines[0], *totals], widths, note, self.lead + 2, "left")
         return [first, *(self._grid("", "", [line], widths[:1], "", self.lead + 2, "left") for line in lines[1:])]
 
-    def _line(self, hop: str, key: str, cells: Sequence[Text], note: str, wide: int = 0) -> str:
-        widths = [wide or self.cell] * len(cells)
+    def _line(self, hop: str, key: str, cells: Sequence[Text], widths: Sequence[int], note: str) -> str:
         return self._grid(hop, f" {key}", cells, widths, note, self.lead + 1, "right")
 
     def _grid(
