@@ -30,10 +30,10 @@ def test_unknown_before_anything_ran(make_run: Callable[..., Run]) -> None:
     assert line.bytes is None
     [naive] = [row for row in result.render().splitlines() if row.startswith("naive")]
     assert naive.split()[-2:] == ["unknown", "unknown"]
-    assert "do one run of this model first" in result.render()
+    assert "do one of these runs first" in result.render()
     cost = budget([make_run()], 4)
     assert (cost.runs, cost.trainings, cost.seconds, cost.wall, cost.bytes) == (1, 3, None, None, None)
-    assert "do one run of this model first" in cost.render()
+    assert "do one of these runs first" in cost.render()
 
 
 def test_what_readers_left_out_is_told_with_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ from xclrun.store.stages import StageStore
 
 CPU = "cpu"
 # Why there is no estimate.
-NO_RATE = "no comparable training on this device; do one run of this model first"
+NO_RATE = "no comparable training on this device; do one of these runs first"
 # A run and the index of a hop.
 Training = tuple[Run, int]
 
