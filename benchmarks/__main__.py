@@ -317,7 +317,9 @@ def _verdict(value: float, aim: float | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("only", nargs="*", help="run benchmarks with one of these words in their name (default: all)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")
     parser.add_argument("--steps", type=int, default=60, help="pairs of training steps (default: %(default)s)")

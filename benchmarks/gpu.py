@@ -389,7 +389,9 @@ def _machine(plan: Plan) -> Found:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all measurements, or those whose names contain a word; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("only", nargs="*", help="words in the names of benchmarks; default: all")
     parser.add_argument("--cpu", action="store_true", help="rehearse on tiny shapes, without a GPU")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu.json")
