@@ -124,17 +124,25 @@ def test_a_report_of_one_sweep_reads_its_runs_and_their_references_and_says_what
     assert {path.name: path.read_text() for path in (folder / "tables").iterdir()} == tables
 
 
-def test_a_long_wait_for_other_runs_is_told_before_it(
-    one_of_many: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_long_wait_for_other_runs_is_told_before_it_and_is_no_failure(
+    one_of_many: Path,
+    read: list[str],
+    xclrun: Callable[..., tuple[int, str]],
+    undrawn: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("xclrun.store.finished.MANY", 2)
+    monkeypatch.setattr(finished, "MANY", 2)
     messages: list[str] = []
-    runs = finished_runs(one_of_many, [], lambda text: messages.append(f"{text}, {len(read)} read"))
+    monkeypatch.setattr(finished, "note", lambda text: messages.append(f"{text}, {len(read)} read"))
+    own = len(json.loads((one_of_many / "sweeps" / "one.json").read_text())["runs"])
+    code, output = xclrun("report", "one", "--from-runs", "--outputs", str(one_of_many))
+    others = len(list((one_of_many / "runs").iterdir())) - own
+    assert code == 0, output
     assert len(messages) == 1
-    assert messages[0].startswith(f"indexing {len(runs)} finished runs under ")
-    assert messages[0].endswith(", 0 read")
+    assert messages[0].startswith(f"indexing {others} finished runs under ")
+    assert messages[0].endswith(f", {own} read")
     # What is known by now takes no time.
-    finished_runs(one_of_many, [], messages.append)
+    assert xclrun("report", "one", "--from-runs", "--outputs", str(one_of_many))[0] == 0
     assert len(messages) == 1
 
 

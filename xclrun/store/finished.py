@@ -33,7 +33,7 @@ def finished_runs(
     """Return the index entries of the finished runs under ``outputs`` that are not excluded, sorted by run ID.
 
     Args:
-        warn: called with a line about each unreadable run, and before a long wait.
+        warn: called with a line about each unreadable run.
     """
     from xclrun.analysis.finished import FinishedRun, finished_run
     from xclrun.store.records import each_record
@@ -45,7 +45,8 @@ def finished_runs(
     excluded_ids = {record.run_id for record in excluded}
     unread = sorted(states.keys() - rows.keys() - excluded_ids)
     if len(unread) >= MANY:
-        warn(
+        # Not `warn`: nothing is wrong, so a command ends with exit code 0.
+        note(
             f"indexing {len(unread)} finished runs under {outputs} (each is read only once); to avoid this wait, use a "
             "separate outputs folder for each study"
         )
