@@ -45,7 +45,7 @@ def finished_runs(
     excluded_ids = {record.run_id for record in excluded}
     unread = sorted(states.keys() - rows.keys() - excluded_ids)
     if len(unread) >= MANY:
-        # Not `warn`: nothing is wrong, so a command ends with exit code 0.
+        # Not `warn`: a command that calls it ends with exit code 1.
         note(
             f"indexing {len(unread)} finished runs under {outputs} (each is read only once); to avoid this wait, use a "
             "separate outputs folder for each study"
