@@ -106,3 +106,18 @@ def test_weights_that_are_gone_are_not_trained_again(
     assert main(["merge", run.id, "--outputs", str(run.outputs), "--method", "mean"]) == 1
     assert "hop 2: the store has no weights" in capsys.readouterr().err
     assert not merged_runs(run)
+
+
+def test_a_merge_whose_predictions_are_not_finite_stores_no_result(
+    make_run: Make, do: Do, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = do(make_run("strategy=naive", "trainer.epochs=1"))
+    before = set(run.store.all_keys())
+    given = ["merge", run.id, "--outputs", str(run.outputs), "--method", "task_arithmetic"]
+    assert main([*given, "--coefficient", "scale=1e308"]) == 2
+    error = capsys.readouterr().err
+    assert "not finite" in error
+    assert "Traceback" not in error
+    assert not merged_runs(run)
+    kinds = {run.store.facts(key)["kind"] for key in set(run.store.all_keys()) - before}
+    assert "evaluation" not in kinds

@@ -16,6 +16,7 @@ import torch
 from tests.questions import write_questions
 from xclrun.analysis.record import selection_score
 from xclrun.config.schema import SlotF1
+from xclrun.core.errors import UsageError
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.train import evaluate
@@ -278,3 +279,24 @@ def test_the_selection_score_is_the_mean_over_languages_and_scores() -> None:
     # Each language counts the same, however many scores it has.
     scores = {"boolq": {"class_accuracy": 0.5}, "mtop": {"intent_accuracy": 0.9, "slot_f1": 0.3}}
     assert selection_score(scores) == pytest.approx((0.5 + 0.6) / 2)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("head", ["intent", "tagger"])
+def test_predictions_that_are_not_finite_are_refused(
+    head: str, value: float, model_and_run: tuple[Model, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, run = model_and_run
+    predict = model.predict
+
+    def broken(batch: Any) -> Any:
+        prediction = predict(batch)
+        name = {"intent": "log2_label", "tagger": "log2_tags"}[head]
+        known = (batch.labels >= 0) if head == "intent" else ((batch.tags >= 0) | ~batch.word_mask).all(dim=1)
+        setattr(prediction, name, torch.where(known, -value, getattr(prediction, name)))
+        return prediction
+
+    rows(model, run)  # labels and tags that training never had are no error
+    monkeypatch.setattr(model, "predict", broken)
+    with pytest.raises(UsageError, match=r"en/test.*not finite"):
+        rows(model, run)

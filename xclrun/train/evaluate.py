@@ -13,6 +13,7 @@ from torch import Tensor
 from xclrun.analysis import base_scores
 from xclrun.analysis.spans import span_counts, word_counts
 from xclrun.config.schema import SlotF1
+from xclrun.core.errors import UsageError
 from xclrun.core.task import STATEMENT_TRUTH, Scored
 from xclrun.data.batches import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset, text_numbers
@@ -25,6 +26,8 @@ from xclrun.train.ranks import ALONE, Ranks
 
 # The prediction function: `Model.predict`, or a function that calls `Strategy.predict`.
 Answer = Callable[[Batch], Prediction]
+# Marks a sentence whose prediction is not finite; log2-probabilities are at most 0 (up to rounding) or NaN.
+NOT_FINITE = float("inf")
 
 
 @dataclass
@@ -64,6 +67,10 @@ class Evaluator:
 
         Args:
             answer: predicts a batch on the device; None: `Model.predict`.
+
+        Raises:
+            UsageError: a prediction is not finite. The loss does not show weights that changed outside the training
+                loop: by a merge, an average or a hook.
         """
         n = len(encoded)
         predicted, log2_gold = np.zeros(n, dtype=np.int64), np.full(n, np.nan)
@@ -78,14 +85,17 @@ class Evaluator:
         for indices, batch, output in self._late(encoded, share, answer or model.predict):
             if "label" in output:
                 predicted[indices] = output["label"].numpy()
-                log2_gold[indices] = output["log2_label"].numpy()
+                log2_gold[indices] = _marked(output["log2_label"], batch.labels >= 0)
             if "tags" in output:
-                log2_tags[indices] = output["log2_tags"].numpy()
+                known = ((batch.tags >= 0) | ~batch.word_mask).all(dim=1)
+                log2_tags[indices] = _marked(output["log2_tags"], known)
                 seen = batch.word_mask.sum(dim=1).tolist()
                 rows = zip(output["tags"].tolist(), batch.tags.tolist(), indices, seen, strict=True)
                 for row, gold, index, words in rows:
                     sequences[index] = _word_tags(row[:words], gold[:words], names)
             if "answers" in output and readings is not None:
+                finite = (output["answers"].isfinite().all(dim=2) | ~batch.word_mask).all(dim=1)
+                log2_gold[indices] = np.where(finite.numpy(), np.nan, NOT_FINITE)
                 readings.note(indices, output["answers"].numpy(), batch.word_mask.numpy())
         model.train(training)
         if self.ranks.several:
@@ -97,6 +107,12 @@ class Evaluator:
                     array[places] = part
                 for place, sequence in zip(places, tags, strict=True):
                     sequences[place] = sequence
+        # After `gather`, so that all ranks fail together.
+        if (log2_gold == NOT_FINITE).any() or (log2_tags == NOT_FINITE).any():
+            raise UsageError(
+                f"{language}/{split}: the model's predictions are not finite (NaN or infinite); its weights are "
+                "too large or damaged; use smaller coefficients for a merge, or a lower trainer.lr for training"
+            )
         if readings is not None:
             # Combine the windows of an example into one answer.
             first = readings.windows.starts
@@ -189,6 +205,12 @@ class Evaluator:
         metrics = self.dataset.metrics.of(language)
         tags = self.dataset.tags if self.slot_f1 is SlotF1.tag_macro else None
         return base_scores.of_split(columns, metrics, tags, self.dataset.reader)
+
+
+def _marked(log2: Tensor, known: Tensor) -> np.ndarray:
+    """Return log2-probabilities (B,), with `NOT_FINITE` in place of NaN and −∞ where the gold class is known."""
+    marked: np.ndarray = torch.where(known & ~log2.isfinite(), NOT_FINITE, log2).numpy()
+    return marked
 
 
 def _word_tags(predicted: list[int], gold: list[int], names: Sequence[str]) -> list[int]:
