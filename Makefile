@@ -10,7 +10,10 @@ TOOLS  := $(VENV)/.tools
 TORCH_INDEX ?=
 # The versions to install; empty for the newest ones that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
-PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+# Compile xclrun's own modules: with PYTHONDONTWRITEBYTECODE, which many images set, each command would compile them again.
+# pip compiles the packages that it installs.
+COMPILE := $(BIN)/python -m compileall -q xclrun
 # Where the demo writes.
 DEMO   ?= outputs/demo
 
@@ -21,6 +24,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: $(TOOLS)  ## install xclrun, all extras and the tools of tests into .venv
+	@$(COMPILE)
 
 # Older pips build a package that has no pyproject.toml with the setuptools that are there, which fails on newer ones.
 $(READY) $(TOOLS) docs: export PIP_USE_PEP517 = 1
@@ -32,6 +36,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	@echo "== 3/3 xclrun and its dependencies (a minute or two)"
 	@$(PIP) -e .
+	@$(COMPILE)
 	@touch $@
 
 $(TOOLS): $(READY)

@@ -57,6 +57,21 @@ def test_the_newest_libraries_can_be_chosen(tmp_path: Path) -> None:
     assert not [line for line in commands if " -c " in line]
 
 
+@pytest.mark.parametrize("target", ["demo", "test", "setup"])
+def test_everything_that_is_installed_is_compiled_so_that_no_command_compiles_it_again(
+    target: str, tmp_path: Path
+) -> None:
+    lines = printed(target, tmp_path / "venv")
+    assert not [line for line in lines if "--no-compile" in line]
+    installed = next(i for i, line in enumerate(lines) if line.endswith(" -e ."))
+    assert [line for line in lines[installed:] if re.search(r" -m compileall .*xclrun", line)]
+
+
+def test_ci_runs_in_the_environment_of_a_user() -> None:
+    script = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8")
+    assert "PYTHONDONTWRITEBYTECODE" not in script
+
+
 def test_ci_lints_tests_each_python_that_is_supported_and_runs_everything_weekly() -> None:
     # YAML 1.1 reads the key "on" as true.
     workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
