@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 
 from xclrun.analysis.aggregate import comparisons
+from xclrun.analysis.finished import finished_run, tuning_trials
 from xclrun.analysis.record import RunRecord
 from xclrun.cli import main
-from xclrun.report.parts.budgets import budget_table
+from xclrun.report.parts.budgets import budget_table, costs_with_sources
 from xclrun.run import Run
+from xclrun.store.finished import with_references
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.strategy.merge import Method, Start, settings_for
+from xclrun.train.execute import execute
+from xclrun.train.merge import candidates
+from xclrun.train.progress import Listener
+from xclrun.train.stop import StopFlag
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -47,7 +53,7 @@ def test_a_merge_is_a_run_that_trains_nothing(make_run: Make, do: Do, capsys: py
     assert "the sum is too large" in capsys.readouterr().err
 
 
-def test_the_cost_of_a_merge_is_that_of_nothing_trained(
+def test_a_merge_trains_nothing_itself_and_its_budget_includes_its_source(
     make_run: Make, do: Do, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = do(make_run("strategy=lang_spec_ft"))
@@ -70,9 +76,48 @@ def test_the_cost_of_a_merge_is_that_of_nothing_trained(
     [comparison] = comparisons(list(records.values()))
     table = budget_table(comparison, {})
     rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
-    assert rows["merge"]["steps"].startswith("none")
+    for column in ("steps", "examples", "tokens (k)", "time (min)"):
+        assert rows["merge"][column] == rows["lang_spec_ft"][column], "merging trains nothing"
     [note] = [note for note in table.notes if note.startswith("merge: ")]
-    assert "of lang_spec_ft, whose budget is not included" in note
+    assert "models of lang_spec_ft; steps, examples, tokens and time include the training" in note
+    # A report about the merge alone finds the costs of its source, which the table does not show.
+    [reported] = comparisons([merge])
+    pool = [merge, *with_references(run.outputs, [merge])[0]]
+    assert {r.run_id for r in pool} == {merge.run_id, run.id}
+    alone = budget_table(reported, {}, costs=costs_with_sources(reported.runs, pool))
+    assert alone.rows[0][table.header.index("steps")] == rows["merge"]["steps"]
+    unknown = budget_table(reported, {})
+    assert unknown.rows[0][table.header.index("steps")] == "–"
+    assert any(f"{run.id}, whose runs are missing" in note for note in unknown.notes)
+
+
+def test_coefficients_compared_on_dev_data_count_as_trials(make_run: Make, do: Do) -> None:
+    run = do(make_run("strategy=naive", "trainer.epochs=1"))
+    given = ["merge", run.id, "--outputs", str(run.outputs), "--method", "ties", "--coefficient"]
+
+    def merges() -> tuple[list[RunRecord], int]:
+        records = [r for r in read_records(run.outputs) if r.strategy == "merge"]
+        [trials] = tuning_trials(map(finished_run, records)).values()
+        return records, trials
+
+    assert main([*given, "density=0.4"]) == 0
+    [first], trials = merges()
+    assert (first.tried, trials) == ((), 1)
+    assert main([*given, "density=0.4,0.2,0.1", "--select-on", "dev"]) == 0
+    records, trials = merges()
+    assert trials == 3
+    assert all(list(RunRecord.from_json(r.to_json()).tried) == list(r.tried) for r in records)
+    # A finished merge learns what else was compared; its results stay.
+    [planned] = candidates(run, "ties", ["density=0.4"]).values()
+    before = planned.directory.predictions(1).read_bytes()
+    for tried in ([{"density": 0.4}, {"density": 0.7}], [{"density": 0.70}], [{"density": 0.8}]):
+        execute(planned, Listener(), StopFlag(), tried=tried)
+    records, trials = merges()
+    assert (trials, planned.directory.damaged(thorough=True)) == (5, None)
+    assert [r.tried for r in records if r.run_id == planned.id] == [
+        ({"density": 0.4}, {"density": 0.7}, {"density": 0.8})
+    ]
+    assert planned.directory.predictions(1).read_bytes() == before
 
 
 @pytest.mark.parametrize(

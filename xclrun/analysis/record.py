@@ -83,6 +83,8 @@ class RunRecord:
         sizes: split → key → number of examples.
         merged_from: ID of the run whose trained hops are merged (``costs`` excludes their training); empty for a run
             that trains.
+        tried: one dict per coefficient setting that was compared on dev data to choose this merge's settings:
+            ``strategy`` key → value.
     """
 
     run_id: str
@@ -113,6 +115,7 @@ class RunRecord:
     edited: tuple[int, ...] = ()
     sizes: dict[str, dict[str, int]] = field(default_factory=dict)
     merged_from: str = ""
+    tried: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -213,8 +216,8 @@ class RunRecord:
         """
         values = dict(json.loads(data) if isinstance(data, str | bytes) else data)
         schema = values.pop("schema", None)
-        # This field was added later, so records in trackers may lack it.
-        values.setdefault("merged_from", "")
+        # These fields were added later, so records in trackers may lack them.
+        values = {"merged_from": "", "tried": []} | values
         if schema != SCHEMA:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         if wrong := {f.name for f in fields(cls)} ^ values.keys():
@@ -224,7 +227,7 @@ class RunRecord:
                 raise ValueError(f"run record: invalid {key}: {value!r}")
         if not all(isinstance(language, str) for language in values["languages"]):
             raise ValueError(f"run record: invalid languages: {values['languages']!r}")
-        for name in ("curve", "points", "averaged", "coded"):
+        for name in ("curve", "points", "averaged", "coded", "tried"):
             if not all(isinstance(entry, dict) for entry in values[name]):
                 raise ValueError(f"run record: entries of {name} must be objects")
         return cls(**values)
@@ -247,7 +250,7 @@ def selection_score(scores: dict[str, dict[str, float]]) -> float:
 
 # JSON types of fields; all other fields are text.
 _TYPES: dict[str, Any] = {
-    **dict.fromkeys(("languages", "curve", "points", "averaged", "coded", "mixtures", "edited"), list),
+    **dict.fromkeys(("languages", "curve", "points", "averaged", "coded", "mixtures", "edited", "tried"), list),
     **dict.fromkeys(("scores", "config", "sizes", "costs", "environment"), dict),
     **dict.fromkeys(("seed", "algorithms"), int),
     "bucket": (int, type(None)),

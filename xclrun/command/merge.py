@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
     from xclrun.core.terminal import note
     from xclrun.train.execute import execute
-    from xclrun.train.merge import candidates, check_weights, dev_score
+    from xclrun.train.merge import candidates, check_weights, coefficients_of, dev_score
     from xclrun.train.progress import Listener
     from xclrun.train.stop import stop_on_signals
 
@@ -56,7 +56,8 @@ def main(arguments: Sequence[str]) -> int:
             chosen = variants[best]
             for text in chosen.strategy().notes(()):
                 note(text)
-            execute(chosen, Listener(), stop)
+            tried = [coefficients_of(variant, args.coefficient) for variant in variants.values()] if scores else []
+            execute(chosen, Listener(), stop, tried=tried)
             named = f" with {best}, chosen on dev" if scores else ""
             merge = f"merge of {len(run.stages) - 1} hops of {run.id}{named}, no training"
             print(f"{chosen.id}: {merge}: {chosen.directory.path}")

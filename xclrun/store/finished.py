@@ -64,13 +64,17 @@ def finished_runs(
 def with_references(
     outputs: Path, records: Sequence[RunRecord], warn: Callable[[str], None] = note
 ) -> tuple[list[RunRecord], list[FinishedRun]]:
-    """Return records of the reference runs of ``records``, and index entries of the remaining finished runs."""
+    """Return records of the runs that ``records`` refer to, and index entries of the remaining finished runs.
+
+    The records are those of reference runs and of the runs whose models were merged.
+    """
     from xclrun.analysis.reference import reference_key
     from xclrun.store.records import read_records
 
     runs = finished_runs(outputs, records, warn)
     keys = {reference_key(record) for record in records}
-    references = {run.run_id for run in runs if run.reference in keys}
+    sources = {record.merged_from for record in records}
+    references = {run.run_id for run in runs if run.reference in keys or run.run_id in sources}
     return read_records(outputs, warn, only=references), [run for run in runs if run.run_id not in references]
 
 

@@ -123,6 +123,7 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
         costs=_costs(manifest),
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
         merged_from=manifest.get("merged_from", ""),
+        tried=tuple(manifest.get("tried", ())),
     )
 
 

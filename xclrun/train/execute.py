@@ -54,11 +54,15 @@ NOT_DETERMINISTIC = " does not have a deterministic implementation"
 CUT = 0.01
 
 
-def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
+def execute(
+    run: Run, listener: Listener, stop: StopFlag, patient: bool = True, tried: Sequence[Mapping[str, Any]] = ()
+) -> None:
     """Execute or resume a run, and write the files of its run directory.
 
     Args:
         patient: wait if another process is working on the run or on one of its stages; otherwise raise `Busy`.
+        tried: settings that were compared to choose this run's settings (`RunRecord.tried`). The manifest collects
+            them; a finished run that lacks one is restored from the store to add it.
 
     Raises:
         XclrunError: the run failed; the manifest has the message too.
@@ -77,7 +81,8 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
     with lease.held(mine):
         if waited and (error := run.directory.error) is not None:
             raise RunError(f"the run has just failed in another process: {error}")
-        if not run.directory.finished:
+        known = _tried(run)
+        if not run.directory.finished or any(settings not in known for settings in tried):
             try:
                 if (damaged := run.directory.damaged()) is not None:
                     listener.noted(f"{damaged} is missing or damaged; restoring the run from the store")
@@ -97,12 +102,20 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
                     raise
                 raise translated from raised
             try:
-                _Execution(run, listener, stop, patient, ranks).run_all()
+                known += [dict(settings) for settings in tried if settings not in known]
+                _Execution(run, listener, stop, patient, ranks, known).run_all()
             finally:
                 if ranks.failed:
                     ranks.abandon()
     # A signal since the last check must prevent the next run.
     stop.check()
+
+
+def _tried(run: Run) -> list[dict[str, Any]]:
+    """Return the entry ``tried`` of an earlier attempt's manifest."""
+    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+        return [dict(settings) for settings in run.directory.read_manifest().get("tried", ())]
+    return []
 
 
 def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFlag) -> None:
@@ -142,7 +155,15 @@ def _ranks(run: Run) -> Ranks:
 class _Execution:
     """The execution of a run by the holder of its lease."""
 
-    def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        run: Run,
+        listener: Listener,
+        stop: StopFlag,
+        patient: bool,
+        ranks: Ranks,
+        tried: Sequence[dict[str, Any]] = (),
+    ) -> None:
         self.run, self.listener, self.directory, self.ranks = run, listener, run.directory, ranks
         self.graph = StageGraph(run, listener, stop, patient, ranks)
         # Optional measurements: file in the run directory → rows of each hop.
@@ -150,6 +171,8 @@ class _Execution:
         self.manifest = _manifest(run, self.graph.strategy.version_id(), self.graph.bench.device)
         if ranks.several:
             self.manifest["environment"]["ranks"] = str(ranks.size)
+        if tried:
+            self.manifest["tried"] = list(tried)
 
     def run_all(self) -> None:
         directory, started = self.directory, time.monotonic()

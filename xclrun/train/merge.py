@@ -52,6 +52,12 @@ def candidates(run: Run, method: str, coefficients: Sequence[str]) -> dict[str, 
     return planned
 
 
+def coefficients_of(run: Run, coefficients: Sequence[str]) -> dict[str, Any]:
+    """Return coefficient → value in a planned merge's saved config; ``coefficients``: see `candidates`."""
+    strategy = run.resolved["strategy"]
+    return {name: strategy[name] for name in (text.partition("=")[0] for text in coefficients)}
+
+
 def _value(name: str, value: str, text: str) -> Any:
     try:
         if name == "reverted":

@@ -37,8 +37,15 @@ COLUMNS = {
 PANELS = ("memory", "parameters", "time")
 FEWEST = 5
 
-# Columns about training; merged models are not trained and show ``none``.
+# Columns about training; models without training show ``none``.
 TRAINING = ("trained per hop", "steps", "examples", "tokens")
+
+# Costs of a merge that include training the models that were merged. Parameters and memory of the source runs are not
+# needed after the merge.
+SUMMED = ("updates", "examples", "tokens", "seconds")
+
+# Run ID → costs of the run (`xclrun.analysis.record.COSTS`).
+Costs = Mapping[str, Mapping[str, float]]
 
 # Budgets are unequal if they differ by more than this share of the baseline's budget.
 TOLERANCE = 0.01
@@ -46,20 +53,32 @@ TOLERANCE = 0.01
 
 @part(StrategySection, place=110, title="Budgets")
 def budgets(section: StrategySection) -> Iterator[Item]:
-    yield budget_table(section.comparison, section.shared.trials, section.inference.baseline)
-    merges = any(run.merged_from for runs in section.comparison.strategies.values() for run in runs)
+    costs = costs_with_sources(section.comparison.runs, section.shared.sources.pool or section.shared.records)
+    yield budget_table(section.comparison, section.shared.trials, section.inference.baseline, costs)
+    merges = any(run.merged_from for run in section.comparison.runs)
     for metric in section.comparison.metrics:
         caption = "Final performance against memory, parameters and training time, with the Pareto front"
         caption += "; the time of a merge includes training its models" if merges else ""
         if len(section.comparison.strategies) > len(COLOURS):
             caption += "; strategies that another one dominates in FP and all costs are grey"
-        yield Plot(section.file("pareto", metric), caption, pareto_figure, section.summary, metric)
+        yield Plot(section.file("pareto", metric), caption, pareto_figure, section.summary, metric, costs)
 
 
-def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:
-    """Return mean budgets per run and numbers of tuning trials; mark differences from the baseline (or first row)."""
+def budget_table(
+    comparison: Comparison,
+    tried: dict[tuple[str, str, str], int],
+    baseline: str = "",
+    costs: Costs | None = None,
+) -> Table:
+    """Return mean budgets per run and numbers of tuning trials; mark differences from the baseline (or first row).
+
+    Args:
+        costs: costs of the runs (`costs_with_sources`); None: computed from the runs of the comparison.
+    """
+    costs = costs_with_sources(comparison.runs, comparison.runs) if costs is None else costs
     means = {
-        label: [_mean(runs, column[0]) for column in COLUMNS.values()] for label, runs in comparison.strategies.items()
+        label: [_mean(runs, column[0], costs) for column in COLUMNS.values()]
+        for label, runs in comparison.strategies.items()
     }
     base_label = baseline if baseline in means else next(iter(means))
     first, first_tried = means[base_label], _tried(comparison, base_label, tried)
@@ -84,24 +103,28 @@ def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int],
         "with 8 bytes per sentence",
         "a hop shared by several runs counts in full for each run; steps: optimizer updates; examples and tokens "
         "include replayed examples",
-        "trials: number of different configurations of the strategy that have finished runs in the outputs directory",
-        *_merged(comparison),
+        "trials: number of different configurations of the strategy that have finished runs in the outputs directory, "
+        "or that xclrun merge compared on dev data",
+        *_merged(comparison, costs),
         f"≠: differs from {base_label} by more than {100 * TOLERANCE:.0f} %, so the budgets are unequal",
     )
     return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes, ruled=ruled(comparison, means))
 
 
-def pareto_figure(summary: Summary, metric: str) -> Figure | None:
+def pareto_figure(summary: Summary, metric: str, costs_of: Costs | None = None) -> Figure | None:
     """Draw FP by cost, a point for each strategy; the line connects the Pareto front of the ranked strategies.
 
-    The time of merged models includes the training of the models that were merged. With more strategies than colours,
-    ranked strategies that another ranked strategy dominates in all panels are grey, and only tooltips name them.
+    ``costs_of``: see `budget_table`. The time of merged models includes the training of the source models. With more
+    strategies than colours, ranked strategies that another ranked strategy dominates in all panels are grey, and only
+    tooltips name them.
     """
     from matplotlib.ticker import LogLocator, SymmetricalLogLocator
 
     comparison = summary.comparison
     labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, metric, "FP"))]
-    costs = {name: _with_sources(comparison, labels, COLUMNS[name][0]) for name in PANELS}
+    if costs_of is None:
+        costs_of = costs_with_sources(comparison.runs, comparison.runs)
+    costs = {name: _complete(comparison, labels, COLUMNS[name][0], costs_of) for name in PANELS}
     labels = [label for label in labels if all(label in cost for cost in costs.values())]
     if len(labels) < FEWEST:
         return None
@@ -169,35 +192,51 @@ def dominated(costs: Mapping[str, Sequence[float]]) -> set[str]:
     }
 
 
-def _with_sources(comparison: Comparison, labels: Sequence[str], name: str) -> Mapping[str, float]:
-    """Return label → mean cost; labels with unknown cost are omitted. Times include training the merged models."""
-    costs = {run.run_id: run.costs[name] for run in comparison.runs if name in run.costs}
-    means = {}
-    for label in labels:
-        # Add only times: parameters and memory of the source runs are not needed after the merge.
-        trained = [
-            [run.merged_from] if name == "seconds" and run.merged_from else [] for run in comparison.strategies[label]
-        ]
-        sources = [[run.run_id, *ids] for run, ids in zip(comparison.strategies[label], trained, strict=True)]
-        if all(run_id in costs for ids in sources for run_id in ids):
-            means[label] = float(np.mean([sum(costs[run_id] for run_id in ids) for ids in sources]))
-    return means
+def costs_with_sources(runs: Sequence[RunRecord], pool: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
+    """Return the costs of runs; those of a merge include the costs (`SUMMED`) of training the models that were merged.
+
+    Args:
+        pool: records of the source runs. The costs of a merge whose source is missing, or lacks a cost, are unknown.
+    """
+    known = {run.run_id: run.costs for run in (*pool, *runs)}
+    costs = {run.run_id: dict(run.costs) for run in runs}
+    for run in (run for run in runs if run.merged_from):
+        source, own = known.get(run.merged_from, {}), costs[run.run_id]
+        for name in SUMMED:
+            cost = own.pop(name, None)
+            if cost is not None and name in source:
+                own[name] = cost + source[name]
+    return costs
 
 
-def _merged(comparison: Comparison) -> Iterator[str]:
+def _complete(comparison: Comparison, labels: Sequence[str], name: str, costs: Costs) -> Mapping[str, float]:
+    """Return label → mean cost; labels with a run of unknown cost are omitted."""
+    values = {label: [costs[run.run_id].get(name) for run in comparison.strategies[label]] for label in labels}
+    return {
+        label: float(np.mean([cost for cost in of if cost is not None]))
+        for label, of in values.items()
+        if None not in of
+    }
+
+
+def _merged(comparison: Comparison, costs: Costs) -> Iterator[str]:
     """Explain the budgets of strategies that merge the models of other runs."""
     label_of = {run.run_id: label for label, runs in comparison.strategies.items() for run in runs}
-    merges: dict[str, list[str]] = {}
+    merges: dict[tuple[str, bool], list[str]] = {}
     for label, runs in comparison.strategies.items():
         if names := dict.fromkeys(label_of.get(run.merged_from, run.merged_from) for run in runs if run.merged_from):
-            merges.setdefault(", ".join(names), []).append(label)
-    for source, labels in merges.items():
+            unknown = any("updates" in run.costs and "updates" not in costs[run.run_id] for run in runs)
+            merges.setdefault((", ".join(names), unknown), []).append(label)
+    for (source, unknown), labels in merges.items():
         of = f"{', '.join(labels)}: merged without training from models of {source}"
-        yield f"{of}, whose budget is not included; trials do not count values that xclrun merge tries on dev data"
+        if unknown:
+            yield f"{of}, whose runs are missing here, so steps, examples, tokens and time are unknown"
+        else:
+            yield f"{of}; steps, examples, tokens and time include the training of these models"
 
 
-def _mean(runs: Sequence[RunRecord], name: str) -> float:
-    values = [run.costs[name] for run in runs if name in run.costs]
+def _mean(runs: Sequence[RunRecord], name: str, costs: Costs) -> float:
+    values = [costs[run.run_id][name] for run in runs if name in costs[run.run_id]]
     return float(np.mean(values)) if values else float("nan")
 
 
