@@ -193,16 +193,32 @@ def test_mistakes_in_the_folder(config: Config, mtop_root: Root, tmp_path: Path)
     assert refusal(config()) == at + "the folder is empty"
     (tmp_path / "readme.txt").touch()
     assert refusal(config()) == at + "no data found; looked for <language>/train.txt or <language>/train.tsv"
-    dev = mtop_root("de", "en") / "de" / "eval.txt"
-    dev.rename(dev.with_name("dev.text"))
-    assert refusal(config()) == (
-        f"{at}'de' has no dev split; looked for de/dev.txt or de/dev.tsv (or eval or validation instead of dev)"
-    )
+    test = mtop_root("de", "en") / "de" / "test.txt"
+    test.rename(test.with_name("test.text"))
+    assert refusal(config()) == f"{at}'de' has no test split; looked for de/test.txt or de/test.tsv"
     assert load_dataset(config(languages=["en"])).languages == ("en",), "other languages may lack splits"
-    dev.touch()
+    test.with_name("test.text").rename(test)
+    dev = test.with_name("eval.txt")
+    dev.write_bytes(b"")
     assert refusal(config()) == f"{dev}: no examples"
     dev.with_name("dev.txt").touch()
     assert refusal(config()) == f"{at}'de' has two files for dev: de/dev.txt and de/eval.txt; remove one"
+
+
+def test_languages_may_lack_dev_and_all_but_one_may_lack_train(config: Config, mtop_root: Root) -> None:
+    root = mtop_root("de", "en", "fr")
+    (root / "de" / "eval.txt").unlink()
+    for split in ("train", "eval"):
+        (root / "fr" / f"{split}.txt").unlink()
+    (root / "fr" / "test.txt").write_text(mtop_line(intent="IN:ONLY_HERE") + "\n")
+    dataset = load_dataset(config())
+    assert (dataset.sizes("train"), dataset.sizes("dev")) == ({"de": 3, "en": 3, "fr": 0}, {"de": 0, "en": 2, "fr": 0})
+    assert dataset.labels == ("CREATE_CALL",), "label IDs never come from a test split"
+    assert dataset.unseen_labels == {"fr/test": 1}
+    for language in ("de", "en"):
+        (root / language / "train.txt").unlink()
+    with pytest.raises(UsageError, match=r"'de' has no train split; looked for de/train\.txt"):
+        read(config())
 
 
 @pytest.mark.parametrize(("name", "wrong"), [("-rf", "looks like an option"), ("a\tb", "cannot be printed")])

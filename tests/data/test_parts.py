@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.config.schema import DatasetConfig, OnBadLine, PartConfig, TagsAre, plain
+from xclrun.config.schema import DatasetConfig, OnBadLine, PartConfig, Selection, TagsAre, plain
 from xclrun.core.errors import UsageError
 from xclrun.core.task import SEQUENCE_CLASS, STATEMENT_TRUTH, TOKEN_ACCURACY, tasks_of_dataset
 from xclrun.data.example import Dataset, Example
@@ -314,11 +314,17 @@ def without_dev(root: Path) -> tuple[str, ...]:
     return (f"dataset.parts={PARTS}", "order=[sky,wake]", "trainer.epochs=1")
 
 
-def test_dev_data_are_needed_only_where_they_decide(make_run: Make, cut_by_topic: Path) -> None:
-    values = without_dev(cut_by_topic)
-    with pytest.raises(UsageError, match=r"'sky' has no dev data to select epochs; use trainer\.selection=last"):
-        make_run(*values, data=cut_by_topic)
-    assert make_run(*values, "trainer.selection=last", data=cut_by_topic).dataset.sizes("dev")["sky"] == 0
+def test_a_hop_without_dev_data_keeps_its_last_epoch(make_run: Make, cut_by_topic: Path) -> None:
+    values = (*without_dev(cut_by_topic), "order=[sky,deutsch]")
+    run = make_run(*values, "trainer.patience=1", data=cut_by_topic)
+    first, second = run.trainer(run.stream.hops[1]), run.trainer(run.stream.hops[2])
+    assert (first.selection, first.patience) == (Selection.last, None)
+    assert (second.selection, second.patience) == (Selection.best, 1)
+    [note] = [note for note in run.notes if "no dev data" in note]
+    assert "for sky:" in note
+    assert "last epoch" in note
+    last = make_run(*values, "trainer.selection=last", data=cut_by_topic)
+    assert not [note for note in last.notes if "no dev data" in note], "the last epoch was asked for"
 
 
 def test_a_frozen_run_finds_its_parts_from_any_folder(

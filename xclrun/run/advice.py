@@ -25,6 +25,7 @@ def notes_of(run: Run) -> Iterator[str]:
     """Yield the warnings about a run, one line each."""
     config, dataset = run.config, run.dataset
     yield from _equal_sizes(run)
+    yield from _without_dev(run)
     yield from order_notes(config.order, dataset)
     for target in dataset.targets:
         if target.task == INTENT_SLOTS and not target.tags:
@@ -69,6 +70,25 @@ def _equal_sizes(run: Run) -> Iterator[str]:
             f"order={order.name}: some languages have equally many training sentences{limit} and keep the dataset's "
             f"order: {','.join(run.stream.languages)}; to change it, set order=[…]"
         )
+
+
+def _without_dev(run: Run) -> Iterator[str]:
+    """Yield a note on the languages whose dev data should select epochs, but which have none."""
+    protocol = run.config.protocol
+    for key, trainer in run.config.trainers.items():
+        if not trainer.uses_dev:
+            continue
+        hops = [
+            hop for hop in run.stream.hops[1:] if protocol is None or hop.adapts == (trainer is run.config.trainer)
+        ]
+        lacking, unselected = {}, False
+        for hop in hops:
+            without = [language for language in hop.select if not run.dataset.split(language, "dev")]
+            lacking |= dict.fromkeys(without)
+            unselected |= len(without) == len(hop.select)
+        if lacking:
+            effect = "a hop without dev data keeps its last epoch" if unselected else "other languages select the epoch"
+            yield f"no dev data for {', '.join(lacking)}: {effect} ({key}.selection={trainer.selection.value})"
 
 
 def _strategies_without_effect(run: Run, strategy: Strategy[Any]) -> Iterator[str]:

@@ -168,20 +168,6 @@ def _check_prompts(config: Config, settings: Mapping[str, Any], tokens: int) -> 
         )
 
 
-def check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:
-    """Check that each language whose dev scores select epochs has dev data."""
-    for hop in stream.hops[1:]:
-        key, trainer = "trainer", config.trainer
-        if config.protocol is not None and not hop.adapts:
-            key, trainer = "protocol.source_trainer", config.protocol.source_trainer
-        missing = [language for language in hop.select if not dataset.split(language, "dev")]
-        if trainer.uses_dev and missing:
-            raise UsageError(
-                f"dataset={dataset.name}: '{missing[0]}' has no dev data to select epochs; use {key}.selection=last "
-                f"{key}.patience=null"
-            )
-
-
 def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> None:
     """Check that the strategy supports the mixtures of an order."""
     mixture = next((element for element in order if isinstance(element, Mixture)), None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from xclrun.analysis.answers import rule_of
 from xclrun.config.checks import check
-from xclrun.config.schema import Config, DatasetConfig, OrderConfig, PartConfig, StrategyConfig, TrainerConfig, plain
+from xclrun.config.schema import Config, DatasetConfig, OrderConfig, PartConfig, Selection, StrategyConfig, TrainerConfig, plain
 from xclrun.core import plugins
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import ALGORITHMS, DataIdentity, Stage, digest, run_id, stages, strategy_name
@@ -24,7 +24,6 @@ from xclrun.data.orders import complete_order, compute_order
 from xclrun.model.source import encoder_identity
 from xclrun.run.advice import notes_of
 from xclrun.run.checks import (
-    check_dev,
     check_encoder,
     check_frozen,
     check_graphs,
@@ -161,9 +160,12 @@ class Run:
         return {"blocks": number, "start_knows": trained_heads(self.dataset, key, tuple(start))}
 
     def trainer(self, hop: Hop) -> TrainerConfig:
-        """Return the trainer settings of a hop."""
+        """Return the trainer settings of a hop; without dev data, the last epoch is selected."""
         protocol = self.config.protocol
-        return self.config.trainer if protocol is None or hop.adapts else protocol.source_trainer
+        trainer = self.config.trainer if protocol is None or hop.adapts else protocol.source_trainer
+        if not hop.select or any(self.dataset.split(language, "dev") for language in hop.select):
+            return trainer
+        return replace(trainer, selection=Selection.last, patience=None)
 
     def reference(self) -> Run:
         """Return the reference run: training on each language separately, with adapters if this run has them."""
@@ -317,8 +319,10 @@ def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: S
     for language in stream.languages:
         learned = any(language in (*hop.train, hop.codes.rpartition("#")[0]) for hop in stream.hops)
         if not dataset.split(language, "train") and learned:
-            raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
-    check_dev(config, dataset, stream)
+            raise UsageError(
+                f"dataset={dataset.name}: '{language}' has no training data, so it can only be evaluated; remove it from "
+                "the order, or evaluate it with strategy=zero_shot"
+            )
     return stream
 
 

@@ -114,7 +114,7 @@ def row_reader(
         rows: function that yields the rows of a file: `lines`, or `blocks` of lines between blank lines.
         split_names: split → its names in file names.
         language_names: name in file names → language key; other names are keys themselves.
-        may_lack: optional splits; they are empty in a language without their file.
+        may_lack: splits that no language needs (see `find_files`); they are empty in a language without their file.
         files: split → possible file names, of which the first that exists is used; splits that are not listed are
             empty. Replaces ``layout`` for data in one language, the first of ``languages``.
         unit: name of a row in errors if it is not a line.

@@ -5,8 +5,7 @@
 ``dbpedia``, ``yahoo`` (Zhang et al. 2015). docs/data.md lists their files.
 
 BoolQ, WiC and WSC are in SuperGLUE's format (Wang et al. 2019). Most test splits are released without labels. As in LL,
-the validation files are therefore the test splits, and dev splits are empty: train with ``trainer.selection=last``. The
-only language is ``en``.
+the validation files are therefore the test splits, and dev splits are empty. The only language is ``en``.
 """
 
 from __future__ import annotations

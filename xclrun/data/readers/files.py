@@ -154,7 +154,8 @@ def find_files(
     Args:
         split_names: split → its names in file names.
         languages: name in file names → language key; other names are keys themselves.
-        may_lack: optional splits.
+        may_lack: splits that no language needs. Languages without dev, and languages that are only evaluated, need
+            none; but ``train`` must exist in one language.
     """
     root = root_of(cfg, layout, split_names)
     files: dict[tuple[str, str], list[str]] = {}
@@ -168,11 +169,13 @@ def find_files(
     available = {language for language, _ in files}
     if not available:
         raise root.error(f"no data found; looked for {_candidates('<language>', 'train', layout, split_names)}")
+    if any(split == "train" for _, split in files):
+        may_lack = (*may_lack, "train")
     selected = []
     for language in choose_languages(cfg.languages, available, root.name):
         for split in SPLITS:
             names = files.get((language, split), [])
-            if not names and split not in may_lack:
+            if not names and split not in (*may_lack, "dev"):
                 candidates = _candidates(language, split, layout, split_names)
                 raise root.error(f"'{language}' has no {split} split; looked for {candidates}")
             if len(names) > 1:
@@ -185,7 +188,8 @@ def named_files(cfg: DatasetConfig, language: str, files: Mapping[str, Sequence[
     """Return the files of a dataset in one language: for each split, the first name in ``files`` that exists."""
     root = root_of(cfg, [names[0] for names in files.values()])
     choose_languages(cfg.languages, [language], f"{cfg.reader}, whose only language is '{language}'")
-    return [root.required(language, split, names) for split, names in files.items()]
+    found = ((root.first if split == "dev" else root.required)(language, split, names) for split, names in files.items())
+    return [file for file in found if file is not None]
 
 
 def choose_languages(selected: Sequence[str] | None, available: Collection[str], where: str) -> tuple[str, ...]:

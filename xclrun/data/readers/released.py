@@ -133,12 +133,13 @@ def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     root = root_of(cfg, TRAINED[:1])
     rows = {}
     for split in ("dev", "test"):
-        file = root.required("", split, [name.format(split=split) for name in EVALUATED])
-        rows[split] = file.name, _by_language(file)
-    evaluated = rows["dev"][0]
-    available = rows["dev"][1].keys() & rows["test"][1].keys()
-    if not available:
-        raise UsageError(f"{evaluated}: no column 'language', or no language that is also in the test split")
+        names = [name.format(split=split) for name in EVALUATED]
+        if (file := (root.first if split == "dev" else root.required)("", split, names)) is not None:
+            rows[split] = file.name, _by_language(file)
+    for name, by_language in rows.values():
+        if not by_language:
+            raise UsageError(f"{name}: no column 'language'")
+    evaluated, available = rows["test"][0], rows["test"][1].keys()
     sources = []
     for language in choose_languages(cfg.languages, available, evaluated):
         train = root.first(language, "train", [name.format(language=language) for name in TRAINED])
@@ -146,7 +147,11 @@ def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
             header, *below = lines(train)
             pairs = [None, *((header, line) if line.strip() else None for line in below)]
             sources.append(Source(language, "train", train.name, pairs))
-        sources += [Source(language, split, name, by_language[language]) for split, (name, by_language) in rows.items()]
+        sources += [
+            Source(language, split, name, by_language[language])
+            for split, (name, by_language) in rows.items()
+            if language in by_language
+        ]
     return collect(cfg, sources, parse_xnli)
 
 
