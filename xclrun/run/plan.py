@@ -11,7 +11,16 @@ from typing import Any
 
 from xclrun.analysis.answers import rule_of
 from xclrun.config.checks import check
-from xclrun.config.schema import Config, DatasetConfig, OrderConfig, PartConfig, Selection, StrategyConfig, TrainerConfig, plain
+from xclrun.config.schema import (
+    Config,
+    DatasetConfig,
+    OrderConfig,
+    PartConfig,
+    Selection,
+    StrategyConfig,
+    TrainerConfig,
+    plain,
+)
 from xclrun.core import plugins
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import ALGORITHMS, DataIdentity, Stage, digest, run_id, stages, strategy_name

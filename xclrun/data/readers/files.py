@@ -188,7 +188,9 @@ def named_files(cfg: DatasetConfig, language: str, files: Mapping[str, Sequence[
     """Return the files of a dataset in one language: for each split, the first name in ``files`` that exists."""
     root = root_of(cfg, [names[0] for names in files.values()])
     choose_languages(cfg.languages, [language], f"{cfg.reader}, whose only language is '{language}'")
-    found = ((root.first if split == "dev" else root.required)(language, split, names) for split, names in files.items())
+    found = (
+        (root.first if split == "dev" else root.required)(language, split, names) for split, names in files.items()
+    )
     return [file for file in found if file is not None]
 
 
