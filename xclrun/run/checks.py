@@ -8,7 +8,7 @@ from typing import Any
 from xclrun.config.schema import Config, FrozenPrecision, LabelOn, Precision, RuntimeConfig, SlotF1
 from xclrun.core.errors import UsageError
 from xclrun.core.ranks import launched
-from xclrun.core.stream import Mixture, Stream, keys_of, sequence
+from xclrun.core.stream import Mixture, keys_of, sequence
 from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.example import Dataset
 from xclrun.data.windows import check_windows

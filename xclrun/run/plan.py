@@ -329,8 +329,8 @@ def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: S
         learned = any(language in (*hop.train, hop.codes.rpartition("#")[0]) for hop in stream.hops)
         if not dataset.split(language, "train") and learned:
             raise UsageError(
-                f"dataset={dataset.name}: '{language}' has no training data, so it can only be evaluated; remove it from "
-                "the order, or evaluate it with strategy=zero_shot"
+                f"dataset={dataset.name}: '{language}' has no training data, so it can only be evaluated; remove it "
+                "from the order, or evaluate it with strategy=zero_shot"
             )
     return stream
 

@@ -10,8 +10,8 @@ SQuAD's layout is ``data[].paragraphs[].{context, qas[].{id, question, answers[]
 changed, so that character offsets stay valid. The answer must be in the text at its offset; without an offset (QA-ZRE)
 the first occurrence is used. TriviaQA's answers are searched ignoring case, and read as they are written in the text.
 
-If no test split is released with answers, the validation file is the test split, as in GLI, and dev is empty. A language
-without a training file is only evaluated.
+If no test split is released with answers, the validation file is the test split, as in GLI, and dev is empty. A
+language without a training file is only evaluated.
 
 Questions without an answer (``is_impossible``, no answers, QuAC's CANNOTANSWER, no valid span in QA-SRL) are skipped
 and counted. With ``dataset.unanswerable=keep``, they are read, and "no answer" is their gold answer. Each question of
