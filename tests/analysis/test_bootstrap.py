@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -124,8 +126,10 @@ def test_the_papers_form_shrinks_with_resamples_and_says_what_it_is() -> None:
 
 
 def test_paired_p_values() -> None:
-    assert paired_p_value(np.ones(999)) == pytest.approx(0.002)
-    assert paired_p_value(np.zeros(999)) == 1.0
+    assert paired_p_value(np.r_[np.ones(998), 2]) == pytest.approx(0.002)
+    # Rounding errors are ties, and count half on each side.
+    assert paired_p_value(np.r_[np.full(500, 1e-15), 0.5]) == paired_p_value(np.r_[np.zeros(500), 0.5])
+    assert math.isnan(paired_p_value(np.full(999, 0.3) + np.linspace(0, 1e-14, 999)))
     assert paired_p_value(np.linspace(-1, 1, 1000)) == 1.0
     rng = np.random.default_rng(9)
     under_null = [paired_p_value(rng.normal(rng.normal(), 1, 400)) for _ in range(2000)]

@@ -3,12 +3,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
 from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.report.caveats import comparison_caveats
 from xclrun.report.summary import RUNS, Summary
 from xclrun.report.tables import Cell, Table, percent
 
@@ -75,6 +77,26 @@ def test_interim_rows_say_how_many_runs_they_have() -> None:
         assert not any(note.startswith("orders have unequal") for note in by.notes)
     assert RUNS not in whole.main(["intent_accuracy"]).notes
     assert not any(note.startswith("interim") for note in whole.main(["intent_accuracy"]).notes)
+
+
+def test_runs_that_lack_a_metric_are_not_counted_for_it() -> None:
+    records = study(("naive", "er"))
+    records[0] = replace(records[0], scores={"intent_accuracy": records[0].scores["intent_accuracy"]})
+    whole = summary(records)
+    counts = [
+        [cells(whole.main(list(metrics)))[name,]["runs"] for name in ("naive", "er")]
+        for metrics in (("intent_accuracy",), ("slot_f1",), ("intent_accuracy", "slot_f1"))
+    ]
+    assert counts == [["4", "4"], ["3", "4"], ["3 to 4", "4"]]
+
+
+def test_only_runs_that_enter_a_mean_count_as_versions_of_it() -> None:
+    records = study(("naive",))
+    again = replace(records[0], run_id="zz", code_version="0.2.0")
+    (comparison,) = comparisons([*records, again])
+    assert not any("versions of the code" in note for note in comparison_caveats(comparison))
+    (comparison,) = comparisons([*records[1:], again])
+    assert any("3 of 0.1.0+gabc123, 1 of 0.2.0" in note for note in comparison_caveats(comparison))
 
 
 def test_the_table_of_orders_has_a_row_for_each_that_was_run() -> None:

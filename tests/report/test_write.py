@@ -97,8 +97,20 @@ def test_names_that_spreadsheets_would_run_begin_with_an_apostrophe(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "name", ["=1", "+a", "-a", "@a", "-1+1", "-2+3+cmd|' /C calc'!A0", "-1 (=A1)", "-", f"-1{' ' * 5000}x"]
-)
+    "name",
+    [
+        "=1",
+        "+a",
+        "-a",
+        "@a",
+        "-1+1",
+        "-2+3+cmd|' /C calc'!A0",
+        "-1 (=A1)",
+        "-1, p = cmd|' /C calc'!A0",
+        "-",
+        f"-1{' ' * 5000}x",
+    ],
+)  # fmt: skip
 def test_a_name_is_not_taken_for_a_number(name: str) -> None:
     frame = pd.DataFrame({"a": [name], name: ["1"]})
     for text in (Table("t", ("a", name), ((name, "1"),)).csv(), frame_csv(frame)):
@@ -116,6 +128,9 @@ def test_a_name_is_not_taken_for_a_number(name: str) -> None:
         "-12 %",
         "-1,000",
         "-1e-05",
+        "-0.42 (bias -0.10) [-1.00, 0.10]",
+        "-0.42 (bias +0.10) n/a [1]",
+        "-1.20, p = 0.012",
         "",
         "–",
         "a=b",

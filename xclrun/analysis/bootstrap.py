@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from xclrun.analysis.replicates import TIE
 from xclrun.core.identity import derive
 
 # As in the CCL paper.
@@ -187,8 +188,10 @@ def interval(
 def paired_p_value(differences: ArrayLike) -> float:
     """Return the two-sided p of a paired bootstrap: twice the smaller share of differences on one side of 0.
 
-    Zeros count half on each side. Adding one to the counts avoids p = 0.
+    Ties (`TIE`) count half on each side; NaN if all differences are equal. Adding one to the counts avoids p = 0.
     """
     values = np.asarray(differences, dtype=float)
-    above = (values > 0).sum() + (values == 0).sum() / 2
+    if np.ptp(values) <= TIE:
+        return float("nan")
+    above = (values > TIE).sum() + (np.abs(values) <= TIE).sum() / 2
     return float(min(1.0, 2 * (min(above, len(values) - above) + 1) / (len(values) + 1)))

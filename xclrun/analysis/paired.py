@@ -14,6 +14,7 @@ import numpy as np
 
 from xclrun.analysis.base_scores import Counts, Sentences
 from xclrun.analysis.bootstrap import CONFIDENCE, Interval, bias, draws
+from xclrun.analysis.replicates import TIE
 from xclrun.core.task import Metric
 
 RESAMPLES = 2000
@@ -70,7 +71,7 @@ def paired_difference(a: Mapping[str, Counts], b: Mapping[str, Counts], seed: in
     likely = np.sort(2 * value - resampled)
     tail = int((1 - CONFIDENCE) / 2 * (RESAMPLES + 1) + 1e-9)
     interval = Interval(float(likely[tail - 1]), float(likely[-tail]))
-    beyond = min((likely <= 0).sum(), (likely >= 0).sum())
+    beyond = min((likely <= TIE).sum(), (likely >= -TIE).sum())
     sentences = sum(len(counts.hits) for counts in a.values())
     p = float(min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1)))
     return PairedDifference(value, bias(resampled, value), interval, p, sentences)

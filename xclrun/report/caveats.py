@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from xclrun.analysis.aggregate import Comparison, missing_combinations
+from xclrun.analysis.aggregate import Comparison, compared, missing_combinations
 from xclrun.analysis.grouping import config_settings, differing_settings, grouped, numbered_labels
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References, is_ranked, reference_command, reference_name, shared_overrides
@@ -17,13 +17,14 @@ from xclrun.core.identity import adapters_of
 
 
 def comparison_caveats(
-    comparison: Comparison, commands: Mapping[str, str] | None = None, command: str = ""
+    comparison: Comparison, commands: Mapping[str, str] | None = None, command: str = "", unpaired: bool = False
 ) -> list[str]:
     """List notes on a comparison: missing runs, and differences in settings or code versions.
 
     Args:
         commands: run ID → the command line that started it.
         command: the command line of the report; empty if unknown.
+        unpaired: see `compared`.
     """
     return [
         *(f"{label}: {meaning}" for label, meaning in numbered_labels(comparison.runs).items()),
@@ -32,7 +33,7 @@ def comparison_caveats(
         *_differing(comparison),
         *_chosen_on_test(comparison, command),
         *_alike(comparison),
-        *_versions(comparison),
+        *_versions(comparison, unpaired),
     ]
 
 
@@ -69,8 +70,8 @@ def _chosen_on_test(comparison: Comparison, command: str) -> Iterator[str]:
         yield f"{text}; select settings on dev scores: {command or 'xclrun report NAME'} --select-on dev {keys}"
 
 
-def _versions(comparison: Comparison) -> Iterator[str]:
-    for label, runs in comparison.strategies.items():
+def _versions(comparison: Comparison, unpaired: bool) -> Iterator[str]:
+    for label, (runs, _) in compared(comparison, unpaired=unpaired).items():
         versions = Counter(run.code_version for run in runs)
         if len(versions) > 1:
             counts = ", ".join(f"{n} of {version}" for version, n in sorted(versions.items()))

@@ -128,7 +128,9 @@ class StrategySection(Section):
     @property
     def caveats(self) -> list[str]:
         unpaired = [UNPAIRED] if self.options.unpaired else []
-        caveats = comparison_caveats(self.comparison, self.shared.sources.commands, self.options.command)
+        caveats = comparison_caveats(
+            self.comparison, self.shared.sources.commands, self.options.command, self.options.unpaired
+        )
         return [*caveats, *self._bootstrap[1], *self.inference.baseline_notes(), *unpaired, *super().caveats]
 
     @property

@@ -104,7 +104,7 @@ class Summary:
             for strategy in self.comparison.strategies:
                 if self._has(strategy, order):
                     cells = [self._cell(strategy, order, metric, measure, "", reasons) for measure in self.measures]
-                    rows.append((order, strategy, self._runs(strategy, order), *cells))
+                    rows.append((order, strategy, self._runs(strategy, order, [metric]), *cells))
             floor = [self.floor(metric, order, measure) for measure in self.measures]
             if rows and set(floor) != {"–"}:
                 rows.append((order, CONSTANT, Cell("–"), *map(Cell, floor)))
@@ -233,7 +233,7 @@ class Summary:
         """
         reasons, metrics = Reasons(), list(dict.fromkeys(metric for metric, _, _ in keys.values()))
         columns = [self._column(strategies, order, *key, reasons, counted and order == MEAN) for key in keys.values()]
-        counts = [self._runs(strategy, order) for strategy in strategies]
+        counts = [self._runs(strategy, order, metrics) for strategy in strategies]
         rows: list[tuple[str, ...]] = list(zip(strategies, *([counts] if counted else []), *columns, strict=True))
         floor = [self.floor(metric, order, measure, language) for metric, measure, language in keys.values()]
         starts = ruled(self.comparison, strategies)
@@ -335,16 +335,18 @@ class Summary:
         text = as_text(row.value) + (f" ± {as_text(row.std)}" if row.std == row.std else "")
         return Cell(text, float(row.value), self.behind(strategy, order, metric, measure, language))
 
-    def _runs(self, strategy: str, order: str) -> Cell:
-        """Return the number of runs of a row; ``2 of 6`` if other strategies have more."""
-        keys = [
-            (strategy, order, metric, measure, "") for metric in self.comparison.metrics for measure in self.measures
-        ]
+    def _runs(self, strategy: str, order: str, metrics: Iterable[str]) -> Cell:
+        """Return the number of runs behind a row's values of ``metrics``.
+
+        ``2 of 6`` if other strategies have more runs; ``3 to 4`` if some runs lack a metric or measure.
+        """
+        keys = [(strategy, order, metric, measure, "") for metric in metrics for measure in self.measures]
         rows = [self._rows[key] for key in keys if key in self._rows]
         interim = [row.status.split(";")[0] for row in rows if row.status.startswith("interim")]
-        count = max(row.n for row in rows)
-        text = interim[0].removeprefix("interim: ").removesuffix(" runs") if interim else str(count or "–")
-        return Cell(text, float(count), self.behind(strategy, order))
+        counts = sorted({row.n for row in rows if row.n})
+        text = " to ".join(map(str, (counts[0], counts[-1]) if len(counts) > 1 else counts)) or "–"
+        text = interim[0].removeprefix("interim: ").removesuffix(" runs") if interim else text
+        return Cell(text, float(counts[-1] if counts else 0), self.behind(strategy, order))
 
     def _hop_0(self, metrics: Sequence[str], measures: Iterable[str]) -> list[str]:
         has_floor = any(self.floor(metric, MEAN, "FP") != "–" for metric in metrics)

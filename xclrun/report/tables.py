@@ -35,6 +35,8 @@ _FORMULA = ("=", "+", "-", "@")
 # character, so matching takes linear time.
 _NUMBER = r"[+-]?\d[\d.,]*(?:e[+-]?\d+)?"
 _SEPARATORS = r"[^\w.,+\-=@|!'\"&;:/\\^<>]"
+# Words that tables print next to numbers: no formula has a word after a number and a space or comma.
+_WORDS = re.compile(r"\bbias\b|\bp [<=] |\bn/a\b")
 _NUMBERS = re.compile(rf"{_NUMBER}(?:{_SEPARATORS}+{_NUMBER})*{_SEPARATORS}*")
 
 
@@ -64,10 +66,12 @@ class Cell(str):
 def spreadsheet(text: Any) -> Any:
     """Put an apostrophe before a text that a spreadsheet would evaluate as a formula; numbers do not change.
 
+    A number followed by further numbers and `_WORDS` is no formula.
+
     >>> spreadsheet("=1+1"), spreadsheet("-0.12 [-0.3, 0.1]"), spreadsheet(-0.12)
     ("'=1+1", '-0.12 [-0.3, 0.1]', -0.12)
     """
-    if not isinstance(text, str) or text[:1] not in _FORMULA or _NUMBERS.fullmatch(text):
+    if not isinstance(text, str) or text[:1] not in _FORMULA or _NUMBERS.fullmatch(_WORDS.sub(" ", text)):
         return text
     return f"'{text}"
 

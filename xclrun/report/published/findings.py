@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from xclrun.analysis.bootstrap import paired_p_value
+from xclrun.analysis.replicates import TIE
 from xclrun.analysis.significance import ALPHA, holm
 from xclrun.report.inference import Inference
 from xclrun.report.published import labels_of
@@ -82,7 +83,7 @@ class Finding:
     def verdict(self) -> str:
         if math.isnan(self.ours):
             return "not run"
-        if self.ours == 0:
+        if abs(self.ours) <= TIE:
             return "no difference"
         if math.isnan(self.p):
             return "same direction, untested" if self.ours > 0 else "opposite direction, untested"
