@@ -214,10 +214,10 @@ class RunRecord:
         Raises:
             ValueError: invalid JSON, another schema, missing or unknown keys, or an invalid value.
         """
-        values = dict(json.loads(data) if isinstance(data, str | bytes) else data)
+        values: dict[str, Any] = dict(json.loads(data) if isinstance(data, str | bytes) else data)
         schema = values.pop("schema", None)
         # These fields were added later, so records in trackers may lack them.
-        values = {"merged_from": "", "tried": []} | values
+        values = {"merged_from": "", "tried": [], **values}
         if schema != SCHEMA:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         if wrong := {f.name for f in fields(cls)} ^ values.keys():

@@ -79,7 +79,8 @@ def _without_dev(run: Run) -> Iterator[str]:
         if not trainer.uses_dev:
             continue
         hops = [hop for hop in run.stream.hops[1:] if protocol is None or hop.adapts == (trainer is run.config.trainer)]
-        lacking, unselected = {}, False
+        lacking: dict[str, None] = {}
+        unselected = False
         for hop in hops:
             without = [language for language in hop.select if not run.dataset.split(language, "dev")]
             lacking |= dict.fromkeys(without)
