@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from xclrun.core.task import task_of
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.readers import jsonl
 from xclrun.data.readers.files import BadRow
+from xclrun.data.readers.hub import rows_of
 
 Config = Callable[..., DatasetConfig]
 GOOD = {"id": "7", "tokens": ["wie", "warm"], "tags": ["O", "B-x"], "label": "weather"}
@@ -205,10 +207,87 @@ def test_hub_ids_of_classes_and_tags_become_names() -> None:
     labels = datasets.ClassLabel(names=["cold", "warm"])
     tags = datasets.Sequence(datasets.ClassLabel(names=["O", "B-LOC"]))
     table = datasets.Dataset.from_dict(
-        {"label": [1, 0, -1], "tags": [[0, 1], [], [1]]}, features=datasets.Features({"label": labels, "tags": tags})
+        {"class": [1, 0, -1], "ner_tags": [[0, 1], [], [1, -1, -100]]},
+        features=datasets.Features({"class": labels, "ner_tags": tags}),
     )
-    assert [row["label"] for row in jsonl._rows(table)] == ["warm", "cold", None]
-    assert [row["tags"] for row in jsonl._rows(table)] == [["O", "B-LOC"], [], ["B-LOC"]]
+    rows = rows_of(table, {"label": "class", "tags": "ner_tags"})
+    assert [row["label"] for row in rows] == ["warm", "cold", None]
+    assert [row["tags"] for row in rows] == [["O", "B-LOC"], [], ["B-LOC", "-1", "-100"]], "no tag of another integer"
+
+
+def test_hub_columns_can_be_swapped_and_used_twice() -> None:
+    table = datasets.Dataset.from_dict({"text": ["b"], "text_b": ["a"], "label": ["text"]})
+    columns = {"text": "text_b", "text_b": "text", "label": "label", "id": "text"}
+    assert rows_of(table, columns) == [{"text": "a", "text_b": "b", "label": "text", "id": "b"}]
+
+
+def test_a_hub_dataset_of_a_script_is_refused_with_advice(tmp_path: Path, config: Config) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "old.py").write_text("")
+    with pytest.raises(UsageError, match=r"script.* Parquet, or set dataset\.root"):
+        jsonl.read(config("jsonl", root=None, hub=str(tmp_path / "old")))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a\x1b[31m\nb " + "x" * 5000), KeyError("a b"), NotImplementedError(), TypeError("a b")]
+)
+def test_every_error_of_the_library_is_one_short_line(
+    tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(UsageError, match=r"^dataset\.hub=a/b: .*; or set dataset\.root") as raised:
+        jsonl.read(config("jsonl", root=None, hub="a/b", hub_config="de"))
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 500
+
+
+def test_missing_hub_columns_are_named_with_the_present_ones(tmp_path: Path, config: Config) -> None:
+    name = hub(tmp_path, {"de": rows({"premise": "wie", "gold": "no"}), "en": rows({"text": "how", "gold": "no"})})
+    options = {"root": None, "hub": name, "task": "sequence_class"}
+    with pytest.raises(UsageError, match=r"de: no column 'text' or 'tokens'; set dataset\.hub_columns.*gold, premise"):
+        jsonl.read(config("jsonl", **options, languages=["de"]))
+    with pytest.raises(UsageError, match=r"en: no column 'label'; set dataset\.hub_columns.*gold, text"):
+        jsonl.read(config("jsonl", **options, languages=["en"]))
+
+
+def test_hub_languages_may_lack_dev_and_train(tmp_path: Path, config: Config) -> None:
+    name = hub(tmp_path, {"de": {"train": dump(GOOD), "test": dump(GOOD)}, "yo": {"test": dump(GOOD)}})
+    splits, _ = jsonl.read(config("jsonl", root=None, hub=name))
+    assert {key: len(examples) for key, examples in splits.items()} == {
+        ("de", "train"): 1, ("de", "dev"): 0, ("de", "test"): 1, ("yo", "train"): 0, ("yo", "dev"): 0, ("yo", "test"): 1
+    }  # fmt: skip
+    with pytest.raises(UsageError, match="yo: no rows in the train split"):
+        jsonl.read(config("jsonl", root=None, hub=name, languages=["yo"]))
+
+
+def test_one_language_of_a_hub_dataset_is_named_by_the_config(tmp_path: Path, config: Config) -> None:
+    name = hub(tmp_path, {"plain": rows(GOOD)})
+    splits, _ = jsonl.read(config("jsonl", root=None, hub=name, languages=["de"]))
+    assert [e.language for e in splits["de", "test"]] == ["de"]
+
+
+def test_local_folders_of_saved_datasets_and_of_parquet_files(tmp_path: Path, config: Config) -> None:
+    table = datasets.Dataset.from_dict({"text": ["wie warm"], "label": ["weather"]})
+    splits = datasets.DatasetDict({"train": table, "validation": table, "test": table})
+    for language in ("de", "en"):
+        splits.save_to_disk(str(tmp_path / "saved" / language))
+        for name, rows_of_split in splits.items():
+            path = tmp_path / "parquet" / language / f"{name}-00000-of-00001.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rows_of_split.to_parquet(str(path))
+    read = partial(config, "jsonl", root=None, task="sequence_class")
+    for folder, languages in [("saved", None), ("parquet", None), ("saved/de", ["de"])]:
+        content, _ = jsonl.read(read(hub=str(tmp_path / folder), languages=languages))
+        assert [(key, len(content[key, "dev"])) for key in dict.fromkeys(key for key, _ in content)] == [
+            (key, 1) for key in languages or ("de", "en")
+        ]
+    with pytest.raises(UsageError, match="no such folder"):
+        jsonl.read(read(hub="./nothing"))
+    with pytest.raises(UsageError, match="save a DatasetDict"):
+        jsonl.read(read(hub=str(tmp_path / "saved" / "de" / "train"), languages=["de"]))
 
 
 def test_hub_unreachable(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

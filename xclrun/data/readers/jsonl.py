@@ -10,31 +10,26 @@ if the task has labels, ``tags`` if the task is ``token_tags``, and, in a file, 
 does not predict are ignored. ``facts`` is an object of additional strings, which can select the examples of a part
 (``dataset.parts``). If present, ``language`` and ``split`` must match the file name (``de.train.jsonl``).
 
-A hub dataset has one config per language, or a column ``language``. ``dataset.hub_columns`` maps columns with other
-names to the keys above; all other columns are ignored.
+The rows of a hub dataset have the same keys (`xclrun.data.readers.hub`).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from unicodedata import normalize
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.task import INTENT_SLOTS, TOKEN_TAGS, Task
-from xclrun.data.example import SPLITS, Example
-from xclrun.data.readers import files, reader
-from xclrun.data.readers.files import SPLIT_NAMES, BadRow, Notes, Place, Source, Splits, choose_languages
+from xclrun.core.task import INTENT_SLOTS, TOKEN_TAGS, Task, task_of
+from xclrun.data.example import Example
+from xclrun.data.readers import files, hub, reader
+from xclrun.data.readers.files import SPLIT_NAMES, BadRow, Notes, Place, Splits
 from xclrun.data.readers.rows import field, own_text
 
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.jsonl{packed}" for packed in ("", ".gz") for separator in (".", "/", "-", "_")
 )
 KEYS = ("id", "language", "split", "tokens", "tags", "text", "text_b", "label", "facts")
-Rows = dict[str, list[dict[str, Any]]]
 
 
 @reader("jsonl", LAYOUT)
@@ -46,7 +41,9 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
         )
     if cfg.root is not None:
         raise UsageError(f"dataset.root={cfg.root} and dataset.hub={cfg.hub}: set one of them, and the other to null")
-    return files.collect(cfg, _hub_sources(cfg), _parse_hub_row)
+    task = task_of(cfg.task, cfg.tags_are.value)
+    needs = [("text", "tokens"), *([("label",)] if task.label else []), *([("tags",)] if task.tags_needed else [])]
+    return files.collect(cfg, hub.sources(cfg, [key for key in KEYS if key != "split"], needs), _parse_hub_row)
 
 
 def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) -> Example:
@@ -80,7 +77,7 @@ def _parse_line(line: str, place: Place) -> Example:
 
 
 def _parse_hub_row(row: dict[str, Any], place: Place) -> Example:
-    read = {key: value for key, value in row.items() if key in KEYS and key not in ("language", "split")}
+    read = {key: value for key, value in row.items() if key != "language"}
     return _compared(parse_row({"id": place.name, **read}, place.language, place.split, place.task), place)
 
 
@@ -90,102 +87,3 @@ def _compared(example: Example, place: Place) -> Example:
     if words != text:
         place.odd["text_differs"] += 1
     return example
-
-
-def _hub_sources(cfg: DatasetConfig) -> Iterator[Source]:
-    """Yield the splits of a hub dataset: one config per language, or one config with a column ``language``."""
-    with _quiet():
-        configs = [cfg.hub_config] if cfg.hub_config else _hub(cfg, "get_dataset_config_names")
-        if len(configs) > 1:
-            chosen = choose_languages(cfg.languages, configs, f"the configs of {cfg.hub}")
-            per_language = {language: _hub_splits(cfg, language) for language in chosen}
-        else:
-            per_language = _by_language(cfg, _hub_splits(cfg, configs[0]))
-    for language, splits in per_language.items():
-        for split, rows in splits.items():
-            yield Source(language, split, f"dataset.hub={cfg.hub} {language} {split}", rows)
-
-
-def _hub_splits(cfg: DatasetConfig, config: str) -> Rows:
-    published = _hub(cfg, "load_dataset", config)
-    for key in cfg.hub_columns or {}:
-        if key not in KEYS:
-            raise UsageError(f"dataset.hub_columns: unknown key '{key}'; {did_you_mean(key, KEYS)}")
-    splits = {}
-    for split in SPLITS:
-        name = next((name for name in SPLIT_NAMES[split] if name in published), None)
-        if name is None:
-            raise UsageError(f"dataset.hub={cfg.hub} {config}: no {split} split; it has {', '.join(published)}")
-        table = published[name]
-        for key, column in (cfg.hub_columns or {}).items():
-            if column not in table.column_names:
-                names = did_you_mean(column, table.column_names)
-                raise UsageError(f"dataset.hub_columns: {cfg.hub} {config} has no column '{column}'; {names}")
-            if key != column:
-                # The mapped column replaces one that already has this name.
-                table = table.remove_columns([key]) if key in table.column_names else table
-                table = table.rename_column(column, key)
-        splits[split] = _rows(table)
-    return splits
-
-
-def _rows(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a split, with the names of classes and tags in place of their ids; −1 means no label."""
-    rows = list(table)
-    if names := getattr(table.features.get("label"), "names", None):
-        for row in rows:
-            row["label"] = None if row["label"] in (None, -1) else names[row["label"]]
-    tags = table.features.get("tags")
-    if names := getattr(getattr(tags, "feature", None), "names", None):
-        for row in rows:
-            row["tags"] = None if row["tags"] is None else [names[tag] for tag in row["tags"]]
-    return rows
-
-
-def _by_language(cfg: DatasetConfig, splits: Rows) -> dict[str, Rows]:
-    """Return language → split → rows, by the rows' column ``language``."""
-    languages = {row.get("language") for rows in splits.values() for row in rows}
-    if not all(isinstance(language, str) for language in languages):
-        raise UsageError(
-            f"dataset.hub={cfg.hub}: needs one config per language, or a column 'language' with a key in every row; "
-            "or set dataset.root to a local folder"
-        )
-    chosen = choose_languages(cfg.languages, set(map(str, languages)), f"the column 'language' of {cfg.hub}")
-    return {
-        language: {split: [row for row in rows if row["language"] == language] for split, rows in splits.items()}
-        for language in chosen
-    }
-
-
-def _hub(cfg: DatasetConfig, function: str, *arguments: str) -> Any:
-    """Call a function of ``datasets`` on the hub dataset; its errors become one line."""
-    import datasets
-    from datasets.exceptions import DatasetNotFoundError, DatasetsError
-
-    local = "set dataset.root to a local folder"
-    try:
-        return getattr(datasets, function)(cfg.hub, *arguments)
-    except DatasetNotFoundError:
-        raise UsageError(f"dataset.hub={cfg.hub}: the hub has no such dataset, or it needs a login; {local}") from None
-    except ConnectionError:
-        raise UsageError(f"dataset.hub={cfg.hub}: the hub cannot be reached; {local}") from None
-    except (OSError, ValueError, DatasetsError) as error:
-        raise UsageError(f"dataset.hub={cfg.hub}: {' '.join(str(error).split())}; or {local}") from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the library's progress bars and retry notices, and restore its settings afterwards."""
-    import datasets
-
-    had_bars = not datasets.are_progress_bars_disabled()
-    hub_log = logging.getLogger("huggingface_hub")
-    level = hub_log.level
-    datasets.disable_progress_bars()
-    hub_log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        hub_log.setLevel(level)
-        if had_bars:
-            datasets.enable_progress_bars()
