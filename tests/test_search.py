@@ -227,6 +227,30 @@ def test_every_setting_of_a_small_space_is_tried_once_and_then_the_search_is_ove
     assert 1 <= len(searched(space(50, x=Interval(1.0, 1.02)), lambda values: 0.0)) <= 3
 
 
+def test_a_lock_that_a_killed_search_left_does_not_stop_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Optuna's lock: a link to the path as it was given, which does not exist as seen from the link.
+    Path("searches").mkdir()
+    lock = Path("searches/a.log.lock")
+    lock.symlink_to("searches/a.log")
+
+    stat = os.stat
+
+    def watched(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        assert not str(path).endswith(".lock"), "Optuna waits for a lock"
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", watched)
+    trials = Trials(space(**PLANE), "made", True, Path("searches/a.log"))
+    assert not os.path.lexists(lock)
+    # The journal is found from another working directory, too.
+    monkeypatch.chdir("/")
+    trials.next(1, 1)
+    assert b'"op_code":4' in (tmp_path / "searches/a.log").read_bytes()
+
+
 def test_a_journal_is_of_one_search(tmp_path: Path) -> None:
     journal = tmp_path / "a.log"
     Trials(space(**PLANE), "made", True, journal)

@@ -163,20 +163,26 @@ def _sampler(name: str, seed: int) -> BaseSampler:
 
 
 def _opened(journal: Path) -> Any:
-    """Open Optuna's storage in a file; first remove an incomplete last line, which a killed process leaves.
+    """Open Optuna's storage in a file; first remove a killed process's lock and incomplete last line.
+
+    The caller holds the lease of the search, so no other process writes. Optuna would wait for the lock, and for ever
+    if the lock is a symbolic link to a relative path.
 
     Raises:
         ValueError: the file is not a journal; it is unchanged.
     """
     from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
+    # Optuna keeps the path, which must not depend on the working directory.
+    journal = journal.absolute()
     with writing(journal):
         journal.parent.mkdir(parents=True, exist_ok=True)
+        journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
         with journal.open("ab+") as file:
             file.seek(0)
             content = file.read()
             if not content.startswith(b'{"op_code":'[: len(content)]):
                 raise ValueError("not an Optuna journal")
             file.truncate(content.rfind(b"\n") + 1)
-        return JournalStorage(JournalFileBackend(str(journal)))
+        return JournalStorage(JournalFileBackend(str(journal), JournalFileOpenLock(str(journal))))
