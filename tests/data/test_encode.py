@@ -179,6 +179,12 @@ def test_a_word_without_pieces_gets_the_unknown_piece(bert: PreTrainedTokenizerF
     assert row(encoded.word_pieces, 0) == [1, 2, 3]
 
 
+def test_a_text_without_spaces_that_the_tokenizer_does_not_know_counts_as_cut(bert: PreTrainedTokenizerFast) -> None:
+    encoded = encode(examples("the " + "ภ" * 101, "the " + "ภ" * 9), bert, LABELS, TAGS, 128, whole_words=False)
+    assert bert.convert_ids_to_tokens(row(encoded.pieces, 0)) == ["[CLS]", "the", "[UNK]", "[SEP]"]
+    assert encoded.cut.tolist() == [True, False]
+
+
 def test_labels_and_tags_that_training_never_had(bert: PreTrainedTokenizerFast) -> None:
     rows = [
         Example("a", "de", ("the", "the", "the"), "reminder", ("B-when", "I-when", "O")),

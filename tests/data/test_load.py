@@ -278,18 +278,14 @@ def test_loading_files_imports_neither_torch_nor_datasets(config: Config, mtop_r
 @pytest.mark.parametrize(
     ("reader", "name", "line"),
     [
-        ("jsonl", "en.{split}.jsonl", '{{"id": "1", "tokens": ["{word}"], "label": "x"}}'),
-        ("jsonl", "en.{split}.jsonl", '{{"id": "1", "tokens": ["a"], "text_b": "b {word}", "label": "x"}}'),
         ("conllu", "en-{split}.conllu", "1\t{word}\t_\tNOUN" + "\t_" * 6),
         ("panx", "{split}-en.tsv", "{word}\tO"),
-        ("mldoc", "english.{split}", "CCAT\tone {word}"),
     ],
 )
 def test_too_long_words_and_special_files_are_refused(
     reader: str, name: str, line: str, config: Callable[..., DatasetConfig], tmp_path: Path
 ) -> None:
-    tagged = {"task": "token_tags", "tags_are": TagsAre.words} if reader in ("conllu", "panx") else {}
-    cfg = config(reader, **({"task": "sequence_class"} | tagged))
+    cfg = config(reader, task="token_tags", tags_are=TagsAre.words)
 
     def write(split: str, length: int) -> Path:
         path = tmp_path / name.format(split=split)
@@ -310,6 +306,24 @@ def test_too_long_words_and_special_files_are_refused(
     path.symlink_to("/dev/zero")
     with pytest.raises(UsageError, match=rf"^{path}: not a regular file"):
         read(cfg)
+
+
+@pytest.mark.parametrize(
+    ("reader", "name", "line"),
+    [
+        ("jsonl", "en.{split}.jsonl", '{{"id": "1", "text": "{word}", "label": "x"}}'),
+        ("jsonl", "en.{split}.jsonl", '{{"id": "1", "tokens": ["a"], "text_b": "{word}", "label": "x"}}'),
+        ("mldoc", "english.{split}", "CCAT\t{word}"),
+    ],
+)
+def test_texts_without_spaces_have_any_length(
+    reader: str, name: str, line: str, config: Callable[..., DatasetConfig], tmp_path: Path
+) -> None:
+    thai = "ภาษาไทยไม่มีช่องว่าง" * 1_500
+    for split in SPLITS:
+        (tmp_path / name.format(split=split)).write_text(line.format(word=thai) + "\n")
+    [example] = read(config(reader, task="sequence_class"))[0]["en", "test"]
+    assert thai in (example.whole, example.text_b)
 
 
 def dataset(name: str, *train: str) -> Dataset:

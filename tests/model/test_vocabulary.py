@@ -75,6 +75,12 @@ def test_the_bound_holds_and_nothing_is_there_twice(size: int) -> None:
     assert ("plants" in pieces) == (size == 3000)
 
 
+def test_texts_without_spaces_are_learned_in_pieces() -> None:
+    text = "ภาษาไทย" * 3_000
+    pieces = [text[i : i + 1000] for i in range(0, len(text), 1000)]
+    assert learn_wordpieces([f"ก {text} ข"], 100) == learn_wordpieces([" ".join(["ก", *pieces, "ข"])], 100)
+
+
 def test_a_bound_that_cannot_hold_the_characters_is_refused_while_planning() -> None:
     encoder_identity(tiny(LEAST), corpus(train=SENTENCES))
     with pytest.raises(UsageError, match=f"vocab_size={LEAST - 1}: .* need at least {LEAST}"):

@@ -280,6 +280,9 @@ def test_sentences_that_are_cut_are_counted_and_told(make_run: Make, do: Do, mon
     [message] = hearing.notes
     assert message.startswith("model.max_length=8 truncates many sentences (")
     assert f"en/train: {truncated['en/train']} of {len(run.dataset.split('en', 'train'))}" in message
+    assert "spaces" not in message, "no word is too long"
+    monkeypatch.setattr(execute, "LONG_WORD", 2)
+    assert "spaces" in str(execute.cut_short(truncated, run))
     # A few in a split are what long sentences are.
     monkeypatch.setattr(execute, "CUT", truncated["en/train"] / len(run.dataset.split("en", "train")))
     assert execute.cut_short({"en/train": truncated["en/train"]}, run) is None

@@ -23,6 +23,9 @@ from xclrun.data.example import Example
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+# WordPiece replaces longer words, in characters, by the unknown token.
+LONG_WORD = 100
+
 
 def encode(
     examples: Sequence[Example],
@@ -37,7 +40,8 @@ def encode(
 
     A word without subwords (for example, a zero-width space) gets the unknown token, so that every word has a label. A
     sentence of more than ``max_length`` subwords is truncated after the last word that fits; if the first word does not
-    fit, that word is truncated. The longer text of a pair loses words first.
+    fit, that word is truncated. The longer text of a pair loses words first. A sentence also counts as truncated if a
+    word of more than `LONG_WORD` characters, such as a text without spaces, becomes the unknown token.
 
     Args:
         tokenizer: a fast tokenizer with a padding token.
@@ -56,6 +60,7 @@ def encode(
     if max_length <= special:
         raise UsageError(f"model.max_length={max_length}: must be above {special}, the number of special tokens")
     pieces_of = _pieces_of(tokenizer, chain.from_iterable(chain((e.tokens for e in examples), seconds)))
+    unread = {word for word, ids in pieces_of.items() if len(word) > LONG_WORD and ids == [tokenizer.unk_token_id]}
     label_ids = {name: i for i, name in enumerate(labels)}
     tag_ids = {name: i for i, name in enumerate(tags)}
     on, tail = LabelOn(label_on), len(tags)
@@ -67,7 +72,9 @@ def encode(
         words, words_b = [pieces_of[word] for word in example.tokens], [pieces_of[word] for word in second]
         if not whole_words:
             words, words_b = _single(words), _single(words_b)
-        cut.append(_fit(words, words_b, max_length - frame.special))
+        cut.append(
+            _fit(words, words_b, max_length - frame.special) or not unread.isdisjoint((*example.tokens, *second))
+        )
         row, row_types, start = frame.around(words, words_b)
         ends = list(accumulate(map(len, words), initial=start))
         rows.append(row)

@@ -23,6 +23,7 @@ from xclrun.core.errors import RunError, XclrunError
 from xclrun.core.identity import Stage
 from xclrun.core.plugins import one_line, provided
 from xclrun.core.task import Task, described
+from xclrun.data.encode import LONG_WORD
 from xclrun.data.notes import count_notes
 from xclrun.run import Run
 from xclrun.run.checks import check_ranks
@@ -317,9 +318,13 @@ def cut_short(truncated: Mapping[str, int], run: Run) -> str | None:
     if not counts:
         return None
     listed = ", ".join(f"{split}: {count} of {sizes[split]:,}" for split, count in counts.items())
-    return (
+    note = (
         f"model.max_length={run.config.model.max_length} truncates many sentences ({listed}); consider a larger value"
     )
+    examples = (e for key in counts for e in run.dataset.split(*key.rpartition("/")[::2]))
+    if any(len(word) > LONG_WORD for e in examples for word in (*e.tokens, *e.tokens_b)):
+        note += f", or spaces between words, since the tokenizer may not know words of more than {LONG_WORD} characters"
+    return note
 
 
 def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> dict[str, Any]:

@@ -34,8 +34,7 @@ Splits = dict[tuple[str, str], tuple[Example, ...]]
 Notes = dict[str, dict[str, int]]
 Parse = Callable[[Any, "Place"], Example | None]
 
-# Maximum characters of a word. A text without spaces, such as a Chinese news story, is one word, so the limit is high.
-# The time to learn subwords grows with the square of a word's length: 0.3 s at this length, hours at a million.
+# Maximum characters of a word with a tag. A text without spaces, such as a Thai document, is one word of any length.
 LONGEST_WORD = 20_000
 # Maximum characters of an id, a label or a tag.
 LONGEST_NAME = 1_000
@@ -416,17 +415,15 @@ def shortened(text: str) -> str:
 
 
 def check_text(example: Example) -> None:
-    """Refuse a string in place of words, overlong words and names, blank names, and halves of surrogate pairs.
+    """Refuse a string in place of words, overlong tagged words and names, blank names, and halves of surrogate pairs.
 
     JSON can contain such halves, which cannot be hashed, written or tokenized.
     """
     if isinstance(example.tokens, str):
         raise BadRow("the words of an example must be a tuple, not one text; use text.split()")
     texts = (*example.tokens, example.text or "", example.text_b or "")
-    if max(map(len, texts)) > LONGEST_WORD:
-        longest = max((len(word) for text in texts for word in text.split()), default=0)
-        if longest > LONGEST_WORD:
-            raise BadRow(f"a word of {longest:,} characters; at most {LONGEST_WORD:,} are allowed")
+    if example.tags and (longest := max(map(len, example.tokens), default=0)) > LONGEST_WORD:
+        raise BadRow(f"a word of {longest:,} characters; at most {LONGEST_WORD:,} are allowed")
     tags = example.tags or ()
     for name in dict.fromkeys((example.id, example.label, *tags)):
         if name is None or (name.strip() and len(name) <= LONGEST_NAME):
