@@ -64,7 +64,7 @@ def test_lines_that_are_skipped_are_counted_and_announced(
     edit_line(root / "en" / "test.jsonl", 1, "{")
     told = xclrun(*jsonl(root, "dataset.on_bad_line=skip"))
     assert told.code == 0
-    assert "note: 3 lines with an error: skipped (en/test: 1, de/train: 2)" in told.err
+    assert "note: 3 sentences with an error: skipped (en/test: 1, de/train: 2)" in told.err
     data = manifest(here / "outputs")["data"]
     assert data["skipped"] == {"de/train": 2, "en/test": 1}
     assert data["sizes"]["train"] == {"de": 16, "en": 22}

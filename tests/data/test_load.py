@@ -78,7 +78,7 @@ def test_notes_and_unseen_labels(config: Config, mtop_root: Root) -> None:
     lines = [mtop_line(id="1", intent="IN:NEW"), mtop_line(id="2", slots="0:4:SL:NEW"), mtop_line(id="3"), "bad"]
     path.write_text("\n".join(lines), encoding="utf-8")
     dataset = load_dataset(config(on_bad_line="skip"))
-    assert dataset.notes == {"skipped": {"en/test": 1}}
+    assert dataset.notes == {"skipped": {"en/test": 1}, "one_label": {"en/train": 1}}
     assert dataset.unseen_labels == {"en/test": 2}
     assert dataset.labels == ("CREATE_CALL",)
     # Classes alone: a new tag makes no prediction wrong.
@@ -202,7 +202,7 @@ def test_mistakes_in_the_folder(config: Config, mtop_root: Root, tmp_path: Path)
     dev.write_bytes(b"")
     assert refusal(config()) == f"{dev}: no examples"
     dev.with_name("dev.txt").touch()
-    assert refusal(config()) == f"{at}'de' has two files for dev: de/dev.txt and de/eval.txt; remove one"
+    assert refusal(config()) == f"{dev.with_name('dev.txt')}: no examples"
 
 
 def test_languages_may_lack_dev_and_all_but_one_may_lack_train(config: Config, mtop_root: Root) -> None:
@@ -231,8 +231,10 @@ def test_a_file_of_a_language_that_no_order_could_name(name: str, wrong: str, co
 
 def test_the_same_id_twice(config: Config, mtop_root: Root) -> None:
     path = mtop_root("de") / "de" / "eval.txt"
-    path.write_text("\n".join([mtop_line(id="a"), mtop_line(id="b"), mtop_line(id="a")]), encoding="utf-8")
-    assert refusal(config()) == f"{path}:3: id 'a' is already used by line 1"
+    path.write_text("\n".join(mtop_line(id=id) for id in ("a", "b", "a", "a~2", "a")), encoding="utf-8")
+    dataset = load_dataset(config())
+    assert [e.id for e in dataset.split("de", "dev")] == ["a", "b", "a~2", "a~2~2", "a~3"]
+    assert dataset.notes["repeated_ids"] == {"de/dev": 3}
 
 
 def test_tags_on_a_part_of_the_examples(config: Config, tmp_path: Path) -> None:
@@ -337,7 +339,7 @@ def dataset(name: str, *train: str) -> Dataset:
 def test_notes_on_buckets_report_the_largest_count() -> None:
     first, second, third = dataset("x", "a b"), dataset("x", "a b", "C"), dataset("x", "d")
     assert [count_notes(d).get("test_in_train") for d in (first, second, third)] == [{"de": 2}, {"de": 3}, None]
-    skipped = "3 lines with an error: skipped (de/dev: 3)"
+    skipped = "3 sentences with an error: skipped (de/dev: 3)"
     overlap = "3 test sentences that the language's training split contains too (de: 3)"
     assert note_lines([first, second, third]) == [skipped, overlap]
     assert note_lines([second, dataset("y", "d")]) == [f"x: {skipped}", f"x: {overlap}", f"y: {skipped}"]

@@ -197,12 +197,12 @@ BAD = [
     (squad(question("q"), context=" \n"), r": question 'q': 'context'"),
     (squad(question("q"), context=7), r": question 'q': 'context'"),
     (squad(question("q", question="")), r": question 'q': 'question'"),
-    (squad(question("q"), question("q")), r": question 'q': id 'q' is already used by question 1"),
     (squad({"question": "?", "answers": []}), r": question 1: 'id' is missing"),
     (squad({**question("q"), "answers": {"text": "Italy"}}), r": question 'q': 'answers' must be a list of objects"),
     (squad({"id": "q", "question": "?"}), r": question 'q': 'answers' is missing"),
     (squad(question("q", is_impossible="no")), r": question 'q': 'is_impossible' must be true or false, not 'no'"),
     (squad(question("q" * 99, question="")), r": question 'q{59}…': "),
+    (squad(question("q", ("", 7))), r": question 'q': 'text'"),
     (squad(question("q", answers=[])), r": no examples; .*dataset.unanswerable=keep"),
     ('{"data": [', r": the file is not JSON \(Expecting value at character 11\)"),
     ("[]", r": must be an object, not list; .*'data' \(docs/questions\.md"),
@@ -233,6 +233,17 @@ def test_bad_questions_are_counted_where_they_are_skipped(config: Config, tmp_pa
         "1 question without an answer in the text: skipped (en/train: 1)",
         "1 test question that the language's training split contains too (en: 1)",
     ]
+
+
+@pytest.mark.parametrize("start", [-1, 0, None])
+def test_an_empty_answer_means_no_answer(config: Config, tmp_path: Path, start: int | None) -> None:
+    content = squad(question("a", ("", start)), question("b"))
+    write(tmp_path, {f"en/{split}.json": content for split in ("train", "dev", "test")})
+    dataset = read(config, "questions")
+    assert dataset.split("en", "test") == (rome("b"),)
+    assert dataset.notes == {"unanswerable": {f"en/{split}": 1 for split in ("train", "dev", "test")}}
+    dataset = read(config, "questions", unanswerable=Unanswerable.keep)
+    assert [e.answers for e in dataset.split("en", "dev")] == [(), (Answer("Italy", 12),)]
 
 
 def test_questions_without_an_answer_can_be_kept_only_where_there_are_questions(config: Config) -> None:

@@ -48,7 +48,8 @@ def test_xnli_mistakes(xnli: Path, config: Config) -> None:
     path = xnli / "XNLI-1.0" / "xnli.dev.tsv"
     for lines, reason in [
         ((XNLI_HEADER, "de\tneutral\tA\tB"), "dev.tsv:2: 4 tab-separated columns instead of 5"),
-        ((XNLI_HEADER, "de\t-\tA\tB\t1"), "dev.tsv:2: unknown label '-'; use contradiction"),
+        ((XNLI_HEADER, "de\tx\tA\tB\t1"), "dev.tsv:2: unknown label 'x'; use contradiction"),
+        ((XNLI_HEADER, "de\t-\tA\tB\t1"), "dev.tsv: no examples; the rows have no labels"),
         (("a\tb", "de\tneutral"), "dev.tsv: no column 'language'"),
         (("language\tgold_label\tsentence1", "de\tneutral\tA"), "the header has no column sentence2 or hypo"),
     ]:
@@ -106,7 +107,7 @@ def test_pairs_on_which_annotators_did_not_agree_are_left_out_and_counted(config
     mnli(tmp_path, MNLI, {**MNLI, "gold_label": "-", "pairID": "5"})
     dataset = load_dataset(config("mnli", task="sequence_class"))
     assert dataset.sizes() == {"en": 1}
-    assert dataset.notes == {"disputed": {"en/train": 1, "en/test": 1}}
+    assert dataset.notes["disputed"] == {"en/train": 1, "en/test": 1}
 
 
 def test_genres_are_keys(config: Config, tmp_path: Path) -> None:

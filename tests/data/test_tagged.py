@@ -50,8 +50,8 @@ def test_conllu_reads_syntactic_words(tmp_path: Path, pos: Config) -> None:
     write(tmp_path, "{language}-{split}.conllu", f"\ufeff\n\n{GOOD}\r\n\n\n{word('1', 'Ja', 'INTJ')}")
     splits, notes = read(pos())
     first = Example("a", "de", ("Zu", "dem", "See", "!"), None, ("ADP", "DET", "NOUN", "PUNCT"), "Zum See!")
-    # The second sentence has no id: it begins in line 13.
-    assert splits["de", "dev"] == (first, Example("dev-13", "de", ("Ja",), None, ("INTJ",)))
+    # The second sentence has no id.
+    assert splits["de", "dev"] == (first, Example("dev-2", "de", ("Ja",), None, ("INTJ",)))
     assert notes == {}
     dataset = load_dataset(pos())
     assert dataset.labels == ()
@@ -71,9 +71,10 @@ def test_conllu_layouts(tmp_path: Path, pos: Config, name: str) -> None:
 
 
 def test_conllu_sentences_with_the_id_of_another(tmp_path: Path, pos: Config) -> None:
-    write(tmp_path, "{language}-{split}.conllu", f"{GOOD}\n\n{GOOD}")
-    with pytest.raises(UsageError, match="10: id 'a' is"):
-        read(pos())
+    write(tmp_path, "{language}-{split}.conllu", "\n\n".join([GOOD] * 3))
+    splits, notes = read(pos())
+    assert [e.id for e in splits["de", "test"]] == ["a", "a~2", "a~3"]
+    assert notes == {"repeated_ids": dict.fromkeys([f"de/{split}" for split in SPLITS], 2)}
 
 
 def test_conllu_counts_oddities_and_refuses_missing_blank_lines(tmp_path: Path, pos: Config) -> None:
@@ -157,7 +158,7 @@ def test_conll_reads_columns(tmp_path: Path, columns: Config, end: str, tabs: bo
     first, second = read(columns())[0]["de", "test"]
     assert first == Example("a", "de", ("EU", "'s", "ban"), None, ("B-ORG", "O", "O"), "EU's ban")
     # '#' and '#ban' have as many columns as words, so they are not comments.
-    assert second == Example("test-9", "de", ("#", "#ban"), None, ("O", "B-MISC"))
+    assert second == Example("test-2", "de", ("#", "#ban"), None, ("O", "B-MISC"))
     for chosen in ({"tag_column": 2}, {"tag_column": -3}, {"word_column": -4, "tag_column": 2}):
         examples = read(columns(tags_are=TagsAre.words, **chosen))[0]["de", "test"]
         assert [e.tags for e in examples] == [("NNP", "POS", "NN"), ("VB", "NN")]
@@ -193,7 +194,6 @@ def test_conll_layouts_and_words_with_blanks_and_signs(tmp_path: Path, columns: 
         ("a O\n", {"word_column": -3}, r"train\.conll:1: 2 columns; dataset\.word_column=-3"),
         ("a x O\nb x O\nc O\n", {}, r"train\.conll:3: 2 columns where most lines of the file have 3"),
         ("a\n", {}, r"train\.conll:1: 1 column; a word and its tag are needed"),
-        ("# sent_id = 7\n\na O\n", {}, r"train\.conll:1: a sentence without words"),
         ("-DOCSTART- O\n", {}, r"train\.conll: no examples"),
         ("", {}, r"train\.conll: no examples"),
         ("\x00\x00\n", {}, r"train\.conll:1: 1 column"),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
+from unicodedata import is_normalized, normalize
 
 from xclrun.core.task import MetricsOfKeys, Task
 
@@ -93,9 +94,12 @@ def fingerprint(examples: Iterable[Example]) -> str:
 
 
 def same_sentence(example: Example) -> tuple[str, ...]:
-    """Return a key that is equal for two examples with the same words, ignoring case."""
+    """Return a key that is equal for two examples with the same words, ignoring case and Unicode normalization."""
     second = () if example.text_b is None else ("\n", *example.tokens_b)
-    return tuple(map(str.casefold, (*example.tokens, *second)))
+    words = (*example.tokens, *second)
+    if not is_normalized("NFC", " ".join(words)):
+        words = tuple(normalize("NFC", word) for word in words)
+    return tuple(map(str.casefold, words))
 
 
 def text_numbers(examples: Sequence[Example]) -> list[int]:

@@ -12,6 +12,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.names import check_name
 from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of
 from xclrun.data.buckets.draw import with_buckets
+from xclrun.data.content import content_notes
 from xclrun.data.example import Dataset, Example
 from xclrun.data.parts import read_parts, stating
 from xclrun.data.readers.files import Notes
@@ -144,6 +145,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         several = {} if task else tasks
         whole = Dataset(cfg.name, task, languages, splits, notes, None, part_of, several, cfg.reader or "")
         _check_tags(whole)
+        whole = replace(whole, notes={**notes, **content_notes(whole)})
         _last = key, whole
     return _last[1]
 

@@ -11,14 +11,34 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from xclrun.data.content import LONG_SENTENCE
 from xclrun.data.example import OUTSIDE, Dataset, Example, same_sentence
 
 Counts = TypeVar("Counts")
 
-# Name → (counted unit, rest of the sentence): ``2 lines with an error: skipped``. Readers count the first twelve notes
-# (see `Dataset.notes`).
+# Name → (counted unit, rest of the sentence): ``2 sentences with an error: skipped``. `Dataset.notes` has all but the
+# last three; readers and `xclrun.data.content` count them.
 NOTES = {
-    "skipped": ("line", "with an error: skipped"),
+    "skipped": ("sentence", "with an error: skipped"),
+    "ignored_files": ("file", "ignored, since the layout prefers another file of the split"),
+    "ignored_columns": ("column", "that xclrun does not read: ignored"),
+    "header_lines": ("line", "with names of columns: skipped"),
+    "repeated_ids": ("sentence", "with the ID of an earlier sentence: renamed with the suffix ~2, ~3, …"),
+    "unlabeled": ("sentence", "without a label (null, - or -1): skipped"),
+    "typed_outside": ("tag", "B-O or I-O: read as O"),
+    "bioes": ("tag", "in BIOES or BILOU: converted to BIO"),
+    "missing_tags": ("word", "with a tag such as _, - or -1, which often means no tag: read unchanged"),
+    "blank_words": ("blank word", "with a tag: skipped"),
+    "blank_texts": ("sentence", "with a blank text: skipped"),
+    "no_words": ("sentence", "without words: skipped"),
+    "misnumbered": ("sentence", "with wrong numbers of words: words are read in order"),
+    "two_sentences": ("sentence", "with the words of another one: the words of its text are read"),
+    "intents_differ": ("sentence", "whose words have several intents: the intent of the comment is read"),
+    "withheld": ("sentence", "with words such as _ alone, whose text may be withheld: read unchanged"),
+    "placeholders": ("sentence", "with a placeholder such as NS or nan as a text: read unchanged"),
+    "long_sentences": ("sentence", f"of more than {LONG_SENTENCE} words; check the blank lines between sentences"),
+    "equal_labels": ("label", "equal to another one after Unicode normalization (NFC): read as separate classes"),
+    "one_label": ("label", "in the training data, so that every model scores 100; use data with several labels"),
     "slots_inside_words": ("slot", "with a boundary inside a word: extended to whole words"),
     "missing_words": ("sentence", "with gaps in the numbers of words: read unchanged"),
     "unknown_upos": ("word", "with a tag outside of UPOS: read unchanged"),

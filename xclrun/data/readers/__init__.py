@@ -51,6 +51,7 @@ class Reader:
         gives: names from `COLUMNS` that the files can contain; tasks that need other columns are refused.
         languages: the default order of languages; other languages follow by name.
         config: settings of ``dataset=NAME``, such as the task. Only for plug-ins, whose readers have no YAML file.
+        defects: known defects of the release (see `row_reader`).
     """
 
     read: Read
@@ -58,6 +59,7 @@ class Reader:
     gives: frozenset[str] = USUAL
     languages: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
+    defects: Mapping[str, str] = field(default_factory=dict)
 
 
 READERS: dict[str, Reader] = {}
@@ -104,6 +106,7 @@ def row_reader(
     may_lack: Collection[str] = (),
     files: Mapping[str, Sequence[str]] | None = None,
     unit: str = "",
+    defects: Mapping[str, str] | None = None,
     **config: Any,
 ) -> Callable[[Callable[[Any, Place], Example | None]], Callable[[Any, Place], Example | None]]:
     """Register a function (row, `Place`) → example that parses one row of a file.
@@ -118,6 +121,8 @@ def row_reader(
         files: split → possible file names, of which the first that exists is used; splits that are not listed are
             empty. Replaces ``layout`` for data in one language, the first of ``languages``.
         unit: name of a row in errors if it is not a line.
+        defects: known defects of the release: note (`xclrun.data.notes.NOTES`) → affected files. The parser treats
+            these defects in a fixed way and counts them; in other readers they are errors.
         config: see `Reader`.
     """
     try:
@@ -134,8 +139,8 @@ def row_reader(
         find = partial(named_files, language=keys[0], files=files)
 
     def decorate(parse: Parse) -> Any:
-        read = partial(_read_rows, find=find, parse=parse, rows=rows, unit=unit)
-        register(name, Reader(read, tuple(layout), frozenset(gives), keys, config))
+        read = partial(_read_rows, find=find, parse=parse, rows=rows, unit=unit, defects=frozenset(defects or ()))
+        register(name, Reader(read, tuple(layout), frozenset(gives), keys, config, dict(defects or {})))
         return parse
 
     return decorate

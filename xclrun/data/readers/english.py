@@ -22,6 +22,7 @@ from xclrun.data.example import Example
 from xclrun.data.readers import row_reader
 from xclrun.data.readers.files import BadRow, Place, SplitFile, json_file
 from xclrun.data.readers.rows import field, json_row, one_of, text_example
+from xclrun.data.readers.values import NO_LABEL, Skip
 
 NLI = ("contradiction", "entailment", "neutral")
 # The classes of released CSV files, by their number from 1; the classes of reviews are numbers of stars.
@@ -58,6 +59,8 @@ def _string(row: dict[str, Any], key: str) -> str:
 
 
 def _truth(row: dict[str, Any], *keys: str) -> str:
+    if any(row.get(key, "") in (None, -1, "-") for key in keys):
+        raise Skip("unlabeled", f"'{keys[0]}' is missing")
     return str(field(row, "boolean", *keys)).lower()
 
 
@@ -167,6 +170,8 @@ def _parse_csv(line: str, place: Place, name: str) -> Example:
     if len(fields) != 1 + len(columns):
         raise BadRow(f"{len(fields)} columns instead of {1 + len(columns)}: class, {', '.join(columns)}")
     number, classes = fields[0].strip(), CLASSES[name]
+    if number in NO_LABEL:
+        raise Skip("unlabeled", "the class is missing")
     if number not in map(str, range(1, len(classes) + 1)):
         raise BadRow(f"the class must be a number from 1 to {len(classes)}, not {number!r}")
     # Line breaks of the texts are written as \\n.

@@ -1,8 +1,9 @@
 """Shared code of readers: find the file of each split, select languages, and report bad rows.
 
-A layout is a list of file names with the placeholders ``{language}``, ``{split}``, ``{any}`` (any text) and
-``{folder}`` (name of a folder). In a name with ``{any}``, the language key must not contain dots or underscores. The
-first name that matches a file is used. Every error is one line: the file as the user wrote it, the line, the reason.
+A layout is a list of file names with the placeholders ``{language}``, ``{split}``, ``{any}`` (any text), ``{folder}``
+(name of a folder) and ``{part}`` (name of a part of the split, whose parts are joined by name). In a name with
+``{any}``, the language key must not contain dots or underscores. If several names match files of one split, the first
+name is read. Every error is one line: the file as the user wrote it, the line, the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import zlib
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,10 @@ from typing import Any
 from xclrun.config.schema import DatasetConfig, OnBadLine, Unanswerable
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.languages import key_of
-from xclrun.core.task import TOKEN_TAGS, Task, task_of
+from xclrun.core.task import Task, task_of
 from xclrun.data.example import SPLITS, Example
+from xclrun.data.readers.values import BadRow as BadRow
+from xclrun.data.readers.values import Skip, below_header, check_tag, cleaned, missing_labels, unused_id
 
 SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "eval", "validation"), "test": ("test",)}
 
@@ -43,18 +47,12 @@ LONG_TEXT = 100_000
 # Control characters (Unicode's category Cc).
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
-_BIO = re.compile(r"O|[BI]-\S+")
-
 # A gzip file is refused if it unpacks to more than UNPACKED bytes and to more than RATIO times its size. Text shrinks
 # to a third or a tenth, so only gzip bombs exceed both limits.
 UNPACKED, RATIO = 100 << 20, 100
 
 # Placeholders of file names in a layout.
-PLACES = frozenset(("language", "split", "any", "folder"))
-
-
-class BadRow(ValueError):
-    """A row of a file or of a hub dataset cannot be read. The message gives the reason; `collect` adds the place."""
+PLACES = frozenset(("language", "split", "any", "folder", "part"))
 
 
 @dataclass
@@ -67,6 +65,8 @@ class Place:
         task: task of the dataset.
         below: for rows of several lines, the line being parsed, from 0; errors contain it.
         id: the row's id, set by its parser; errors contain it if rows are not lines.
+        sentence: number of the sentence in its split, from 1; blank lines and headers have no number.
+        defects: known defects of the release (see `row_reader`).
         odd: counts for `Dataset.notes`, by name; ignored if the row is bad.
     """
 
@@ -76,6 +76,8 @@ class Place:
     task: Task
     below: int = 0
     id: str = ""
+    sentence: int = 1
+    defects: Collection[str] = ()
     odd: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -83,15 +85,30 @@ class Place:
         """The id of an example that has no id in the data."""
         return f"{self.split}-{self.number}"
 
+    @property
+    def sentence_name(self) -> str:
+        """As `name`, but equal for translations: their sentences have the same number, but other lines."""
+        return f"{self.split}-{self.sentence}"
+
+    def defect(self, note: str, message: str) -> BadRow:
+        """Return the error of a row with a defect; the row is skipped and counted if the release has this defect."""
+        return Skip(note, message) if note in self.defects else BadRow(message)
+
 
 @dataclass(frozen=True)
 class SplitFile:
-    """The file with one split of one language; ``name`` is its path as the user would write it."""
+    """The file with one split of one language, or a part of it.
+
+    Attributes:
+        name: the path as the user would write it.
+        ignored: number of other files with this split, which are not read.
+    """
 
     language: str
     split: str
     path: Path
     name: str
+    ignored: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,6 +118,7 @@ class Source:
     Attributes:
         name: name of the file, for errors.
         unit: name of a row in errors, if a row is not a line; otherwise empty.
+        odd: counts for `Dataset.notes`, by name.
     """
 
     language: str
@@ -108,6 +126,7 @@ class Source:
     name: str
     rows: Iterable[Any]
     unit: str = ""
+    odd: Mapping[str, int] = field(default_factory=dict)
 
     def where(self, number: int, id: str) -> str:
         """Return the place of a row for errors: its line, or its id or number."""
@@ -126,12 +145,18 @@ class Root:
     def error(self, reason: str) -> UsageError:
         return UsageError(f"dataset.root={self.name}: {reason}")
 
+    def filled(self, name: str) -> bool:
+        """Whether a path is not an empty file."""
+        path = self.path / name
+        return not path.is_file() or path.stat().st_size > 0
+
     def file(self, language: str, split: str, name: str) -> SplitFile:
         return SplitFile(language, split, self.path / name, os.path.join(self.name, name))
 
     def first(self, language: str, split: str, names: Iterable[str]) -> SplitFile | None:
-        """Return the first of some files that exists, or None."""
-        name = next((name for name in names if (self.path / name).is_file()), None)
+        """Return the first of some files that exists, if possible one that is not empty, or None."""
+        existing = [name for name in names if (self.path / name).is_file()]
+        name = next((name for name in existing if (self.path / name).stat().st_size), next(iter(existing), None))
         return None if name is None else self.file(language, split, name)
 
     def required(self, language: str, split: str, names: Sequence[str]) -> SplitFile:
@@ -157,14 +182,17 @@ def find_files(
             none; but ``train`` must exist in one language.
     """
     root = root_of(cfg, layout, split_names)
-    files: dict[tuple[str, str], list[str]] = {}
+    # Language and split → rank (of the layout's name, of the split's name) → files.
+    files: dict[tuple[str, str], dict[tuple[int, int], list[str]]] = {}
     patterns = [_pattern(name, split_names) for name in layout]
     for name in _names(root):
-        match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
+        matches = ((rank, pattern.fullmatch(name)) for rank, pattern in enumerate(patterns))
+        rank, match = next(((rank, match) for rank, match in matches if match), (0, None))
         if match is not None:
             split = next(s for s, names in split_names.items() if match["split"] in names)
             language = (languages or {}).get(match["language"], match["language"])
-            files.setdefault((language, split), []).append(name)
+            ranks = rank, split_names[split].index(match["split"])
+            files.setdefault((language, split), {}).setdefault(ranks, []).append(name)
     available = {language for language, _ in files}
     if not available:
         raise root.error(f"no data found; looked for {_candidates('<language>', 'train', layout, split_names)}")
@@ -173,14 +201,30 @@ def find_files(
     selected = []
     for language in choose_languages(cfg.languages, available, root.name):
         for split in SPLITS:
-            names = files.get((language, split), [])
+            names, ignored = _preferred(root, layout, (language, split), files.get((language, split), {}))
             if not names and split not in (*may_lack, "dev"):
                 candidates = _candidates(language, split, layout, split_names)
                 raise root.error(f"'{language}' has no {split} split; looked for {candidates}")
-            if len(names) > 1:
-                raise root.error(f"'{language}' has two files for {split}: {' and '.join(sorted(names))}; remove one")
-            selected += [root.file(language, split, name) for name in names]
+            found = [root.file(language, split, name) for name in names]
+            selected += [replace(file, ignored=0 if i else ignored) for i, file in enumerate(found)]
     return selected
+
+
+def _preferred(
+    root: Root, layout: Sequence[str], key: tuple[str, str], ranked: Mapping[tuple[int, int], list[str]]
+) -> tuple[list[str], int]:
+    """Return the files of one split, and the number of ignored files that are not empty.
+
+    The first file by rank that is not empty is read, with all parts if it is a part. Two files of one rank, such as two
+    sizes of a training set, are an error.
+    """
+    filled = {rank: full for rank, names in ranked.items() if (full := [n for n in names if root.filled(n)])}
+    for rank, names in sorted((filled or ranked).items()):
+        if len(names) > 1 and "{part}" not in layout[rank[0]]:
+            language, split = key
+            raise root.error(f"'{language}' has two files for {split}: {' and '.join(sorted(names))}; remove one")
+        return sorted(names), sum(map(len, filled.values())) - len(filled.get(rank, ()))
+    return [], 0
 
 
 def named_files(cfg: DatasetConfig, language: str, files: Mapping[str, Sequence[str]]) -> list[SplitFile]:
@@ -199,7 +243,10 @@ def choose_languages(selected: Sequence[str] | None, available: Collection[str],
         return tuple(sorted(available))
     if not selected:
         raise UsageError(f"dataset.languages is empty; remove it to use all of {', '.join(sorted(available))}")
-    keys = [key_of(str(language), available, "dataset.languages") for language in selected]
+    # Names of files may be in another Unicode normalization than typed keys, for example on macOS.
+    written = {unicodedata.normalize("NFC", key): key for key in available}
+    typed = [written.get(unicodedata.normalize("NFC", str(language)), str(language)) for language in selected]
+    keys = [key_of(language, available, "dataset.languages") for language in typed]
     for i, key in enumerate(keys):
         if key not in available:
             raise UsageError(f"dataset.languages: no '{key}' in {where}; {did_you_mean(str(key), available)}")
@@ -214,80 +261,173 @@ def read_files(
     parse: Parse,
     rows: Callable[[SplitFile], Iterable[Any]],
     unit: str = "",
+    defects: Collection[str] = (),
 ) -> tuple[Splits, Notes]:
     """Read the rows of files, one file after another (see `collect`)."""
-    return collect(cfg, (Source(f.language, f.split, f.name, rows(f), unit) for f in files), parse)
+    sources = (
+        Source(f.language, f.split, f.name, rows(f), unit, {"ignored_files": f.ignored} if f.ignored else {})
+        for f in files
+    )
+    return collect(cfg, sources, parse, defects)
 
 
-def collect(cfg: DatasetConfig, sources: Iterable[Source], parse: Parse) -> tuple[Splits, Notes]:
-    """Parse every row of every source; splits without a source are empty.
+@dataclass
+class _Reading:
+    """The state of reading the sources of one split: IDs (see `unused_id`) and the number of sentences."""
+
+    ids: dict[str, int] = field(default_factory=dict)
+    sentences: int = 0
+
+
+def collect(
+    cfg: DatasetConfig, sources: Iterable[Source], parse: Parse, defects: Collection[str] = ()
+) -> tuple[Splits, Notes]:
+    """Parse every row of every source; splits without a source are empty, several sources of one split are joined.
 
     Args:
         cfg: gives the task. ``on_bad_line=skip`` skips bad rows and counts them in ``notes["skipped"]``;
             ``unanswerable=drop`` skips and counts questions without an answer.
-        sources: one per language and split; bytes in their rows are decoded.
+        sources: bytes in their rows are decoded.
         parse: (row, its place) → example, or None for a header or a skipped row; raises `BadRow`.
+        defects: known defects of the release (see `row_reader`).
     """
     task, skip = task_of(cfg.task, cfg.tags_are.value), OnBadLine(cfg.on_bad_line) is OnBadLine.skip
     keep = Unanswerable(cfg.unanswerable) is Unanswerable.keep
     splits: Splits = {}
     notes: Notes = {"skipped": {}}
+    states: dict[tuple[str, str], _Reading] = {}
+    # Bad rows are errors at the end, so that the message can say how many rows ``on_bad_line=skip`` would skip.
+    problems: list[str] = []
+    unit = ""
     for source in sources:
-        splits[source.language, source.split] = read_source(source, parse, task, notes, skip, keep)
+        key = source.language, source.split
+        try:
+            read = read_source(
+                source, parse, task, notes, True, keep, defects, states.setdefault(key, _Reading()), problems
+            )
+        except UsageError:
+            if problems and not skip:
+                raise UsageError(problems[0]) from None
+            raise
+        splits[key] = (*splits.get(key, ()), *read)
+        for name, count in source.odd.items():
+            notes.setdefault(name, {})["/".join(key)] = count
+        unit = source.unit or "sentence"
+    if problems and not skip:
+        bad = sum(notes["skipped"].values())
+        rows = bad + sum(map(len, splits.values()))
+        raise UsageError(f"{problems[0]}; dataset.on_bad_line=skip would skip {bad:,} of {rows:,} {unit}s")
+    _drop_unlabeled(splits, notes)
     languages = dict.fromkeys(language for language, _ in splits)
     splits = {(language, split): splits.get((language, split), ()) for language in languages for split in SPLITS}
     return splits, {name: counts for name, counts in notes.items() if counts}
 
 
+def _drop_unlabeled(splits: Splits, notes: Notes) -> None:
+    """Remove and count the examples whose label means "no label" (see `missing_labels`)."""
+    by_split = {key: {e.label for e in examples if e.label is not None} for key, examples in splits.items()}
+    labels = set().union(*by_split.values())
+    for key, examples in splits.items():
+        if missing := missing_labels(labels, by_split[key]):
+            splits[key] = tuple(e for e in examples if e.label not in missing)
+            place = "/".join(key)
+            if not splits[key]:
+                raise UsageError(
+                    f"{place}: every label is {' or '.join(sorted(missing))}, which means no label; use labeled data"
+                )
+            counts = notes.setdefault("unlabeled", {})
+            counts[place] = counts.get(place, 0) + len(examples) - len(splits[key])
+
+
 def read_source(
-    source: Source, parse: Parse, task: Task, notes: Notes, skip: bool = False, keep: bool = False
+    source: Source,
+    parse: Parse,
+    task: Task,
+    notes: Notes,
+    skip: bool = False,
+    keep: bool = False,
+    defects: Collection[str] = (),
+    state: _Reading | None = None,
+    problems: list[str] | None = None,
 ) -> tuple[Example, ...]:
     """Parse the rows of one source, and add its counts to ``notes``.
 
     Args:
         skip: skip and count bad rows instead of raising an error.
         keep: keep questions without an answer.
+        defects: known defects of the release (see `row_reader`).
+        state: state of earlier sources of the split. None: an ID that is used twice is an error.
+        problems: filled with the errors of skipped rows.
     """
     examples: list[Example] = []
     first_seen: dict[str, int] = {}
-    first_bad = ""
+    problems = [] if problems is None else problems
+    before, begun = len(problems), False
+    state, unique = state or _Reading(), state is None
     key = f"{source.language}/{source.split}"
     for number, row in enumerate(source.rows, 1):
         # Blank lines are skipped but counted in line numbers.
         if not row:
             continue
-        place = Place(source.language, source.split, number, task)
+        place = Place(source.language, source.split, number, task, sentence=state.sentences + 1, defects=defects)
+        counted = True
         try:
-            example = parse(_decoded(row, place), place)
+            example = _parsed(parse, _decoded(row, place), place, begun)
             if example is not None and example.answers == () and not keep:
                 place.odd["unanswerable"] += 1
                 example = None
             if example is not None:
+                example = cleaned(example, task, place.odd)
                 check_text(example)
                 if task.classes and example.label not in task.classes:
                     raise BadRow(f"unknown label {example.label!r}; use {', '.join(task.classes)}")
-                if example.id in first_seen:
+                if unique and example.id in first_seen:
                     place.below = 0
                     first = f"{source.unit or 'line'} {first_seen[example.id]}"
                     raise BadRow(f"id '{example.id}' is already used by {first}")
                 for name in oddities(example):
                     place.odd[name] += 1
                 first_seen[example.id] = number
+                if (id := unused_id(example.id, state.ids)) != example.id:
+                    place.odd["repeated_ids"] += 1
+                    example = replace(example, id=id)
                 examples.append(example)
+            counted = example is not None
+        except Skip as skipped:
+            place.odd = Counter([skipped.note] if skipped.note else [])
+            counted = skipped.sentence
         except BadRow as bad:
-            message = f"{source.where(number + place.below, place.id)}: {bad}"
+            message = f"{source.where(place.number + place.below, place.id)}: {bad}"
             if not skip:
                 raise UsageError(message) from None
             place.odd = Counter(skipped=1)
-            first_bad = first_bad or f"; every {source.unit or 'line'} was skipped, the first because {message}"
+            problems.append(message)
+        begun = True
+        state.sentences += counted
         for name, count in place.odd.items():
             counts = notes.setdefault(name, {})
             counts[key] = counts.get(key, 0) + count
     if not examples:
         hint = "; no question has an answer; set dataset.unanswerable=keep to keep such questions"
         unanswerable = hint if key in notes.get("unanswerable", {}) else ""
+        if key in notes.get("unlabeled", {}):
+            unanswerable = "; the rows have no labels (-1, - or null)"
+        bad = problems[before:]
+        first_bad = f"; every {source.unit or 'line'} was skipped, the first because {bad[0]}" if bad else ""
         raise UsageError(f"{source.name}: no examples{unanswerable}{first_bad}")
     return tuple(examples)
+
+
+def _parsed(parse: Parse, row: Any, place: Place, begun: bool) -> Example | None:
+    """Parse a row; skip and count names of columns at the beginning of a source, unless the parser knows them."""
+    if begun or (rest := below_header(row)) is None:
+        return parse(row, place)
+    with suppress(BadRow):
+        if parse(row, replace(place, odd=Counter())) is None:
+            return None
+    place.odd["header_lines"] += 1
+    place.number += 1
+    return parse(rest, place) if rest else None
 
 
 def _decoded(row: Any, place: Place) -> Any:
@@ -303,7 +443,7 @@ def _decoded(row: Any, place: Place) -> Any:
     for place.below, part in enumerate(row):
         parts.append(_decoded(part, place))
     place.below = 0
-    return parts
+    return tuple(parts) if isinstance(row, tuple) else parts
 
 
 def blocks(file: SplitFile) -> Iterator[list[bytes]]:
@@ -356,15 +496,6 @@ def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:
         raise BadRow(f"{len(tags)} tags for {len(tokens)} tokens")
     for tag in tags:
         check_tag(tag, task)
-
-
-def check_tag(tag: str, task: Task) -> None:
-    """Raise `BadRow` for a blank tag and, if tags are spans, for a tag that is not BIO."""
-    if task.tag_spans and not _BIO.fullmatch(tag):
-        hint = "; if tags are not spans, set dataset.tags_are=words" if task == TOKEN_TAGS else ""
-        raise BadRow(f"tag {tag!r} is not O, B-name or I-name{hint}")
-    if not tag.strip():
-        raise BadRow("a tag is blank")
 
 
 def parse_json(text: str, subject: str) -> Any:
@@ -477,7 +608,13 @@ def _names(root: Root) -> list[str]:
         raise root.error(f"cannot be read ({error.strerror})") from None
     if not inside:
         raise root.error("the folder is empty")
-    return sorted([*inside, *(entry.relative_to(root.path).as_posix() for entry in root.path.glob("*/*"))])
+    names = sorted([*inside, *(entry.relative_to(root.path).as_posix() for entry in root.path.glob("*/*"))])
+    return [name for name in names if not hidden(name)]
+
+
+def hidden(name: str) -> bool:
+    """Whether a relative path is hidden, such as the files ``._de.train.conll`` that macOS adds to archives."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
 
 
 def check_layout(layout: Sequence[str]) -> None:
@@ -499,6 +636,7 @@ def _pattern(name: str, split_names: Mapping[str, tuple[str, ...]]) -> re.Patter
     splits = "|".join(alias for names in split_names.values() for alias in names)
     key = r"(?P<language>[^/._]+)" if "{any}" in name else r"(?P<language>[^/.][^/]*)"
     groups = {"{language}": key, "{split}": f"(?P<split>{splits})", "{any}": r"[^/]+", "{folder}": r"[^/]+"}
+    groups["{part}"] = r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*"
     escaped = re.escape(name)
     for place, group in groups.items():
         escaped = escaped.replace(re.escape(place), group)
@@ -508,7 +646,7 @@ def _pattern(name: str, split_names: Mapping[str, tuple[str, ...]]) -> re.Patter
 def _candidates(language: str, split: str, layout: Sequence[str], split_names: Mapping[str, tuple[str, ...]]) -> str:
     """Return the possible file names of a split, for an error line: its first alias, uncompressed if possible."""
     alias, *others = split_names[split]
-    names = [name for name in layout if not (name.endswith(".gz") and name.removesuffix(".gz") in layout)]
+    names = [n for n in layout if "{part}" not in n and not (n.endswith(".gz") and n.removesuffix(".gz") in layout)]
     listed = _either([name.format(language=language, split=alias, any="*", folder="*") for name in names])
     return listed + (f" (or {_either(others)} instead of {alias})" if others else "")
 

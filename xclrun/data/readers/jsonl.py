@@ -6,9 +6,11 @@ One row per example::
      "tags": ["O", "O", "O", "O"], "text": "wie warm wird es", "text_b": null, "label": "weather"}
 
 Each row needs ``tokens`` or ``text``; without ``tokens``, ``text`` is split at white space. A row also needs ``label``
-if the task has labels, ``tags`` if the task is ``token_tags``, and, in a file, ``id``. Labels or tags that the task
-does not predict are ignored. ``facts`` is an object of additional strings, which can select the examples of a part
-(``dataset.parts``). If present, ``language`` and ``split`` must match the file name (``de.train.jsonl``).
+if the task has labels, and ``tags`` if the task is ``token_tags``. A row whose label is null, or ``-`` or −1 without
+being a class, is skipped and counted. A row without ``id`` is named by split and number. Labels or tags that the task
+does not predict are ignored, as are other columns; a note counts them. A column that resembles a missing key is an
+error. ``facts`` is an object of additional strings, which can select the examples of a part (``dataset.parts``). If
+present, ``language`` and ``split`` must match the file name (``de.train.jsonl``).
 
 The rows of a hub dataset have the same keys (`xclrun.data.readers.hub`).
 """
@@ -25,6 +27,7 @@ from xclrun.data.example import Example
 from xclrun.data.readers import files, hub, reader
 from xclrun.data.readers.files import SPLIT_NAMES, BadRow, Notes, Place, Splits
 from xclrun.data.readers.rows import field, own_text
+from xclrun.data.readers.values import Skip, similar
 
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.jsonl{packed}" for packed in ("", ".gz") for separator in (".", "/", "-", "_")
@@ -46,12 +49,14 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     return files.collect(cfg, hub.sources(cfg, [key for key in KEYS if key != "split"], needs), _parse_hub_row)
 
 
-def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) -> Example:
+def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS, name: str = "") -> Example:
+    """Return the example of a row; ``name`` is the id of a row without one."""
     if not isinstance(row, dict):
         raise BadRow(f"a row must be an object with the keys {', '.join(KEYS)}, not {type(row).__name__}")
+    known = _relevant(row, task)
     for key in row:
-        if key not in KEYS:
-            raise BadRow(f"unknown key '{key}'; {did_you_mean(key, KEYS)}")
+        if key not in KEYS and (near := similar(key, known)) is not None:
+            raise BadRow(f"unknown key '{key}'; did you mean '{near}'?")
     for key, values in (("language", (language,)), ("split", SPLIT_NAMES[split])):
         if row.get(key) not in (None, *values):
             raise BadRow(f"{key} {row[key]!r} in the file of '{values[0]}'")
@@ -65,20 +70,37 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) ->
         files.check_tags(tags, tokens, task)
     if task.label is not None and row.get("label") is None:
         hint = f"; for tags alone set dataset.task={TOKEN_TAGS.name}" if tags is not None else ""
-        raise BadRow(f"'label' is missing, which dataset.task={task.name} predicts{hint}")
+        message = f"'label' is missing, which dataset.task={task.name} predicts{hint}"
+        raise Skip("unlabeled", message) if "label" in row else BadRow(message)
     label = None if task.label is None else str(field(row, "name", "label"))
     facts = field(row, "facts", "facts", optional=True)
     tags = None if tags is None else tuple(tags)
-    return Example(str(field(row, "name", "id")), language, tokens, label, tags, own_text(text, tokens), text_b, facts)
+    id = field(row, "name", "id", optional=bool(name))
+    return Example(
+        name if id is None else str(id), language, tokens, label, tags, own_text(text, tokens), text_b, facts
+    )
+
+
+def _relevant(row: dict[str, Any], task: Task) -> list[str]:
+    """Return the keys that a row lacks and that can change its example."""
+    used = {"text_b", "facts", "id", *(["label"] if task.label else []), *(["tags"] if task.tag else [])}
+    if "tokens" not in row and "text" not in row:
+        used |= {"tokens", "text"}
+    return [key for key in KEYS if key in used and key not in row]
 
 
 def _parse_line(line: str, place: Place) -> Example:
-    return _compared(parse_row(files.parse_json(line, "the line"), place.language, place.split, place.task), place)
+    row = files.parse_json(line, "the line")
+    example = parse_row(row, place.language, place.split, place.task, place.sentence_name)
+    # Every row has the same columns, so those of the first row are counted.
+    if place.sentence == 1 and (ignored := sum(key not in KEYS for key in row)):
+        place.odd["ignored_columns"] = ignored
+    return _compared(example, place)
 
 
 def _parse_hub_row(row: dict[str, Any], place: Place) -> Example:
     read = {key: value for key, value in row.items() if key != "language"}
-    return _compared(parse_row({"id": place.name, **read}, place.language, place.split, place.task), place)
+    return _compared(parse_row(read, place.language, place.split, place.task, place.name), place)
 
 
 def _compared(example: Example, place: Place) -> Example:

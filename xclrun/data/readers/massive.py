@@ -27,6 +27,7 @@ from xclrun.data.readers.files import (
     Splits,
     choose_languages,
     collect,
+    hidden,
     lines,
     parse_utf8,
     root_of,
@@ -44,10 +45,14 @@ _SLOT = re.compile(r"\[\s*([^\[\]:\s]+)\s*:([^\[\]]*)\]")
 def read_massive(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """Read every selected locale under ``dataset.root``; a locale without train or dev lines has an empty split."""
     root = root_of(cfg, LAYOUT)
-    folder = next((folder for folder in FOLDERS if any((root.path / folder).glob("*.jsonl"))), None)
+    by_folder = {
+        folder: [path.stem for path in (root.path / folder).glob("*.jsonl") if not hidden(path.name)]
+        for folder in FOLDERS
+    }
+    folder = next((folder for folder, stems in by_folder.items() if stems), None)
     if folder is None:
         raise root.error(f"no data found; looked for {LAYOUT[-1].format(language='<language>')}")
-    available = [path.stem for path in (root.path / folder).glob("*.jsonl")]
+    available = by_folder[folder]
     languages = choose_languages(cfg.languages, available, root.name)
     # Read one file after another, since the lines of all files would need gigabytes.
     return collect(cfg, (source for language in languages for source in _sources(root, folder, language)), parse)

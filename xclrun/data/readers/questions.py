@@ -110,8 +110,13 @@ def squad_question(row: Row, place: Place, cased: bool = True) -> Example:
     if isinstance(text, str):
         text = text.removesuffix(NO_ANSWER)
     spans = [(answer.get("text"), answer.get("answer_start")) for answer in answers]
-    spans = [span for span in spans if span[0] != NO_ANSWER]
+    spans = [span for span in spans if span[0] != NO_ANSWER and not _is_empty(*span)]
     return _question(place, text, question.get("question"), spans, cased)
+
+
+def _is_empty(answer: Any, start: Any) -> bool:
+    """Whether an answer stands for "no answer", as some converters write it: no text at position −1 or 0."""
+    return isinstance(answer, str) and not answer.strip() and start in (None, -1, 0)
 
 
 def _question(place: Place, text: Any, question: Any, spans: Sequence[tuple[Any, Any]], cased: bool = True) -> Example:

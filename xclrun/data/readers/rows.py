@@ -7,10 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from xclrun.data.example import Answer, Example
-from xclrun.data.readers.files import BadRow, Place, check_tag, parse_json, shortened
+from xclrun.data.readers.files import BadRow, Place, parse_json, shortened
+from xclrun.data.readers.values import NO_LABEL, Skip, check_tag
 
 # A comment of CoNLL-U: ``# sent_id = 7``.
 COMMENT = re.compile(r"#([^=]*)=?(.*)")
+
+# Numbers of multi-word tokens and of empty nodes in CoNLL-U.
+NO_WORD = re.compile(r"\d+[-.]\d+")
 
 # Type of a field → its description for errors, and the check of a value.
 TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
@@ -65,8 +69,10 @@ def columns(fields: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def one_of(label: str, labels: Collection[str]) -> str:
-    """Return a label if it is in a fixed set."""
+    """Return a label if it is in a fixed set; a row without a label (``-``, ``-1``, null) is skipped."""
     if label not in labels:
+        if label in NO_LABEL:
+            raise Skip("unlabeled", "the label is missing")
         raise BadRow(f"unknown label {label!r}; use {', '.join(labels)}")
     return label
 
@@ -88,7 +94,7 @@ def text_example(
     """Return the example of a text or a pair, split into words at spaces; ``place.name`` replaces a missing id."""
     words = tuple(text.split())
     if not words or (text_b is not None and not text_b.strip()):
-        raise BadRow("the text is blank")
+        raise place.defect("blank_texts", "the text is blank")
     name = place.name if id is None else str(id)
     return Example(name, place.language, words, label, None, own_text(text, words), text_b, facts, answers)
 
@@ -99,6 +105,7 @@ def tagged(
     word: Callable[[str], tuple[str, str] | None],
     comment: re.Pattern[str] | None = None,
     facts: dict[str, str] | None = None,
+    numbered: bool = False,
 ) -> Example:
     """Return the example of a block of lines with one word and its tag per line.
 
@@ -108,6 +115,7 @@ def tagged(
             lines that begin with ``#`` are parsed as words.
         facts: filled with the facts of the comments. If present, ``sent_id`` becomes the example's id, and ``text`` its
             text.
+        numbered: name sentences without an id by their number instead of their first line.
     """
     facts = {} if facts is None else facts
     words: list[str] = []
@@ -119,12 +127,19 @@ def tagged(
         elif (pair := word(line)) is not None:
             form, tag = pair
             if not form.strip():
-                raise BadRow("the word is blank")
+                if "blank_words" not in place.defects:
+                    raise BadRow("the word is blank")
+                place.odd["blank_words"] += 1
+                continue
             check_tag(tag, place.task)
             words.append(form)
             tags.append(tag)
     place.below = 0
     if not words:
-        raise BadRow("a sentence without words")
-    name = facts.get("sent_id") or place.name
+        if comment is not None and all(line.startswith("#") for line in block):
+            # Comments on the file, or comments that a blank line separates from their sentence.
+            note = "no_words" if {"sent_id", "id", "text"} & facts.keys() else ""
+            raise Skip(note, "a block of comments", sentence=False)
+        raise place.defect("no_words", "a sentence without words")
+    name = facts.get("sent_id") or (place.sentence_name if numbered else place.name)
     return Example(name, place.language, tuple(words), None, tuple(tags), own_text(facts.get("text"), words))

@@ -5,15 +5,16 @@
 lines, ``-`` and the annotator. ``panx`` (WikiANN: Pan et al. 2017; splits of Rahimi et al. 2019; also XTREME's copy):
 tab-separated columns, of which the first is the word and the last the tag. docs/data.md lists their files.
 
-Sentences are separated by blank lines. The id is ``sent_id``, or the split and the number of the sentence's first line.
+Sentences are separated by blank lines. The id is ``sent_id``, or in CoNLL-U and UNER the split and the number of the
+sentence, otherwise the split and the number of the sentence's first line. Blocks of comments are skipped.
 
 CoNLL-U and UNER: multi-word tokens (``1-2``) and empty nodes (``1.1``) are skipped, since tags belong to syntactic
 words. CoNLL-U numbers the words from 1 without gaps. A number that does not increase is an error, since a blank line
 is missing. Gaps and tags other than the 17 of UPOS are counted (https://universaldependencies.org/format.html).
 
 UNER: keys are language and treebank (``en_ewt``), since some languages have several treebanks. A treebank without a
-training or dev file has an empty split. Annotators could also set two tags that the published tag set does not contain:
-``B-O`` is read as ``O``, and ``OTH`` (other entities) is read as ``O`` and counted.
+training or dev file has an empty split. Annotators could also set two tags that the published tag set does not contain,
+``B-O`` and ``OTH`` (other entities); both are read as ``O`` and counted.
 
 WikiANN: in the release, words have a language prefix (``de:Mainz``). If more than half of a file's lines begin with a
 prefix, each line must have the prefix of the file's language.
@@ -29,10 +30,8 @@ from xclrun.core.languages import language_of
 from xclrun.data.example import OUTSIDE, Example
 from xclrun.data.readers import row_reader
 from xclrun.data.readers.files import BadRow, Place, SplitFile, blocks, shortened
-from xclrun.data.readers.rows import COMMENT, tagged
+from xclrun.data.readers.rows import COMMENT, NO_WORD, tagged
 
-# Multi-word tokens and empty nodes.
-_NO_WORD = re.compile(r"\d+[-.]\d+")
 _NUMBER = re.compile(r"\d{1,9}")
 UPOS = frozenset(
     ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
@@ -50,6 +49,14 @@ _PREFIX = re.compile(rb"[ \t]*(?:simple|[a-z]{2,3}(?:-[a-z]+)*):")
     (
         "{language}_{any}-ud-{split}.conllu",
         "{any}/{language}_{any}-ud-{split}.conllu",
+        # Training data of large treebanks, in parts.
+        "{language}_{any}-ud-{split}-{part}.conllu",
+        "{any}/{language}_{any}-ud-{split}-{part}.conllu",
+        # Names until UD 2.1.
+        "{language}-ud-{split}.conllu",
+        "{any}/{language}-ud-{split}.conllu",
+        "{language}-ud-{split}-{part}.conllu",
+        "{any}/{language}-ud-{split}-{part}.conllu",
         "{language}-{split}.conllu",
         "{language}/{split}.conllu",
     ),
@@ -66,7 +73,7 @@ def parse_conllu(block: list[str], place: Place) -> Example:
         if len(fields) != 10:
             raise BadRow(f"{len(fields)} tab-separated columns instead of 10")
         number, form, _, tag = fields[:4]
-        if _NO_WORD.fullmatch(number):
+        if NO_WORD.fullmatch(number):
             return None
         if not _NUMBER.fullmatch(number):
             raise BadRow(f"the first column must be the number of the word, not {number!r}")
@@ -81,16 +88,22 @@ def parse_conllu(block: list[str], place: Place) -> Example:
         last = int(number)
         return form, tag
 
-    return tagged(block, place, word, COMMENT)
+    return tagged(block, place, word, COMMENT, numbered=True)
 
 
-@row_reader("masakhaner", ("{language}/{split}.txt",), gives=["tags"], rows=blocks)
+@row_reader(
+    "masakhaner",
+    ("{language}/{split}.txt",),
+    gives=["tags"],
+    rows=blocks,
+    defects={"blank_words": "MasakhaNER 2: xho/train"},
+)
 def parse_masakhaner(block: list[str], place: Place) -> Example:
     """Return the example of one block of lines."""
 
     def word(line: str) -> tuple[str, str]:
         form, _, tag = line.strip().rpartition(" ")
-        if not form:
+        if not form and not line[0].isspace():
             raise BadRow("a word and its tag are needed, separated by a space")
         return form.strip(), tag
 
@@ -112,15 +125,15 @@ def parse_uner(block: list[str], place: Place) -> Example:
         if len(fields) < 3:
             raise BadRow(f"{len(fields)} tab-separated columns; number, word and tag are needed")
         number, form, tag = fields[:3]
-        if _NO_WORD.fullmatch(number):
+        if NO_WORD.fullmatch(number):
             return None
         if not number.isdecimal():
             raise BadRow(f"the first column must be the number of the word, not {number!r}")
         if tag == f"B-{OTHER}":
             place.odd["other_entities"] += 1
-        return form, OUTSIDE if tag[:2] in ("B-", "I-") and tag[2:] in (OTHER, OUTSIDE) else tag
+        return form, OUTSIDE if tag in (f"B-{OTHER}", f"I-{OTHER}") else tag
 
-    return tagged(block, place, word, COMMENT)
+    return tagged(block, place, word, COMMENT, numbered=True)
 
 
 def _prefixed(file: SplitFile) -> Iterator[tuple[list[bytes], bool] | tuple[()]]:

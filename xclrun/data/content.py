@@ -1,0 +1,90 @@
+"""Find content without information, which models would learn or score without notice.
+
+Treebanks whose license withholds the text have ``_`` as every word. Tables have placeholders such as ``NS`` or ``nan``
+as texts. Where blank lines are missing, sentences are many times longer than any real sentence. Labels may differ only
+in their Unicode normalization. With a single label, every model scores 100.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from unicodedata import normalize
+
+from xclrun.core.errors import UsageError
+from xclrun.core.task import Task
+from xclrun.data.example import Dataset, Example, Targets
+
+# Words of a sentence with tags; longer sentences are noted.
+LONG_SENTENCE = 500
+# A word that replaces a withheld word.
+_WITHHELD = re.compile(r"_|\[?(?:REDACTED|MASKED|WITHHELD)\]?|<(?:redacted|masked|withheld)>")
+# Texts of one word that replace a missing text. ``NS``: PAWS-X, "no sentence".
+_PLACEHOLDERS = frozenset(
+    ("NS", "N/A", "n/a", "#N/A", "NA", "NaN", "nan", "null", "NULL", "None", "NONE", "#NAME?", "#REF!", "#VALUE!",
+     "[deleted]", "[removed]")
+)  # fmt: skip
+
+
+def content_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
+    """Return counts for `Dataset.notes`: name → ``language/split`` → count.
+
+    Raises:
+        UsageError: if nothing can be learned from a training split, or scored on a test split.
+    """
+    notes: dict[str, Counter[str]] = {}
+    for (language, split), examples in dataset.splits.items():
+        task, place = dataset.task_of(language), f"{language}/{split}"
+        counts = Counter(note for example in examples for note in _notes_of(example, task))
+        _check(dataset, language, split, counts)
+        for note, count in counts.items():
+            notes.setdefault(note, Counter())[place] = count
+    for targets in dataset.targets:
+        _add_label_notes(dataset, targets, notes)
+    return {name: dict(counts) for name, counts in notes.items()}
+
+
+def _notes_of(example: Example, task: Task) -> set[str]:
+    notes = set()
+    # All sentences are compared, so the first word decides in almost all cases.
+    if _WITHHELD.fullmatch(example.tokens[0]) and all(map(_WITHHELD.fullmatch, example.tokens)):
+        notes.add("withheld")
+    first = example.tokens[0] if len(example.tokens) == 1 else ""
+    if task.tag is None and not _PLACEHOLDERS.isdisjoint((first, (example.text_b or "").strip())):
+        notes.add("placeholders")
+    if task.tag is not None and len(example.tokens) > LONG_SENTENCE:
+        notes.add("long_sentences")
+    return notes
+
+
+def _check(dataset: Dataset, language: str, split: str, counts: Counter[str]) -> None:
+    """Refuse splits without information."""
+    sentences = len(dataset.splits[language, split])
+    place = f"dataset={dataset.name}: {language}/{split}"
+    rest = "remove the language from dataset.languages"
+    if sentences and counts["withheld"] == sentences:
+        raise UsageError(
+            f"{place}: all words are placeholders such as _, so the text is probably withheld; add it as the release "
+            f"describes, or {rest}"
+        )
+    if sentences and counts["placeholders"] == sentences:
+        raise UsageError(f"{place}: all texts are placeholders such as nan; correct the files, or {rest}")
+    if split == "train" and sentences and counts["long_sentences"] == sentences:
+        raise UsageError(
+            f"{place}: every sentence has more than {LONG_SENTENCE} words; separate sentences by blank lines, or {rest}"
+        )
+
+
+def _add_label_notes(dataset: Dataset, targets: Targets, notes: dict[str, Counter[str]]) -> None:
+    """Note labels and tags that are equal after NFC, and a task with a single label or tag."""
+    equal = set()
+    for names in (targets.labels, targets.tags):
+        times = Counter(normalize("NFC", name) for name in names)
+        equal |= {name for name in names if times[normalize("NFC", name)] > 1}
+    for language in targets.keys:
+        train = dataset.splits[language, "train"]
+        used = {name for e in train for name in (e.label, *(e.tags or ())) if name in equal}
+        if used:
+            notes.setdefault("equal_labels", Counter())[f"{language}/train"] = len(used)
+    if len(targets.labels or targets.tags) == 1:
+        notes.setdefault("one_label", Counter())[f"{targets.keys[0]}/train"] = 1
