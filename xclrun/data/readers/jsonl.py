@@ -21,7 +21,7 @@ from typing import Any
 from unicodedata import normalize
 
 from xclrun.config.schema import DatasetConfig
-from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.errors import UsageError
 from xclrun.core.task import INTENT_SLOTS, TOKEN_TAGS, Task, task_of
 from xclrun.data.example import Example
 from xclrun.data.readers import files, hub, reader
