@@ -412,8 +412,8 @@ def read_source(
         unanswerable = hint if key in notes.get("unanswerable", {}) else ""
         if key in notes.get("unlabeled", {}):
             unanswerable = "; the rows have no labels (-1, - or null)"
-        bad = problems[before:]
-        first_bad = f"; every {source.unit or 'line'} was skipped, the first because {bad[0]}" if bad else ""
+        reasons = problems[before:]
+        first_bad = f"; every {source.unit or 'line'} was skipped, the first because {reasons[0]}" if reasons else ""
         raise UsageError(f"{source.name}: no examples{unanswerable}{first_bad}")
     return tuple(examples)
 
