@@ -347,6 +347,14 @@ def test_a_list_of_grids_in_a_file_of_one_s_own(tmp_path: Path) -> None:
     assert {job.config.trainer.epochs for job in found} == {2}
 
 
+def test_a_config_folder_may_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "it's \\'a, #b%20?=${c}]"
+    (folder / "strategy").mkdir(parents=True)
+    (folder / "strategy" / "mine.yaml").write_text("defaults: [er, _self_]\n")
+    [job] = compose_command([load_config_dir(folder), "strategy=mine", "dataset=mini", "model=tiny"])
+    assert job.config.strategy.name == "er"
+
+
 def test_what_a_table_needs_is_made_of_sweeps_and_values() -> None:
     nodes = sweep_nodes()
 

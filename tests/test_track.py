@@ -38,7 +38,7 @@ from xclrun.report.workers import PlotWorkers
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import background
-from xclrun.tracking.mirror import Mirror, UnusableDatabase, saved_views
+from xclrun.tracking.mirror import Mirror, UnusableDatabase, saved_views, tracking_uri
 from xclrun.tracking.payload import FORMAT, VIEW, VIEW_TAG, allowed
 from xclrun.tracking.trackers import Update
 from xclrun.train.progress import Listener, Progress
@@ -446,6 +446,28 @@ def test_a_database_of_outputs_that_were_moved_is_made_again_by_a_rebuild(study:
     rebuilt = content(SimpleNamespace(client=client, experiment=experiment))
     assert lasting(rebuilt) == lasting(study.after)
     assert all(moved in facts["place"].parents for facts in rebuilt.values())
+
+
+@pytest.mark.parametrize("name", ["plain #1", "o?1", "o%3F1", "100%", "é&=;"])
+def test_the_database_is_in_the_outputs_folder_whatever_the_folder_is_called(name: str, tmp_path: Path) -> None:
+    import sqlalchemy
+
+    folder = tmp_path / "in" / name
+    folder.mkdir(parents=True)
+    engine = sqlalchemy.create_engine(tracking_uri(folder, None))
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE TABLE made (x)"))
+    engine.dispose()
+    assert [path.name for path in folder.iterdir()] == ["mlflow.db"]
+    assert [path.name for path in folder.parent.iterdir()] == [name]
+
+
+@pytest.mark.full
+def test_mlflow_makes_no_folder_next_to_outputs_with_a_question_mark(tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "o?1%20"
+    Mirror(folder, TrackingConfig())
+    assert (folder / "mlflow.db").is_file()
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 def test_run_that_cannot_be_read_does_not_stop_the_others(

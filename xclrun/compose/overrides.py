@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, QuotedString, ValueType
+from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString, ValueType
 
 from xclrun.compose.keys import expansion_choices
 from xclrun.config.files import choices, yaml_danger
@@ -72,7 +72,7 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
         key, _, value = text.partition("=")
         key, bare = key.strip(), value.strip()
         if value.startswith("~") and "," not in value:
-            text = f"{key}='{os.path.expanduser(value)}'"
+            text = f"{key}={_quoted(os.path.expanduser(value))}"
         elif key == "order" and bare.startswith("["):
             if not _swept(text):
                 result.append("order=list")
@@ -93,6 +93,11 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
         result.append(text)
     keys = {text.partition("=")[0].strip() for text in result}
     return ["order=list", *result] if "order.languages" in keys and "order" not in keys else result
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a quoted string of Hydra's grammar."""
+    return QuotedString(text, Quote.single).with_quotes()
 
 
 def _order_call(text: str, name: str, arguments: str) -> list[str]:
@@ -190,6 +195,6 @@ def load_config_dir(folder: Path) -> str:
     place = f"file://{folder.resolve()}"
     # Quote only if Hydra's grammar requires it, so printed commands are easy to read and copy.
     plain = re.fullmatch(r"[\w:/.+-]+", place, re.ASCII)
-    text = f"hydra.searchpath=[{place}]" if plain else f"hydra.searchpath=['{place}']"
+    text = f"hydra.searchpath=[{place if plain else _quoted(place)}]"
     _config_dirs.add(text)
     return text

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
@@ -62,7 +63,17 @@ class UnusableDatabase(RunError):
 
 def tracking_uri(outputs: Path, uri: str | None) -> str:
     """Return the address of MLflow: the server ``uri``, or the SQLite file in ``outputs``."""
-    return uri or f"sqlite:///{(outputs / DATABASE).resolve()}"
+    if uri:
+        return uri
+    path = str((outputs / DATABASE).resolve())
+    if not {"?", "%"} & set(path):
+        return f"sqlite:///{path}"
+    from sqlalchemy.engine import URL
+
+    # `?` would end the path, and SQLAlchemy 2.1 decodes `%20`. Quote the path for SQLite, then the database for the
+    # installed version of SQLAlchemy. MLflow creates a folder with the quoted name unless the driver is named.
+    quoted = URL.create("sqlite+pysqlite", database=f"file:{quote(path)}", query={"uri": "true"})
+    return quoted.render_as_string(hide_password=False)
 
 
 @contextlib.contextmanager
