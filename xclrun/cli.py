@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean, redact
 from xclrun.core.plugins import load_files, load_installed, one_line, raised_in
+from xclrun.core.ranks import launched
 from xclrun.core.terminal import line, set_quiet
 
 QUIET = ("-q", "--quiet")
@@ -62,6 +63,8 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     load_installed()
     if first in commands.COMMANDS:
+        if first in commands.TRAIN:
+            _join_ranks()
         return commands.run(first, arguments[1:])
     if first in ("-sc", "--shell-completion"):
         return _completion(arguments[1:])
@@ -105,6 +108,7 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
     from xclrun.compose.space import Space
     from xclrun.launch.sweep import launch, make_launcher
 
+    _join_ranks()
     before = sys.argv
     # The file of the sweep records the command, which `typed_command` reads from sys.argv.
     sys.argv = ["xclrun", "--multirun", *(a for a in arguments if a not in ("-m", "--multirun"))]
@@ -119,6 +123,14 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
             launch(jobs, launcher)
     finally:
         sys.argv = before
+
+
+def _join_ranks() -> None:
+    """Connect the ranks that torchrun or another launcher started, if any; only rank 0 returns."""
+    if launched() > 1:
+        from xclrun.train.ranks import join_launched
+
+        join_launched()
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.distributed import HashStore
 
 from tests.questions import write_questions
@@ -102,6 +105,23 @@ def test_two_ranks_equal_one_process(compare: Callable[..., None]) -> None:
     # Two gradients are large enough to be summed in place.
     large = f"model.intermediate_size={ranks.LARGE // 16}"
     compare(2, "strategy=derpp", "order=[en,de]", "trainer.epochs=1", large)
+    group = ranks._group
+    assert group is not None
+    assert group.folder is not None
+    assert stat.S_IMODE(group.folder.stat().st_mode) == 0o700, "other users could command the ranks"
+    if Path("/proc/net/tcp").exists():
+        addresses = {address for pid in (os.getpid(), group.processes[0].pid) for address in listening(pid)}
+        assert addresses == {"0100007F"}, "the ranks listen on an address other than 127.0.0.1"
+
+
+def listening(pid: int) -> Iterator[str]:
+    """Yield the addresses, in hexadecimal, on which a process accepts connections."""
+    own = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir() if file.is_symlink()}
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for row in table.read_text().splitlines()[1:] if table.exists() else ():
+            _, local, _, state, *rest = row.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in own:
+                yield local.split(":")[0]
 
 
 SETTINGS = {
@@ -260,6 +280,57 @@ for _ in range(2):
 group.close()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+
+
+# Another process connects in place of rank 1: it knows the addresses, but not the secret.
+INTRUDER = """
+import os, sys
+import torch
+import torch.distributed as dist
+from xclrun.core.errors import RunError
+from xclrun.train.ranks import Group
+
+path = sys.argv[1]
+if not os.fork():
+    store = dist.PrefixStore("connection/0", dist.FileStore(path, -1))
+    dist.init_process_group("gloo", store=store, rank=1, world_size=2)
+    guess = torch.zeros(2, 32, dtype=torch.uint8)
+    dist.all_to_all_single(torch.zeros_like(guess), guess)
+    os._exit(0)
+try:
+    Group(0, 2, dist.FileStore(path, -1), local=0, on_machine=2, minutes=0.2, cuda=False)
+except RunError as error:
+    print(error)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("answer", ["right", "guessed", "reflected"])
+def test_a_rank_proves_that_it_knows_the_secret(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other side of the connection is replaced by a function."""
+    monkeypatch.setattr(Group, "_connect", lambda self: None)
+    group, store = Group(0, 2, HashStore(), local=0, on_machine=2, minutes=1, cuda=False), HashStore()
+
+    def exchange(received: torch.Tensor, sent: torch.Tensor) -> None:
+        right = hmac.digest(store.get("secret"), b"1 to 0", "sha256")
+        answers = {"right": right, "guessed": bytes(32), "reflected": sent[1].numpy().tobytes()}
+        received[0] = sent[0]
+        received[1] = torch.frombuffer(bytearray(answers[answer]), dtype=torch.uint8)
+
+    monkeypatch.setattr("torch.distributed.all_to_all_single", exchange)
+    if answer == "right":
+        group._authenticate(store)
+        return
+    with pytest.raises(RunError, match="a process that is not rank 1 connected in its place"):
+        group._authenticate(store)
+    assert group.failed
+
+
+@pytest.mark.full
+def test_another_process_that_connects_first_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTRUDER, str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert "a process that is not rank 1 connected in its place" in done.stdout
 
 
 @pytest.mark.full

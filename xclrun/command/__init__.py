@@ -36,6 +36,9 @@ COMMANDS = {
 # Commands with KEY=VALUE arguments, like `xclrun` itself.
 TAKE_OVERRIDES = ("plan", "data", "buckets", "params")
 
+# Commands that train or evaluate runs, if necessary with the ranks of a launcher.
+TRAIN = ("rerun", "merge")
+
 # Commands that take a run or sweep → the folder under outputs that shell completion lists.
 NAME = dict.fromkeys(("show", "rerun", "compare", "average", "merge", "export", "logs"), "runs")
 NAME |= dict.fromkeys(("report", "status", "cancel"), "sweeps")

@@ -79,9 +79,9 @@ def note(text: str, before: str = "") -> None:
 
 
 @contextlib.contextmanager
-def if_slow(text: str, terminal_only: bool = False, seconds: float = 3.0) -> Iterator[None]:
+def if_slow(text: str, terminal_only: bool = False, seconds: float = 3.0, important: bool = False) -> Iterator[None]:
     """Print a line if the block takes longer than ``seconds``; optionally only on a terminal."""
-    timer = threading.Timer(seconds, line, [text])
+    timer = threading.Timer(seconds, line, [text, important])
     timer.daemon = True
     if not terminal_only or sys.stderr.isatty():
         timer.start()

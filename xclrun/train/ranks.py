@@ -10,7 +10,11 @@ other rank has its own workbench, on which it repeats rank 0's operations (`repe
 
 If ``runtime.devices`` is set, rank 0 starts the other ranks on its machine. Alternatively, torchrun, Slurm or another
 launcher starts all ranks and sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. NCCL transfers gradients on GPUs; gloo
-transfers all other data (`torch.distributed`).
+transfers all other data (`torch.distributed`). Operations are sent through the store that the ranks share.
+
+Messages contain no code (`xclrun.train.messages`). Ranks that rank 0 starts share a `FileStore` in a folder that only
+this user can read, and connect over the loopback interface. Every connection starts with a proof that the other side
+can read the store, so other processes on the machine cannot take the place of a rank.
 
 After a failed operation, the ranks can be in different states. Ranks that rank 0 started are then killed, and the next
 run starts new ones. Ranks that a launcher started disconnect, and connect again for the next run.
@@ -21,12 +25,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import io
+import hmac
+import multiprocessing
 import os
 import platform
+import secrets
+import shutil
 import signal
+import socket
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -39,8 +49,10 @@ from torch import Tensor, nn
 from xclrun.config.schema import Device
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.plugins import one_line
-from xclrun.core.ranks import launched, launched_here
+from xclrun.core.ranks import Place, launched, launched_here, place
+from xclrun.core.terminal import if_slow, many
 from xclrun.core.version import code_version
+from xclrun.train import messages
 from xclrun.train.stop import SIGNALS, StopFlag, Stopped, how_ended
 
 if TYPE_CHECKING:
@@ -49,11 +61,12 @@ if TYPE_CHECKING:
 # Gradients of at least `LARGE` entries are summed in place; smaller ones are copied into buckets of `BUCKET` entries.
 BUCKET, LARGE = 2**22, 2**17
 # How long the other ranks wait for rank 0's next operation: long, because rank 0 itself may be waiting for another
-# process. They wait at the store, which they lose if rank 0 ends; every wait inside an operation has the run's limit.
+# process. They end if rank 0 or the launcher's store ends; every wait inside an operation has the run's limit.
 IDLE = timedelta(days=30)
-# Time limits in seconds, for the other ranks to start, to find rank 0's store, to end, and, after a lost connection, to
-# have an exit code.
-START, FIND, END, CODE = 300.0, 30.0, 10.0, 1.0
+# Time limits in seconds, for the other ranks to start, to end, and, after a lost connection, to have an exit code.
+START, END, CODE = 300.0, 10.0, 1.0
+# Bytes of a proof (SHA-256), and the address of connections within this machine.
+PROOF, LOOPBACK = 32, "127.0.0.1"
 ENDED = "one of the {} ranks ended during an earlier run; re-run the same command to resume"
 
 Value = TypeVar("Value")
@@ -121,10 +134,11 @@ class Group(Ranks):
     """Several ranks, connected by `torch.distributed`.
 
     Args:
-        store: key-value store that all ranks share.
+        store: key-value store that all ranks share. Whoever can write to it controls the ranks.
         cuda: whether runs may use GPUs.
         launched: whether a launcher started all ranks.
         processes: the other ranks, if this process started them.
+        folder: folder of the store, if this process created it.
     """
 
     def __init__(
@@ -139,10 +153,11 @@ class Group(Ranks):
         cuda: bool = True,
         launched: bool = False,
         processes: Sequence[Any] = (),
+        folder: Path | None = None,
     ) -> None:
         self.rank, self.size, self.store, self.minutes, self.cuda = rank, size, store, minutes, cuda
         self.on_machine, self.launched, self.processes, self.process = on_machine, launched, processes, os.getpid()
-        self.closed = False
+        self.closed, self.folder = False, folder
         # Number of this connection, increased by `reconnect`, and of its operations.
         self.connection = self.operations = 0
         gpus = torch.cuda.device_count() if cuda and torch.cuda.is_available() else 0
@@ -155,7 +170,31 @@ class Group(Ranks):
         store, limit = dist.PrefixStore(f"connection/{self.connection}", self.store), timedelta(minutes=self.minutes)  # type: ignore[attr-defined]
         with self._explained():
             dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.size, timeout=limit)
+            self._authenticate(store)
         self.failed, self.operations = False, 0
+
+    def _authenticate(self, store: Any) -> None:
+        """Check that each connection leads to the rank that it belongs to; the store holds a secret for this.
+
+        Raises:
+            RunError: another process has connected in place of a rank.
+        """
+        if not self.rank:
+            store.set("secret", secrets.token_hex(32))
+        secret, ranks = store.get("secret"), range(self.size)
+        sent, expected, received = (
+            b"".join(_proof(secret, self.rank, other) for other in ranks),
+            [_proof(secret, other, self.rank) for other in ranks],
+            torch.zeros(self.size, PROOF, dtype=torch.uint8),
+        )
+        dist.all_to_all_single(received, torch.frombuffer(bytearray(sent), dtype=torch.uint8).view(self.size, PROOF))
+        for rank, (proof, answer) in enumerate(zip(expected, received, strict=True)):
+            if not hmac.compare_digest(proof, answer.numpy().tobytes()):
+                self.failed = True
+                raise RunError(
+                    f"a process that is not rank {rank} connected in its place; re-run the same command, and look for "
+                    "unknown processes on this machine if this happens again"
+                )
 
     def _disconnect(self) -> None:
         if dist.is_initialized():
@@ -230,12 +269,15 @@ class Group(Ranks):
         return result
 
     def gather(self, value: Value, device: torch.device | str = "cpu") -> list[Value]:
-        buffer = io.BytesIO()
-        torch.save(value, buffer)
-        values: list[Any] = [None] * self.size
+        content = torch.frombuffer(bytearray(messages.encode(value)), dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with self._explained():
-            dist.all_gather_object(values, buffer.getvalue())
-        return [torch.load(io.BytesIO(content), device, weights_only=False) for content in values]
+            dist.all_gather(lengths, torch.tensor([len(content)]))
+            padded = nn.functional.pad(content, (0, int(max(lengths)) - len(content)))
+            parts = [torch.empty_like(padded) for _ in range(self.size)]
+            dist.all_gather(parts, padded)
+        contents = [part[: int(length)].numpy().tobytes() for length, part in zip(lengths, parts, strict=True)]
+        return [messages.decode(content, device) for content in contents]
 
     def agree(self, value: int) -> int:
         first = torch.tensor([value])
@@ -283,15 +325,29 @@ class Group(Ranks):
         finally:
             self.repeating = False
 
-    def _announce(self) -> None:
-        """Wake the other ranks, which wait for the next operation."""
+    def _announce(self, operation: tuple[str, Sequence[Any]] | None = None) -> None:
+        """Send an operation to the other ranks, which wait for it; None ends them."""
+        content = messages.encode(operation)
         self.operations += 1
-        self.store.set(f"operation/{self.connection}/{self.operations}", "")
+        self.store.set(f"operation/{self.connection}/{self.operations}", content)
 
     def _send(self, operation: tuple[str, Sequence[Any]] | None) -> None:
         with self._explained():
-            self._announce()
-            dist.broadcast_object_list([operation], 0)
+            self._announce(operation)
+        # Wait until the other ranks have ended the previous operation.
+        self.agree(self.operations)
+
+    def _receive(self) -> tuple[str, Sequence[Any]] | None:
+        """Return rank 0's next operation; None: rank 0 ends."""
+        self.operations += 1
+        key = f"operation/{self.connection}/{self.operations}"
+        with self._explained():
+            self.store.wait([key], IDLE)
+            content = self.store.get(key)
+        # This fails if rank 0 has disconnected after an error (`abandon`).
+        self.agree(self.operations)
+        operation: tuple[str, Sequence[Any]] | None = messages.decode(content)
+        return operation
 
     def follow(self) -> None:
         """Execute rank 0's operations until it ends, then end this process."""
@@ -317,14 +373,9 @@ class Group(Ranks):
         bench: Workbench | None = None
         try:
             while True:
-                received: list[Any] = [None]
-                self.operations += 1
-                with self._explained():
-                    self.store.wait([f"operation/{self.connection}/{self.operations}"], IDLE)
-                    dist.broadcast_object_list(received, 0)
-                if received[0] is None:
+                if (operation := self._receive()) is None:
                     return True
-                name, arguments = received[0]
+                name, arguments = operation
                 with contextlib.suppress(Stopped):
                     if name == "begin":
                         run = thaw(RunDirectory(Path(arguments[0])))
@@ -332,7 +383,7 @@ class Group(Ranks):
                         self._compare(run)
                         bench = Workbench(run, Listener(), StopFlag(), self)
                     else:
-                        getattr(bench, name)(*arguments)
+                        OPERATIONS[name](bench, *arguments)
         except BaseException as error:
             if not self.failed:
                 with contextlib.suppress(RuntimeError):
@@ -379,6 +430,13 @@ class Group(Ranks):
             if process.is_alive():
                 process.kill()
                 process.join()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _proof(secret: bytes, sender: int, receiver: int) -> bytes:
+    """Return the proof that a rank sends to another one over a new connection."""
+    return hmac.digest(secret, f"{sender} to {receiver}".encode(), "sha256")
 
 
 class SharedStop(StopFlag):
@@ -398,6 +456,10 @@ class SharedStop(StopFlag):
             raise Stopped(number)
 
 
+# The methods of the workbench that rank 0 may have the other ranks execute.
+OPERATIONS: dict[str, Callable[..., Any]] = {}
+
+
 def repeated(method: Method) -> Method:
     """Decorate a method of the workbench so that all ranks execute it."""
 
@@ -406,6 +468,7 @@ def repeated(method: Method) -> Method:
         with self.ranks.repeat(method.__name__, arguments):
             return method(self, *arguments)
 
+    OPERATIONS[method.__name__] = call
     return call  # type: ignore[return-value]
 
 
@@ -469,63 +532,119 @@ def _started(size: int, minutes: float, cuda: bool) -> Group:
     """Start the other ranks on this machine."""
     from torch.multiprocessing.spawn import start_processes
 
-    store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    try:
+        # Only this user can read the folder. A `TCPStore` would accept connections and commands from every process.
+        folder = Path(tempfile.mkdtemp(prefix="xclrun-ranks-"))
+    except OSError as error:
+        raise UsageError(f"runtime.devices={size}: {error}; set TMPDIR to a writable folder") from error
+    _use_loopback()
+    store = _file_store(folder)
     # If rank 0 dies, the other ranks would print a C++ stack as a warning. PyTorch reads the variable when it is
     # imported, so this process is unaffected.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    context = start_processes(
-        _local_rank, (size, store.port, minutes, cuda), size - 1, join=False, daemon=True, start_method="spawn"
-    )
+    processes: Sequence[Any] = ()
     try:
+        processes = start_processes(
+            _local_rank, (size, folder, minutes, cuda), size - 1, join=False, daemon=True, start_method="spawn"
+        ).processes
         waited = 0.0
         while not store.check([f"started/{rank}" for rank in range(1, size)]):
-            if waited > START or not all(process.is_alive() for process in context.processes):
-                reason = _ended(context.processes) or "the other ranks did not start"
+            if waited > START or not all(process.is_alive() for process in processes):
+                reason = _ended(processes) or "the other ranks did not start"
                 raise RunError(f"runtime.devices={size}: {reason}; re-run the same command")
             waited += 0.1
-            context.processes[0].join(0.1)
-        group = Group(0, size, store, local=0, on_machine=size, minutes=minutes, cuda=cuda, processes=context.processes)
+            processes[0].join(0.1)
+        place: dict[str, Any] = {"local": 0, "on_machine": size, "processes": processes, "folder": folder}
+        group = Group(0, size, store, minutes=minutes, cuda=cuda, **place)
     except BaseException:
-        for process in context.processes:
+        for process in processes:
             process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
         raise
     atexit.register(group.close)
     return group
 
 
-def _local_rank(index: int, size: int, port: int, minutes: float, cuda: bool) -> None:
+def _file_store(folder: Path) -> Any:
+    return dist.FileStore(str(folder / "store"), -1)  # type: ignore[attr-defined]
+
+
+def _use_loopback() -> None:
+    """Have gloo and NCCL connect ranks on this machine over the loopback interface, which is not on the network."""
+    names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = names[0] if names else "lo"
+
+
+def _local_rank(index: int, size: int, folder: Path, minutes: float, cuda: bool) -> None:
     _ignore_signals()
-    rank = index + 1
-    # Wait for the store only `FIND` seconds, because the store is gone if rank 0 has ended.
-    store = dist.TCPStore("127.0.0.1", port, size, is_master=False, timeout=timedelta(seconds=FIND))  # type: ignore[attr-defined]
+    threading.Thread(target=_end_with_rank_0, args=(folder,), daemon=True).start()
+    rank, store = index + 1, _file_store(folder)
     store.set(f"started/{rank}", "")
     Group(rank, size, store, local=rank, on_machine=size, minutes=minutes, cuda=cuda).follow()
 
 
+def _end_with_rank_0(folder: Path) -> None:
+    """End this process if rank 0 is killed, and remove the store."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
 def join_launched() -> None:
-    """Connect the ranks that torchrun or another launcher started; only rank 0 returns."""
+    """Connect the ranks that torchrun or another launcher started; only rank 0 returns.
+
+    Raises:
+        UsageError: a variable of the launcher is missing or wrong.
+        RunError: the other ranks cannot be reached.
+    """
     global _group
-    environment: Mapping[str, str] = os.environ
-    rank, size = int(environment["RANK"]), launched()
-    if rank:
+    if _group is not None:
+        return
+    here = place()
+    if here.rank:
         _ignore_signals()
-    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    # torchrun's agent already hosts the store.
-    hosts = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = dist.TCPStore(address, port, size, is_master=hosts)  # type: ignore[attr-defined]
-    prefix = f"xclrun/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    _group = Group(
-        rank,
-        size,
-        dist.PrefixStore(prefix, store),  # type: ignore[attr-defined]
-        local=int(environment.get("LOCAL_RANK", rank)),
-        on_machine=launched_here(),
-        minutes=Ranks.minutes,
-        launched=True,
-    )
-    if rank:
+    others = f"rank 0 at {here.address}:{here.port}" if here.rank else f"{many(here.size - 1, 'other rank')}"
+    with if_slow(f"xclrun: rank {here.rank} of {here.size} is waiting for {others} …", important=True):
+        store = _launched_store(here)
+        _group = Group(
+            here.rank,
+            here.size,
+            store,
+            local=here.local,
+            on_machine=launched_here(),
+            minutes=Ranks.minutes,
+            launched=True,
+        )
+    if here.rank:
         _group.follow()
     atexit.register(_group.close)
+
+
+def _launched_store(here: Place) -> Any:
+    """Return the store of the ranks that a launcher started, which rank 0 hosts if the launcher does not."""
+    # torchrun's agent already hosts the store.
+    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    hosts, address, options = here.rank == 0 and not by_agent, here.address, {}
+    try:
+        if here.together:
+            _use_loopback()
+            if not by_agent:
+                address = LOOPBACK
+                if hosts:
+                    # Without its own socket, the store would listen on all addresses.
+                    options = {"master_listen_fd": socket.create_server((LOOPBACK, here.port)).detach()}
+        store = dist.TCPStore(address, here.port, here.size, is_master=hosts, **options)  # type: ignore[attr-defined]
+    except (RuntimeError, OSError) as error:
+        variables = f"MASTER_ADDR={here.address} MASTER_PORT={here.port}"
+        reason = "cannot listen" if isinstance(error, OSError) else "not all ranks connected"
+        raise RunError(
+            f"rank {here.rank} of {here.size}: {reason} at {variables} ({one_line(error)[:200]}); check these "
+            "variables, and start all ranks with one launcher"
+        ) from error
+    prefix = f"xclrun/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
 
 
 def _ignore_signals() -> None:
