@@ -626,7 +626,8 @@ def _launched_store(here: Place) -> Any:
     """Return the store of the ranks that a launcher started, which rank 0 hosts if the launcher does not."""
     # torchrun's agent already hosts the store.
     by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    hosts, address, options = here.rank == 0 and not by_agent, here.address, {}
+    hosts, address = here.rank == 0 and not by_agent, here.address
+    options: dict[str, Any] = {}
     try:
         if here.together:
             _use_loopback()
