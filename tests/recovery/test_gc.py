@@ -175,3 +175,71 @@ def test_damaged_stage_is_listed_and_stops_nothing(outputs: Path, xclrun: Comman
     assert "1 damaged" in output
     assert xclrun("store", "gc", "--weights", "--outputs", str(outputs))[0] == 0
     assert xclrun("store", "verify", "--outputs", str(outputs))[0] == 1
+
+
+@pytest.fixture
+def shared(outputs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, StageStore]:
+    """Two outputs folders with one store; only the second has the run, unfinished, which needs the weights."""
+    folder = tmp_path_factory.mktemp("shared")
+    first, second = folder / "first", folder / "second"
+    (first / "runs").mkdir(parents=True)
+    shutil.copytree(outputs / "store", folder / "store")
+    [run] = plan_runs([*JOB, f"paths.outputs={second}", f"paths.store={folder / 'store'}"])
+    freeze(run)
+    return first, second, run.store
+
+
+def _weights(store: StageStore) -> int:
+    return [store.facts(key)["kind"] for key in store.all_keys()].count("train")
+
+
+def test_what_a_run_of_another_outputs_folder_needs_stays(
+    shared: tuple[Path, Path, StageStore], xclrun: Command
+) -> None:
+    first, second, store = shared
+    code, output = xclrun("store", "gc", "--weights", "--outputs", str(first), "--store", str(store.root))
+    assert (code, _weights(store)) == (0, 3), output
+    # The user deleted this run; its folder is still readable.
+    shutil.rmtree(next((second / "runs").iterdir()))
+    assert xclrun("store", "gc", "--weights", "--outputs", str(first), "--store", str(store.root))[0] == 0
+    assert _weights(store) == 0
+
+
+def test_nothing_goes_while_an_outputs_folder_of_the_store_cannot_be_read(
+    shared: tuple[Path, Path, StageStore], xclrun: Command
+) -> None:
+    first, second, store = shared
+    shutil.rmtree(second / "runs")  # like an empty mount point
+    command = ("store", "gc", "--weights", "--outputs", str(first), "--store", str(store.root))
+    code, output = xclrun(*command)
+    assert (code, _weights(store)) == (2, 3)
+    assert str(second) in output
+    [file] = (store.root / "outputs").iterdir()
+    assert f"remove {file}" in output
+    file.unlink()
+    assert xclrun(*command)[0] == 0
+    assert _weights(store) == 0
+
+
+def test_the_store_is_that_of_the_runs(shared: tuple[Path, Path, StageStore], xclrun: Command) -> None:
+    _, second, store = shared
+    code, output = xclrun("store", "ls", "--outputs", str(second), "--json")
+    assert code == 0
+    assert {entry["key"] for entry in json.loads(output)} == set(store.all_keys())
+    assert {entry["unfinished"] for entry in json.loads(output)} == {1}
+
+
+def test_no_weights_go_while_an_unfinished_run_cannot_be_read(outputs: Path, xclrun: Command) -> None:
+    [run] = outputs.glob("runs/*")
+    (run / "DONE").unlink()
+    (run / "manifest.json").write_text("{")
+    code, output = xclrun("store", "gc", "--weights", "--outputs", str(outputs))
+    assert (code, len(trainings(outputs))) == (1, 3)
+    assert str(run / "manifest.json") in output
+
+
+def test_a_run_registers_its_outputs_folder_in_the_store(tmp_path: Path, xclrun: Command) -> None:
+    outputs, store = tmp_path / "outputs", tmp_path / "store"
+    assert xclrun(*JOB, f"paths.outputs={outputs}", f"paths.store={store}", "-m")[0] == 0
+    [file] = (store / "outputs").iterdir()
+    assert json.loads(file.read_text()) == {"outputs": str(outputs.resolve())}

@@ -18,6 +18,7 @@ from xclrun.core.errors import RunError
 from xclrun.core.version import code_version
 from xclrun.run.plan import Run, plan_run
 from xclrun.store.rundir import RunDirectory, UnreadableRun
+from xclrun.store.users import register
 from xclrun.strategy import strategy_class
 
 
@@ -38,7 +39,8 @@ def freeze(run: Run) -> None:
     for part in dataset["parts"].values() if dataset["root"] is None else ():
         part["root"] = part["root"] and _absolute(part["root"])
     resolved["strategy"] = _with_folders(resolved["strategy"])
-    run.directory.queue(OmegaConf.to_yaml(OmegaConf.create(resolved)), run.keys)
+    register(run.store.root, run.outputs)
+    run.directory.queue(OmegaConf.to_yaml(OmegaConf.create(resolved)), run.stored)
 
 
 def _absolute(path: str) -> str:

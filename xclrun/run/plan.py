@@ -107,6 +107,11 @@ class Run:
         """Keys of everything in the store that the run reads or writes, sorted."""
         return sorted({key for stage in self.stages for key in stage.keys})
 
+    @property
+    def stored(self) -> dict[str, Any]:
+        """Facts for the run's files: ``keys`` and the ``store``'s path; None: the store inside the outputs folder."""
+        return {"keys": self.keys, "store": str(self.store.root.absolute()) if self.config.paths.store else None}
+
     @cached_property
     def label(self) -> str:
         """Display name of the run: strategy, order, seed, and K and bucket if set."""

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,10 @@ from xclrun.core.terminal import note
 from xclrun.store.cache import damaged_files
 from xclrun.store.files import TEMPORARY, read_json
 from xclrun.store.lease import CLOCK, Lease
+from xclrun.store.records import UNREADABLE
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 from xclrun.store.stages import FACTS, StageStore
+from xclrun.store.users import outputs_folders
 
 # Seconds: younger temporary files can belong to a live process on another machine.
 AGE = 3600.0
@@ -60,14 +62,45 @@ def _old(path: Path) -> bool:
     return time.time() - path.stat().st_mtime > AGE
 
 
-def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
-    """Yield the entries of the store, and temporary files of `xclrun average`, which resumed runs do not remove."""
+def stores(outputs: Path) -> list[Path]:
+    """Return the folders of the stores that the runs under ``outputs`` use, and of the store inside ``outputs``."""
+    own = outputs / "store"
+    folders = [own] if own.is_dir() else []
+    for directory in _directories(outputs):
+        with contextlib.suppress(*UNREADABLE):
+            folders.append(directory.store() or own)
+    return list(dict.fromkeys(folder.resolve() for folder in folders or [own]))
+
+
+def _directories(outputs: Path) -> list[RunDirectory]:
+    return [RunDirectory(path) for path in sorted((outputs / "runs").glob("*")) if path.is_dir()]
+
+
+def entries(
+    store: StageStore,
+    outputs: Path,
+    warn: Callable[[str], None] = note,
+    refuse: Callable[[str], None] | None = None,
+) -> Iterator[Entry]:
+    """Yield the entries of the store, and temporary files of `xclrun average`, which resumed runs do not remove.
+
+    Args:
+        warn: called with a line about each unreadable run. An unreadable unfinished run may need every entry.
+        refuse: called with a line about each unreadable outputs folder that uses the store; None: ``warn``.
+    """
     # Key → whether each run that refers to it is finished.
     references: dict[str, list[bool]] = {}
-    for directory in map(RunDirectory, sorted((outputs / "runs").glob("*"))):
-        finished = directory.finished
-        for key in directory.store_keys():
-            references.setdefault(key, []).append(finished)
+    unknown = 0
+    for folder in outputs_folders(store.root, outputs, refuse or warn):
+        for directory in _directories(folder):
+            finished = False
+            try:
+                finished = directory.finished
+                for key in directory.store_keys():
+                    references.setdefault(key, []).append(finished)
+            except (OSError, ValueError) as error:
+                unknown += not finished
+                warn(str(error))
     for path in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         with contextlib.suppress(OSError):
             if path.name.startswith((TEMPORARY, CLOCK)) or (_LEASE.search(path.name) and _old(path)):
@@ -79,7 +112,7 @@ def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
             else:
                 continue
             users = references.get(path.name.removesuffix(".checkpoints"), [])
-            yield Entry(path, kind, _size(path), hop, users.count(False), users.count(True))
+            yield Entry(path, kind, _size(path), hop, users.count(False) + unknown, users.count(True))
     for path in sorted(outputs.glob(f"runs/*/averages/{TEMPORARY}*")):
         with contextlib.suppress(OSError):
             yield Entry(path, "leftover", _size(path), "", 0, 0)
@@ -93,13 +126,20 @@ def _kind_and_hop(folder: Path) -> tuple[str, str]:
         return "damaged", ""
 
 
-def removable(store: StageStore, outputs: Path, weights: bool) -> Iterator[Entry]:
+def removable(
+    store: StageStore,
+    outputs: Path,
+    weights: bool,
+    warn: Callable[[str], None] = note,
+    refuse: Callable[[str], None] | None = None,
+) -> Iterator[Entry]:
     """Yield the entries that can be removed without changing a result.
 
     These are leftovers of crashes, and checkpoints of completed trainings. If ``weights`` is true, weights, states and
     features that no unfinished run needs can be removed too. A later run that needs them then repeats the training.
+    See `entries` for the arguments.
     """
-    for entry in entries(store, outputs):
+    for entry in entries(store, outputs, warn, refuse):
         if entry.kind == "leftover":
             if _old(entry.path):
                 yield entry
@@ -110,7 +150,7 @@ def removable(store: StageStore, outputs: Path, weights: bool) -> Iterator[Entry
             yield entry
 
 
-def remove(store: StageStore, entry: Entry) -> bool:
+def remove(entry: Entry) -> bool:
     """Remove an entry unless another process works on it; return whether it was removed."""
     lease = Lease(entry.path)
     if (mine := lease.try_acquire()) is None:

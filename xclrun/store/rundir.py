@@ -23,7 +23,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -263,11 +263,11 @@ class RunDirectory:
         manifest |= {"format": FORMAT, "config_sha256": hashlib.sha256(config_yaml.encode()).hexdigest()}
         self.write_manifest(manifest)
 
-    def queue(self, config_yaml: str, keys: Sequence[str]) -> None:
-        """Write the config of a run that another process will execute, and the store keys that it will need."""
+    def queue(self, config_yaml: str, facts: Mapping[str, Any]) -> None:
+        """Write the config of a run that another process will execute, and its ``keys`` in the ``store``."""
         atomic_write(self.config, config_yaml)
         checksum = hashlib.sha256(config_yaml.encode()).hexdigest()
-        write_json(self.queued, {"keys": list(keys), "config_sha256": checksum})
+        write_json(self.queued, {**facts, "config_sha256": checksum})
 
     def tidy(self) -> None:
         """Remove temporary files that a crash left; only the holder of the lease may call this."""
@@ -279,11 +279,33 @@ class RunDirectory:
         write_json(self.manifest, manifest)
 
     def store_keys(self) -> list[str]:
-        """Return the store keys that the run needs, from its manifest or from its queue file."""
-        for read in (self.read_manifest, lambda: read_json(self.queued)):
+        """Return the store keys that the run needs, from its manifest or from its queue file.
+
+        Raises:
+            ValueError: the run has files, but none of the two is readable.
+        """
+        for path in (self.manifest, self.queued):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                return list(read()["keys"])
+                return list(read_json(path)["keys"])
+        if any(self.path.iterdir()):
+            raise ValueError(f"{self.manifest} cannot be read; re-run the command of the run to restore it")
         return []
+
+    def store(self) -> Path | None:
+        """Return the folder of the run's store; None: the folder ``store`` in its outputs.
+
+        Raises:
+            OSError, ValueError, KeyError, TypeError, yaml.YAMLError: neither manifest nor config is readable.
+        """
+        for path in (self.manifest, self.queued):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                store = read_json(path)["store"]
+                return None if store is None else Path(store)
+        # Older versions did not record the store.
+        import yaml
+
+        store = yaml.load(self.read_config(), Loader=yaml.CSafeLoader)["paths"]["store"]
+        return None if store is None else Path(store).expanduser()
 
     def read_manifest(self) -> dict[str, Any]:
         return read_json(self.manifest)

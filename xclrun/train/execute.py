@@ -31,6 +31,7 @@ from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
 from xclrun.store.records import write_counts
 from xclrun.store.rundir import UnreadableRun
+from xclrun.store.users import register
 from xclrun.strategy.shared.parameters import count
 from xclrun.train import attention
 from xclrun.train.class_gradients import FILE as CLASS_GRADIENTS
@@ -70,6 +71,7 @@ def execute(
         Stopped: a signal was received; during training, a checkpoint was saved.
         Busy: another process is working on the run or on one of its stages, and ``patient`` is false.
     """
+    register(run.store.root, run.outputs)
     lease, waited = run.directory.lease, False
     while (mine := lease.try_acquire()) is None:
         if not patient:
@@ -125,6 +127,7 @@ def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFla
     Raises:
         Stopped: a signal was received; a checkpoint was saved.
     """
+    register(run.store.root, run.outputs)
     ranks = _ranks(run)
     graph = StageGraph(run, listener, stop, ranks=ranks)
     try:
@@ -353,7 +356,7 @@ def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> di
             **count_notes(dataset),
         },
         # Entries of the store that the run references: `store gc` does not remove them.
-        "keys": run.keys,
+        **run.stored,
         "stages": [],
     }
 
