@@ -347,13 +347,39 @@ def test_artifacts(study: Study, drawn: list[str]) -> None:
     assert json.loads((study.after[study.parent]["place"] / "sweep.json").read_text())["name"] == study.parent
 
 
-def test_records_come_back_as_they_were_sent_where_their_files_are_gone(study: Study, outputs: Path) -> None:
-    mirror = Mirror(outputs, TrackingConfig())
+@pytest.mark.parametrize("server", [False, True])
+def test_a_run_whose_files_were_deleted_counts_neither_from_the_database_nor_from_a_server(
+    server: bool, study: Study, outputs: Path, tmp_path: Path
+) -> None:
+    mirror = Mirror(outputs, shared(study, tmp_path) if server else ANOTHER)
+    assert mirror.send_all() == 4
+    shutil.rmtree(outputs / "runs" / study.run("er"))
     assert mirror.records_elsewhere() == []
-    shutil.rmtree(outputs / "runs")
-    result = {record.run_id: record.to_json() for record in mirror.records_elsewhere()}
-    assert result == {run_id: record.to_json() for run_id, record in study.records.items()}
-    assert len(result) == 4
+    assert study.run("er") not in plain(mirror)
+
+
+def test_runs_of_another_outputs_folder_come_from_a_server_as_they_were_sent_and_the_report_names_them(
+    study: Study, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PlotWorkers, "begin", lambda self, plots: None)
+    monkeypatch.setattr(PlotWorkers, "finish", lambda self, plots: {plot.name: [] for plot in plots})
+    server = shared(study, tmp_path)
+    assert Mirror(outputs, server).send_all() == 4
+    mine = copy_tracked(study.outputs, tmp_path / "mine")
+    shutil.rmtree(mine / "runs" / study.run("er"))
+    options = ("--uri", str(server.uri), "--experiment", server.experiment)
+    [other] = Mirror(mine, server).records_elsewhere()
+    assert other.to_json() == study.records[study.run("er")].to_json()
+    assert main(["report", "--all", *options, "--outputs", str(mine), "--json"]) == 0
+    notes = [text for text in json.loads(capsys.readouterr().out)["notes"] if "only in MLflow" in text]
+    assert [text for text in notes if study.run("er") in text and study.run("naive") not in text] == notes != []
+
+
+def shared(study: Study, folder: Path) -> TrackingConfig:
+    """Return the config of a server that several outputs folders use: the study's database, which exists already."""
+    tracking = TrackingConfig(uri=study.mirror.uri, experiment=f"shared-{folder.name}")
+    study.mirror.client.create_experiment(tracking.experiment, artifact_location=(folder / "artifacts").as_uri())
+    return tracking
 
 
 @pytest.fixture
@@ -471,7 +497,7 @@ def test_mlflow_makes_no_folder_next_to_outputs_with_a_question_mark(tmp_path: P
 
 
 def test_run_that_cannot_be_read_does_not_stop_the_others(
-    outputs: Path, study: Study, capsys: pytest.CaptureFixture[str]
+    outputs: Path, study: Study, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damaged, mirror = study.run("naive"), Mirror(outputs, ANOTHER)
     assert mirror.send_all() == 4
@@ -485,8 +511,10 @@ def test_run_that_cannot_be_read_does_not_stop_the_others(
         path.write_text("{")
     assert plain(mirror) == rest
     capsys.readouterr()
-    # Where the files of record are not here, it is what there is.
+    # If another outputs folder sent the run, there are no files to count from.
     shutil.rmtree(outputs / "runs" / study.run("lang_spec_ft"))
+    shutil.rmtree(outputs / "tracked")
+    monkeypatch.setattr(mirror, "tracking", replace(mirror.tracking, uri=mirror.uri))
     assert len(plain(mirror)) == len(rest) - 1
     assert "`xclrun sync --rebuild` sends it again" in capsys.readouterr().err
 

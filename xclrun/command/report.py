@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         check_sweep(outputs, args.sweep, all_sweeps)
     with _excluded_from_collection():
         pool, other_runs = _read_runs(args, all_sweeps, unreadable)
-        mirror = _add_mirrored(pool, args, unreadable)
+        mirror, mirrored = _add_mirrored(pool, args, unreadable)
     sweep = None if args.all else all_sweeps[args.sweep] if args.sweep else _latest(all_sweeps, pool)
     records, choice = _chosen(args, sweep, pool, bool(other_runs))
     if mirror is not None and args.slot_f1 is None:
@@ -84,6 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         few_shot=read_few_shot(outputs, records, _dataset),
         commands=_commands(all_sweeps.values(), choice),
         excluded=_left_out(outputs, sweep, records, pool),
+        mirrored=mirrored,
     )
     commands = [typed_command(), *([] if sweep is None else [sweep["command"]])]
     report = write_report(records, outputs / "reports" / name, name, commands, options, sources)
@@ -161,8 +162,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         dest="source",
         choices=("mlflow", "runs"),
         default="mlflow",
-        help="source of the runs: MLflow, which may also have runs of other machines, or only the run directories; "
-        "scores of local runs always come from their verified prediction files (default: %(default)s)",
+        help="source of the runs: with mlflow, also runs that other outputs folders sent to the server; runs of this "
+        "folder always count from their verified files (default: %(default)s)",
     )
     parser.add_argument("--from-runs", dest="source", action="store_const", const="runs", help="same as --from runs")
     parser.add_argument(
@@ -260,14 +261,19 @@ def _read_runs(
     return read_records(outputs, warn, args.slot_f1), []
 
 
-def _add_mirrored(records: list[RunRecord], args: argparse.Namespace, warn: Unreadable) -> Mirror | None:
-    """Append the runs that only MLflow has; return the mirror, or None if it is not used or cannot be reached."""
+def _add_mirrored(
+    records: list[RunRecord], args: argparse.Namespace, warn: Unreadable
+) -> tuple[Mirror | None, frozenset[str]]:
+    """Append the runs that only MLflow has; return the mirror and the IDs of these runs.
+
+    The mirror is None if it is not used or cannot be reached.
+    """
     tracking = [record.config.get("tracking", {}) for record in records]
     wanted_by_runs = any(config.get("enabled", True) and config.get("to", "mlflow") == "mlflow" for config in tracking)
     # Create no mirror if tracking was disabled for all runs.
     exists = args.uri is not None or (args.outputs / "mlflow.db").exists() or wanted_by_runs
     if args.source == "runs" or not exists:
-        return None
+        return None, frozenset()
     from xclrun.tracking.mirror import Mirror
 
     try:
@@ -275,15 +281,17 @@ def _add_mirrored(records: list[RunRecord], args: argparse.Namespace, warn: Unre
         elsewhere = mirror.records_elsewhere(warn)
     except RunError as error:
         note(f"{error}; reading the run directories instead")
-        return None
+        return None, frozenset()
+    added = []
     for record in elsewhere:
         way = record.config.get("evaluate", {}).get("slot_f1")
         if args.slot_f1 in (None, way) or not any(BY_NAME[metric].span_f1 for metric in record.scores):
             records.append(record)
+            added.append(record.run_id)
         else:
             why = f"MLflow has only its scores with slot_f1={way}, not its predictions"
             warn(f"{record.run_id}: skipped, because {why}; omit --slot-f1 to include it")
-    return mirror
+    return mirror, frozenset(added)
 
 
 def _run_ids(sweep: Sweep) -> list[str]:

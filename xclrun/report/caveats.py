@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -150,19 +150,29 @@ def _order(run: RunRecord) -> str:
 NAMED = 10
 
 
-def report_caveats(records: Sequence[RunRecord], excluded: Mapping[str, tuple[str, str]] | None = None) -> list[str]:
-    """List excluded runs (``excluded``: see `Sources`) and differing code versions."""
+def report_caveats(
+    records: Sequence[RunRecord],
+    excluded: Mapping[str, tuple[str, str]] | None = None,
+    mirrored: Collection[str] = (),
+) -> list[str]:
+    """List excluded runs, runs without files (``excluded``, ``mirrored``: see `Sources`) and differing versions."""
     finished = [record for record in records if record.status == "finished"]
     states = {r.run_id: (r.status, "") for r in records if r.status != "finished"} | dict(excluded or {})
     caveats = []
     for state in sorted({state for state, _ in states.values()}):
         runs = [f"{run} ({why})" if why else run for run, (status, why) in sorted(states.items()) if status == state]
-        more = f"; and {len(runs) - NAMED} more, in runs.csv" if len(runs) > NAMED else ""
-        caveats.append(f"excluded ({len(runs)} {state}): {'; '.join(runs[:NAMED])}{more}")
+        caveats.append(f"excluded ({len(runs)} {state}): {_named(runs)}")
+    if runs := sorted(record.run_id for record in finished if record.run_id in mirrored):
+        caveats.append(f"only in MLflow, without files in this outputs folder ({len(runs)}): {_named(runs)}")
     versions = sorted({record.code_version for record in finished})
     if len(versions) > 1:
         caveats.append(f"the runs come from {len(versions)} versions of the code: {', '.join(versions)}")
     return caveats
+
+
+def _named(runs: Sequence[str]) -> str:
+    more = f"; and {len(runs) - NAMED} more, in runs.csv" if len(runs) > NAMED else ""
+    return f"{'; '.join(runs[:NAMED])}{more}"
 
 
 def unfinished(records: Sequence[RunRecord]) -> str:

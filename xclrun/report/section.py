@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -61,6 +61,7 @@ class Sources:
         few_shot: data of the few-shot runs.
         commands: run ID → the command line that started it, to suggest commands for missing runs.
         excluded: run ID → state (``damaged``, ``lost``, …) and reason, of runs that cannot be used.
+        mirrored: IDs of the runs that were read from a tracker, because their files are not in the outputs directory.
     """
 
     pool: Sequence[RunRecord] | None = None
@@ -70,6 +71,7 @@ class Sources:
     few_shot: FewShotData | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     excluded: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    mirrored: Collection[str] = ()
 
 
 class Section:

@@ -94,6 +94,8 @@ def _quiet() -> Iterator[None]:
 class Mirror(Tracker):
     """MLflow as a tracker of the runs under ``outputs``."""
 
+    name = "mlflow"
+
     def __init__(self, outputs: Path, tracking: TrackingConfig) -> None:
         from mlflow import MlflowClient
 
@@ -223,7 +225,7 @@ class Mirror(Tracker):
         return {tags[f"{TAG}.run_id"]: {"version": tags.get(f"{TAG}.version")} for tags in (r.data.tags for r in runs)}
 
     def mark_sent(self, update: Update) -> None:
-        """Do nothing: `send` tags the run with its version."""
+        """Do nothing: `send` records the run, and tags it with its version."""
 
     def send_records(
         self,
@@ -255,6 +257,8 @@ class Mirror(Tracker):
         from mlflow.entities import Metric, Param
 
         record, directory = update.run, RunDirectory(self.outputs / "runs" / update.run.run_id)
+        # Record the run first: from now on it counts only from its files (`records_elsewhere`).
+        super().mark_sent(update)
         with self._one_line_errors():
             run = self._find("run_id", record.run_id) or self.client.create_run(
                 self.experiment,
@@ -321,14 +325,20 @@ class Mirror(Tracker):
             self.client.set_terminated(run.info.run_id)
 
     def records_elsewhere(self, warn: Callable[[str], None] = note) -> list[RunRecord]:
-        """Return the records of the runs in MLflow without a run directory here; warn about unreadable ones."""
-        records = []
+        """Return the records of runs that other outputs folders sent to a server; warn about unreadable ones.
+
+        A run that was ever sent from this folder counts only from its files: if they were deleted, it does not count.
+        """
+        records: list[RunRecord] = []
+        if self.tracking.uri is None:
+            # Only this outputs folder writes to its SQLite file.
+            return records
         with self._one_line_errors(), tempfile.TemporaryDirectory() as folder:
             self._runs = self._search()
             for run in self._runs:
                 tags = run.data.tags
                 # Without a version, the run was sent incompletely.
-                if f"{TAG}.version" not in tags or (self.outputs / "runs" / tags[f"{TAG}.run_id"]).is_dir():
+                if f"{TAG}.version" not in tags or self._sent_here(tags[f"{TAG}.run_id"]):
                     continue
                 try:
                     path = Path(self.client.download_artifacts(run.info.run_id, RECORD, folder))
@@ -337,6 +347,9 @@ class Mirror(Tracker):
                     name = f"{RECORD} of {tags[f'{TAG}.run_id']} in MLflow"
                     warn(f"{name} cannot be read ({error}); skipped; `xclrun sync --rebuild` sends it again")
         return records
+
+    def _sent_here(self, run_id: str) -> bool:
+        return (self.outputs / "runs" / run_id).is_dir() or self._sent_file(run_id).is_file()
 
 
 def _shows_views() -> bool:
