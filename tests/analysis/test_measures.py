@@ -16,7 +16,7 @@ from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.measures import EXAMPLE, MEASURES, Measure, headlines, leaves_out, measure, register
 from xclrun.analysis.record import STREAMS
 from xclrun.analysis.reference import References
-from xclrun.analysis.resampling import replicates
+from xclrun.analysis.resampling import measured
 from xclrun.core.errors import UsageError
 from xclrun.report.write import write_report
 from xclrun.tracking.payload import measures as metrics_of
@@ -76,7 +76,8 @@ def test_a_measure_that_is_added_is_in_the_summary_tests_tables_page_and_mlflow(
     with blank_figures():
         made = write_report(records, tmp_path, "added")
     (comparison,) = comparisons(records)
-    assert replicates(comparison, References(records), "intent_accuracy")[best.name].values.tolist() == [[0.85]] * 2
+    tested = measured(comparison, References(records), "intent_accuracy")[best.name]
+    assert tested.of(("naive", "er")).values.tolist() == [[0.85]] * 2
     rows = [line.split(",") for line in made.summary_csv.read_text().splitlines()]
     assert {row[7] for row in rows if row[5:7] == ["FP_max", ""]} == {"0.85"}
     assert {row[6] for row in rows if row[5] == "FP_max"} == {"", "en", "de", "th"}

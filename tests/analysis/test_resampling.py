@@ -17,7 +17,7 @@ from xclrun.analysis.bootstrap import basic, draws
 from xclrun.analysis.paired import cell, paired_difference
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.analysis.resampling import Resampled, replicates
+from xclrun.analysis.resampling import Resampled, measured
 from xclrun.core.task import BY_NAME, SLOT_F1
 
 from .build import record
@@ -319,7 +319,7 @@ def test_different_test_sentences_are_refused(made: tuple) -> None:
 
 def test_replicates_are_the_runs_of_the_table(made: tuple) -> None:
     comparison, references, _ = made
-    tested = replicates(comparison, references, "intent_accuracy")
+    tested = {k: v.most() for k, v in measured(comparison, references, "intent_accuracy").items()}
     data = tested["FP"]
     assert data.strategies == ("naive", "er")
     assert [order for order, _, _ in data.blocks] == ["h2l", "l2h"]
@@ -334,8 +334,8 @@ def test_replicates_are_the_runs_of_the_table(made: tuple) -> None:
     )
 
 
-def test_what_learns_anew_at_each_hop_is_tested_by_its_final_scores_in_the_orders_that_all_have() -> None:
-    """As GDumb, whose final model follows from the order as the others' does; it forgets nothing that it was."""
+def test_each_pair_is_tested_by_its_final_scores_in_the_orders_that_both_have() -> None:
+    """GDumb learns anew at each hop: its final model depends on the order, but it has no forgetting."""
     runs = []
     for k, order in enumerate((*ORDERS, "third")):
         languages = ORDERS.get(order, ("de", "en", "th"))
@@ -345,12 +345,15 @@ def test_what_learns_anew_at_each_hop_is_tested_by_its_final_scores_in_the_order
                 scores[-1] = 0.5 if strategy == "gdumb" else 0.1 * k
                 runs.append(record(strategy, order, scores=scores, languages=languages, stream=stream))
     (comparison,) = comparisons(runs)
-    tested = replicates(comparison, References(runs), "intent_accuracy")
-    assert {name: data.strategies for name, data in tested.items()} == {
+    tested = measured(comparison, References(runs), "intent_accuracy")
+    assert {name: (*tested[name].values,) for name in ("F", "T0", "FP")} == {
         "F": ("naive", "er"), "T0": ("naive", "er"), "FP": ("naive", "er", "gdumb")
     }  # fmt: skip
-    assert [order for order, _, _ in tested["FP"].blocks] == ["l2h"]
-    np.testing.assert_allclose(tested["FP"].values, [[0.1], [0.1], [0.5]])
+    orders = {label: [order for order, _, _ in tested["FP"].of(("naive", label)).blocks] for label in ("er", "gdumb")}
+    assert orders == {"er": ["h2l", "l2h"], "gdumb": ["l2h", "third"]}
+    np.testing.assert_allclose(tested["FP"].of(("naive", "gdumb")).values, [[0.1, 0.2], [0.5, 0.5]])
+    assert [order for order, _, _ in tested["FP"].of(("er", "gdumb")).blocks] == ["l2h"]
+    assert tested["FP"].most().strategies == ("naive", "er")
 
 
 def test_confusions_count_every_known_sentence(made: tuple) -> None:

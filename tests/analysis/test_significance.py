@@ -17,7 +17,7 @@ from xclrun.analysis import mixed
 from xclrun.analysis.anova import anova, blocked_anova, tukey
 from xclrun.analysis.power import detectable_effect, power_warnings, smallest_p
 from xclrun.analysis.ranks import critical_difference
-from xclrun.analysis.replicates import Replicates
+from xclrun.analysis.replicates import Replicates, most_shared
 from xclrun.analysis.significance import holm, mixed_model, paired_t, wilcoxon
 
 NAMES = ("naive", "er", "ewc_online", "kd_logit")
@@ -194,6 +194,27 @@ def test_holm_with_missing_values() -> None:
     expected = multipletests([0.01, 0.04, 0.03], method="holm")[1]
     np.testing.assert_allclose(holm(p), [expected[0], np.nan, *expected[1:]])
     assert holm([]).size == 0
+    # As comparisons of a family that is fixed beforehand, they count.
+    np.testing.assert_allclose(holm(p, count_missing=True), [0.04, np.nan, 0.09, 0.09])
+
+
+def test_ranks_of_two_replicates_are_not_tested() -> None:
+    data = Replicates(("a", "b"), (("o1", 1, None), ("o2", 1, None)), np.array([[0.1, 0.3], [0.2, 0.6]]))
+    (rank,), (t,) = wilcoxon(data), paired_t(data)
+    assert math.isnan(rank.p)
+    assert (rank.reason, t.reason, math.isnan(t.effect)) == ("needs three replicates or more", "", True)
+
+
+def test_the_most_shared_keys_are_those_of_the_group_with_most_runs() -> None:
+    six, two = set(range(6)), {0, 1}
+    assert most_shared({"a": six, "b": six, "c": two}) == six
+    assert most_shared({"a": six | {6}, "b": six, "c": six, "d": two}) == six
+    assert most_shared({"a": six, "b": two}) == six
+    assert most_shared({"a": six, "b": two}, fewest=2) == two
+    # One key that all share is no sample.
+    assert most_shared({"a": {0, 1}, "b": {0, 1}, "c": {0}, "d": {0}, "e": {0}}) == {0, 1}
+    assert most_shared({"a": {0}, "b": {1}}, fewest=2) == set()
+    assert most_shared({}) == set()
 
 
 def test_friedman_equals_scipy_and_groups_are_maximal(data: Replicates) -> None:

@@ -321,6 +321,8 @@ def test_a_format_that_no_figure_has(refused: Callable[..., str], here: Path) ->
     (here / "mlflow.db").touch()
     told = refused("report", "--outputs", str(here), "--primary", "F,PF")
     assert told == "--primary F,PF: unknown measure 'PF'; did you mean 'F'? Known: F, FP, T, T0"
+    told = refused("report", "--outputs", str(here), "--margin", "0")
+    assert told == "--margin 0: needs a number of points above 0 and at most 100, as in --margin 1"
     told = refused("report", "--outputs", str(here), "--formats", "png,pfd")
     assert told == "--formats png,pfd: unknown format 'pfd'; did you mean 'pdf'? Known: pdf, png, svg"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import statsmodels.api as sm
 import statsmodels.formula.api as smf
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.weightstats import ttost_paired
 
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import comparisons, summarise
@@ -26,6 +29,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Estimate
 from xclrun.analysis.significance import mixed_model
+from xclrun.report.conclusions import conclusions
 from xclrun.report.heatmaps import heatmaps
 from xclrun.report.inference import MIXED, MIXED_NOTE, Inference, p_text
 from xclrun.report.latex import latex
@@ -133,8 +137,11 @@ def test_marks_are_paired_t_tests_against_the_baseline_with_holm_over_one_family
     row = by_subject["er", "intent", "FP"]
     differences = np.subtract(*(by_order(label, "intent_accuracy", measures["FP"]) for label in ("er", "naive")))
     interval = stats.t.interval(0.95, len(ORDERS) - 1, differences.mean(), stats.sem(differences))
-    assert row[3:5] == (f"{100 * differences.mean():.2f}", f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]")
-    assert row[6].value == pytest.approx(raw[keys.index(("er", "intent_accuracy", "FP"))])
+    wide = stats.t.interval(1 - 0.05 / len(keys), len(ORDERS) - 1, differences.mean(), stats.sem(differences))
+    ends = [f"[{100 * low:.2f}, {100 * high:.2f}]" for low, high in (interval, wide)]
+    assert row[3:7] == (str(len(ORDERS)), f"{100 * differences.mean():.2f}", *ends)
+    cells = dict(zip(table.header, row, strict=True))
+    assert cells["p"].value == pytest.approx(raw[keys.index(("er", "intent_accuracy", "FP"))])
 
 
 def test_a_strategy_with_a_large_spread_gives_no_mark_and_hides_none() -> None:
@@ -162,6 +169,105 @@ def test_a_strategy_with_a_large_spread_gives_no_mark_and_hides_none() -> None:
     pooled = {pair.b: pair.p for pair in inference.tests["intent_accuracy", "FP"].blocked[1] if pair.a == "naive"}
     assert pooled["wild"] < 0.05
     assert pooled["er"] > 0.5
+
+
+def finals_of(values: dict[str, dict[int, float]], metric: str = "intent_accuracy") -> list[RunRecord]:
+    """Return runs with these final scores: strategy → number of an order → score; NaN: not measured."""
+    runs = []
+    for label, by_order in values.items():
+        for k, value in by_order.items():
+            R = np.full((7, 6), 0.5)
+            R[-1] = value
+            languages = tuple(LANGUAGES[(j * (1 if k < 6 else 5) + k) % 6] for j in range(6))
+            runs.append(dataclasses.replace(run(label, f"order{k}", 1, languages, metrics=(metric,)),
+                                            scores={metric: R}))  # fmt: skip
+    return runs
+
+
+STEADY = {
+    "naive": dict(enumerate([0.71, 0.72, 0.70, 0.73, 0.69, 0.72])),
+    "er": dict(enumerate([0.74, 0.75, 0.72, 0.77, 0.71, 0.75])),
+}
+
+
+def test_an_incomplete_strategy_removes_no_evidence_about_the_others() -> None:
+    few = {"agem": {0: 0.70, 1: 0.73}, "merge": {4: 0.9}}
+    alone, both = (inference_of(finals_of(each), primary=("FP",)) for each in (STEADY, STEADY | few))
+    key = ("er", "intent_accuracy", "FP")
+    raw = stats.ttest_rel(*(list(STEADY[label].values()) for label in ("er", "naive"))).pvalue
+    assert (both.unadjusted[key].p, both.unadjusted[key].n) == (pytest.approx(raw), 6)
+    assert alone.primary[key].p == pytest.approx(raw)
+    # The family has three comparisons, of which one cannot be computed.
+    assert both.primary[key].p == pytest.approx(3 * raw)
+    table = both.comparisons()
+    rows = {row[2]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    assert {label: row["n"] for label, row in rows.items()} == {"er": "6", "agem": "2", "merge": "1"}
+    assert rows["merge"]["p (Holm)"] == "n/a [1]"
+    assert table.notes[0] == "[1] needs two replicates or more"
+    agem = stats.ttest_rel([0.70, 0.73], [0.71, 0.72]).pvalue
+    assert rows["agem"]["p"].value == pytest.approx(agem)
+    # Two replicates have no d_z.
+    assert (rows["agem"]["d_z"], rows["er"]["d_z"] == "–") == ("–", False)
+    # Tests of all strategies need common replicates.
+    assert both.tests["intent_accuracy", "FP"].data.strategies == ("naive", "er")
+    assert any("agem, merge" in note for note in both.all_pairs().notes)
+
+
+def test_a_comparison_that_cannot_be_computed_keeps_its_row_with_the_true_reason() -> None:
+    apart = finals_of(STEADY | {"agem": {6: 0.7, 7: 0.8}})
+    unmeasured = [dataclasses.replace(r, scores={"slot_f1": r.scores["intent_accuracy"]}) for r in finals_of(
+        {"gem": dict(STEADY["er"])})]  # fmt: skip
+    tied = finals_of({"twin": dict(STEADY["naive"])})
+    inference = inference_of([*apart, *unmeasured, *tied], primary=("FP",))
+    reasons = {label: pair.reason for (label, metric, _), pair in inference.primary.items() if metric[0] == "i"}
+    assert reasons == {
+        "er": "", "agem": "agem and naive have no combination of order, seed and bucket in common",
+        "gem": "gem has no runs with this metric", "twin": "all differences are equal",
+    }  # fmt: skip
+    # Four strategies and two metrics.
+    assert len(inference.family) == 8
+    assert "over 8 comparisons" in inference.comparisons().notes[-1]
+    raw = inference.unadjusted["er", "intent_accuracy", "FP"].p
+    assert inference.primary["er", "intent_accuracy", "FP"].p == pytest.approx(8 * raw)
+
+
+def test_equivalence_is_the_larger_of_two_one_sided_tests_with_holm_over_the_family() -> None:
+    near = {"agem": {k: STEADY["naive"][k] + d / 1000 for k, d in enumerate((1, -2, 1, 0, 2, -1))}}
+    inference = inference_of(finals_of(STEADY | near), primary=("FP",), margin=0.01)
+    raw = {
+        label: ttost_paired(np.array(list(values.values())), np.array(list(STEADY["naive"].values())), -0.01, 0.01)[0]
+        for label, values in (STEADY | near).items() if label != "naive"
+    }  # fmt: skip
+    holm = dict(zip(raw, multipletests(list(raw.values()), method="holm")[1], strict=True))
+    assert {label: p for (label, *_), p in inference.equivalent.items()} == pytest.approx(holm)
+    assert holm["agem"] < 0.01 < 0.5 < holm["er"]
+    assert inference.comparisons().header[-1] == "p (TOST)"
+    (text, *_) = conclusions(inference)
+    assert "differs from the baseline's by less than 1.00 points for agem (" in text
+    without = inference_of(finals_of(STEADY | near), primary=("FP",))
+    assert "less than" not in " ".join(conclusions(without))
+
+
+def test_a_marked_difference_with_much_skew_stands_next_to_the_sign_flip_test() -> None:
+    naive = dict.fromkeys(range(8), 0.5)
+    gains = (0.02, 0.021, 0.022, 0.0205, 0.0215, 0.021, 0.0195, 0.06)
+    skewed = {"er": {k: 0.5 + gain for k, gain in enumerate(gains)}, "agem": {k: 0.52 + k / 1000 for k in naive}}
+    inference = inference_of(finals_of({"naive": naive} | skewed), primary=("FP",))
+    assert set(inference.marks().values()) <= {"**", "***"}
+    signs = np.array(list(product((1, -1), repeat=8))) @ np.array(gains)
+    exact = np.mean(np.abs(signs) >= sum(gains) - 1e-12)
+    (note,) = (note for note in inference.comparisons().notes if "sign-flip" in note)
+    skew = stats.skew(gains, bias=False)
+    assert skew > 1.5
+    assert note.endswith(f"correction: intent FP er (skew {skew:.1f}): p = {exact:.3f}")
+
+
+def test_the_caveat_describes_the_test_of_each_measure() -> None:
+    caveat = conclusions(transfer_study((1, 2), ("T", "FP")))[-1]
+    assert re.search(r"intent T: replicates: 4 orders .*share reference models", caveat)
+    assert re.search(
+        r"intent FP: replicates: 4 orders \(8 runs per strategy, averaged within each replicate\);", caveat
+    )
 
 
 def transfer_study(seeds: tuple[int, ...], primary: tuple[str, ...] = ("T",)) -> Inference:
@@ -199,7 +305,7 @@ def test_transfer_with_one_seed_is_labelled_and_has_no_marks() -> None:
         assert (math.isnan(pair.p), pair.reason) == (True, label)
     assert label not in inference.tests["intent_accuracy", "FP"].scope
     assert {name: mark for (_, _, name), mark in inference.marks().items() if name != "FP"} == {"T": "", "T0": ""}
-    assert " over 1 comparison (" in inference.marks_meaning
+    assert " over 3 comparisons (" in inference.marks_meaning
 
 
 def test_transfer_with_several_seeds_takes_seeds_as_crossed_with_orders() -> None:

@@ -7,9 +7,11 @@ are not independent evidence and are averaged first (`Replicates.averaged`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -93,6 +95,78 @@ class Replicates:
             for level in distinct
         ]  # fmt: skip
         return Replicates(self.strategies, tuple(blocks), np.stack(means, axis=1))
+
+
+# Name of an order's sequence of languages instead of the order; otherwise as `Block`.
+Key = tuple[str, int, int | None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measure of several strategies, each in the blocks that it has finished.
+
+    Attributes:
+        values: strategy → block → value, or the reason why there is none.
+        orders: sequence of languages (the first part of a `Key`) → name of its order.
+        languages: sequence of languages → name of the set of these languages.
+    """
+
+    values: Mapping[str, Mapping[Key, float | str]]
+    orders: Mapping[str, str]
+    languages: Mapping[str, str]
+
+    def of(self, strategies: Sequence[str]) -> Replicates | str:
+        """Return the blocks in which all of ``strategies`` have values; if there is none, return the reason."""
+        rows = [self.values.get(label, {}) for label in strategies]
+        if lacking := next((label for label, row in zip(strategies, rows, strict=True) if not row), None):
+            return f"{lacking} has no runs with this metric"
+        common = [key for key in rows[0] if all(key in row for row in rows)]
+        if not common:
+            return f"{' and '.join(strategies)} have no combination of order, seed and bucket in common"
+        keys = [key for key in common if not any(isinstance(row[key], str) for row in rows)]
+        if not keys:
+            return next(str(row[common[0]]) for row in rows if isinstance(row[common[0]], str))
+        blocks = tuple((self.orders[path], seed, bucket) for path, seed, bucket in keys)
+        values = np.array([[row[key] for key in keys] for row in rows], dtype=float)
+        return Replicates(tuple(strategies), blocks, values, tuple(self.languages[path] for path, _, _ in keys))
+
+    def most(self) -> Replicates | None:
+        """Return the strategies and blocks for tests of all strategies, at least two of each; None if there are none.
+
+        Strategies that lack blocks of most others are left out (`most_shared`), so that they remove no blocks.
+        """
+        have = {
+            label: {key for key, value in row.items() if not isinstance(value, str)}
+            for label, row in self.values.items()
+        }
+        common = most_shared(have, fewest=2)
+        labels = [label for label, keys in have.items() if common and keys >= common]
+        data = self.of(labels) if len(labels) > 1 else ""
+        return None if isinstance(data, str) else data
+
+
+def most_shared(have: Mapping[str, AbstractSet[Any]], fewest: int = 1) -> AbstractSet[Any]:
+    """Return the keys that a group of names shares, for the group with most (names × shared keys).
+
+    Groups grow from the name with most keys by the name that keeps most of them. Of equal groups, the larger one wins;
+    a group that shares a single key wins only if no group shares two.
+
+    Args:
+        have: name → its keys.
+        fewest: minimum number of names of the group.
+    """
+    rest = {name: frozenset(keys) for name, keys in have.items() if keys}
+    shared: AbstractSet[Any] = frozenset()
+    common: AbstractSet[Any] = frozenset()
+    size, best = 0, (False, 1)
+    while rest:
+        name = max(rest, key=lambda n: len(rest[n] & common if size else rest[n]))
+        common = common & rest.pop(name) if size else rest.pop(name)
+        size += 1
+        score = (len(common) > 1, size * len(common))
+        if size >= fewest and score >= best:
+            shared, best = common, score
+    return shared
 
 
 def crossed(blocks: Sequence[Block]) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""Measures of a comparison for tests (`replicates`) and for the bootstrap (`Resampled`)."""
+"""Measures of a comparison for tests (`measured`) and for the bootstrap (`Resampled`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xclrun.analysis.aggregate import Comparison, compared, mean_over_orders
+from xclrun.analysis.aggregate import Comparison, combinations, compared, mean_over_orders
 from xclrun.analysis.base_scores import Counts, Predictions, Sentences
 from xclrun.analysis.bootstrap import (
     RESAMPLES,
@@ -20,10 +20,10 @@ from xclrun.analysis.bootstrap import (
     mean_of_intervals,
     standard_error_of_mean,
 )
-from xclrun.analysis.measures import MEASURES, Measured, Scores, headlines, measure
+from xclrun.analysis.measures import MEASURES, Absent, Scores, explain, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.analysis.replicates import Replicates
+from xclrun.analysis.replicates import Key, Measured
 from xclrun.core.task import BY_NAME
 
 # Cells per resampling step; limits memory and does not affect results.
@@ -35,31 +35,31 @@ Score = Callable[[str, Counts], np.ndarray]
 Cells = dict[tuple[str, int, int], np.ndarray]
 
 
-def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
-    """Return measure → its values for the order-dependent strategies.
+def measured(comparison: Comparison, references: References, metric: str) -> dict[str, Measured]:
+    """Return measure → its values of the order-dependent strategies, for each headline measure with two of them.
 
-    There is one value for each combination of order, seed and bucket that all these strategies have finished.
-    Contains each headline measure that at least two strategies have; strategies without the measure are omitted.
+    A strategy is included if the measure is defined for its stream. It has a value, or the reason why it has none, for
+    each combination of order, seed and bucket that it has finished.
     """
-    measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
-    for label, (runs, _) in compared(comparison).items():
-        if runs and runs[0].stream in ("sequence", "growing") and all(metric in run.metrics for run in runs):
-            measured[label] = {
-                (" → ".join(run.languages), run.seed, run.bucket): measure(run, metric, references.scores(run, metric))
-                for run in runs
-            }
+    runs_of = {
+        label: {(" → ".join(run.languages), run.seed, run.bucket): run for run in combinations(runs).values()}
+        for label, runs in comparison.strategies.items()
+        if runs[0].stream in ("sequence", "growing")
+    }
+    values: dict[str, dict[str, dict[Key, float | str]]] = {entry.name: {} for entry in headlines()}
+    for label, runs in runs_of.items():
+        for name in values:
+            if any(run.stream in MEASURES[name].streams for run in runs.values()):
+                values[name][label] = {}
+        for key, run in runs.items():
+            if metric in run.metrics:
+                of_run = measure(run, metric, references.scores(run, metric), list(values))
+                for name in (name for name in values if label in values[name]):
+                    value = of_run[name, ""]
+                    values[name][label][key] = explain([value]) if isinstance(value, Absent) else value
     languages = {" → ".join(run.languages): "+".join(sorted(run.languages)) for run in comparison.runs}
     orders = {" → ".join(run.languages): run.order for run in comparison.runs}
-    tested = {}
-    for name in (entry.name for entry in headlines()):
-        values = {label: {k: run[name, ""] for k, run in blocks.items()} for label, blocks in measured.items()}
-        values = {label: row for label, row in values.items() if all(isinstance(v, float) for v in row.values())}
-        if len(values) > 1:
-            blocks = list(next(iter(values.values())))
-            table = np.array([[row[block] for block in blocks] for row in values.values()])
-            named = tuple((orders[path], seed, bucket) for path, seed, bucket in blocks)
-            tested[name] = Replicates(tuple(values), named, table, tuple(languages[path] for path, _, _ in blocks))
-    return tested
+    return {name: Measured(rows, orders, languages) for name, rows in values.items() if len(rows) > 1}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -16,6 +16,11 @@ from xclrun.analysis.replicates import Replicates
 ALPHA = 0.05
 FEW = "needs two replicates or more"
 EQUAL = "all differences are equal"
+# Minimum number of replicates for d_z and ranks: the smallest p of ranks of two is 0.5.
+FEWEST = 3
+FEW_RANKS = "needs three replicates or more"
+# Sample skew of the differences above which a t-test's p-value is printed with that of the sign-flip test.
+SKEWED = 1.5
 # Minimum number of orders for the mixed model: with fewer, it rejects too often (docs/statistics.md).
 MIXED_ORDERS = 4
 
@@ -29,6 +34,9 @@ class Pair:
         p: p-value; adjusted for multiple comparisons if the test says so.
         effect: standardized difference (d_z for paired tests), with its 95 % interval.
         reason: why p is NaN; otherwise empty.
+        n: number of replicates.
+        error, df: standard error of ``difference`` and degrees of freedom; NaN if the test has no t statistic.
+        differences: a − b of each replicate, of a paired t-test.
     """
 
     a: str
@@ -41,6 +49,48 @@ class Pair:
     effect_low: float = math.nan
     effect_high: float = math.nan
     reason: str = ""
+    n: int = 0
+    error: float = math.nan
+    df: float = math.nan
+    differences: tuple[float, ...] = field(default=(), compare=False, repr=False)
+
+    def interval(self, comparisons: int, alpha: float = ALPHA) -> tuple[float, float]:
+        """Return the interval at level 1 − α / ``comparisons`` (Bonferroni): all such intervals hold with 1 − α."""
+        from scipy.special import stdtrit
+
+        half = float(stdtrit(self.df, 1 - alpha / comparisons / 2)) * self.error
+        return self.difference - half, self.difference + half
+
+    def equivalence(self, margin: float) -> float:
+        """Return p of two one-sided t-tests (TOST) of |true difference| < ``margin``; NaN if p is NaN."""
+        from scipy.special import stdtr
+
+        if math.isnan(self.p):
+            return math.nan
+        return float(stdtr(self.df, (abs(self.difference) - margin) / self.error))
+
+    @property
+    def skew(self) -> float:
+        """The sample skew of ``differences``; NaN for fewer than three."""
+        from scipy.stats import skew
+
+        return float(skew(self.differences, bias=False)) if len(self.differences) > 2 else math.nan
+
+    def sign_flip(self) -> float:
+        """Return p of the two-sided sign-flip test of ``differences``, exact for up to 13 (else 9,999 draws)."""
+        from scipy.stats import permutation_test
+
+        return float(
+            permutation_test(
+                (np.array(self.differences),), np.mean, permutation_type="samples", vectorized=True,
+                n_resamples=9999, rng=np.random.default_rng(0),
+            ).pvalue
+        )  # fmt: skip
+
+
+def not_compared(a: str, b: str, reason: str) -> Pair:
+    """Return a pair without a difference."""
+    return Pair(a, b, math.nan, math.nan, math.nan, math.nan, reason=reason)
 
 
 def untested(data: Replicates, reason: str) -> list[Pair]:
@@ -49,7 +99,7 @@ def untested(data: Replicates, reason: str) -> list[Pair]:
 
 
 def _without_p(a: str, b: str, differences: np.ndarray, reason: str) -> Pair:
-    return Pair(a, b, float(differences.mean()), math.nan, math.nan, math.nan, reason=reason)
+    return Pair(a, b, float(differences.mean()), math.nan, math.nan, math.nan, reason=reason, n=len(differences))
 
 
 def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
@@ -89,6 +139,8 @@ def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
 def t_test(a: str, b: str, differences: np.ndarray, tolerance: float, alpha: float = ALPHA) -> Pair:
     """Test one pair by a paired t-test, without correction; the effect is d_z, with a noncentral t interval.
 
+    Two replicates give no effect.
+
     Args:
         differences: a − b of each replicate, shape (n,).
         tolerance: differences that vary by at most this much count as equal and are not tested.
@@ -102,9 +154,11 @@ def t_test(a: str, b: str, differences: np.ndarray, tolerance: float, alpha: flo
         return _without_p(a, b, differences, EQUAL)
     mean, std = float(differences.mean()), float(differences.std(ddof=1))
     error = std / math.sqrt(n)
+    tested = replace(_t_pair(a, b, mean, error, n - 1, alpha), n=n, differences=tuple(differences.tolist()))
+    if n < FEWEST:
+        return tested
     # Noncentralities, divided by √n, for which the observed t has a tail probability of α/2.
     low, high = nctdtrinc(n - 1, [1 - alpha / 2, alpha / 2], mean / error) / math.sqrt(n)
-    tested = _t_pair(a, b, mean, error, n - 1, alpha)
     return replace(tested, effect=mean / std, effect_low=float(low), effect_high=float(high))
 
 
@@ -151,7 +205,8 @@ def _t_pair(a: str, b: str, mean: float, error: float, df: float, alpha: float) 
     from scipy.stats import t as t_distribution
 
     half = float(t_distribution.ppf(1 - alpha / 2, df)) * error
-    return Pair(a, b, mean, mean - half, mean + half, 2 * float(t_distribution.sf(abs(mean) / error, df)))
+    p = 2 * float(t_distribution.sf(abs(mean) / error, df))
+    return Pair(a, b, mean, mean - half, mean + half, p, error=error, df=df)
 
 
 def wilcoxon(data: Replicates) -> list[Pair]:
@@ -168,6 +223,9 @@ def wilcoxon(data: Replicates) -> list[Pair]:
     for a, b, d in data.differences():
         if np.ptp(d) <= data.tolerance:
             pairs.append(_without_p(a, b, d, EQUAL))
+            continue
+        if len(d) < FEWEST:
+            pairs.append(_without_p(a, b, d, FEW_RANKS))
             continue
         moved = d[np.abs(d) > data.tolerance]
         moved = np.sign(moved) * tied(np.abs(moved), data.tolerance)
@@ -191,14 +249,21 @@ def tied(values: np.ndarray, tolerance: float) -> np.ndarray:
     return equal
 
 
-def holm(p_values: ArrayLike) -> np.ndarray:
-    """Adjust p-values by Holm's step-down method, ignoring NaN; shape (n,)."""
+def holm(p_values: ArrayLike, count_missing: bool = False) -> np.ndarray:
+    """Adjust p-values by Holm's step-down method; shape (n,).
+
+    Args:
+        p_values: NaN remains NaN.
+        count_missing: count NaN as comparisons, for a family that is fixed before the data are seen.
+    """
     from statsmodels.stats.multitest import multipletests
 
     adjusted = np.array(p_values, dtype=float)
     tested = np.isfinite(adjusted)
     if tested.any():
-        adjusted[tested] = multipletests(adjusted[tested], method="holm")[1]
+        counted = tested | count_missing
+        adjusted[counted] = multipletests(np.where(tested, adjusted, 1.0)[counted], method="holm")[1]
+        adjusted[~tested] = np.nan
     return adjusted
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,6 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         choice=choice,
         primary=args.primary,
         command=typed_command(),
+        margin=args.margin,
     )
     sources = Sources(
         pool=pool,
@@ -150,6 +152,13 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "these comparisons (default: %(default)s)",
     )
     parser.add_argument(
+        "--margin",
+        type=_margin,
+        metavar="POINTS",
+        help="also test whether each strategy differs from the baseline by less than this number of points "
+        "(equivalence tests)",
+    )
+    parser.add_argument(
         "--into",
         type=Path,
         metavar="PAGE",
@@ -222,6 +231,17 @@ def _primary(text: str) -> tuple[str, ...]:
     if unknown := next((name for name in names if name not in available), None):
         raise UsageError(f"--primary {text}: unknown measure '{unknown}'; {did_you_mean(unknown, available)}")
     return tuple(dict.fromkeys(names))
+
+
+def _margin(text: str) -> float:
+    """Parse ``--margin``, in points; return a fraction."""
+    try:
+        points = float(text)
+    except ValueError:
+        points = math.nan
+    if not 0 < points <= 100:
+        raise UsageError(f"--margin {text}: needs a number of points above 0 and at most 100, as in --margin 1")
+    return points / 100
 
 
 def _formats(text: str) -> tuple[str, ...]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-
-import numpy as np
 
 from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.power import power_warnings
 from xclrun.analysis.reference import is_ranked
 from xclrun.analysis.significance import ALPHA, Pair
 from xclrun.report.caveats import grids
-from xclrun.report.inference import Inference, Tests, Verdicts, p_text
+from xclrun.report.inference import Inference, Verdicts, p_text
 from xclrun.report.style import metric_title
 from xclrun.report.tables import percent
 
@@ -47,14 +46,15 @@ def conclusions(inference: Inference) -> list[str]:
         compared = {label for label, *_ in inference.unadjusted}.difference(unranked)
         notes = [] if compared else inference.baseline_notes()
         return notes or [UNRANKED if inference.tests else UNTESTED]
-    return [*paragraphs, caveat(inference, next(iter(inference.tests.values())), "Intervals and tests")]
+    return [*paragraphs, caveat(inference, "Intervals and tests")]
 
 
-def caveat(verdicts: Verdicts, tests: Tests, heading: str) -> str:
-    """Describe the test of the primary comparisons and its power, and refer to ``heading`` for all tests."""
-    warning = power_warnings(len(tests.averaged.blocks), 1)[-1]
-    method = f" p-values: {verdicts.method}." if verdicts.family else ""
-    return f"Caveat: {tests.scope}; {warning}.{method} See “{heading}” for all pairs and tests."
+def caveat(verdicts: Verdicts, heading: str) -> str:
+    """Describe the tests of the primary comparisons and their power, and refer to ``heading`` for all tests."""
+    counts = [pair.n for pair in verdicts.primary.values()]
+    warning = power_warnings(max(counts, default=0), 1)[-1]
+    method = f" p-values: {verdicts.method}." if verdicts.is_tested else ""
+    return f"Caveat: {'; '.join([*verdicts.each_scope(), warning])}.{method} See “{heading}” for all pairs and tests."
 
 
 def compare(
@@ -70,42 +70,62 @@ def compare(
         best: name the best strategy if it differs significantly from the baseline.
     """
     tests, baseline = verdicts.tests[key], verdicts.baseline
-    means = dict(zip(tests.averaged.strategies, np.mean(tests.averaged.values, axis=1).tolist(), strict=True))
     pairs = {label: pair for (label, *k), pair in verdicts.primary.items() if (*k,) == key and label not in unranked}
     if not pairs:
         return
-    if not tests.higher_is_better and max(means[label] for label in [baseline, *pairs]) <= tests.data.tolerance:
+    means = {label: tests.mean(label) for label in [baseline, *pairs]}
+    if not tests.higher_is_better and not any(mean > tests.data.tolerance for mean in means.values()):
         yield f"No strategy shows {title} above 0."
         return
-    ranked = sorted(pairs.keys() | ({baseline} - set(unranked)), key=means.__getitem__, reverse=tests.higher_is_better)
-    first = ranked[0]
+    # Only means over the same replicates are ranked.
+    ranked = [label for label in pairs.keys() | ({baseline} - set(unranked)) if label in tests.data.strategies]
+    ranked.sort(key=means.__getitem__, reverse=tests.higher_is_better)
+    first = next(iter(ranked), "")
     untied = len(ranked) > 1 and abs(means[first] - means[ranked[1]]) > tests.data.tolerance
     if best and untied and first in pairs and pairs[first].p < ALPHA:
         most = "highest" if tests.higher_is_better else "lowest"
         yield f"{first} has the {most} {title} of {len(ranked)} strategies ({percent(means[first])} {unit})."
-    yield from _differences(pairs, f"{baseline} ({percent(means[baseline])} {unit})", title, tests.data.tolerance)
+    equivalent = {} if verdicts.margin is None else {k: verdicts.equivalent[k, key[0], key[1]] < ALPHA for k in pairs}
+    alike = [label for label, is_equivalent in equivalent.items() if is_equivalent]
+    text = f"{baseline} ({percent(means[baseline])} {unit})"
+    yield from _differences(pairs, text, title, tests.data.tolerance, tests.replicates)
+    if alike and verdicts.margin is not None:
+        yield (
+            f"{title[0].upper()}{title[1:]} differs from the baseline's by less than {percent(verdicts.margin)} points "
+            f"for {' and '.join(alike)} (equivalence test)."
+        )
 
 
-def _differences(pairs: Mapping[str, Pair], baseline: str, title: str, tolerance: float) -> Iterator[str]:
+def _differences(
+    pairs: Mapping[str, Pair], baseline: str, title: str, tolerance: float, replicates: str
+) -> Iterator[str]:
     higher = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference > 0]
     lower = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference < 0]
     similar = [label for label, pair in pairs.items() if pair.p >= ALPHA]
-    ways = [f"{way} for {_listed(pairs, labels)}" for way, labels in (("higher", higher), ("lower", lower)) if labels]
+    most = max(pair.n for pair in pairs.values())
+    over = {k: f", over {pair.n} of {most} {replicates}" for k, pair in pairs.items() if 0 < pair.n < most}
+    ways = [
+        f"{way} for {_listed(pairs, labels, over)}" for way, labels in (("higher", higher), ("lower", lower)) if labels
+    ]
     subject = f"Compared with the baseline, {baseline}, {title}"
     if ways:
         yield f"{subject} is significantly {' and significantly '.join(ways)}."
     if similar:
-        yield f"{'It' if ways else subject} does not differ significantly for {_listed(pairs, similar)}."
+        yield f"{'It' if ways else subject} does not differ significantly for {_listed(pairs, similar, over)}."
     for label, pair in pairs.items():
         if pair.reason and abs(pair.difference) <= tolerance:
             yield f"{label} and the baseline, {baseline}, have equal {title}."
         elif pair.reason:
-            yield f"{label} was not tested against the baseline, {baseline} ({_signed(pair)}): {pair.reason}."
+            difference = "" if math.isnan(pair.difference) else f" ({_signed(pair)}{over.get(label, '')})"
+            yield f"{label} was not tested against the baseline, {baseline}{difference}: {pair.reason}."
 
 
-def _listed(pairs: Mapping[str, Pair], labels: Sequence[str]) -> str:
+def _listed(pairs: Mapping[str, Pair], labels: Sequence[str], over: Mapping[str, str]) -> str:
     """List labels with differences and p-values: ``a (−1.20 points, p = 0.012) and b (…)``."""
-    each = [f"{label} ({_signed(pairs[label])}, p {p_text(pairs[label].p, sign=True)})" for label in labels]
+    each = [
+        f"{label} ({_signed(pairs[label])}, p {p_text(pairs[label].p, sign=True)}{over.get(label, '')})"
+        for label in labels
+    ]
     return " and ".join([", ".join(each[:-1]), each[-1]] if len(each) > 1 else each)
 
 

@@ -17,14 +17,18 @@ from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.power import detectable_effect, power_warnings
 from xclrun.analysis.ranks import CriticalDifference, critical_difference
 from xclrun.analysis.reference import References, is_control, is_reference
-from xclrun.analysis.replicates import Replicates, crossed, given_references
-from xclrun.analysis.resampling import Resampled, replicates
+from xclrun.analysis.replicates import Measured, Replicates, crossed, given_references
+from xclrun.analysis.resampling import Resampled, measured
 from xclrun.analysis.significance import (
+    ALPHA,
+    FEW,
     MIXED_ORDERS,
+    SKEWED,
     Pair,
     crossed_test,
     holm,
     mixed_model,
+    not_compared,
     t_test,
     untested,
     wilcoxon,
@@ -74,10 +78,14 @@ class Tests:
     """All tests of one measure of one metric.
 
     Attributes:
-        data: values of all runs. The mixed model uses all of them; other tests use means of replicates (`averaged`).
+        data: values of strategies with common blocks, for tests of all strategies. The mixed model uses all values;
+            other tests use means of replicates (`averaged`).
         few_shot: the runs are few-shot runs, so a block has one language (the target) instead of a set.
         resampled: the bootstrap of the measure ``name``; None without a bootstrap.
         shared: orders with the same seed share inputs of the measure (`xclrun.analysis.measures.Measure.shared`).
+        labels: all strategies, including those that ``data`` leaves out; empty: the strategies of ``data``.
+        of: returns the values of some strategies in all blocks that these strategies have, or why there are none;
+            None: the values in ``data``.
     """
 
     data: Replicates
@@ -86,6 +94,13 @@ class Tests:
     resampled: Resampled | None = None
     name: str = ""
     shared: bool = False
+    labels: tuple[str, ...] = ()
+    of: Callable[[Sequence[str]], Replicates | str] | None = None
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """All strategies; `data` may lack some of them."""
+        return self.labels or self.data.strategies
 
     @cached_property
     def averaged(self) -> Replicates:
@@ -126,6 +141,14 @@ class Tests:
         return text
 
     @property
+    def left_out(self) -> list[str]:
+        """A note on strategies that have too few blocks in common with the others to be in ``data``."""
+        names = [label for label in self.strategies if label not in self.data.strategies]
+        return [f"not in this table, because it needs replicates that all strategies have: {', '.join(names)}"][
+            : len(names)
+        ]
+
+    @property
     def condition(self) -> str:
         """A caveat if orders share reference models, so that tests hold only for these models; otherwise empty."""
         return given_references(self.data.blocks) if self.shared and self.data.kind == "order" else ""
@@ -134,36 +157,51 @@ class Tests:
     def _crossed(self) -> np.ndarray | None:
         return crossed(self.data.blocks) if self.shared and self.data.kind == "order" else None
 
+    def blocks_of(self, *labels: str) -> Replicates | str:
+        """Return the values of ``labels`` in all blocks that these strategies have, or why there are none."""
+        if self.of is not None:
+            return self.of(labels)
+        rows = [self.data.strategies.index(label) for label in labels]
+        return replace(self.data, strategies=labels, values=self.data.values[rows])
+
+    def mean(self, label: str) -> float:
+        """Return the mean of a strategy: over the replicates of `data` if it is part of them, else over its own."""
+        data = self.averaged if label in self.data.strategies else self.blocks_of(label)
+        if isinstance(data, str):
+            return math.nan
+        return float(data.averaged().values[data.strategies.index(label)].mean())
+
     def t_test(self, a: str, b: str) -> Pair:
-        """Run a paired t-test with the variance of this pair only, without correction."""
-        data = self.averaged if self._crossed is None else self.data
-        first, second = (data.values[data.strategies.index(label)] for label in (a, b))
-        differences = first - second
-        if self._crossed is None:
-            return t_test(a, b, differences, data.tolerance)
-        return crossed_test(a, b, differences, self._crossed, data.tolerance)
+        """Run a paired t-test over all replicates that both strategies have, without correction."""
+        data = self.blocks_of(a, b)
+        if isinstance(data, str):
+            return not_compared(a, b, data)
+        averaged = data.averaged()
+        cells = crossed(data.blocks) if self.shared and data.kind == "order" else None
+        if cells is None:
+            return t_test(a, b, averaged.values[0] - averaged.values[1], data.tolerance)
+        differences = data.values[0] - data.values[1]
+        return replace(crossed_test(a, b, differences, cells, data.tolerance), n=len(averaged.blocks))
 
     def detectable(self, a: str, b: str) -> float:
         """Return the true difference that a paired t-test detects with 80 % power, given the spread of a − b.
 
         NaN if replicates are too few, or if orders and seeds are crossed.
         """
-        if self._crossed is not None or len(self.averaged.blocks) < 2:
-            return math.nan
-        first, second = (self.averaged.values[self.averaged.strategies.index(label)] for label in (a, b))
-        return detectable_effect(len(first)) * float(np.std(first - second, ddof=1))
+        differences = self.t_test(a, b).differences
+        return detectable_effect(len(differences)) * float(np.std(differences, ddof=1)) if differences else math.nan
 
     def against(self, baseline: str) -> dict[str, Pair]:
         """Test each strategy against the baseline, without correction; p is NaN if there is a `condition`."""
-        labels = self.data.strategies if baseline in self.data.strategies else ()
-        pairs = {label: self.t_test(label, baseline) for label in labels if label != baseline}
-        if not self.condition:
-            return pairs
-        nan = math.nan
-        return {
-            label: replace(pair, low=nan, high=nan, p=nan, effect=nan, reason=self.condition)
-            for label, pair in pairs.items()
-        }
+        labels = self.strategies if baseline in self.strategies else ()
+        return {label: self._conditional(self.t_test(label, baseline)) for label in labels if label != baseline}
+
+    def _conditional(self, pair: Pair) -> Pair:
+        data = self.blocks_of(pair.a, pair.b)
+        if not self.shared or isinstance(data, str) or data.kind != "order" or pair.reason:
+            return pair
+        nan, condition = math.nan, given_references(data.blocks)
+        return replace(pair, low=nan, high=nan, p=nan, effect=nan, reason=condition) if condition else pair
 
     @cached_property
     def blocked(self) -> tuple[Anova, list[Pair]]:
@@ -188,7 +226,8 @@ class Tests:
         tests[BLOCKED] = self.blocked[1]
         if data.kind == "order" and len(data.blocks) >= MIXED_ORDERS and not self.few_shot:
             tests[MIXED] = mixed_model(self.data)
-        tests[PAIRED_T] = with_holm([self.t_test(a, b) for a, b in combinations(data.strategies, 2)])
+        shared = replace(self, of=None)
+        tests[PAIRED_T] = with_holm([shared.t_test(a, b) for a, b in combinations(data.strategies, 2)])
         tests["Wilcoxon"] = wilcoxon(data)
         if self.resampled is not None:
             draws = {label: self.resampled.of_strategy(label, self.name) for label in data.strategies}
@@ -209,12 +248,18 @@ class Verdicts:
         tests: (metric, measure) → tests.
         baseline: label of the baseline strategy.
         primary: measures of the primary comparisons; None: all.
+        margin: margin of the equivalence tests, as a fraction; None: no equivalence tests.
     """
 
     SUBJECTS = ("metric", "measure")
 
-    def __init__(self, tests: Mapping[Subject, Tests], baseline: str, primary: Sequence[str] | None = PRIMARY) -> None:
-        self.tests, self.baseline, self._primary = tests, baseline, primary
+    def __init__(
+        self, tests: Mapping[Subject, Tests], baseline: str, primary: Sequence[str] | None = PRIMARY,
+        margin: float | None = None,
+    ) -> None:  # fmt: skip
+        self.tests, self.baseline, self._primary, self.margin = tests, baseline, primary, margin
+        # (strategy, metric, measure) → a primary comparison without `Tests`; it counts in the family.
+        self._without_tests: dict[tuple[str, str, str], Pair] = {}
 
     def of_metric(self, metric: str) -> dict[str, Tests]:
         """Return measure → tests of one metric."""
@@ -228,25 +273,41 @@ class Verdicts:
             for (metric, name), tests in self.tests.items()
             if self._primary is None or name in self._primary
             for label, pair in tests.against(self.baseline).items()
-        }
+        } | (self._without_tests if self.tests else {})
 
     @property
     def p_values(self) -> list[float]:
-        return [pair.p for pair in self.unadjusted.values() if not math.isnan(pair.p)]
+        """The p-values of the primary comparisons; NaN for comparisons that could not be computed."""
+        return [pair.p for pair in self.unadjusted.values()]
 
     @property
     def family(self) -> list[float]:
-        """The p-values of all comparisons that Holm's correction includes; `p_values` come first."""
+        """The p-values of all comparisons that Holm's correction counts, NaN included; `p_values` come first."""
         return self.p_values
+
+    @property
+    def is_tested(self) -> bool:
+        return any(not math.isnan(p) for p in self.family)
 
     @cached_property
     def primary(self) -> dict[tuple[str, str, str], Pair]:
         """(strategy, metric, measure) → its primary comparison, with Holm's correction over the family."""
-        adjusted = iter(holm(self.family))
-        return {
-            key: pair if math.isnan(pair.p) else replace(pair, p=float(next(adjusted)))
-            for key, pair in self.unadjusted.items()
-        }
+        adjusted = holm(self.family, count_missing=True).tolist()
+        return {key: replace(pair, p=p) for (key, pair), p in zip(self.unadjusted.items(), adjusted, strict=False)}
+
+    @property
+    def equivalences(self) -> list[float]:
+        """The p-values of the equivalence tests of the primary comparisons, without correction."""
+        return [math.nan if self.margin is None else p.equivalence(self.margin) for p in self.unadjusted.values()]
+
+    @property
+    def equivalence_family(self) -> list[float]:
+        return self.equivalences
+
+    @cached_property
+    def equivalent(self) -> dict[tuple[str, str, str], float]:
+        """(strategy, metric, measure) → p of its equivalence test, with Holm's correction over the family."""
+        return dict(zip(self.unadjusted, holm(self.equivalence_family, count_missing=True).tolist(), strict=False))
 
     @property
     def method(self) -> str:
@@ -266,7 +327,7 @@ class Verdicts:
         """Explain missing marks if the baseline was not tested."""
         if not self.tests:
             return []
-        untested = [" ".join(subject(key)) for key, t in self.tests.items() if self.baseline not in t.data.strategies]
+        untested = [" ".join(subject(key)) for key, t in self.tests.items() if self.baseline not in t.strategies]
         if not untested:
             return []
         subjects = "" if len(untested) == len(self.tests) else f" for {', '.join(untested)}"
@@ -277,26 +338,54 @@ class Verdicts:
         return {key: next((mark for level, mark in LEVELS if pair.p < level), "") for key, pair in self.primary.items()}
 
     def comparisons(self, title: str = "Primary comparisons with the baseline") -> Table | None:
-        reasons, rows = Reasons(), []
-        for (label, metric, name), pair in self.primary.items():
-            raw = self.unadjusted[label, metric, name]
+        reasons, rows, skewed = Reasons(), [], []
+        family = max(len(self.family), 1)
+        for key, pair in self.primary.items():
+            label, metric, name = key
+            raw = self.unadjusted[key]
             effect = Cell(_number(pair.effect), pair.effect)
             p_values = [_p_cell(test.p, test.reason, reasons) for test in (raw, pair)]
-            difference = Cell(percent(pair.difference), pair.difference)
-            rows.append((*subject((metric, name)), label, difference, _interval(pair), effect, *p_values))
+            if self.margin is not None:
+                p_values.append(_p_cell(self.equivalent[key], pair.reason, reasons))
+            difference = Cell("–" if math.isnan(pair.difference) else percent(pair.difference), pair.difference)
+            both = "–" if math.isnan(pair.p) else "[{}, {}]".format(*map(percent, pair.interval(family)))
+            count = Cell(str(pair.n), float(pair.n))
+            rows.append((*subject((metric, name)), label, count, difference, _interval(pair), both, effect, *p_values))
+            if pair.p < ALPHA and abs(pair.skew) > SKEWED:
+                p = p_text(pair.sign_flip(), sign=True)
+                skewed.append(f"{' '.join(subject((metric, name)))} {label} (skew {pair.skew:.1f}): p {p}")
         if not rows:
             return None
         notes = (
             *reasons.lines(),
-            *self._of_each(lambda tests: [tests.scope], {key[1:] for key in self.primary}),
-            f"Δ: strategy − baseline ({self.baseline}) in points, with the 95 % interval of the paired t-test (the "
-            "variance is estimated for each pair, and the interval is not corrected); d_z: Δ divided by the standard "
-            "deviation of the differences over replicates",
+            *self.each_scope(),
+            f"n: replicates that both strategies have; Δ: strategy − baseline ({self.baseline}) in points, with the "
+            "95 % interval of the paired t-test (the variance is estimated for each pair); d_z: Δ divided by the "
+            "standard deviation of the differences over replicates, from three replicates on",
         )
-        if self.family:
-            notes += (f"p (Holm): {self.method}; significance marks and “What was found” use only these p-values",)
-        header = (*self.SUBJECTS, "strategy", "Δ", "95 % interval", "d_z", "p", "p (Holm)")
+        if self.is_tested:
+            notes += (
+                f"simultaneous: all {family} intervals contain the true differences in 95 % of studies (Bonferroni); "
+                "such an interval excludes 0 only if p (Holm) < 0.05",
+                f"p (Holm): {self.method}; significance marks and “What was found” use only these p-values",
+            )
+        if self.margin is not None:
+            notes += (
+                f"p (TOST): two one-sided t-tests of a true difference below {percent(self.margin)} points, with "
+                "Holm's correction over the same comparisons",
+            )
+        if skewed:
+            notes += (
+                f"skewed differences, for which t-tests reject too often; sign-flip test without correction: "
+                f"{'; '.join(skewed)}",
+            )
+        tost = ["p (TOST)"] if self.margin is not None else []
+        header = (*self.SUBJECTS, "strategy", "n", "Δ", "95 % interval", "simultaneous", "d_z", "p", "p (Holm)", *tost)
         return Table(title, header, tuple(rows), notes, left=3)
+
+    def each_scope(self) -> list[str]:
+        """Return the scopes of the primary comparisons; a scope of some of them begins with their names."""
+        return self._of_each(lambda tests: [tests.scope], {key[1:] for key in self.primary})
 
     def anovas(self, title: str = "Do strategies differ") -> Table | None:
         """Return analyses of variance, which test whether any strategies differ."""
@@ -309,7 +398,7 @@ class Verdicts:
                 p = _p_cell(fitted.p, fitted.reason, reasons)
                 rows.append((*subject(key), name, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
         scopes = self._of_each(
-            lambda tests: [f"{tests.scope}; {len(tests.data.strategies)} strategies", *tests.warnings]
+            lambda tests: [f"{tests.scope}; {len(tests.data.strategies)} strategies", *tests.left_out, *tests.warnings]
         )
         notes = (
             *reasons.lines(),
@@ -337,7 +426,7 @@ class Verdicts:
                 interval = _interval(tests.pairs[BLOCKED][k])
                 rows.append((*subject(key), pair.a, pair.b, difference, interval, Cell(effect, pair.effect),
                              *(cells.get(name, Cell("–")) for name in names)))  # fmt: skip
-        scopes = self._of_each(lambda tests: [f"{tests.scope}; replicates serve as blocks"])
+        scopes = self._of_each(lambda tests: [f"{tests.scope}; replicates serve as blocks", *tests.left_out])
         p_values = P_VALUES if all(tests.few_shot for tests in self.tests.values()) else P_VALUES_OF_ORDERS
         header = (*self.SUBJECTS, "a", "b", "Δ", "interval", "d_z", *names)
         further = [MIXED_NOTE] if MIXED in names else []
@@ -373,17 +462,29 @@ class Inference(Verdicts):
         kind: str | None = None,
         baseline: str | None = None,
         primary: Sequence[str] = PRIMARY,
+        margin: float | None = None,
     ) -> None:
         self.comparison, self.resampled, self.kind = comparison, resampled, kind
         tests: dict[Subject, Tests] = {}
+        few: dict[Subject, Measured] = {}
         for metric in comparison.metrics:
-            for name, data in replicates(comparison, references, metric).items():
-                if len(data.blocks) > 1:
-                    measure, bootstrap = MEASURES[name], resampled.get(metric)
-                    tests[metric, name] = Tests(
-                        data, measure.higher_is_better, resampled=bootstrap, name=name, shared=measure.shared
-                    )
-        super().__init__(tests, self._default_baseline(tests) if baseline is None else baseline, primary)
+            for name, values in measured(comparison, references, metric).items():
+                data = values.most()
+                if data is None or len(data.blocks) < 2:
+                    few[metric, name] = values
+                    continue
+                measure, bootstrap = MEASURES[name], resampled.get(metric)
+                tests[metric, name] = Tests(
+                    data, measure.higher_is_better, resampled=bootstrap, name=name, shared=measure.shared,
+                    labels=tuple(values.values), of=values.of,
+                )  # fmt: skip
+        super().__init__(tests, self._default_baseline(tests) if baseline is None else baseline, primary, margin)
+        for (metric, name), values in few.items():
+            for label in values.values if name in primary and self.baseline in values.values else ():
+                pair = values.of((label, self.baseline))
+                reason = pair if isinstance(pair, str) else FEW
+                if label != self.baseline:
+                    self._without_tests[label, metric, name] = not_compared(label, self.baseline, reason)
 
     def baseline_notes(self) -> list[str]:
         if self.baseline and self.baseline not in self.comparison.strategies:
@@ -395,7 +496,7 @@ class Inference(Verdicts):
             run = self.comparison.strategies[label][0]
             return is_control(run), run.strategy != BASELINE, is_reference(run)
 
-        return min((label for each in tests.values() for label in each.data.strategies), key=rank, default="")
+        return min((label for each in tests.values() for label in each.strategies), key=rank, default="")
 
 
 def subject(key: Subject) -> Subject:

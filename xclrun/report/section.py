@@ -35,6 +35,7 @@ class Options:
         choice: how settings were selected on dev scores; None: they were not.
         primary: measures of the primary comparisons.
         command: the command line of the report; empty if unknown.
+        margin: margin of equivalence tests, as a fraction; None: no equivalence tests.
     """
 
     unpaired: bool = False
@@ -47,6 +48,7 @@ class Options:
     choice: Choice | None = None
     primary: tuple[str, ...] = ("F", "FP")
     command: str = ""
+    margin: float | None = None
 
 
 @dataclass(frozen=True)

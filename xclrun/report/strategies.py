@@ -110,7 +110,7 @@ class StrategySection(Section):
         options = self.options
         return Inference(
             self.comparison, self.shared.references, self._bootstrap[0], options.interval, options.baseline,
-            options.primary,
+            options.primary, options.margin,
         )  # fmt: skip
 
     @cached_property

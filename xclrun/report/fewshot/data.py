@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +19,7 @@ from xclrun.analysis.fewshot.gains import ByLanguage
 from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, called, groups, over_buckets, replicates
 from xclrun.analysis.fewshot.words import Outcome, Words, overlaps
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.replicates import Replicates
 from xclrun.core.task import short_name
 from xclrun.report.inference import Tests, Verdicts
 from xclrun.report.part import Plot
@@ -93,13 +94,14 @@ class FewShotTests(Verdicts):
         strategies: labels, in the order of the tables.
         baseline: label of the baseline strategy; None: the first tested strategy (``full`` comes first).
         family: returns the tests of the section's other metrics and sources; Holm's correction includes them.
+        margin: see `Verdicts`.
     """
 
     SUBJECTS = ("metric", "K")
 
     def __init__(
         self, scores: pd.DataFrame, strategies: Sequence[str], baseline: str | None = None,
-        family: Callable[[], Sequence[FewShotTests]] = tuple,
+        family: Callable[[], Sequence[FewShotTests]] = tuple, margin: float | None = None,
     ) -> None:  # fmt: skip
         self.untested: list[str] = []
         tests: dict[tuple[str, str], Tests] = {}
@@ -108,7 +110,9 @@ class FewShotTests(Verdicts):
             if len(labels) < 2:
                 continue
             if (data := replicates(rows, labels)) is not None:
-                tests[metric, shots_name(k)] = Tests(data, higher_is_better=True, few_shot=True)
+                tests[metric, shots_name(k)] = Tests(
+                    data, higher_is_better=True, few_shot=True, of=partial(_shared, rows)
+                )
             else:
                 reason = f"{', '.join(labels)} have no bucket and seed in common"
                 self.untested.append(f"{shots_name(k)}: strategies were not tested, because {reason}")
@@ -116,11 +120,15 @@ class FewShotTests(Verdicts):
         self.source = str(scores["source"].iloc[0])
         first = next((t.data.strategies[0] for t in tests.values()), "")
         self._family = family
-        super().__init__(tests, first if baseline is None else called(baseline), primary=None)
+        super().__init__(tests, first if baseline is None else called(baseline), primary=None, margin=margin)
 
     @property
     def family(self) -> list[float]:
         return [*self.p_values, *(p for other in self._family() for p in other.p_values)]
+
+    @property
+    def equivalence_family(self) -> list[float]:
+        return [*self.equivalences, *(p for other in self._family() for p in other.equivalences)]
 
     def notes(self, heading: str) -> list[str]:
         """Return notes about the tests for the table of means; ``heading`` is the heading above the tests."""
@@ -132,6 +140,12 @@ class FewShotTests(Verdicts):
             "means over languages include only languages that all strategies have; " if self.several_languages else ""
         )
         return [*notes, f"{mean}tests are under “{heading}”"]
+
+
+def _shared(scores: pd.DataFrame, labels: Sequence[str]) -> Replicates | str:
+    """Return the scores of ``labels`` in all blocks that these strategies have (`Tests.of`)."""
+    data = replicates(scores[scores["strategy"].isin(labels)], labels)
+    return f"{' and '.join(labels)} have no bucket and seed in common" if data is None else data
 
 
 @dataclass(frozen=True)
@@ -206,7 +220,7 @@ class FewShotRuns:
     def tests(self) -> FewShotTests:
         return FewShotTests(
             self.scores, self.strategies, self.options.baseline,
-            lambda: [other.tests for other in self.section if other is not self],
+            lambda: [other.tests for other in self.section if other is not self], self.options.margin,
         )  # fmt: skip
 
     def rows(self, *strategies: str) -> pd.DataFrame:

@@ -108,7 +108,7 @@ def _conclusions(runs: FewShotRuns) -> list[str]:
     paragraph = f"{title[0].upper()}{title[1:]}: {' '.join(sentences)}"
     tested = [test for test in tests.values() if len(test.averaged.blocks) > 1]
     tests_title = f"{title}: tests of the fine-tuning strategies"
-    return [paragraph, *(caveat(runs.tests, test, tests_title) for test in tested[:1])]
+    return [paragraph, *([caveat(runs.tests, tests_title)] if tested else [])]
 
 
 def _uneven(means: pd.DataFrame) -> list[str]:

@@ -106,6 +106,9 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
             ours = summary.value(more, metric, claim.measure) - summary.value(less, metric, claim.measure)
             theirs, difference = published[keys[0]] - published[keys[1]], f"{claim.measure} {claim.more} − {claim.less}"
             tested = _tested(inference, metric, claim.measure, more, less)
+            if not math.isnan(tested[0]):
+                # Over all replicates that both strategies have, as the p-value.
+                ours = inference.tests[metric, claim.measure].t_test(more, less).difference
             findings.append(Finding(claim.text, metric, difference, theirs, ours, *tested))
     naive = labels.get("naive", "")
     if all(("naive", metric, "F") in published for metric in ("slot_f1", "intent_accuracy")):
@@ -138,7 +141,7 @@ def _tested(inference: Inference, metric: str, measure: str, a: str, b: str) -> 
     p-value over test sentences is NaN without predictions.
     """
     tests, resampled = inference.tests.get((metric, measure)), inference.resampled.get(metric)
-    tested = tests is not None and not tests.condition and {a, b} <= set(tests.data.strategies)
+    tested = tests is not None and not tests.condition and {a, b} <= set(tests.strategies)
     over_runs = (tests.t_test(a, b).p, tests.detectable(a, b)) if tests is not None and tested else (math.nan, math.nan)
     draws = [None if resampled is None else resampled.of_strategy(label, measure) for label in (a, b)]
     if draws[0] is None or draws[1] is None:
