@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 
 from tests.conftest import some
@@ -205,8 +206,11 @@ BAD = [
     (squad(question("q", ("", 7))), r": question 'q': 'text'"),
     (squad(question("q", answers=[])), r": no examples; .*dataset.unanswerable=keep"),
     ('{"data": [', r": the file is not JSON \(Expecting value at character 11\)"),
-    ("[]", r": must be an object, not list; .*'data' \(docs/questions\.md"),
-    ('{"id": 1}\n{"id": 2}', r": .*\(Extra data at character 11\); .*'data'"),
+    ("[]", r": no examples"),
+    ("7", r" must be an object with a list 'data'"),
+    ('{"id": 1}\n{"id": 2}', r": question '1': 'answers' is missing"),
+    ('{"id": 1}\n{"id": }', r":2: the line is not JSON"),
+    ("[7]", r": article 1 must be an object with a list 'paragraphs'"),
     ('{"data": {}}', r" must be an object with a list 'data'"),
     ('{"data": [{"paragraphs": [{"qas": 1}]}]}', r": article 1, paragraph 1 must be an object with a list 'qas'"),
     (b"\xff", r": not UTF-8 \(byte 1\)"),
@@ -219,6 +223,56 @@ def test_mistakes_are_reported_with_their_question(
 ) -> None:
     write(tmp_path, {"en/train.json": content, "en/dev.json": TWO, "en/test.json": TWO})
     with pytest.raises(UsageError, match=rf"en/train\.json{message}"):
+        read(config, "questions")
+
+
+LISTS = {"text": ["Italy"], "answer_start": [12]}
+
+
+@pytest.mark.parametrize("layout", ["list", "lines", "data", "objects"])
+def test_rows_with_lists_of_answers_are_read(config: Config, tmp_path: Path, layout: str) -> None:
+    row = {"id": "q1", "title": "t", "context": "Rome  is in Italy .", "question": "where is it ?", "answers": LISTS}
+    content = {
+        "list": json.dumps([row]), "lines": json.dumps(row) + "\n" + json.dumps({**row, "id": "q2"}),
+        "data": json.dumps({"data": [row]}), "objects": squad(question("q1", answers=LISTS)),
+    }[layout]  # fmt: skip
+    end = "jsonl" if layout == "lines" else "json"
+    write(tmp_path, dict.fromkeys((f"en/{s}.{end}" for s in ("train", "dev", "test")), content))
+    assert read(config, "questions").split("en", "test")[:1] == (rome(),)
+
+
+def test_questions_of_a_hub_dataset(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    row = {"context": "Rome  is in Italy .", "question": "where is it ?", "answers": LISTS}
+    none = {**row, "answers": {"text": [], "answer_start": []}}
+    table = datasets.Dataset.from_list([row, none])
+    datasets.DatasetDict({"train": table, "test": table}).save_to_disk(str(tmp_path / "hub"))
+    dataset = read(config, "questions", root=None, hub=str(tmp_path / "hub"), languages=["en"])
+    assert dataset.split("en", "test") == (rome("test-1"),)
+    assert dataset.notes == {"unanswerable": {"en/train": 1, "en/test": 1}}
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{"text": "", "answer_start": -1}],
+        [{"text": "Spain", "answer_start": -1}],
+        [{"text": "", "answer_start": 0}],
+        {"text": [], "answer_start": []},
+        {"text": [""], "answer_start": [-1]},
+    ],
+)
+def test_empty_answers_are_no_answer(config: Config, tmp_path: Path, answers: Any) -> None:
+    content = squad(question("a"), question("b", answers=answers))
+    write(tmp_path, {"en/train.json": content, "en/test.json": TWO})
+    assert read(config, "questions").notes == {"unanswerable": {"en/train": 1}}
+    kept = read(config, "questions", unanswerable=Unanswerable.keep)
+    assert [e.answers for e in kept.split("en", "train")] == [(Answer("Italy", 12),), ()]
+
+
+def test_an_answer_at_minus_one_that_is_in_the_text_is_an_error(config: Config, tmp_path: Path) -> None:
+    write(tmp_path, {"en/train.json": squad(question("q", ("Italy", -1))), "en/test.json": TWO})
+    with pytest.raises(UsageError, match=r"it is at 12"):
         read(config, "questions")
 
 

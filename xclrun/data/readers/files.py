@@ -528,16 +528,20 @@ def parse_utf8(line: bytes) -> str:
 
 def json_file(path: Path, name: str, hint: str = "") -> dict[str, Any]:
     """Read a JSON file that must contain an object; ``hint`` is appended to error messages."""
-    content = read_regular(path, name).removeprefix(BOM_UTF8)
+    parsed = json_content(read_regular(path, name).removeprefix(BOM_UTF8), name, hint)
+    if not isinstance(parsed, dict):
+        raise UsageError(f"{name}: must be an object, not {type(parsed).__name__}{hint}")
+    return parsed
+
+
+def json_content(content: bytes, name: str, hint: str = "") -> Any:
+    """Parse the content of a JSON file."""
     try:
-        parsed = parse_json(content.decode(), "the file")
+        return parse_json(content.decode(), "the file")
     except BadRow as bad:
         raise UsageError(f"{name}: {bad}{hint}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: not UTF-8 (byte {error.start + 1})") from None
-    if not isinstance(parsed, dict):
-        raise UsageError(f"{name}: must be an object, not {type(parsed).__name__}{hint}")
-    return parsed
 
 
 def shortened(text: str) -> str:

@@ -33,6 +33,8 @@ def sources(cfg: DatasetConfig, keys: Sequence[str], needs: Sequence[Sequence[st
         keys: the reader's keys. ``language`` selects rows.
         needs: groups of keys; the dataset must have a column for one key of each group.
     """
+    if cfg.root is not None:
+        raise UsageError(f"dataset.root={cfg.root} and dataset.hub={cfg.hub}: set one of them, and the other to null")
     for key in cfg.hub_columns or {}:
         if key not in keys:
             raise UsageError(f"dataset.hub_columns: unknown key '{key}'; {did_you_mean(key, keys)}")

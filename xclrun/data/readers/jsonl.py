@@ -21,7 +21,6 @@ from typing import Any
 from unicodedata import normalize
 
 from xclrun.config.schema import DatasetConfig
-from xclrun.core.errors import UsageError
 from xclrun.core.task import INTENT_SLOTS, TOKEN_TAGS, Task, task_of
 from xclrun.data.example import Example
 from xclrun.data.readers import files, hub, reader
@@ -42,8 +41,6 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
         return files.read_files(
             cfg, files.find_files(cfg, LAYOUT), _parse_line, lambda file: map(bytes.strip, files.lines(file))
         )
-    if cfg.root is not None:
-        raise UsageError(f"dataset.root={cfg.root} and dataset.hub={cfg.hub}: set one of them, and the other to null")
     task = task_of(cfg.task, cfg.tags_are.value)
     needs = [("text", "tokens"), *([("label",)] if task.label else []), *([("tags",)] if task.tags_needed else [])]
     return files.collect(cfg, hub.sources(cfg, [key for key in KEYS if key != "split"], needs), _parse_hub_row)

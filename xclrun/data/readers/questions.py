@@ -6,21 +6,25 @@ al. 2017, as the authors' ``convert_to_squad_format`` writes it), ``quac`` (Choi
 (Artetxe et al. 2020) and ``tydiqa`` (Clark et al. 2020, GoldP). docs/data.md lists their files. English MLQA and XQuAD
 are trained on SQuAD, other languages of MLQA on translations of SQuAD.
 
-SQuAD's layout is ``data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}``. Texts are not
-changed, so that character offsets stay valid. The answer must be in the text at its offset; without an offset (QA-ZRE)
-the first occurrence is used. TriviaQA's answers are searched ignoring case, and read as they are written in the text.
+SQuAD's layout is ``data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}``. Files can
+also hold rows, as a list or as JSON Lines: ``{id, context, question, answers: {text: […], answer_start: […]}}``. This
+is the layout of the `datasets` library, which ``dataset.hub`` reads too. Texts are not changed, so that character
+offsets stay valid. The answer must be in the text at its offset; without an offset (QA-ZRE) the first occurrence is
+used. TriviaQA's answers are searched ignoring case, and read as they are written in the text.
 
 If no test split is released with answers, the validation file is the test split, as in GLI, and dev is empty. A
 language without a training file is only evaluated.
 
-Questions without an answer (``is_impossible``, no answers, QuAC's CANNOTANSWER, no valid span in QA-SRL) are skipped
-and counted. With ``dataset.unanswerable=keep``, they are read, and "no answer" is their gold answer. Each question of
-QuAC's dialogues is read without the previous questions.
+Questions without an answer (``is_impossible``, no answers, an empty answer, QuAC's CANNOTANSWER, no valid span in
+QA-SRL, a text that is not in the context and has the offset −1) are skipped and counted. With
+``dataset.unanswerable=keep``, they are read, and "no answer" is their gold answer. Each question of QuAC's dialogues is
+read without the previous questions.
 """
 
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -28,7 +32,7 @@ from typing import Any
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.example import SPLITS, Answer, Example
-from xclrun.data.readers import reader, row_reader
+from xclrun.data.readers import hub, reader, row_reader
 from xclrun.data.readers.files import (
     BadRow,
     Notes,
@@ -39,11 +43,13 @@ from xclrun.data.readers.files import (
     Splits,
     choose_languages,
     collect,
-    json_file,
+    find_files,
+    json_content,
     lines,
     parse_json,
     parse_utf8,
     read_files,
+    read_regular,
     root_of,
     shortened,
 )
@@ -52,15 +58,15 @@ from xclrun.data.readers.rows import field, own_text
 ENGLISH = "en"
 # QuAC's marker for "no answer"; it also ends each of its texts.
 NO_ANSWER = "CANNOTANSWER"
-LAYOUT = ("{language}/{split}.json", "{language}.{split}.json")
+LAYOUT = tuple(f"{{language}}{separator}{{split}}.{end}" for end in ("json", "jsonl") for separator in "/.")
 SQUAD_TRAIN = ("train-v1.1.json", "squad/train-v1.1.json")
 MLQA = ("ar", "de", "en", "es", "hi", "vi", "zh")
 # Prefixes of TyDi QA's ids, which name the language.
 TYDI = {"arabic": "ar", "bengali": "bn", "english": "en", "finnish": "fi", "indonesian": "id", "korean": "ko",
         "russian": "ru", "swahili": "sw", "telugu": "te"}  # fmt: skip
 
-# For files that are lists of rows, or have a row in each line.
-ONE_OBJECT = "; SQuAD's layout is one object with a list 'data' (docs/questions.md shows how to convert rows)"
+# Keys of a row.
+KEYS = ("id", "language", "context", "question", "answers", "is_impossible")
 # Name of a row in errors.
 UNIT = "question"
 # A text, and a question about it.
@@ -71,13 +77,17 @@ Row = tuple[str, dict[str, Any]]
 
 
 def squad_rows(file: SplitFile) -> Iterator[Row]:
-    """Yield (text, question) of a file in SQuAD's layout."""
-    content, name = json_file(file.path, file.name, ONE_OBJECT), file.name
-    if "Data" in content and "data" not in content:
+    """Yield (text, question) of a file in SQuAD's layout, or of a file of rows."""
+    content, name = _content(file), file.name
+    if isinstance(content, dict) and "Data" in content and "data" not in content:
         raise UsageError(
             f"{name}: TriviaQA's release has no texts; join them with the authors' utils.convert_to_squad_format"
         )
-    for i, article in enumerate(_list(content, "data", name), 1):
+    flat = isinstance(content, list)
+    for i, article in enumerate(content if flat else _list(content, "data", name), 1):
+        if isinstance(article, dict) and "paragraphs" not in article and (flat or "context" in article):
+            yield article.get("context"), article
+            continue
         for j, paragraph in enumerate(_list(article, "paragraphs", f"{name}: article {i}"), 1):
             where = f"{name}: article {i}, paragraph {j}"
             for number, question in enumerate(_list(paragraph, "qas", where), 1):
@@ -85,6 +95,23 @@ def squad_rows(file: SplitFile) -> Iterator[Row]:
                     raise UsageError(f"{where}: question {number} must be an object")
                 # The context is checked later, by the parser of questions.
                 yield paragraph.get("context"), question
+
+
+def _content(file: SplitFile) -> Any:
+    """Return the content of a JSON file; a list of rows if the file has one row per line."""
+    text = read_regular(file.path, file.name).removeprefix(BOM_UTF8)
+    rows = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
+    # The first line of indented JSON is not complete.
+    in_lines = file.name.endswith(".jsonl") or (len(rows) > 1 and rows[0][1].strip()[-1:] == b"}")
+    if not in_lines:
+        return json_content(text, file.name)
+    parsed = []
+    for number, line in rows:
+        try:
+            parsed.append(parse_json(parse_utf8(line), "the line"))
+        except BadRow as error:
+            raise UsageError(f"{file.name}:{number}: {error}") from None
+    return parsed
 
 
 def _list(content: Any, key: str, where: str) -> list[Any]:
@@ -103,6 +130,8 @@ def squad_question(row: Row, place: Place, cased: bool = True) -> Example:
     text, question = row
     place.id = str(field(question, "name", "id"))
     impossible = field(question, "boolean", "is_impossible", optional=True)
+    if isinstance(question.get("answers"), dict):
+        question = {**question, "answers": _objects(question["answers"])}
     answers = field(question, "objects", "answers", optional=bool(impossible)) or []
     first = question.get("orig_answer", answers[0] if answers else None)
     if impossible or first is None or (isinstance(first, dict) and first.get("text") == NO_ANSWER):
@@ -110,13 +139,26 @@ def squad_question(row: Row, place: Place, cased: bool = True) -> Example:
     if isinstance(text, str):
         text = text.removesuffix(NO_ANSWER)
     spans = [(answer.get("text"), answer.get("answer_start")) for answer in answers]
-    spans = [span for span in spans if span[0] != NO_ANSWER and not _is_empty(*span)]
+    spans = [span for span in spans if span[0] != NO_ANSWER and not _is_empty(*span) and not _nowhere(text, *span)]
     return _question(place, text, question.get("question"), spans, cased)
 
 
 def _is_empty(answer: Any, start: Any) -> bool:
     """Whether an answer stands for "no answer", as some converters write it: no text at position −1 or 0."""
     return isinstance(answer, str) and not answer.strip() and start in (None, -1, 0)
+
+
+def _objects(lists: Mapping[str, Any]) -> Any:
+    """Return an object of lists as a list of objects; other objects are unchanged."""
+    texts, starts = lists.get("text"), lists.get("answer_start")
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        return lists
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+
+
+def _nowhere(text: Any, answer: Any, start: Any) -> bool:
+    """Whether an answer is not in the text, and its offset −1 says so."""
+    return start == -1 and isinstance(text, str) and isinstance(answer, str) and answer not in text
 
 
 def _question(place: Place, text: Any, question: Any, spans: Sequence[tuple[Any, Any]], cased: bool = True) -> Example:
@@ -161,7 +203,21 @@ def _answer(text: str, answer: Any, start: Any, cased: bool) -> Answer:
 
 _english = partial(row_reader, gives=["answers"], languages=[ENGLISH], rows=squad_rows, unit=UNIT)
 
-row_reader("questions", LAYOUT, gives=["answers"], rows=squad_rows, unit=UNIT)(squad_question)
+
+@reader("questions", LAYOUT, gives=["answers"])
+def read_questions(cfg: DatasetConfig) -> tuple[Splits, Notes]:
+    """Questions in SQuAD's layout, or as rows."""
+    if cfg.hub is None:
+        return read_files(cfg, find_files(cfg, LAYOUT), squad_question, squad_rows, UNIT)
+    needs = [("context",), ("question",), ("answers", "is_impossible")]
+    return collect(cfg, hub.sources(cfg, KEYS, needs), hub_question)
+
+
+def hub_question(row: dict[str, Any], place: Place) -> Example:
+    """Return the example of a row of a hub dataset; a row without an id is named by its number."""
+    return squad_question((row.get("context"), {"id": place.name, **row}), place)
+
+
 _english(
     "squad",
     ("{split}-v1.1.json",),
