@@ -70,7 +70,7 @@ KEYS = ("id", "language", "context", "question", "answers", "is_impossible")
 # Name of a row in errors.
 UNIT = "question"
 # A text, and a question about it.
-Row = tuple[str, dict[str, Any]]
+Row = tuple[Any, dict[str, Any]]
 
 
 # SQuAD's layout.
