@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from xclrun.core import output
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean, redact
 from xclrun.core.plugins import load_files, load_installed, one_line, raised_in
 from xclrun.core.ranks import launched
@@ -27,6 +28,16 @@ OPTIONS = ("--cfg", "--config-dir", "--help", "--info", "--multirun", "--package
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code: 0 for success, 1 for a failure, 2 for wrong usage."""
+    if argv is None:
+        output.protect()
+    code = _main(argv)
+    if (problem := output.lost()) is not None:
+        print(f"xclrun: cannot write to the standard output ({problem.strerror})", file=sys.stderr)
+        return code or 1
+    return code
+
+
+def _main(argv: Sequence[str] | None) -> int:
     typed = list(sys.argv[1:] if argv is None else argv)
     arguments = [argument for argument in typed if argument not in QUIET]
     set_quiet(arguments != typed)
@@ -41,10 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nxclrun: interrupted; re-run the same command to resume", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader closed the pipe, as in `xclrun report | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except BaseException as error:
         return _report(error)
 

@@ -11,6 +11,7 @@ from xclrun.config.files import default_outputs
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import matching
+from xclrun.core.output import reader_left
 from xclrun.core.terminal import note
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 
@@ -99,13 +100,13 @@ def outputs_parser(name: str, description: str) -> Parser:
 
 
 def repeated(step: Callable[[], bool], seconds: float | None) -> None:
-    """Run a step once, or with ``--watch`` until it returns False."""
+    """Run a step once, or with ``--watch`` until it returns False or nobody reads the output."""
     from xclrun.launch.status import wait_until_calm
 
     if seconds is None:
         step()
     else:
-        wait_until_calm(step, seconds)
+        wait_until_calm(lambda: step() and not reader_left(), seconds)
 
 
 class Unreadable:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xclrun.command.common import existing, outputs_parser
+from xclrun.core.output import reader_left
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     print(f"# {job.log}", file=sys.stderr)
     read = _show(job.log, 0)
-    while args.follow and states([job.id])[job.id].live:
+    while args.follow and not reader_left() and states([job.id])[job.id].live:
         time.sleep(2.0)
         read = _show(job.log, read)
     if args.follow:

@@ -21,6 +21,7 @@ from xclrun import __version__
 from xclrun.config.checks import TRACKERS
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.identity import digest
+from xclrun.core.output import protect
 from xclrun.core.terminal import note
 from xclrun.store.files import read_json, write_json
 from xclrun.store.records import sweeps
@@ -193,6 +194,7 @@ def _state(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> str 
 
 
 if __name__ == "__main__":
+    protect()
     try:
         send()
     except Exception as error:

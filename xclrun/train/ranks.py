@@ -48,6 +48,7 @@ from torch import Tensor, nn
 
 from xclrun.config.schema import Device
 from xclrun.core.errors import RunError, UsageError
+from xclrun.core.output import protect
 from xclrun.core.plugins import one_line
 from xclrun.core.ranks import Place, launched, launched_here, place
 from xclrun.core.terminal import if_slow, many
@@ -577,6 +578,7 @@ def _use_loopback() -> None:
 
 def _local_rank(index: int, size: int, folder: Path, minutes: float, cuda: bool) -> None:
     _ignore_signals()
+    protect()
     threading.Thread(target=_end_with_rank_0, args=(folder,), daemon=True).start()
     rank, store = index + 1, _file_store(folder)
     store.set(f"started/{rank}", "")

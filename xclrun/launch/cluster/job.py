@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from xclrun.core.errors import RunError, XclrunError
+from xclrun.core.output import protect
 from xclrun.core.terminal import line, many
 from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.files import PackFiles
@@ -46,6 +47,7 @@ class PackJob:
 
     def __call__(self) -> None:
         """Execute the pack."""
+        protect()
         # Submitit's handler, which calls `checkpoint` and has Slurm requeue the job.
         requeue = signal.getsignal(signal.SIGUSR2)
         # Handle signals before any work: an unhandled signal would end the job without a requeue.
