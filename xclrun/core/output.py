@@ -51,7 +51,7 @@ class Output(io.RawIOBase):
         self.descriptor, self.gone = descriptor, False
         self.problem: OSError | None = None
 
-    def write(self, content: bytes) -> int:  # type: ignore[override]
+    def write(self, content: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
         while not self.gone:
             try:
                 return os.write(self.descriptor, content)
@@ -102,12 +102,12 @@ def protect() -> None:
 def _protected(stream: TextIO | None, descriptor: int) -> TextIO:
     """Return a replacement of a stream, which is None if it was closed when Python started."""
     output = _outputs[descriptor] = Output(descriptor)
-    encoding, errors, options = "utf-8", SIMPLER, {"line_buffering": descriptor == 2}
+    encoding, by_line, at_once = "utf-8", descriptor == 2, False
     if isinstance(stream, io.TextIOWrapper):
         stream.flush()
-        encoding = stream.encoding
-        options = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
-    return io.TextIOWrapper(io.BufferedWriter(output), encoding, errors, **options)
+        encoding, by_line, at_once = stream.encoding, stream.line_buffering, stream.write_through
+    writer = io.BufferedWriter(output)
+    return io.TextIOWrapper(writer, encoding, SIMPLER, line_buffering=by_line, write_through=at_once)
 
 
 def reader_left() -> bool:
