@@ -13,7 +13,7 @@ import os
 import select
 import sys
 import unicodedata
-from typing import TextIO
+from typing import Any, TextIO
 
 # Errors of a pipe without a reader and of a terminal that is gone.
 GONE = (errno.EPIPE, errno.EIO)
@@ -51,7 +51,7 @@ class Output(io.RawIOBase):
         self.descriptor, self.gone = descriptor, False
         self.problem: OSError | None = None
 
-    def write(self, content: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
+    def write(self, content: Any, /) -> int:
         while not self.gone:
             try:
                 return os.write(self.descriptor, content)
