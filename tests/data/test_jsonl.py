@@ -57,8 +57,8 @@ def test_every_layout_holds_the_same_dataset(tmp_path: Path, config: Config, lay
     assert notes == {}
 
 
-@pytest.mark.parametrize("dev", ["dev", "eval", "validation"])
-def test_dev_has_three_names(tmp_path: Path, config: Config, dev: str) -> None:
+@pytest.mark.parametrize("dev", ["dev", "eval", "validation", "valid", "val"])
+def test_dev_has_several_names(tmp_path: Path, config: Config, dev: str) -> None:
     write(tmp_path, dev=dump({**GOOD, "split": dev}))
     (tmp_path / "de.dev.jsonl").rename(tmp_path / f"de.{dev}.jsonl")
     assert len(jsonl.read(config("jsonl"))[0]["de", "dev"]) == 1

@@ -199,6 +199,22 @@ def test_parts_of_a_split_are_joined(config: Config, tmp_path: Path) -> None:
     assert [e.id for e in splits["de", "train"]] == ["train-1", "train-2"]
 
 
+def test_several_treebanks_of_a_language_have_keys_of_their_own(config: Config, tmp_path: Path) -> None:
+    line = "1\tJa\t_\tINTJ" + "\t_" * 6 + "\n"
+    write(tmp_path, "UD_German-GSD/de_gsd-ud-{split}.conllu", line)
+    write(tmp_path, "en_ewt-ud-{split}.conllu", line)
+    write(tmp_path, "en-{split}.conllu", line * 2)
+    (tmp_path / "de_pud-ud-test.conllu").write_text(line)
+    cfg = config("conllu", task="token_tags", tags_are=TagsAre.words)
+    splits, notes = read(cfg)
+    assert {key: len(examples) for key, examples in splits.items() if key[0] != "en"} == {
+        ("de_gsd", "train"): 1, ("de_gsd", "dev"): 1, ("de_gsd", "test"): 1,
+        ("de_pud", "train"): 0, ("de_pud", "dev"): 0, ("de_pud", "test"): 1,
+    }  # fmt: skip
+    # A language with one treebank keeps its name, and one file of its split is read.
+    assert (len(splits["en", "train"]), notes) == (1, {"ignored_files": each(1, "en")})
+
+
 def test_hidden_files_are_no_data(config: Config, tmp_path: Path) -> None:
     write(tmp_path, "de.{split}.jsonl", rows({"text": "a", "label": "x"}))
     write(tmp_path, "._de.{split}.jsonl", "\x00")

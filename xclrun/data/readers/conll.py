@@ -24,7 +24,6 @@ from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.readers import reader
 from xclrun.data.readers.files import (
-    SPLIT_NAMES,
     BadRow,
     Notes,
     Place,
@@ -40,7 +39,6 @@ from xclrun.data.readers.values import check_tag
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.{ending}" for ending in ("conll", "txt") for separator in (".", "/", "-", "_")
 )
-_NAMES = {**SPLIT_NAMES, "dev": (*SPLIT_NAMES["dev"], "valid")}
 _COMMENT = re.compile(r"#[ \t]*([\w.-]+) += *(.*)")
 # Comments without a value, for example in Universal Dependencies.
 _KEYWORDS = ("newdoc", "newpar")
@@ -70,9 +68,7 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
             raise UsageError(f"dataset.{key}=0: columns are numbered from 1, or from the last with -1, -2, …")
     if cfg.word_column == cfg.tag_column:
         raise UsageError(f"dataset.word_column={cfg.word_column}: equals dataset.tag_column; set two different columns")
-    return read_files(
-        cfg, find_files(cfg, LAYOUT, _NAMES), partial(parse, columns=columns), partial(rows, columns=columns)
-    )
+    return read_files(cfg, find_files(cfg, LAYOUT), partial(parse, columns=columns), partial(rows, columns=columns))
 
 
 def rows(file: SplitFile, columns: tuple[int, int]) -> Iterator[tuple[list[bytes], Columns] | tuple[()]]:

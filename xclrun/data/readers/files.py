@@ -1,8 +1,9 @@
 """Shared code of readers: find the file of each split, select languages, and report bad rows.
 
 A layout is a list of file names with the placeholders ``{language}``, ``{split}``, ``{any}`` (any text), ``{folder}``
-(name of a folder) and ``{part}`` (name of a part of the split, whose parts are joined by name). In a name with
-``{any}``, the language key must not contain dots or underscores. If several names match files of one split, the first
+(name of a folder), ``{treebank}`` (a name that becomes part of the key of a language with several treebanks) and
+``{part}`` (name of a part of the split, whose parts are joined by name). In a name with ``{any}`` or ``{treebank}``,
+the language's name must not contain dots or underscores. If several names match files of one split, the first
 name is read. Every error is one line: the file as the user wrote it, the line, the reason.
 """
 
@@ -32,7 +33,7 @@ from xclrun.data.example import SPLITS, Example
 from xclrun.data.readers.values import BadRow as BadRow
 from xclrun.data.readers.values import Skip, below_header, check_tag, cleaned, missing_labels, unused_id
 
-SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "eval", "validation"), "test": ("test",)}
+SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "eval", "validation", "valid", "val"), "test": ("test",)}
 
 Splits = dict[tuple[str, str], tuple[Example, ...]]
 Notes = dict[str, dict[str, int]]
@@ -52,7 +53,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 UNPACKED, RATIO = 100 << 20, 100
 
 # Placeholders of file names in a layout.
-PLACES = frozenset(("language", "split", "any", "folder", "part"))
+PLACES = frozenset(("language", "split", "any", "folder", "part", "treebank"))
 
 
 @dataclass
@@ -185,6 +186,8 @@ def find_files(
     # Language and split → rank (of the layout's name, of the split's name) → files.
     files: dict[tuple[str, str], dict[tuple[int, int], list[str]]] = {}
     patterns = [_pattern(name, split_names) for name in layout]
+    # Language → keys of its treebanks.
+    treebanks: dict[str, set[str]] = {}
     for name in _names(root):
         matches = ((rank, pattern.fullmatch(name)) for rank, pattern in enumerate(patterns))
         rank, match = next(((rank, match) for rank, match in matches if match), (0, None))
@@ -192,7 +195,15 @@ def find_files(
             split = next(s for s, names in split_names.items() if match["split"] in names)
             language = (languages or {}).get(match["language"], match["language"])
             ranks = rank, split_names[split].index(match["split"])
+            if treebank := match.groupdict().get("treebank"):
+                key = f"{language}_{treebank}"
+                treebanks.setdefault(language, set()).add(key)
+                language = key
             files.setdefault((language, split), {}).setdefault(ranks, []).append(name)
+    for language, [key, *others] in treebanks.items():
+        for split in () if others else SPLITS:
+            for ranks, names in files.pop((key, split), {}).items():
+                files.setdefault((language, split), {}).setdefault(ranks, []).extend(names)
     available = {language for language, _ in files}
     if not available:
         raise root.error(f"no data found; looked for {_candidates('<language>', 'train', layout, split_names)}")
@@ -638,8 +649,9 @@ def check_layout(layout: Sequence[str]) -> None:
 def _pattern(name: str, split_names: Mapping[str, tuple[str, ...]]) -> re.Pattern[str]:
     """Return the regular expression for a layout's file name, with the groups ``language`` and ``split``."""
     splits = "|".join(alias for names in split_names.values() for alias in names)
-    key = r"(?P<language>[^/._]+)" if "{any}" in name else r"(?P<language>[^/.][^/]*)"
+    key = r"(?P<language>[^/._]+)" if "{any}" in name or "{treebank}" in name else r"(?P<language>[^/.][^/]*)"
     groups = {"{language}": key, "{split}": f"(?P<split>{splits})", "{any}": r"[^/]+", "{folder}": r"[^/]+"}
+    groups["{treebank}"] = r"(?P<treebank>[^/._-]+)"
     groups["{part}"] = r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*"
     escaped = re.escape(name)
     for place, group in groups.items():
@@ -651,7 +663,7 @@ def _candidates(language: str, split: str, layout: Sequence[str], split_names: M
     """Return the possible file names of a split, for an error line: its first alias, uncompressed if possible."""
     alias, *others = split_names[split]
     names = [n for n in layout if "{part}" not in n and not (n.endswith(".gz") and n.removesuffix(".gz") in layout)]
-    listed = _either([name.format(language=language, split=alias, any="*", folder="*") for name in names])
+    listed = _either([name.format(language=language, split=alias, any="*", folder="*", treebank="*") for name in names])
     return listed + (f" (or {_either(others)} instead of {alias})" if others else "")
 
 

@@ -9,7 +9,7 @@ translations in other languages. Ids begin with the split, since the releases nu
 Sentences with the same id are translations, except xSID's training sentences, whose ids are their line numbers. xSID's
 English dev and test sentences have no ids; their numbers are the ids of their translations.
 
-Releases 0.4 to 0.7 of xSID have defects with a fixed treatment: blank words are skipped, as is a sentence without other
+Releases 0.4, 0.6 and 0.7 of xSID have defects with a fixed treatment: blank words are skipped, as is a sentence without other
 words; words with a wrong number are read in order; if the words of a sentence have several intents, its comment
 ``# intent`` decides; if the words of two sentences follow each other, those of the comment ``# text`` are read.
 """
@@ -56,9 +56,9 @@ def parse_multiatis(line: str, place: Place) -> Example | None:
     split_names={"train": ("train", "projectedTrain"), "dev": ("valid",), "test": ("test",)},
     may_lack=("train", "dev"),
     defects={
-        "blank_words": "0.4 to 0.7: zh; 0.7: no",
+        "blank_words": "0.4, 0.6, 0.7: zh; 0.7: no",
         "no_words": "0.7: no",
-        "misnumbered": "0.6: en, de-ba",
+        "misnumbered": "0.4, 0.6: en; 0.6: de-ba",
         "two_sentences": "0.6: de-ba",
         "intents_differ": "0.7: de-muc",
     },

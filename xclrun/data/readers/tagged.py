@@ -47,11 +47,11 @@ _PREFIX = re.compile(rb"[ \t]*(?:simple|[a-z]{2,3}(?:-[a-z]+)*):")
     "conllu",
     # Names in the release, then names of one file per language and split.
     (
-        "{language}_{any}-ud-{split}.conllu",
-        "{any}/{language}_{any}-ud-{split}.conllu",
+        "{language}_{treebank}-ud-{split}.conllu",
+        "{any}/{language}_{treebank}-ud-{split}.conllu",
         # Training data of large treebanks, in parts.
-        "{language}_{any}-ud-{split}-{part}.conllu",
-        "{any}/{language}_{any}-ud-{split}-{part}.conllu",
+        "{language}_{treebank}-ud-{split}-{part}.conllu",
+        "{any}/{language}_{treebank}-ud-{split}-{part}.conllu",
         # Names until UD 2.1.
         "{language}-ud-{split}.conllu",
         "{any}/{language}-ud-{split}.conllu",
