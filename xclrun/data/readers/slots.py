@@ -9,8 +9,8 @@ translations in other languages. Ids begin with the split, since the releases nu
 Sentences with the same id are translations, except xSID's training sentences, whose ids are their line numbers. xSID's
 English dev and test sentences have no ids; their numbers are the ids of their translations.
 
-Releases 0.4, 0.6 and 0.7 of xSID have defects with a fixed treatment: blank words are skipped, as is a sentence without other
-words; words with a wrong number are read in order; if the words of a sentence have several intents, its comment
+Releases 0.4, 0.6 and 0.7 of xSID have defects with a fixed treatment: blank words are skipped, as is a sentence without
+other words; words with a wrong number are read in order; if the words of a sentence have several intents, its comment
 ``# intent`` decides; if the words of two sentences follow each other, those of the comment ``# text`` are read.
 """
 
