@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from xclrun.core import output
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean, redact
 from xclrun.core.plugins import load_files, load_installed, one_line, raised_in
 from xclrun.core.ranks import launched
-from xclrun.core.terminal import line, set_quiet
+from xclrun.core.terminal import line, printable, set_quiet, shortened
 
 QUIET = ("-q", "--quiet")
 # Options of `xclrun KEY=VALUE …`, for shell completion.
@@ -44,6 +45,7 @@ def _main(argv: Sequence[str] | None) -> int:
     if argv is None:
         sys.argv[1:] = arguments
     try:
+        _check_line_ends(arguments)
         return _dispatch(arguments)
     except SystemExit as end:
         if raised_in(end):
@@ -54,6 +56,17 @@ def _main(argv: Sequence[str] | None) -> int:
         return 130
     except BaseException as error:
         return _report(error)
+
+
+def _check_line_ends(arguments: Sequence[str]) -> None:
+    """Raise a `UsageError` for a carriage return, which a shell passes on from a script with Windows line endings."""
+    settings = [f"{name}={value}" for name, value in os.environ.items() if name.startswith("XCLRUN_")]
+    for text in (*arguments, *settings):
+        if text.endswith("\r"):
+            raise UsageError(
+                f"'{text}' ends with a carriage return: the script or file that sets it has Windows line endings; "
+                "convert it with `sed -i 's/\\r$//' FILE`"
+            )
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -220,22 +233,22 @@ def _report(error: BaseException) -> int:
         print(redact(traceback.format_exc()), end="", file=sys.stderr)
     explained = _as_usage_error(error)
     if isinstance(explained, XclrunError):
-        print(f"xclrun: {_shortened(redact(str(explained)))}", file=sys.stderr)
+        print(f"xclrun: {_one_line(str(explained))}", file=sys.stderr)
         return explained.exit_code
     if type(error).__name__ == "Stopped":
         saved = "no checkpoint is saved" if getattr(error, "at_once", False) else "finished work is saved"
         line(f"\nxclrun: stopped by {error}; {saved}; re-run the same command to resume", important=True)
         return 128 + getattr(error, "number", 0)
-    message = redact(" ".join(str(error).split()))
+    message = _one_line(str(error))
     place = raised_in(error)
     advice = f"in {place}; XCLRUN_DEBUG=1 shows the traceback" if place else "XCLRUN_DEBUG=1 shows the traceback"
-    print(f"xclrun: {type(error).__name__}: {_shortened(message)} ({advice})", file=sys.stderr)
+    print(f"xclrun: {type(error).__name__}: {message} ({advice})", file=sys.stderr)
     return 1
 
 
-def _shortened(message: str, limit: int = 4000) -> str:
-    """Remove the middle of a message that is too long to read."""
-    return message if len(message) <= limit else f"{message[: limit - 500]} … {message[-400:]}"
+def _one_line(message: str) -> str:
+    """Format a message of an error, which may quote a file or a server."""
+    return shortened(printable(redact(re.sub(r"\s*\n\s*", " ", message.strip("\n")))))
 
 
 def _as_usage_error(error: BaseException) -> BaseException:

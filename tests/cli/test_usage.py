@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY
+from xclrun.cli import _report
+from xclrun.core import terminal
+from xclrun.core.errors import RunError
 
 from .conftest import Told
 
@@ -217,6 +220,61 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
 )
 def test_a_wrong_command_is_refused(command: list[str], told: str, refused: Callable[..., str]) -> None:
     assert told in refused(*command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["seed=1\r"], ["plan", *TINY, "order=[en,de]\r"], ["report\r"], ["status", "\r"], ["show", "x", "--json\r"]],
+)
+def test_a_carriage_return_of_a_windows_script_is_shown_and_explained(
+    command: list[str], refused: Callable[..., str]
+) -> None:
+    line = refused(*command)
+    assert "\\r' ends with a carriage return" in line
+    assert line.isprintable()
+
+
+def test_a_carriage_return_in_the_environment_is_explained(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XCLRUN_OUTPUTS", "out\r")
+    assert r"'XCLRUN_OUTPUTS=out\r' ends with a carriage return" in refused("status")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["seed=1\u00a0"], "no-break space, U+00A0"),
+        (["seed=“1”"], "left double quotation mark, U+201C"),
+        (["seed=1", "–m"], "en dash, U+2013"),
+        (["strategy=er\x1b[2J"], "a control character, U+001B"),
+        (["list", "strategy\x1b[2J"], r"\x1b[2J"),
+        (["plan", "--config-dir", "a\nb\u202ec"], r"a b\u202ec"),
+        (["report", "--outputs", "a\udcff"], r"\udcff"),
+    ],
+)
+def test_characters_that_cannot_be_seen_are_named(command: list[str], told: str, refused: Callable[..., str]) -> None:
+    line = refused(*command)
+    assert told in line
+    assert line.replace("\u00a0", "").isprintable()
+
+
+def test_text_of_files_and_servers_is_printed_without_control_characters_and_bounded(
+    xclrun: Callable[..., Told], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = here / "conf" / "strategy" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("# Mine\x1b]0;title\x07 and \u202eyours.\ndefaults: [er, _self_]\n")
+    told = xclrun("list", "strategies", "--config-dir", "conf")
+    assert r"Mine\x1b]0;title\x07 and \u202eyours." in told.out
+    terminal.note("a server's answer: \x1b[2J" + "<p>" * 100_000)
+    terminal.line("  a log:\tred \x1b[31mred\x1b[0m\rgone")
+    _report(RunError("first\nsecond \x9b2J" + "x" * 100_000))
+    *parts, last = capsys.readouterr().err.splitlines()
+    assert parts[0].startswith(r"note: a server's answer: \x1b[2J<p>")
+    assert parts[1] == "  a log:\tred \x1b[31mred\x1b[0m\\rgone"
+    assert last.startswith(r"xclrun: first second \x9b2Jxxx")
+    assert max(len(parts[0]), len(last)) < 5000
 
 
 def test_a_traceback_is_shown_to_those_who_ask(xclrun: Callable[..., Told], monkeypatch: pytest.MonkeyPatch) -> None:

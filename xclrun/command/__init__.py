@@ -6,9 +6,12 @@ import contextlib
 import importlib
 import io
 import re
+import sys
 from collections.abc import Sequence
+from typing import TextIO, cast
 
 from xclrun.config.files import choices
+from xclrun.core.terminal import PrintableOutput
 
 # Name → description; the module of the same name has a `main`.
 COMMANDS = {
@@ -46,7 +49,8 @@ NAME |= dict.fromkeys(("report", "status", "cancel"), "sweeps")
 
 def run(name: str, arguments: Sequence[str]) -> int:
     """Run a subcommand; return the exit code."""
-    code: int = importlib.import_module(f"xclrun.command.{name}").main(arguments)
+    with contextlib.redirect_stdout(cast(TextIO, PrintableOutput(sys.stdout))):
+        code: int = importlib.import_module(f"xclrun.command.{name}").main(arguments)
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import is_dataclass
 from typing import get_args, get_origin, get_type_hints
 
@@ -60,9 +61,15 @@ def _grammar(error: OverrideParseException) -> str:
     reason = next((line for line in str(error).splitlines() if not line.startswith("Error parsing")), "")
     if reason.startswith("LexerNoViableAltException"):
         # The rest of the message quotes the whole override.
-        reason = "a space or special character needs quotes"
+        odd = next((c for c in error.override or "" if not c.isprintable() or c in "“”„‘’–—"), None)
+        reason = "a space or special character needs quotes" if odd is None else f"contains {_named(odd)}"
     advice = """values are set as key=value, or "key='a value'" if they contain spaces or special characters"""
     return f"'{error.override}' cannot be read ({reason.partition(' expecting {')[0]}); {advice}"
+
+
+def _named(character: str) -> str:
+    """Describe a character that cannot be seen, or that looks like another one."""
+    return f"{unicodedata.name(character, 'a control character').lower()}, U+{ord(character):04X}"
 
 
 def _unknown_choice(error: MissingConfigException) -> str:

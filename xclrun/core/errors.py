@@ -14,9 +14,15 @@ import sys
 from collections.abc import Iterable
 
 # User and password of a URL, as in http://user:password@host. The match ends at the last @ before a space or
-# quote, because a password may contain / or @. file:///a@b does not match, because it has no user.
-_USER = re.compile(r"(https?://|[A-Za-z][\w+.-]*://[^/\s'\":@]*:)(?!/)[^\s'\"]*@", re.IGNORECASE)
-_PARAMETER = re.compile(r"([?&;#][\w.-]*(?:pass|pwd|token|secret|key|sig|auth|cred)[\w.-]*=)[^&;\s'\"]+", re.IGNORECASE)
+# quote, because a password may contain / or @. file:///a@b does not match, because it has no user. The lengths are
+# limited, so a long message is searched in linear time.
+_USER = re.compile(
+    r"(https?://|[A-Za-z][\w+.-]{0,40}://[^/\s'\":@]{0,400}:)(?!/)[^\s'\"]{0,4000}@",
+    re.IGNORECASE,
+)
+_PARAMETER = re.compile(
+    r"([?&;#][\w.-]{0,100}(?:pass|pwd|token|secret|key|sig|auth|cred)[\w.-]{0,100}=)[^&;\s'\"]+", re.IGNORECASE
+)
 
 
 class XclrunError(Exception):

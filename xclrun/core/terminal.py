@@ -1,4 +1,8 @@
-"""Terminal output: lines, notes and tables, and the formatting of durations and sizes."""
+"""Terminal output: lines, notes and tables, and the formatting of durations and sizes.
+
+Names, values and messages can come from files and servers. `printable` makes their control characters visible, so text
+cannot move the cursor, hide parts of a message or change its direction.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,17 @@ import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import TextIO
+from typing import Any, TextIO
+
+# Characters that control a terminal, are invisible, or change the direction of text; tab and line feed are neither.
+_CONTROL = (
+    "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u00ad\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff"
+)
+_CONTROLS = re.compile(f"[{_CONTROL}]")
+# Escape codes that xclrun prints: colors, and clearing the screen in `xclrun status --watch`.
+_CODE_OR_CONTROL = re.compile(rf"\x1b\[(?:[\d;]*m|H|[23]J)|[{_CONTROL}]")
+# Maximum characters of a message; a server may answer with a whole page.
+LONGEST = 4000
 
 # Whether commands print only their results, notes and errors: option -q.
 _quiet = False
@@ -28,6 +42,38 @@ def is_quiet() -> bool:
     return _quiet
 
 
+def printable(text: str, codes: bool = False) -> str:
+    r"""Replace control characters by their escapes; tabs and line feeds are unchanged.
+
+    Args:
+        codes: leave escape codes for colors unchanged.
+
+    >>> printable("seed=1\r"), printable("\x1b[2J")
+    ('seed=1\\r', '\\x1b[2J')
+    """
+    pattern = _CODE_OR_CONTROL if codes else _CONTROLS
+    return pattern.sub(lambda found: found[0] if len(found[0]) > 1 else ascii(found[0])[1:-1], text)
+
+
+def shortened(text: str, limit: int = LONGEST) -> str:
+    """Remove the middle of a text that is too long to read."""
+    return text if len(text) <= limit else f"{text[: limit - 500]} … {text[-400:]}"
+
+
+class PrintableOutput:
+    """A text stream whose output has no control characters, apart from xclrun's escape codes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write(printable(text, codes=True))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
 def line(text: str = "", important: bool = False) -> None:
     """Print text to the standard error without delay; wrap a single line to fit a terminal.
 
@@ -41,7 +87,7 @@ def line(text: str = "", important: bool = False) -> None:
     above, single = text[: len(text) - len(text.lstrip("\n"))], text.lstrip("\n")
     if "\n" not in single and "\033" not in single:
         text = above + fitted(single, sys.stderr, " " * (len(single) - len(single.lstrip(" ")) + 2))
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text, codes=True), file=sys.stderr, flush=True)
 
 
 def columns(out: TextIO) -> int:
@@ -70,7 +116,7 @@ def fitted(text: str, out: TextIO, indent: str = "  ") -> str:
 
 def as_note(text: str, out: TextIO, before: str = "") -> str:
     """Format a note: a remark that does not stop the command."""
-    return fitted(f"{before}note: {text}", out, f"{before}      ")
+    return fitted(f"{before}note: {shortened(printable(text))}", out, f"{before}      ")
 
 
 def note(text: str, before: str = "") -> None:
