@@ -358,6 +358,34 @@ def test_a_sweep_of_one_s_own_says_where_its_keys_belong(refused: Callable[..., 
     assert told.startswith("unknown key 'sweep'; begin the YAML of the sweep with the line '# @package _global_'")
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "key"),
+    [
+        (
+            "dataset/mine.yaml",
+            "defaults: [mini, _self_]\nlanguages: [en, no]\n",
+            "dataset.languages=False: YAML reads no,",
+        ),
+        ("order/mine.yaml", "name: mine\nlanguages: [en, NO]\n", "order.languages=False: YAML reads no,"),
+        (
+            "dataset/mine.yaml",
+            "defaults: [mini, _self_]\nparts: {no: {max_train: 3}}\n",
+            "dataset.parts.False: YAML reads no",
+        ),
+        ("dataset/mine.yaml", "defaults: [mini, _self_]\nname: on\n", "dataset.name=True: YAML reads yes, on "),
+    ],
+)
+def test_words_that_yaml_reads_as_a_boolean_are_explained(
+    file: str, content: str, key: str, refused: Callable[..., str], here: Path
+) -> None:
+    path = here / "conf" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    told = refused("plan", "dataset=mini", "model=tiny", "--config-dir", "conf", f"{path.parent.name}=mine")
+    assert told.startswith(key)
+    assert "quote it" in told
+
+
 def test_a_port_that_nothing_can_listen_at(refused: Callable[..., str], here: Path) -> None:
     (here / "mlflow.db").touch()
     at = ("ui", "--outputs", str(here), "--port")

@@ -12,7 +12,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, KeyValidation
 from yaml import YAMLError
 
 from xclrun.compose.keys import expansion_choices, nearest
-from xclrun.config.files import choices
+from xclrun.config.files import YAML_WORDS, choices
 from xclrun.core.errors import did_you_mean
 
 # Type of a key → its values.
@@ -87,6 +87,8 @@ def _wrong_value(key: str, error: BaseException) -> str:
     if isinstance(error, ConfigAttributeError | ConfigKeyError):
         return f"unknown key '{key}'; {nearest(key)}"
     if isinstance(error, KeyValidationError):
+        if words := YAML_WORDS.get(name := key.rpartition(".")[2]):
+            return f"{key}: YAML reads {words} without quotes as {name}; quote it"
         return f"{key}: numbers and null cannot be names here; choose a word that begins with a letter"
     if isinstance(error, ValidationError):
         if error.value is None:

@@ -10,6 +10,7 @@ from operator import attrgetter, ge, gt, le, lt
 from typing import Any
 from urllib.parse import urlsplit
 
+from xclrun.config.files import YAML_WORDS
 from xclrun.config.schema import WAYS, Config, ModelConfig, OrderConfig, Sampler, TrackingConfig, plain
 from xclrun.core.errors import UsageError, did_you_mean, redact, require
 from xclrun.core.names import check_name
@@ -94,6 +95,10 @@ def _check_values(node: Any, key: str = "", limits: Mapping[str, Any] | None = N
             _check_values(value, key, limits)
     elif node is not None:
         _require(not isinstance(node, float) or isfinite(node), key, node, "must be a finite number")
+        # A field for text, in a YAML file: the language `no`.
+        _require(
+            node not in YAML_WORDS, key, node, f"YAML reads {YAML_WORDS.get(node)} without quotes as {node}; quote it"
+        )
         if limits:
             _check_limits(key, node, limits)
 

@@ -21,6 +21,8 @@ MOST_VALUES = 20_000
 MOST_LEVELS = 100
 # Maximum characters of an unquoted value. Python cannot parse numbers of more than 4,300 digits.
 LONGEST_PLAIN = 4_000
+# Text of a boolean → words of YAML 1.1 that are this boolean unless they are quoted.
+YAML_WORDS = {"False": "no, off and false", "True": "yes, on and true"}
 # File in the sweeps folder that lists published tables and figures; it is not a sweep.
 PUBLISHED = "published.yaml"
 PAPERS = ("ccl", "fs", "ll", "gli", "ed")
