@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from xclrun.core.files import parse_json
 from xclrun.core.task import KEY_SCORE, METRICS
 
 SCHEMA = 1
@@ -214,7 +214,7 @@ class RunRecord:
         Raises:
             ValueError: invalid JSON, another schema, missing or unknown keys, or an invalid value.
         """
-        values: dict[str, Any] = dict(json.loads(data) if isinstance(data, str | bytes) else data)
+        values: dict[str, Any] = dict(parse_json(data) if isinstance(data, str | bytes) else data)
         schema = values.pop("schema", None)
         # These fields were added later, so records in trackers may lack them.
         values = {"merged_from": "", "tried": [], **values}

@@ -16,6 +16,7 @@ from xclrun.compose.keys import expansion_choices
 from xclrun.config.files import choices, yaml_danger
 from xclrun.config.schema import MEASURES, WAYS
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.files import read_text
 from xclrun.core.identity import flat
 from xclrun.core.plugins import load_folder
 
@@ -187,7 +188,7 @@ def load_config_dir(folder: Path) -> str:
     load_folder(folder)
     for path in sorted(folder.rglob("*.yaml")):
         try:
-            danger = yaml_danger(path.read_text(encoding="utf-8")) if path.is_file() else None
+            danger = yaml_danger(read_text(path)) if path.exists() and not path.is_dir() else None
         except (OSError, ValueError) as error:
             raise UsageError(f"--config-dir: {path} cannot be read ({error})") from None
         if danger is not None:

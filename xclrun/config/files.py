@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from xclrun.core.files import read_text
 from xclrun.core.plugins import provided
 from xclrun.core.version import PACKAGE
 
@@ -43,7 +44,7 @@ def packaged(folder: str) -> Path:
 
 def load_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file."""
-    return dict(yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader) or {})
+    return dict(yaml.load(read_text(path), Loader=yaml.CSafeLoader) or {})
 
 
 def yaml_danger(text: str) -> tuple[int, str] | None:

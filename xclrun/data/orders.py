@@ -7,6 +7,7 @@ of the run ID. Ties are broken by the number of training sentences (descending),
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from xclrun.config.schema import MEASURES, OrderConfig
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.files import read_bytes
 from xclrun.core.identity import derive
 from xclrun.core.languages import key_of, known_languages, language_of
 from xclrun.data.example import Dataset
@@ -241,11 +243,11 @@ _EMPTY = frozenset({"nan", "na", "n/a", "null", "none", "?", "-", "--"})
 def _rows(path: str) -> dict[str, LanguageFacts]:
     subject = f"order.features={path}"
     try:
-        with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            columns = [column.strip() for column in reader.fieldnames or ()]
-            reader.fieldnames = columns
-            rows = list(reader)
+        text = read_bytes(Path(path).expanduser()).decode("utf-8-sig")
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        columns = [column.strip() for column in reader.fieldnames or ()]
+        reader.fieldnames = columns
+        rows = list(reader)
     except (OSError, ValueError, csv.Error) as error:
         raise UsageError(f"{subject}: cannot be read ({error})") from None
     if repeated := [column for column, count in Counter(columns).items() if count > 1]:

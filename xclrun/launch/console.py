@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from xclrun.core.files import UNREADABLE
 from xclrun.core.plugins import one_line
 from xclrun.core.stream import Hop
 from xclrun.core.terminal import about, as_note, columns, duration, if_slow, is_quiet, line
@@ -118,7 +119,7 @@ class Console(Listener):
         unfinished = [run for run in unfinished if not run.directory.finished]
         parts = [f"{len(self.runs) - len(unfinished)} of {len(self.runs)} runs finished"]
         for run in unfinished:
-            with contextlib.suppress(OSError, ValueError, KeyError):
+            with contextlib.suppress(*UNREADABLE):
                 if time.time() - run.directory.progress.stat().st_mtime < 2 * HEARTBEAT:
                     p = read_json(run.directory.progress)
                     hop, step = f"hop {p['hop']}/{p['hops']} {p['name']}", f"step {p['step']}/{p['steps']}"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from xclrun.config.schema import Device
+from xclrun.core.files import UNREADABLE
 from xclrun.core.terminal import as_note, duration, fitted, many, room, size, table
 from xclrun.data.notes import note_lines, reader_notes
 from xclrun.launch.cluster.packing import shared_first
@@ -86,7 +87,7 @@ class Costs:
                 rate = training["seconds"] / (cost["examples"] * max(1, len(training["epochs"])))
                 pace = training["seconds"] / training["step"]
                 weights = sum(file.stat().st_size for file in store.path(key).glob("*.safetensors"))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+            except UNREADABLE:
                 continue
             name = cost["model"], cost["strategy"]
             on_device = (*name, cost.get("device", CPU))
@@ -427,7 +428,7 @@ def _evaluated_alone(outputs: Path) -> set[str]:
     evaluations: set[str] = set()
     for directory in run_directories(outputs):
         # Unreadable runs are ignored here; `report` names them.
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(*UNREADABLE):
             if directory.finished and (manifest := directory.read_manifest())["stream"]["kind"] == "independent":
                 evaluations |= {stage["evaluation"] for stage in manifest["stages"]}
     return evaluations

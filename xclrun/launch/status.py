@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from xclrun.core.files import UNREADABLE
 from xclrun.core.terminal import about, duration, many, note, table
 from xclrun.launch.cluster.files import Job, jobs_of_runs
 from xclrun.launch.cluster.slurm import JobState, states
@@ -80,7 +81,7 @@ def run_status(directory: RunDirectory) -> RunStatus:
                 owner = directory.lease.owner()
                 return RunStatus(directory.run_id, "running" if owner is not None and owner.alive else "missing")
             wrong = directory.manifest
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except UNREADABLE:
             wrong = directory.manifest
     detail = f"{wrong} is missing or damaged; re-run the same command to restore it"
     return RunStatus(directory.run_id, "damaged", detail=detail)
@@ -146,7 +147,7 @@ def _idle(directory: RunDirectory) -> float:
 
 def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
     # The file is only for display, and is soon written again.
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(*UNREADABLE):
         facts = read_json(directory.progress)
         if facts["hop"] > done:
             return facts["hop"], f"{facts['name']}: step {facts['step']}/{facts['steps']}"

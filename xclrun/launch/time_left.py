@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from xclrun.core.files import UNREADABLE
 from xclrun.launch.forecast import needed
 from xclrun.store.files import read_json
 
@@ -66,7 +67,7 @@ class TimeLeft:
             for key in self.trainings[run.id]:
                 if self.share.get(key) != 1.0 and run.store.has(key):
                     self.progressed(key, 1.0, before=float(first))
-            with contextlib.suppress(OSError, ValueError, KeyError, IndexError, ZeroDivisionError):
+            with contextlib.suppress(*UNREADABLE):
                 facts = read_json(run.directory.progress)
                 key, share = run.stages[facts["hop"]].train, facts["step"] / facts["steps"]
                 if self.share.get(key) != 1.0:

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from xclrun.core.errors import XclrunError
+from xclrun.core.files import UNREADABLE
 from xclrun.core.plugins import one_line
 from xclrun.core.stream import Hop
 from xclrun.core.terminal import line
@@ -80,7 +81,7 @@ class ProgressListener(Listener):
     def hop_started(self, run: Run, hop: Hop) -> None:
         self.epochs = []
         # A resumed hop does not report its earlier epochs.
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(*UNREADABLE):
             progress = read_json(self.run.directory.progress)
             self.epochs = progress["epochs"] if progress["hop"] == hop.index else []
 

@@ -5,7 +5,6 @@ Code in a folder is never run, and pickles are never read: weights must be safet
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -17,6 +16,7 @@ from safetensors import safe_open
 
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
+from xclrun.core.files import parse_json, read_bytes
 from xclrun.model.families import check_length, family, positions
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -66,7 +66,7 @@ def refuse_code(folder: Path, subject: str, settings: tuple[str, ...] = SETTINGS
 def read_object(path: Path, subject: str) -> dict[str, Any]:
     """Return the object in a JSON file."""
     with one_line(f"{subject}: {path.name} cannot be read"):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_bytes(path))
     if not isinstance(content, dict):
         raise UsageError(f"{subject}: {path.name} is not a JSON object")
     return content

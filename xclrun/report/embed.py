@@ -23,6 +23,7 @@ from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.matrices import counted
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.files import read_text
 from xclrun.core.names import link
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import frame_csv
@@ -56,7 +57,7 @@ def places(page: Path, name: str) -> list[Place]:
         UsageError: the page is unreadable, a place is not closed, or no place is for the report.
     """
     try:
-        lines = page.read_text(encoding="utf-8").splitlines()
+        lines = read_text(page).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--into {page}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     places: list[Place] = []
@@ -98,7 +99,7 @@ def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
                 f"{did_you_mean(place.file, files)}"
             )
     ambiguous = {place.file for place in all_places if place.report != report.name}
-    lines = page.read_text(encoding="utf-8").splitlines()
+    lines = read_text(page).splitlines()
     # Fill the last place first, so that the line numbers of earlier places stay valid.
     for place in reversed(filled):
         content: Sequence[str] = NOT_YET

@@ -15,6 +15,7 @@ from yaml import YAMLError
 from xclrun.config.schema import Config
 from xclrun.core import plugins
 from xclrun.core.errors import RunError
+from xclrun.core.files import UNREADABLE
 from xclrun.core.version import code_version
 from xclrun.run.plan import Run, plan_run
 from xclrun.store.rundir import RunDirectory, UnreadableRun
@@ -90,7 +91,7 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
         assert isinstance(config, Config)
     except UnreadableRun as error:
         raise RunError(str(error)) from error
-    except (OSError, ValueError, TypeError, AttributeError, AssertionError, OmegaConfBaseException, YAMLError) as error:
+    except (*UNREADABLE, AssertionError, OmegaConfBaseException, YAMLError) as error:
         if (version := _other_version(directory)) and isinstance(error, OmegaConfBaseException):
             why = f"made by {version}, whose config this version cannot read"
             raise RunError(f"{directory.run_id}: {why}; re-run the command that created it") from error
@@ -104,7 +105,7 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
 
 def _other_version(directory: RunDirectory) -> str:
     """Describe the version that made a run; empty if the version is unknown or is the current version."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(*UNREADABLE):
         version = str(directory.read_manifest()["code_version"])
         previous, current = (text.partition("+")[0].split(".") for text in (version, code_version()))
         if version != code_version():
@@ -115,7 +116,7 @@ def _other_version(directory: RunDirectory) -> str:
 
 def _why_another(run: Run, directory: RunDirectory) -> str:
     """Return why an unchanged config has another run ID."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(*UNREADABLE):
         manifest = directory.read_manifest()
         if manifest["data"]["fingerprint"] != run.data_fingerprint:
             return "the data has changed since the run began"

@@ -17,6 +17,7 @@ import numpy as np
 
 from xclrun.analysis import base_scores
 from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentences, with_metrics
+from xclrun.core.files import parse_json
 from xclrun.core.task import MetricsOfKeys, Scored
 from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
@@ -140,7 +141,7 @@ def stored(directory: RunDirectory) -> Stored | None:
         if name.startswith("predictions/") and (path := directory.path / name).stat().st_mtime_ns >= finished:
             directory.content(path)
     table = directory.table(directory.counts)
-    return Stored(table, json.loads((table.schema.metadata or {}).get(_METADATA, b"{}")))
+    return Stored(table, parse_json((table.schema.metadata or {}).get(_METADATA, b"{}")))
 
 
 def read(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from xclrun.core.errors import RunError, UsageError, XclrunError
+from xclrun.core.files import UNREADABLE, open_file, parse_json, read_bytes
 
 TEMPORARY = ".tmp-"
 
@@ -103,7 +104,12 @@ def write_json(path: Path, content: Any, mode: int = 0o644) -> None:
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Return the content of a JSON file.
+
+    Raises:
+        OSError, ValueError: the file is missing or damaged, or is not a regular file.
+    """
+    return parse_json(read_bytes(path))
 
 
 def append_event(path: Path, kind: str, **facts: Any) -> None:
@@ -120,16 +126,16 @@ def append_event(path: Path, kind: str, **facts: Any) -> None:
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the readable events of a file in order; none if it does not exist."""
     # Read bytes: an incomplete line can end inside a character, and events can contain other line separators.
-    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            event = json.loads(line)
+    for line in read_bytes(path).split(b"\n") if path.is_file() else ():
+        with contextlib.suppress(*UNREADABLE):
+            event = parse_json(line)
             float(event["time"]), str(event["event"])
             yield event
 
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 (hex) of a file's content."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         result = hashlib.sha256()
         while block := file.read(1 << 20):
             result.update(block)

@@ -25,6 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from xclrun.core.files import parse_json, read_bytes
 from xclrun.store.files import TEMPORARY, writing
 
 HEARTBEAT = 10.0  # seconds between two heartbeats
@@ -193,14 +194,14 @@ def _create(path: Path, content: str) -> None:
 def _read(path: Path) -> Owner | None:
     """Return the owner that a lease file names; None if the file does not exist."""
     try:
-        text, stamp = path.read_text(), path.stat().st_mtime
+        text, stamp = read_bytes(path), path.stat().st_mtime
         seen, aged = _unchanged(path, stamp) < SILENCE, _now(path.parent) - stamp < SILENCE
     except OSError:
         return None
     try:
-        facts = json.loads(text)
+        facts = parse_json(text)
         host, pid = str(facts["host"]), int(facts["pid"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         # Without hard links, the file is empty at first, and stays empty if its owner dies at that moment.
         return Owner("unknown", 0, {}, seen and aged)
     if facts.get("machine") == _machine():

@@ -122,7 +122,7 @@ def _kind_and_hop(folder: Path) -> tuple[str, str]:
     try:
         facts = read_json(folder / FACTS)
         return str(facts["kind"]), str(facts.get("hop", ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except UNREADABLE:
         return "damaged", ""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from xclrun.core import files
 from xclrun.core.identity import strategy_name
 from xclrun.core.plugins import raised_in
 from xclrun.core.task import MetricsOfKeys, Scored, Task, restored, task_identified, tasks_of_dataset
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
     from xclrun.store.counts import Common
 
-# Exceptions that reading a damaged file can raise.
-UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, yaml.YAMLError)
+# Exceptions that reading a damaged file of a run can raise.
+UNREADABLE = (*files.UNREADABLE, yaml.YAMLError)
 
 
 def run_directories(outputs: Path, only: Collection[str] | None = None) -> list[RunDirectory]:
@@ -204,7 +205,7 @@ def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[s
 
 
 def _config(directory: RunDirectory) -> dict[str, Any]:
-    config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    config: dict[str, Any] = yaml.load(files.read_text(directory.config), Loader=yaml.CSafeLoader)
     return config
 
 
@@ -281,7 +282,7 @@ def read_predictions(
                 metrics, tags = _metrics_and_tags(run.config, manifest)
                 counted = read(directory, manifest, metrics, tags, common, stored(directory))
                 predictions[run.run_id] = counted.predictions
-            except (OSError, ValueError, KeyError) as error:
+            except UNREADABLE as error:
                 warn(f"predictions of {run.run_id} cannot be read ({error})")
     return predictions
 
@@ -301,7 +302,7 @@ def read_gradients(
             if path.is_file() and directory.done.is_file():
                 try:
                     tables[run.run_id] = directory.table(path).to_pandas()
-                except (OSError, ValueError, KeyError) as error:
+                except UNREADABLE as error:
                     warn(f"{path.name} of {run.run_id} cannot be read ({error})")
     return gradients
 
@@ -355,7 +356,7 @@ def sweeps(outputs: Path, warn: Callable[[str], None] = note) -> list[dict[str, 
         try:
             sweep = read_sweep(path)
             by_time[float(sweep.get("given", 0)), path.name] = sweep
-        except (OSError, ValueError, TypeError) as error:
+        except UNREADABLE as error:
             warn(f"{path} cannot be read ({error}); skipped; re-run the command of the sweep to restore it")
     return [by_time[key] for key in sorted(by_time)]
 
@@ -372,6 +373,6 @@ def read_sweep(path: Path) -> dict[str, Any]:
         types = {key: type(value) for key, value in sweep.get("search", {}).items()}
         if all(isinstance(text, str) for text in texts) and (not types or types.items() >= SEARCH.items()):
             return sweep
-    except (KeyError, TypeError, AttributeError):
+    except UNREADABLE:
         pass
     raise ValueError("fields are missing or have the wrong type")

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xclrun.core.files import UNREADABLE, read_bytes
 from xclrun.core.version import FORMAT
 from xclrun.store.files import (
     TEMPORARY,
@@ -126,13 +127,13 @@ class RunDirectory:
     def check_format(self) -> None:
         """Raise UnreadableRun if the manifest has another format than this version reads."""
         with contextlib.suppress(OSError):
-            match = _FORMAT.search(self.manifest.read_bytes())
+            match = _FORMAT.search(read_bytes(self.manifest))
             if match is not None and (number := int(match[1])) != FORMAT:
                 raise self._other_version(newer=number > FORMAT)
 
     def _other_version(self, newer: bool) -> UnreadableRun:
         version = "unknown"
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(*UNREADABLE):
             version = self.read_manifest()["code_version"]
         if newer:
             return UnreadableRun("newer", f"{self.run_id}: made by a newer version ({version}); upgrade xclrun")
@@ -163,13 +164,13 @@ class RunDirectory:
                 if (thorough or name in small) and sha256(self.path / name) != facts["sha256"]:
                     return self.path / name
             # The folder may have been renamed or replaced.
-            if f'"{self.run_id}"'.encode() not in self.manifest.read_bytes():
+            if f'"{self.run_id}"'.encode() not in read_bytes(self.manifest):
                 run_id = self.read_manifest()["run_id"]
                 text = f"{self.path} holds the run {run_id}; rename the folder to this ID, or remove it"
                 raise UnreadableRun("damaged", text)
         except UnreadableRun:
             raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except UNREADABLE:
             return self.done
         return None
 
@@ -193,11 +194,15 @@ class RunDirectory:
             OSError: the config is unreadable.
             UnreadableRun: the config was edited.
         """
-        content, written = self.config.read_bytes(), set()
-        with contextlib.suppress(OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError):
+        content, written = read_bytes(self.config), set()
+        try:
             written.add(self.read_done()[self.config.name]["sha256"])
+        except UnreadableRun:
+            raise
+        except UNREADABLE:
+            pass
         for path in () if written else (self.manifest, self.queued):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(*UNREADABLE):
                 written.add(read_json(path)["config_sha256"])
         if written and hashlib.sha256(content).hexdigest() not in written:
             raise UnreadableRun("damaged", f"{self.config} was edited; re-run the command of the run to restore it")
@@ -211,7 +216,7 @@ class RunDirectory:
             KeyError: DONE does not list the file.
             ValueError: the checksum of the file differs.
         """
-        content, written = path.read_bytes(), self.read_done()[str(path.relative_to(self.path))]
+        content, written = read_bytes(path), self.read_done()[str(path.relative_to(self.path))]
         if hashlib.sha256(content).hexdigest() != written["sha256"]:
             raise ValueError(f"{path} has changed since the run finished; remove {self.done} and re-run the command")
         return content
@@ -227,7 +232,7 @@ class RunDirectory:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        content = self.content(path) if self.done.is_file() else path.read_bytes()
+        content = self.content(path) if self.done.is_file() else read_bytes(path)
         try:
             # For thousands of small files, several times as fast as `pq.read_table`.
             return pq.ParquetFile(pa.BufferReader(content)).read(columns=columns, use_threads=False)
@@ -237,7 +242,7 @@ class RunDirectory:
     @property
     def error(self) -> str | None:
         """The error of the last attempt if it failed, or None."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(*UNREADABLE):
             manifest = self.read_manifest()
             if manifest["status"] == "failed":
                 return str(manifest["error"])
@@ -285,7 +290,7 @@ class RunDirectory:
             ValueError: the run has files, but none of the two is readable.
         """
         for path in (self.manifest, self.queued):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(*UNREADABLE):
                 return list(read_json(path)["keys"])
         if any(self.path.iterdir()):
             raise ValueError(f"{self.manifest} cannot be read; re-run the command of the run to restore it")
@@ -298,7 +303,7 @@ class RunDirectory:
             OSError, ValueError, KeyError, TypeError, yaml.YAMLError: neither manifest nor config is readable.
         """
         for path in (self.manifest, self.queued):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(*UNREADABLE):
                 store = read_json(path)["store"]
                 return None if store is None else Path(store)
         # Older versions did not record the store.
@@ -340,5 +345,5 @@ def _has_size(path: str, size: int) -> bool:
 
 def differing_results(first: RunDirectory, second: RunDirectory) -> list[str]:
     """Return the names of the result files that differ between two directories."""
-    before, after = ({str(p.relative_to(d.path)): p.read_bytes() for p in d.results()} for d in (first, second))
+    before, after = ({str(p.relative_to(d.path)): read_bytes(p) for p in d.results()} for d in (first, second))
     return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xclrun.core.files import UNREADABLE, parse_json, read_text
 from xclrun.core.identity import digest
 from xclrun.store.files import TEMPORARY, atomic_directory, read_json, sha256, writing
 from xclrun.store.lease import Lease
@@ -74,15 +75,15 @@ class StageStore:
         """Return the name of the first file of a stage that is missing or does not match its checksum, or None."""
         name = FACTS
         try:
-            text = (self.path(key) / FACTS).read_text(encoding="utf-8")
-            facts = json.loads(text)
+            text = read_text(self.path(key) / FACTS)
+            facts = parse_json(text)
             # Compare the text too, since damage to the last digits of a number can leave its parsed value unchanged.
             if facts.pop("checksum") != digest(facts) or text != _text(facts):
                 return name
             for name, checksum in facts["files"].items():
                 if sha256(self.path(key) / name) != checksum:
                     return name
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except UNREADABLE:
             return name
         return None
 

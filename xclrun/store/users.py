@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from xclrun.core.files import UNREADABLE
 from xclrun.core.identity import digest
 from xclrun.store.files import read_json, write_json
 
@@ -40,7 +41,7 @@ def outputs_folders(store: Path, outputs: Path, unreadable: Callable[[str], None
             folder = Path(read_json(path)["outputs"])
             # An empty mount point has no folder `runs`.
             next((folder / "runs").iterdir(), None)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             why = getattr(error, "strerror", None) or "damaged file"
             unreadable(
                 f"{store} is also used by {folder}, which cannot be read ({why}); make it readable, or, if it was "

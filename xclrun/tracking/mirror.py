@@ -23,6 +23,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError
+from xclrun.core.files import UNREADABLE
 from xclrun.core.task import METRICS, short_name
 from xclrun.core.terminal import note
 from xclrun.store.rundir import RunDirectory
@@ -343,7 +344,7 @@ class Mirror(Tracker):
                 try:
                     path = Path(self.client.download_artifacts(run.info.run_id, RECORD, folder))
                     records.append(RunRecord.from_json(path.read_bytes()))
-                except (OSError, ValueError) as error:
+                except UNREADABLE as error:
                     name = f"{RECORD} of {tags[f'{TAG}.run_id']} in MLflow"
                     warn(f"{name} cannot be read ({error}); skipped; `xclrun sync --rebuild` sends it again")
         return records

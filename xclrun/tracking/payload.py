@@ -13,6 +13,7 @@ from typing import Any
 from xclrun.analysis.measures import MEASURES, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
+from xclrun.core.files import UNREADABLE
 from xclrun.core.identity import flat
 from xclrun.core.names import markdown
 from xclrun.core.task import short_name
@@ -77,7 +78,7 @@ def with_live_epochs(run: RunRecord, directory: RunDirectory) -> RunRecord:
         complete = [epoch["epoch"] for epoch in epochs] == list(range(1, len(epochs) + 1))
         if run.status != "finished" and complete and hop == len(directory.read_manifest()["stages"]):
             return replace(run, curve=(*run.curve, *({**epoch, "hop": hop} for epoch in epochs)))
-    except (OSError, ValueError, KeyError, TypeError):
+    except UNREADABLE:
         pass
     return run
 

@@ -19,6 +19,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import require
+from xclrun.core.files import UNREADABLE
 from xclrun.core.names import slug
 from xclrun.core.terminal import note
 from xclrun.store.files import read_json, write_json
@@ -117,8 +118,8 @@ class Tracker(ABC):
         sent = {}
         for run_id in run_ids:
             # Without a readable file the run is sent again.
-            with contextlib.suppress(OSError, ValueError):
-                sent[run_id] = read_json(self._sent_file(run_id))
+            with contextlib.suppress(*UNREADABLE):
+                sent[run_id] = dict(read_json(self._sent_file(run_id)))
         return sent
 
     def mark_sent(self, update: Update) -> None:

@@ -90,7 +90,7 @@ class Checkpoints:
         from safetensors import safe_open
 
         for path in sorted(self.folder.glob("*-*.safetensors"), reverse=True):
-            if sha256(path) != path.stem.split("-")[1]:
+            if not path.is_file() or sha256(path) != path.stem.split("-")[1]:
                 self.warn(f"{path} is damaged (its checksum does not match); ignoring it")
                 continue
             with safe_open(path, "pt") as file:

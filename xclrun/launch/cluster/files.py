@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xclrun.core.files import UNREADABLE
 from xclrun.core.terminal import note
 from xclrun.store.files import append_event, read_events, read_json, write_json
 
@@ -64,7 +65,7 @@ class PackFiles:
     def errors(self) -> dict[str, str] | None:
         """Return run ID → error in the last attempt; None if the last attempt has not ended."""
         events = self.events()
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(*UNREADABLE):
             if events and events[-1]["event"] == "ended":
                 return dict(events[-1]["errors"])
         return None
@@ -150,7 +151,7 @@ def submissions(outputs: Path, sweep: str = "*", warn: Callable[[str], None] = n
             # Read completely, to report a damaged file here.
             assert all(isinstance(run, str) for _, runs in submission.jobs() for run in runs)
             readable.append(submission)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError):
+        except (*UNREADABLE, AssertionError):
             warn(f"{path} skipped, because it cannot be read; the status comes from the run directories only")
     return sorted(readable, key=lambda submission: submission.submitted)
 

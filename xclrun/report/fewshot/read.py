@@ -10,6 +10,7 @@ from xclrun.analysis.fewshot.scores import is_few_shot
 from xclrun.analysis.fewshot.words import Outcome, Words
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import RunError, UsageError
+from xclrun.core.files import UNREADABLE
 from xclrun.data.example import Dataset, Example
 from xclrun.report.fewshot.data import FewShotData
 from xclrun.store.records import outcomes
@@ -48,7 +49,7 @@ def read_few_shot(
                 by_metric.setdefault(metric, {})[record.run_id] = outcome
             if directory.attention.is_file():
                 attention[record.run_id] = directory.table(directory.attention).to_pandas()
-        except (OSError, ValueError, KeyError) as error:
+        except UNREADABLE as error:
             reasons.append(f"predictions could not be read: {error}")
         key = (record.data_fingerprint, record.languages)
         try:
