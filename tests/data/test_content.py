@@ -76,6 +76,9 @@ def test_labels_and_duplicates_are_compared_after_nfc(load: Load) -> None:
     assert notes["equal_labels"] == {"de/train": 2}
     assert notes["test_in_train"] == {"de": 1}
     assert set(dataset.labels) == {composed, decomposed}
+    # A test label that no training sentence has counts as wrong.
+    notes = load(row("a", composed), row("b", "y"), test=[row("c", decomposed), row("d", composed)]).notes
+    assert notes == {"equal_labels": {"de/test": 1}}
 
 
 def test_a_single_label_is_noted(load: Load) -> None:

@@ -67,7 +67,14 @@ def test_every_reader_converts_tags_of_other_schemes_to_bio(
 
 @pytest.mark.parametrize(
     ("tag", "cause"),
-    [("LOC", "look like IO"), ("LOC-B", "B-LOC"), ("0", "the letter O"), ("b-LOC", "B-LOC"), ("B_LOC", "B-LOC")],
+    [
+        ("LOC", "look like IO"),
+        ("LOC-B", "B-LOC"),
+        ("0", "the letter O"),
+        ("b-LOC", "B-LOC"),
+        ("B_LOC", "B-LOC"),
+        ("-100", "no tag"),
+    ],
 )
 def test_tags_that_cannot_be_converted_are_explained(config: Config, tmp_path: Path, tag: str, cause: str) -> None:
     write(tmp_path, *tagged("conll", ("a", "b"), (tag, "O")))
@@ -236,7 +243,7 @@ def test_the_first_error_says_how_many_sentences_skipping_would_cost(config: Con
         read(config("jsonl", task="sequence_class"))
 
 
-@pytest.mark.parametrize("comment", ["# newdoc", "# newpar", "# x"])
+@pytest.mark.parametrize("comment", ["# newdoc", "# newpar", "# note", "#from web", "# newdoc id = a-1"])
 @pytest.mark.parametrize("spans", [True, False])
 def test_a_comment_as_wide_as_a_word_is_no_word(config: Config, tmp_path: Path, comment: str, spans: bool) -> None:
     tag = "B-X" if spans else "NN"
@@ -244,6 +251,17 @@ def test_a_comment_as_wide_as_a_word_is_no_word(config: Config, tmp_path: Path, 
     are = TagsAre.spans if spans else TagsAre.words
     splits, _ = read(config("conll", task="token_tags", tags_are=are))
     assert [e.tokens for e in splits["de", "dev"]] == [("a", "b"), ("c",)]
+
+
+@pytest.mark.parametrize("width", [2, 3, 5])
+@pytest.mark.parametrize("comment", ["# newdoc id = a-1", "# newdoc", "# two words"])
+def test_the_number_of_columns_makes_no_comment_a_word(
+    config: Config, tmp_path: Path, width: int, comment: str
+) -> None:
+    lines = (" ".join([word, *["_"] * (width - 2), "NN"]) for word in ("a", "b"))
+    write(tmp_path, "de.{split}.conll", "\n".join([comment, *lines]))
+    splits, _ = read(config("conll", task="token_tags", tags_are=TagsAre.words))
+    assert splits["de", "dev"][0].tokens == ("a", "b")
 
 
 def test_conll_skips_number_ranges_and_empty_nodes_of_numbered_words(config: Config, tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection, Sequence
 from unicodedata import normalize
 
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
-from xclrun.data.example import Dataset, Example, Targets
+from xclrun.data.example import SPLITS, Dataset, Example, Targets
 
 # Words of a sentence with tags; longer sentences are noted.
 LONG_SENTENCE = 500
@@ -76,15 +77,23 @@ def _check(dataset: Dataset, language: str, split: str, counts: Counter[str]) ->
 
 
 def _add_label_notes(dataset: Dataset, targets: Targets, notes: dict[str, Counter[str]]) -> None:
-    """Note labels and tags that are equal after NFC, and a task with a single label or tag."""
-    equal = set()
-    for names in (targets.labels, targets.tags):
-        times = Counter(normalize("NFC", name) for name in names)
-        equal |= {name for name in names if times[normalize("NFC", name)] > 1}
+    """Note names of labels that are equal after NFC, and a task with a single label or tag."""
     for language in targets.keys:
-        train = dataset.splits[language, "train"]
-        used = {name for e in train for name in (e.label, *(e.tags or ())) if name in equal}
-        if used:
-            notes.setdefault("equal_labels", Counter())[f"{language}/train"] = len(used)
+        for split in SPLITS:
+            examples = dataset.splits[language, split]
+            count = _respelled(targets.labels, {e.label for e in examples if e.label}, split == "train")
+            count += _respelled(targets.tags, {tag for e in examples for tag in e.tags or ()}, split == "train")
+            if count:
+                notes.setdefault("equal_labels", Counter())[f"{language}/{split}"] = count
     if len(targets.labels or targets.tags) == 1:
         notes.setdefault("one_label", Counter())[f"{targets.keys[0]}/train"] = 1
+
+
+def _respelled(names: Sequence[str], used: Collection[str], train: bool) -> int:
+    """Count the used names that are not in ``names`` (or in train, any) and equal to another one of them after NFC."""
+    spellings: dict[str, set[str]] = {}
+    for name in names:
+        spellings.setdefault(normalize("NFC", name), set()).add(name)
+    return sum(
+        bool(spellings.get(normalize("NFC", name), set()) - {name}) for name in used if train or name not in names
+    )

@@ -39,7 +39,7 @@ from xclrun.data.readers.values import check_tag
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.{ending}" for ending in ("conll", "txt") for separator in (".", "/", "-", "_")
 )
-_COMMENT = re.compile(r"#[ \t]*([\w.-]+) += *(.*)")
+_COMMENT = re.compile(r"#[ \t]*([\w.-]+(?: [\w.-]+)?) += *(.*)")
 # Comments without a value, for example in Universal Dependencies.
 _KEYWORDS = ("newdoc", "newpar")
 _DOCUMENT = "-DOCSTART-"
@@ -135,20 +135,19 @@ def _is_comment(line: str, fields: list[str], about: Columns, place: Place, tag_
     """Whether a line that begins with ``#``, before the first word of a sentence, is a comment."""
     if len(fields) != about.width or ("\t" not in line and _COMMENT.match(line)):
         return True
-    if fields[0] != "#" or about.width < 2:
-        return False
     at = tag_column - 1 if tag_column > 0 else about.width + tag_column
     tag = fields[at] if 0 <= at < about.width else ""
-    if tag in _KEYWORDS:
+    # Small letters would be a tag that no other word has; a single letter may be a mistaken O.
+    if len(tag) > 1 and tag.isalpha() and tag.islower() and not about.small:
         return True
+    if fields[0] != "#" or about.width < 2:
+        return False
     if place.task.tag_spans:
         try:
             check_tag(tag, place.task)
         except BadRow:
             return True
-        return False
-    # A comment of a few small letters would be a tag that no other word has.
-    return tag.isalpha() and tag.islower() and not about.small
+    return tag in _KEYWORDS
 
 
 def _fields(line: str) -> list[str]:

@@ -65,7 +65,9 @@ def _scheme(tag: str, task: Task) -> str:
     hint = "; if tags are not spans, set dataset.tags_are=words" if task == TOKEN_TAGS else ""
     if tag in ("0", "o"):
         return f"; {'the digit zero' if tag == '0' else 'a small o'} must be the letter O"
-    if not tag.strip() or tag in NO_TAG:
+    if tag in NO_TAG:
+        return f"; it often means no tag: use O, or remove the sentence{hint}"
+    if not tag.strip():
         return hint
     if re.fullmatch(r"\S+-[BIESLU]", tag):
         return f"; put the prefix in front ({tag[-1]}-{tag[:-2]})"
