@@ -22,7 +22,7 @@ HOPS = small("strategy=er", "dataset.max_train=48", "trainer.epochs=6", "trainer
 LONG = small(*HOPS, "trainer.epochs=15")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_signal_in_a_hop(
     number: signal.Signals,
     start: Callable[..., Any],
@@ -71,6 +71,25 @@ def test_signal_with_workers(
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert [event["error"] for event in events(tmp_path, "interrupted")] == ["SIGINT", "SIGINT"]
+    assert len(list(tmp_path.glob("store/*/*.checkpoints/*.safetensors"))) == 2
+    again = start(*arguments)
+    output = again.communicate(timeout=120)[0]
+    assert again.returncode == 0, output
+    assert predictions(tmp_path) == undisturbed(sweep)
+    assert whole(tmp_path)
+
+
+def test_workers_whose_launcher_is_killed_save_checkpoints(
+    start: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    sweep = (*LONG, "seed=1,2")
+    arguments = (*sweep, "hydra.launcher.n=2", f"paths.outputs={tmp_path}", "-m")
+    process = start(*arguments)
+    wait_for(lambda: len(list(tmp_path.glob("runs/*/progress.json"))) == 2)
+    process.kill()
+    process.communicate(timeout=30)
+    wait_for(lambda: len(events(tmp_path, "interrupted")) == 2)
+    assert [event["error"] for event in events(tmp_path, "interrupted")] == ["SIGTERM", "SIGTERM"]
     assert len(list(tmp_path.glob("store/*/*.checkpoints/*.safetensors"))) == 2
     again = start(*arguments)
     output = again.communicate(timeout=120)[0]

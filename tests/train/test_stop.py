@@ -9,12 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
 
 from xclrun.train.progress import Listener, Listeners
-from xclrun.train.stop import ECHO, GRACE, SIGNALS, StopFlag, Stopped, stop_on_signals
+from xclrun.train.stop import ECHO, GRACE, SIGNALS, StopFlag, Stopped, begin_worker, handle, stop_on_signals
+
+
+@pytest.fixture(autouse=True)
+def with_a_terminal() -> Iterator[None]:
+    """Handle SIGHUP in these tests, even if pytest was started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -27,6 +37,45 @@ def test_a_signal_sets_the_flag(number: signal.Signals) -> None:
         with pytest.raises(Stopped, match=number.name):
             stop.check()
     assert signal.getsignal(number) is before
+
+
+def test_nohup_is_respected() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_on_signals() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        stop.check()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.number == signal.SIGTERM
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_a_worker_stops_when_its_launcher_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xclrun.train.stop._launcher", os.getppid())
+    StopFlag().check()
+    monkeypatch.setattr("xclrun.train.stop._launcher", os.getppid() + 1)
+    with pytest.raises(Stopped, match="SIGTERM"):
+        StopFlag().check()
+    # The first signal counts.
+    assert StopFlag(signal.SIGINT).received() == signal.SIGINT
+
+
+def as_a_worker() -> None:
+    begin_worker(os.getppid())
+    StopFlag().check()
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_worker_does_not_keep_the_handlers_of_its_launcher() -> None:
+    """Between two runs, a signal ends a worker; its launcher passes signals on instead."""
+    before = handle(lambda number, frame: None)
+    try:
+        worker = get_context("fork").Process(target=as_a_worker)
+        worker.start()
+        worker.join(30)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert worker.exitcode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(("second", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Stopped)])

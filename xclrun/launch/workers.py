@@ -31,7 +31,7 @@ from xclrun.store.lease import Lease
 from xclrun.store.rundir import GPU_BROKEN
 from xclrun.tracking.background import BackgroundMirror
 from xclrun.train.progress import Listener, Progress
-from xclrun.train.stop import SIGNALS, Stopped, how_ended
+from xclrun.train.stop import Stopped, begin_worker, handle, how_ended
 
 # Seconds between two checks whether a postponed run can continue.
 POLL = 0.5
@@ -203,12 +203,13 @@ def work_in_processes(
     if len(places) > 1:
         share(runs)
     stopped: list[int] = []
-    since = time.time()
+    since, launcher = time.time(), os.getpid()
 
     def start(gpu: str | None) -> int | None:
         """Start a worker and return its process ID; after a signal, start none and return None."""
 
         def do() -> None:
+            begin_worker(launcher)
             if gpu is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = gpu
             from xclrun.train.ranks import end_ranks
@@ -227,7 +228,7 @@ def work_in_processes(
                 os.kill(child, number)
 
     children = {child: gpu for gpu in places if (child := start(gpu)) is not None}
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    before = handle(pass_on)
     try:
         _wait_for(children, runs, console, start)
     finally:

@@ -237,7 +237,7 @@ class HopTraining:
                 self._point()
                 self.listener.stepped(self._progress())
                 due = time.monotonic() - saved > 60 * self.trainer.checkpoint_minutes
-                if self.ranks.agree(self.stop.number is not None or due):
+                if self.ranks.agree(self.stop.received() is not None or due):
                     self._save()
                     saved = time.monotonic()
                     self.stop.check()

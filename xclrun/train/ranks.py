@@ -446,14 +446,13 @@ class SharedStop(StopFlag):
     def __init__(self, flag: StopFlag, ranks: Ranks) -> None:
         self.flag, self.ranks = flag, ranks
 
-    @property
-    def number(self) -> int | None:  # type: ignore[override]
-        return self.flag.number
+    def received(self) -> int | None:
+        return self.flag.received()
 
     def check(self) -> None:
         if not self.ranks.rank and not self.ranks.repeating:
             self.flag.check()
-        elif number := self.ranks.agree(self.flag.number or 0):
+        elif number := self.ranks.agree(self.flag.received() or 0):
             raise Stopped(number)
 
 

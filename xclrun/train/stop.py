@@ -13,12 +13,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+# The types of handlers in `signal`.
+Handler = Callable[[int, FrameType | None], Any] | int | None
 
 # Signals within this many seconds of the first do not count as a second signal. Workers receive a terminal's
 # Ctrl-C twice, directly and from the launcher; Slurm signals both the tasks and the step.
@@ -86,10 +90,34 @@ class StopFlag:
                 raise KeyboardInterrupt
             raise Stopped(number, at_once=True)
 
+    def received(self) -> int | None:
+        """Return the signal that was received; SIGTERM if the launcher of this worker has ended."""
+        if self.number is None and _launcher not in (None, os.getppid()):
+            self.number = signal.SIGTERM
+        return self.number
+
     def check(self) -> None:
         """Raise `Stopped` if a signal was received."""
-        if self.number is not None:
-            raise Stopped(self.number)
+        if (number := self.received()) is not None:
+            raise Stopped(number)
+
+
+# Process ID of the launcher, in a worker.
+_launcher: int | None = None
+
+
+def begin_worker(launcher: int) -> None:
+    """Restore the handling of signals in a forked worker, and stop its runs when its launcher has ended."""
+    global _launcher
+    _launcher = launcher
+    handle(signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def handle(handler: Handler) -> dict[int, Handler]:
+    """Install a handler of all `SIGNALS`; return the previous handlers. SIGHUP stays ignored (``nohup``)."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return {number: signal.signal(number, handler) for number in SIGNALS if number != signal.SIGHUP or not ignored}
 
 
 @contextmanager
@@ -103,7 +131,7 @@ def stop_on_signals() -> Iterator[StopFlag]:
     pipe = _pipe_to_counter()
     os.write(pipe, b"\0")
     descriptor = signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, flag.handle) for number in SIGNALS}
+    before = handle(flag.handle)
     try:
         yield flag
     finally:
