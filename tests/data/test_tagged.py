@@ -209,9 +209,11 @@ def test_conll_refuses_bad_columns(
 
 
 def test_a_nul_in_a_word_and_a_tag_with_a_zero_width_space_are_counted(tmp_path: Path, columns: Config) -> None:
-    write(tmp_path, "{language}/{split}.conll", "a\x00 O\nb O\n\nc B-x\u200b\nd I-x\u200b\n\ne\u200cf B-x\n")
+    write(
+        tmp_path, "{language}/{split}.conll", "a\x00 O\nb O\n\n\ufeffz O\n\nc B-x\u200b\nd I-x\u200b\n\ne\u200cf B-x\n"
+    )
     assert read(columns())[1] == {
-        "control_characters": dict.fromkeys([f"de/{split}" for split in SPLITS], 1),
+        "control_characters": dict.fromkeys([f"de/{split}" for split in SPLITS], 2),
         "odd_labels": dict.fromkeys([f"de/{split}" for split in SPLITS], 1),
     }
 

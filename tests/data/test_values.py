@@ -98,6 +98,7 @@ def test_words_whose_tag_means_no_tag_are_counted(config: Config, tmp_path: Path
         ({"0", "1", "-1"}, {"-1"}, {"-1"}),  # a test split without labels
         ({"0", "1", "2", "-1"}, {"0", "-1"}, {"-1"}),
         ({"-1"}, {"-1"}, {"-1"}),
+        ({"a", "b", "nan"}, {"a", "nan"}, {"nan"}),
         ({"a", "b"}, {"a"}, set()),
     ],
 )
@@ -109,10 +110,10 @@ def test_minus_signs_are_missing_labels_unless_they_are_classes(
 
 def test_rows_without_a_label_are_skipped_and_counted_in_every_reader(config: Config, tmp_path: Path) -> None:
     good = {"text": "a", "label": 2}
-    write(tmp_path, "de.{split}.jsonl", rows(good, {"text": "b", "label": -1}, {"text": "c", "label": None}))
+    write(tmp_path, "de.{split}.jsonl", rows(good, *({"text": "b", "label": x} for x in (-1, None, float("nan")))))
     splits, notes = read(config("jsonl", task="sequence_class"))
     assert [e.label for e in splits["de", "dev"]] == ["2"]
-    assert notes == {"unlabeled": each(2)}
+    assert notes == {"unlabeled": each(3)}
     write(tmp_path, "de/{split}.tsv", "id\ta\tb\tlabel\n1\tA\tB\t-1\n2\tA\tB\t0\n")
     (tmp_path / "de" / "dev.tsv").rename(tmp_path / "de" / "dev_2k.tsv")
     (tmp_path / "de" / "test.tsv").rename(tmp_path / "de" / "test_2k.tsv")
@@ -264,6 +265,13 @@ def test_the_number_of_columns_makes_no_comment_a_word(
     assert splits["de", "dev"][0].tokens == ("a", "b")
 
 
+def test_blocks_without_words_are_counted_only_if_they_are_sentences(config: Config, tmp_path: Path) -> None:
+    write(tmp_path, "de.{split}.conll", "-DOCSTART- O\n\na B-X\n\n# sent_id = 2\n")
+    assert read(config("conll", task="token_tags"))[1] == {"no_words": each(1)}
+    write(tmp_path, "de.{split}.conll", "-DOCSTART- O\n\na B-X\n")
+    assert read(config("conll", task="token_tags"))[1] == {}
+
+
 def test_conll_skips_number_ranges_and_empty_nodes_of_numbered_words(config: Config, tmp_path: Path) -> None:
     lines = ["1-2\tzum\t_", "1\tzu\tADP", "2\tdem\tDET", "2.1\tx\tX", "3\tSee\tNOUN"]
     write(tmp_path, "de.{split}.conll", "\n".join(lines))
@@ -303,3 +311,6 @@ def test_known_defects_of_masakhaner_and_pawsx_have_a_fixed_treatment(config: Co
         (tmp_path / "de" / f"{name}.tsv").write_text(f"{header}1\tA\t\t0\n2\tNS\tB\t1\n3\tA\tB\t0\n")
     splits, notes = read(config("pawsx", task="sequence_class"))
     assert ([e.id for e in splits["de", "test"]], notes) == (["2", "3"], {"blank_texts": each(1)})
+    (tmp_path / "de" / "train.tsv").write_text(f"{header}1\tA\t\t0\n")
+    with pytest.raises(UsageError, match=r"train\.tsv: no examples; .*train\.tsv:2: the text is blank"):
+        read(config("pawsx", task="sequence_class"))

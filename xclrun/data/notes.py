@@ -24,7 +24,7 @@ NOTES = {
     "ignored_columns": ("column", "that xclrun does not read: ignored"),
     "header_lines": ("line", "with names of columns: skipped"),
     "repeated_ids": ("sentence", "with the ID of an earlier sentence: renamed with the suffix ~2, ~3, …"),
-    "unlabeled": ("sentence", "without a label (null, - or -1): skipped"),
+    "unlabeled": ("sentence", "without a label (null, nan, - or -1): skipped"),
     "typed_outside": ("tag", "B-O or I-O: read as O"),
     "bioes": ("tag", "in BIOES or BILOU: converted to BIO"),
     "missing_tags": ("word", "with a tag such as _, - or -1, which often means no tag: read unchanged"),

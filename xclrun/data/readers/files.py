@@ -45,8 +45,8 @@ LONGEST_WORD = 20_000
 LONGEST_NAME = 1_000
 # Longer texts, in characters, are noted, since the file may lack line ends.
 LONG_TEXT = 100_000
-# Control characters (Unicode's category Cc).
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Control characters (Unicode's category Cc), and the byte order mark, which joined files have inside.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ufeff]")
 
 # A gzip file is refused if it unpacks to more than UNPACKED bytes and to more than RATIO times its size. Text shrinks
 # to a third or a tenth, so only gzip bombs exceed both limits.
@@ -373,7 +373,9 @@ def read_source(
     examples: list[Example] = []
     first_seen: dict[str, int] = {}
     problems = [] if problems is None else problems
-    before, begun = len(problems), False
+    begun = False
+    # Why rows were skipped.
+    reasons: list[str] = []
     state, unique = state or _Reading(), state is None
     key = f"{source.language}/{source.split}"
     for number, row in enumerate(source.rows, 1):
@@ -407,15 +409,18 @@ def read_source(
         except Skip as skipped:
             place.odd = Counter([skipped.note] if skipped.note else [])
             counted = skipped.sentence
+            if skipped.note:
+                reasons.append(f"{source.where(place.number, place.id)}: {skipped}")
         except BadRow as bad:
             message = f"{source.where(place.number + place.below, place.id)}: {bad}"
             if not skip:
                 raise UsageError(message) from None
             place.odd = Counter(skipped=1)
             problems.append(message)
+            reasons.append(message)
         begun = True
         state.sentences += counted
-        for name, count in place.odd.items():
+        for name, count in (+place.odd).items():
             counts = notes.setdefault(name, {})
             counts[key] = counts.get(key, 0) + count
     if not examples:
@@ -423,7 +428,6 @@ def read_source(
         unanswerable = hint if key in notes.get("unanswerable", {}) else ""
         if key in notes.get("unlabeled", {}):
             unanswerable = "; the rows have no labels (-1, - or null)"
-        reasons = problems[before:]
         first_bad = f"; every {source.unit or 'line'} was skipped, the first because {reasons[0]}" if reasons else ""
         raise UsageError(f"{source.name}: no examples{unanswerable}{first_bad}")
     return tuple(examples)

@@ -65,7 +65,8 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS, na
     tags = None if task.tag is None else field(row, "strings", "tags", optional=not task.tags_needed)
     if tags is not None:
         files.check_tags(tags, tokens, task)
-    if task.label is not None and row.get("label") is None:
+    # NaN, which differs from itself, is what pandas writes for a missing label.
+    if task.label is not None and (row.get("label") is None or row["label"] != row["label"]):
         hint = f"; for tags alone set dataset.task={TOKEN_TAGS.name}" if tags is not None else ""
         message = f"'label' is missing, which dataset.task={task.name} predicts{hint}"
         raise Skip("unlabeled", message) if "label" in row else BadRow(message)

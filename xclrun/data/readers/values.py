@@ -107,7 +107,7 @@ def cleaned(example: Example, task: Task, odd: Counter[str]) -> Example:
 
 
 def missing_labels(labels: Collection[str], split_labels: Collection[str]) -> frozenset[str]:
-    """Return the labels of a split that mean "no label": ``-`` and ``-1``, unless they are classes.
+    """Return the labels of a split that mean "no label": ``nan``, and ``-`` and ``-1`` unless they are classes.
 
     ``-`` is a class next to ``+``. ``-1`` is a class in the labels −1, 0 and 1; a split whose only label is −1 has no
     labels.
@@ -116,7 +116,7 @@ def missing_labels(labels: Collection[str], split_labels: Collection[str]) -> fr
         labels: the labels of all splits.
         split_labels: the labels of this split.
     """
-    missing = set()
+    missing = {"nan", "NaN"} & set(split_labels)
     if "-" in split_labels and "+" not in labels:
         missing.add("-")
     if "-1" in split_labels:
