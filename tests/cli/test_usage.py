@@ -56,6 +56,7 @@ WRONG_VALUES = [
         "dataset.statements.wrong=1",
         "dataset.statements.wrong=1: needs dataset.statements.kind, or dataset.parts.NAME.statements; without it",
     ),
+    ("dataset.header=false", "dataset.header=false: needs dataset.reader=table"),
     ("dataset.hub_columns=text", "dataset.hub_columns"),
     ("trainer.lr=abc", "trainer.lr=abc: must be a number"),
     ("trainer.lr=0", "trainer.lr=0.0: must be above 0, for example 3e-5"),

@@ -58,6 +58,13 @@ TYPED_NEEDS: Needs = {
             "dataset.reader=conll; other readers have fixed columns",
         ),
     ),
+    **dict.fromkeys(
+        [f"dataset.{key}" for key in ("text_column", "label_column", "text_b_column", "language_column", "header")],
+        (
+            lambda c: "table" in (c.dataset.reader, *(part.reader for part in c.dataset.parts.values())),
+            "dataset.reader=table; other readers have fixed columns",
+        ),
+    ),
     "model.settings": (
         lambda c: c.model.from_scratch,
         "an encoder that is trained from scratch; remove the key, because a pretrained encoder uses its config.json",

@@ -225,6 +225,11 @@ class PartConfig:
     hub_columns: dict[str, str] | None = None
     word_column: int | None = None
     tag_column: int | None = None
+    text_column: str | None = None
+    label_column: str | None = None
+    text_b_column: str | None = None
+    language_column: str | None = None
+    header: bool | None = None
     languages: list[str] | None = None
     where: dict[str, list[str]] = field(default_factory=dict)
     label_prefix: str | None = None
@@ -248,6 +253,12 @@ class DatasetConfig:
     # For dataset.reader=conll. Columns are numbered from 1; negative numbers count from the last column, -1.
     word_column: int = 1
     tag_column: int = -1
+    # For dataset.reader=table: names of columns, or their numbers if the files have no header.
+    text_column: str = "text"
+    label_column: str = "label"
+    text_b_column: str | None = None
+    language_column: str | None = None
+    header: bool = True
     parts: dict[str, PartConfig] = field(default_factory=dict)
     statements: StatementsConfig = field(default_factory=StatementsConfig)
     languages: list[str] | None = bounded(None, name=True)

@@ -93,17 +93,17 @@ def _columns(
 def rows_of(table: Any, columns: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the rows of a split with a value for each key of ``columns`` (key → column)."""
     table = table.select_columns(list(dict.fromkeys(columns.values())))
-    names = {column: _class_names(feature) for column, feature in table.features.items()}
-    return [{key: _named(row[column], names[column]) for key, column in columns.items()} for row in table]
+    names = {column: class_names(feature) for column, feature in table.features.items()}
+    return [{key: named(row[column], names[column]) for key, column in columns.items()} for row in table]
 
 
-def _class_names(feature: Any) -> list[str] | None:
+def class_names(feature: Any) -> list[str] | None:
     """Return the names of the integers in a column of classes, or of lists of classes."""
     inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
     return getattr(feature, "names", None) or getattr(inner, "names", None)
 
 
-def _named(value: Any, names: Sequence[str] | None) -> Any:
+def named(value: Any, names: Sequence[str] | None) -> Any:
     if names is None or value is None:
         return value
     if isinstance(value, list):
