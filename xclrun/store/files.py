@@ -7,8 +7,9 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,18 +54,35 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def atomic_write(path: Path, data: bytes | str, mode: int = 0o644) -> None:
-    """Write a file atomically: readers see either the old or the new content."""
+def _temporary(folder: Path) -> Path:
+    """Return an unused path in a folder. Not from `tempfile`, whose files only their owner can read."""
+    return folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+
+
+def file_mode(folder: Path) -> int:
+    """Return the permissions of new files in a folder, which depend on the umask and on default ACLs.
+
+    For files of libraries that only their owner can read. `os.umask` would change the umask for all threads.
+    """
+    probe = _temporary(folder)
+    try:
+        probe.touch(exist_ok=False)
+        return stat.S_IMODE(probe.stat().st_mode)
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path, data: bytes | str) -> None:
+    """Write a file atomically: readers see either the old or the new content. Its permissions follow the umask."""
     content = data.encode() if isinstance(data, str) else data
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+        name = _temporary(path.parent)
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with name.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, mode)
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -78,7 +96,8 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     """Yield a temporary directory that is renamed to ``path`` if the block succeeds; an existing ``path`` is kept."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=path.parent))
+        temporary = _temporary(path.parent)
+        temporary.mkdir()
         try:
             yield temporary
             for file in temporary.rglob("*"):
@@ -86,7 +105,6 @@ def atomic_directory(path: Path) -> Iterator[Path]:
                     descriptor = os.open(file, os.O_RDONLY)
                     os.fsync(descriptor)
                     os.close(descriptor)
-            os.chmod(temporary, 0o755)
             try:
                 os.rename(temporary, path)
             except OSError as error:
@@ -98,9 +116,9 @@ def atomic_directory(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_json(path: Path, content: Any, mode: int = 0o644) -> None:
+def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically; raise a ValueError for NaN, which JSON does not have."""
-    atomic_write(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", mode)
+    atomic_write(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

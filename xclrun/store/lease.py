@@ -185,7 +185,7 @@ def _create(path: Path, content: str) -> None:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise
         # This file system has no hard links.
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644), "w") as file:
+        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), "w") as file:
             file.write(content)
     finally:
         temporary.unlink(missing_ok=True)

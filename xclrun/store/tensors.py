@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xclrun.store.files import file_mode
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -37,7 +39,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
     # The library's mode 0600 would make a shared store unreadable for other users.
-    path.chmod(0o644)
+    path.chmod(file_mode(path.parent))
 
 
 def load_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, Tensor]:

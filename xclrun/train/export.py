@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from xclrun.core.stream import Hop
 from xclrun.model.encoder import empty_encoder
 from xclrun.model.network import Heads, Model, build
 from xclrun.run import Run
-from xclrun.store.files import atomic_directory, write_json
+from xclrun.store.files import atomic_directory, file_mode, write_json
 from xclrun.store.tensors import save_tensors
 from xclrun.strategy.shared.adapters import NAME
 from xclrun.strategy.shared.low_rank import merged
@@ -110,9 +109,10 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
             facts["adapter"] = "load it into the encoder with load_adapter of the library adapters"
         write_json(folder / "export.json", facts)
         # Some libraries create weight files that only their owner can read, but an export is for sharing.
-        os.umask(umask := os.umask(0))
+        mode = file_mode(folder)
         for path in folder.rglob("*"):
-            path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
+            if path.is_file():
+                path.chmod(mode)
     return facts
 
 
