@@ -170,7 +170,7 @@ class Study:
 
         Args:
             unpaired: average all runs of each strategy. Otherwise, average only the combinations of order,
-                seed and bucket that all strategies have finished.
+                seed and bucket that all strategies have finished, except those with much fewer runs.
             filters: see `Study`; runs are filtered before averaging, except reference runs.
         """
         rows = {key: value for key, value in filters.items() if key in COLUMNS}

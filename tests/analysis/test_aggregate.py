@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from typing import Any
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from xclrun.analysis.aggregate import COLUMNS, comparisons, summarise
+from xclrun.analysis.aggregate import COLUMNS, comparisons, incomplete, summarise
 from xclrun.analysis.measures import Absent, explain
 from xclrun.analysis.replicates import crossed, given_references
 
@@ -256,10 +257,34 @@ def test_references_are_averaged_over_the_seeds_of_the_sequences() -> None:
         assert (result["value"], result["n"]) == (pytest.approx(value), 1)
 
 
-def test_strategies_with_nothing_in_common_are_not_compared() -> None:
-    frame = summarise([record(seed=1), record("er", seed=2)])
-    assert set(frame["status"]) == {"n/a: needs an (order, seed, bucket) that all strategies have finished"}
-    assert set(summarise([record(seed=1), record("er", seed=2)], unpaired=True).query("measure == 'FP'")["n"]) == {1}
+def test_strategies_with_nothing_in_common_have_means_over_their_own_runs() -> None:
+    runs = [record(seed=1, scores=np.full((4, 3), 0.9)), record("er", seed=2, scores=np.full((4, 3), 0.5))]
+    runs.append(record("agem", languages=("fr", "es", "it"), scores=np.full((4, 3), 0.7)))
+    frame = summarise(runs)
+    results = {name: row(frame, "FP", strategy=name) for name in ("naive", "er", "agem")}
+    assert {name: result["value"] for name, result in results.items()} == pytest.approx(
+        {"naive": 0.9, "er": 0.5, "agem": 0.7}
+    )
+    assert {result["status"] for result in results.values()} == {"interim: 1 of 3 runs"}
+    assert incomplete(comparisons(runs)[0]) == {"naive", "er", "agem"}
+
+
+def test_strategies_with_few_runs_and_merges_remove_no_runs_from_the_means_of_the_others() -> None:
+    seeds = range(1, 7)
+    runs = [record(name, seed=k, scores=np.full((4, 3), k / 10)) for name in ("naive", "er") for k in seeds]
+    runs += [record("agem", seed=k, scores=np.full((4, 3), 0.8)) for k in (5, 6)]
+    merges = [
+        dataclasses.replace(record("merge", seed=k, run_id=f"merge{k}"), merged_from=f"naive{k}") for k in range(1, 6)
+    ]
+    joint = [record("multilingual", seed=k, scores=[[0.1] * 3, [k / 10] * 3], stream="joint") for k in seeds]
+    frame = summarise([*runs, *merges, *joint])
+    results = {k: row(frame, "FP", strategy=k) for k in ("naive", "er", "agem", "merge", "multilingual")}
+    assert {k: (result["n"], result["status"]) for k, result in results.items()} == {
+        "naive": (6, "ok"), "er": (6, "ok"), "multilingual": (6, "ok"),
+        "agem": (2, "interim: 2 of 6 runs"), "merge": (5, "interim: 5 of 6 runs"),
+    }  # fmt: skip
+    assert results["naive"]["value"] == pytest.approx(0.35)
+    assert incomplete(comparisons([*runs, *merges, *joint])[0]) == {"agem", "merge"}
 
 
 ORDERS = {"h2l": ("en", "de", "th"), "l2h": ("th", "de", "en")}

@@ -129,8 +129,11 @@ def test_equal_numbers_and_untested_ones_are_said_to_be_so() -> None:
     # Nothing was tested, so no correction is mentioned.
     assert "Holm" not in caveat
     assert not any("Holm" in note for note in verdicts.comparisons().notes)
-    assert conclusions(inference(study(("naive", "er"), ("h2l",), (1,)))) == [UNTESTED]
-    assert conclusions(inference([run("naive", "h2l", 1, LANGUAGES)])) == [UNTESTED]
+    assert conclusions(inference(study(("naive", "er"), ("h2l",), (1,)))) == [UNTESTED.format("")]
+    assert conclusions(inference([run("naive", "h2l", 1, LANGUAGES)])) == [UNTESTED.format("")]
+    apart = [*study(("naive",), ("h2l",), (1, 2)), *study(("er",), ("l2h",), (1, 2))]
+    reason = "er and naive have no combination of order, seed and bucket in common"
+    assert conclusions(inference(apart)) == [UNTESTED.format(f" ({reason})")]
 
 
 def test_tests_against_a_reference_alone_are_not_denied() -> None:

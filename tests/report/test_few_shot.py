@@ -446,6 +446,17 @@ def test_of_one_language_the_replicates_are_its_buckets() -> None:
     assert "the baseline, full, at" in tables(records, Options(baseline="naive"))[0].raised[0]
 
 
+def test_a_strategy_with_other_buckets_removes_no_test_of_the_others() -> None:
+    whole = study(languages=("de",), shots=(1,), buckets=5, strategies=("naive", "fc"))
+    records = [*whole, *(run("de", 1, b, 1, "fc_pooler") for b in (9, 10))]
+    first, both = first_of(whole).tests, first_of(records).tests
+    key = next(iter(first.unadjusted))
+    assert (both.unadjusted[key].p, both.unadjusted[key].n) == (first.unadjusted[key].p, 5)
+    (other,) = both.primary.keys() - first.primary.keys()
+    assert both.primary[other].reason == f"{other[0]} and full have no bucket and seed in common"
+    assert both.primary[key].p == pytest.approx(min(1, 2 * first.unadjusted[key].p))
+
+
 def test_what_cannot_be_tested_says_why() -> None:
     one_bucket = [run("de", 1, 0, seed, s) for seed in (1, 2, 3) for s in ("naive", "fc")]
     apart = [run("de", 4, b, 1, s) for b, s in enumerate(("naive", "fc"))]

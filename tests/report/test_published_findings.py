@@ -109,7 +109,9 @@ def test_slots_and_low_to_high_resource_are_compared_within_naive_fine_tuning() 
 def test_resampled_sentences_give_a_p_value_of_their_own() -> None:
     section, rng = section_of(records(orders=("order1",))), np.random.default_rng(0)
     drawn = {name: rng.normal(level, 0.01, 300) for name, level in (("naive", 0.06), ("er", 0.03))}
-    bootstrap: Any = SimpleNamespace(of_strategy=lambda label, measure: drawn.get(label) if measure == "F" else None)
+    bootstrap: Any = SimpleNamespace(
+        difference=lambda a, b, measure: drawn[a] - drawn[b] if measure == "F" and {a, b} <= drawn.keys() else None
+    )
     inference: Any = SimpleNamespace(tests={}, resampled={"intent_accuracy": bootstrap})
     by_difference = {(finding.difference, finding.metric): finding for finding in findings(section.summary, inference)}
     finding = by_difference["F naive − er", "intent_accuracy"]

@@ -14,7 +14,7 @@ from xclrun.report.caveats import comparison_caveats
 from xclrun.report.summary import RUNS, Summary
 from xclrun.report.tables import Cell, Table, percent
 
-from .study import LANGUAGES, run, study
+from .study import LANGUAGES, run, section_of, study
 from .study import rows_of as cells
 from .study import summary_of as summary
 
@@ -77,6 +77,24 @@ def test_interim_rows_say_how_many_runs_they_have() -> None:
         assert not any(note.startswith("orders have unequal") for note in by.notes)
     assert RUNS not in whole.main(["intent_accuracy"]).notes
     assert not any(note.startswith("interim") for note in whole.main(["intent_accuracy"]).notes)
+
+
+def test_an_incomplete_strategy_stands_below_a_rule_next_to_the_baseline_over_the_same_runs() -> None:
+    records = study(("naive", "er", "agem"))
+    few = [run for run in records if run.strategy != "agem" or (run.order, run.seed) == ("h2l", 1)]
+    table = section_of(few).summary.main(["intent_accuracy"])
+    names = [row[0] for row in table.rows]
+    assert names == ["naive", "er", "agem", "naive (runs of agem)"]
+    assert table.ruled == (2,)
+    both = cells(table)
+    assert [both[name,]["runs"] for name in names] == ["4", "4", "1 of 4", "1"]
+    (same,) = (run for run in records if (run.strategy, run.order, run.seed) == ("naive", "h2l", 1))
+    final = same.scores["intent_accuracy"][-1].mean()
+    assert both["naive (runs of agem)",]["FP ↑"] == f"{100 * final:.2f}"
+    assert not any(cell.best for cell in table.rows[2] if isinstance(cell, Cell))
+    assert any("agem" in note and "over the runs of its strategy" in note for note in table.notes)
+    without = summary([run for run in records if run.strategy != "agem"]).main(["intent_accuracy"])
+    assert [row[:4] for row in table.rows[:2]] == [row[:4] for row in without.rows]
 
 
 def test_runs_that_lack_a_metric_are_not_counted_for_it() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from xclrun.analysis.grouping import grouped, natural, strategy_labels
 from xclrun.analysis.measures import MEASURES, Absent, Measure, Measured, explain, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_control, is_reference
-from xclrun.analysis.replicates import TIE, crossed, given_references
+from xclrun.analysis.replicates import TIE, crossed, given_references, most_shared
 from xclrun.analysis.significance import crossed_error
 from xclrun.core.task import BY_NAME, short_name
 
@@ -37,7 +38,7 @@ CONFIDENCE = 0.95
 # Status prefix of averages over orders that have different numbers of runs.
 UNBALANCED = "unbalanced: "
 
-NOTHING_SHARED = "n/a: needs an (order, seed, bucket) that all strategies have finished"
+NOTHING_SHARED = "n/a: has no seed and bucket of the other strategies"
 
 # Supplementary metrics (`Comparison.supplementary`) have only these measures.
 SUPPLEMENTARY = ("FP",)
@@ -108,7 +109,7 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
     Supplementary metrics have FP only.
 
     Args:
-        unpaired: average all runs of each strategy, not only the combinations that all strategies have finished.
+        unpaired: average all runs of each strategy, not only the combinations that strategies share (see `compared`).
 
     Returns:
         Columns `COLUMNS`.
@@ -117,8 +118,8 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
         ``std``: sample standard deviation over runs (n − 1), with equal weights of orders.
         ``ci_low``, ``ci_high``: 95 % t interval over the means of orders or, with a single order, over its runs; NaN
         for fewer than two different values.
-        ``status``: ``ok``, ``unbalanced: …``, ``n/a: …``, or ``interim: 3 of 6 runs`` if all strategies have finished
-        only some combinations.
+        ``status``: ``ok``, ``unbalanced: …``, ``n/a: …``, or ``interim: 3 of 6 runs`` if the mean covers only some of
+        the combinations that at least one strategy has finished.
         ``task``: the short name of ``metric``.
         ``ci_given``: caveat of the interval (`given_references`), or empty.
     """
@@ -185,24 +186,49 @@ def compared(
 ) -> dict[str, tuple[list[RunRecord], int]]:
     """Return label → (runs that enter the strategy's mean, number of such runs once all combinations have finished).
 
-    A combination (order, seed, bucket) enters if every strategy with runs in this order has finished it. Strategies
-    that do not depend on the order (``lang_spec_ft``, ``multilingual``) enter with the seeds and buckets of these
-    combinations; they never exclude a combination and always count as complete.
+    A combination (order, seed, bucket) enters if every complete strategy has finished it. Strategies that lack many
+    combinations are not complete (`incomplete`): they enter with all their own runs. Strategies that do not depend on
+    the order (``lang_spec_ft``, ``multilingual``) enter with the seeds and buckets of these combinations; they never
+    exclude a combination and always count as complete.
     """
-    have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
-    have = {label: runs for label, runs in have.items() if runs}
-    ordered = [label for label in have if _is_ordered(comparison, label)]
-    whole = {key for label in ordered for key in have[label]}
-    common = whole.intersection(*(have[label].keys() for label in ordered))
+    have, whole, common = _shared(comparison, order)
     shared = {key[:2] for key in common}
     entering = {}
     for label, runs in have.items():
-        if label in ordered:
-            entering[label] = [run for key, run in runs.items() if unpaired or key in common], len(whole)
+        if _is_ordered(comparison, label):
+            own = unpaired or not common or not runs.keys() >= common
+            entering[label] = [run for key, run in runs.items() if own or key in common], len(whole)
         else:
-            chosen = [run for key, run in runs.items() if unpaired or not ordered or key[:2] in shared]
+            chosen = [run for key, run in runs.items() if unpaired or not shared or key[:2] in shared]
             entering[label] = chosen, len(chosen)
     return entering
+
+
+def incomplete(comparison: Comparison, order: str = MEAN) -> set[str]:
+    """Return the strategies whose means are over their own runs, so that their means are not compared with others.
+
+    These strategies lack combinations that most others have finished. If no two strategies share a combination, all
+    strategies are incomplete.
+    """
+    have, _, common = _shared(comparison, order)
+    ordered = {label: runs for label, runs in have.items() if _is_ordered(comparison, label)}
+    return {label for label, runs in ordered.items() if not (common and runs.keys() >= common)}
+
+
+def _shared(
+    comparison: Comparison, order: str
+) -> tuple[dict[str, dict[tuple[Any, ...], RunRecord]], set[tuple[Any, ...]], AbstractSet[tuple[Any, ...]]]:
+    """Return label → its `combinations`, those of at least one ordered strategy, and those that complete ones share.
+
+    The complete strategies are the group that keeps most runs (`most_shared`). Merged models need no training of their
+    own, so they never exclude a combination.
+    """
+    have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
+    have = {label: runs for label, runs in have.items() if runs}
+    ordered = {label: runs.keys() for label, runs in have.items() if _is_ordered(comparison, label)}
+    trained = {k: keys for k, keys in ordered.items() if not comparison.strategies[k][0].merged_from} or ordered
+    common = most_shared(trained, fewest=min(2, len(trained)))
+    return have, {key for keys in ordered.values() for key in keys}, common
 
 
 def _metric_rows(

@@ -109,11 +109,13 @@ class Measured:
         values: strategy → block → value, or the reason why there is none.
         orders: sequence of languages (the first part of a `Key`) → name of its order.
         languages: sequence of languages → name of the set of these languages.
+        merged: the strategies of merged models, which remove no blocks from tests of all strategies.
     """
 
     values: Mapping[str, Mapping[Key, float | str]]
     orders: Mapping[str, str]
     languages: Mapping[str, str]
+    merged: AbstractSet[str] = frozenset()
 
     def of(self, strategies: Sequence[str]) -> Replicates | str:
         """Return the blocks in which all of ``strategies`` have values; if there is none, return the reason."""
@@ -139,7 +141,8 @@ class Measured:
             label: {key for key, value in row.items() if not isinstance(value, str)}
             for label, row in self.values.items()
         }
-        common = most_shared(have, fewest=2)
+        trained = {label: keys for label, keys in have.items() if label not in self.merged}
+        common = most_shared(trained if len(trained) > 1 else have, fewest=2)
         labels = [label for label, keys in have.items() if common and keys >= common]
         data = self.of(labels) if len(labels) > 1 else ""
         return None if isinstance(data, str) else data

@@ -59,7 +59,8 @@ def measured(comparison: Comparison, references: References, metric: str) -> dic
                     values[name][label][key] = explain([value]) if isinstance(value, Absent) else value
     languages = {" → ".join(run.languages): "+".join(sorted(run.languages)) for run in comparison.runs}
     orders = {" → ".join(run.languages): run.order for run in comparison.runs}
-    return {name: Measured(rows, orders, languages) for name, rows in values.items() if len(rows) > 1}
+    merged = {label for label, runs in comparison.strategies.items() if runs[0].merged_from}
+    return {name: Measured(rows, orders, languages, merged) for name, rows in values.items() if len(rows) > 1}
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,15 @@ class Resampled:
         Only the runs selected by `compared` enter the mean.
         """
         return _mean(self._compared.get(label, []), self._values_of_runs(label, name))
+
+    def difference(self, a: str, b: str, name: str) -> np.ndarray | None:
+        """Return the difference of two strategies' means (`of_strategy`) in each resample, shape (B,).
+
+        None if a strategy has no value, or if the strategies have different orders, seeds or buckets.
+        """
+        blocks = [{(run.path, run.seed, run.bucket) for run in self._compared.get(label, [])} for label in (a, b)]
+        draws = [self.of_strategy(label, name) for label in (a, b)]
+        return None if blocks[0] != blocks[1] or draws[0] is None or draws[1] is None else draws[0] - draws[1]
 
     def _values_of_runs(self, label: str, name: str) -> list[np.ndarray | None]:
         if (label, name) not in self._of_runs:

@@ -15,7 +15,7 @@ from xclrun.report.style import metric_title
 from xclrun.report.tables import percent
 
 UNTESTED = (
-    "No differences were tested: a test needs two strategies with at least two orders, buckets or seeds in common. "
+    "No differences were tested: a test needs two strategies with at least two orders, buckets or seeds in common{}. "
     "The differences below describe these runs only."
 )
 UNRANKED = (
@@ -45,7 +45,8 @@ def conclusions(inference: Inference) -> list[str]:
     if not paragraphs:
         compared = {label for label, *_ in inference.unadjusted}.difference(unranked)
         notes = [] if compared else inference.baseline_notes()
-        return notes or [UNRANKED if inference.tests else UNTESTED]
+        reasons = f" ({'; '.join(inference.why_untested)})" if inference.why_untested else ""
+        return notes or [UNRANKED if inference.tests else UNTESTED.format(reasons)]
     return [*paragraphs, caveat(inference, "Intervals and tests")]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -230,10 +230,9 @@ class Tests:
         tests[PAIRED_T] = with_holm([shared.t_test(a, b) for a, b in combinations(data.strategies, 2)])
         tests["Wilcoxon"] = wilcoxon(data)
         if self.resampled is not None:
-            draws = {label: self.resampled.of_strategy(label, self.name) for label in data.strategies}
-            drawn = [(pair, draws[pair.a], draws[pair.b]) for pair in untested(data, "")]
+            drawn = [(pair, self.resampled.difference(pair.a, pair.b, self.name)) for pair in untested(data, "")]
             tests["paired bootstrap"] = with_holm([
-                replace(pair, p=math.nan if a is None or b is None else paired_p_value(a - b)) for pair, a, b in drawn
+                replace(pair, p=math.nan if draws is None else paired_p_value(draws)) for pair, draws in drawn
             ])  # fmt: skip
         return tests
 
@@ -467,8 +466,10 @@ class Inference(Verdicts):
         self.comparison, self.resampled, self.kind = comparison, resampled, kind
         tests: dict[Subject, Tests] = {}
         few: dict[Subject, Measured] = {}
+        self._measured: dict[Subject, Measured] = {}
         for metric in comparison.metrics:
             for name, values in measured(comparison, references, metric).items():
+                self._measured[metric, name] = values
                 data = values.most()
                 if data is None or len(data.blocks) < 2:
                     few[metric, name] = values
@@ -478,7 +479,10 @@ class Inference(Verdicts):
                     data, measure.higher_is_better, resampled=bootstrap, name=name, shared=measure.shared,
                     labels=tuple(values.values), of=values.of,
                 )  # fmt: skip
-        super().__init__(tests, self._default_baseline(tests) if baseline is None else baseline, primary, margin)
+        labels = [label for each in tests.values() for label in each.strategies] or [
+            label for values in few.values() for label in values.values
+        ]
+        super().__init__(tests, self._default_baseline(labels) if baseline is None else baseline, primary, margin)
         for (metric, name), values in few.items():
             for label in values.values if name in primary and self.baseline in values.values else ():
                 pair = values.of((label, self.baseline))
@@ -486,17 +490,36 @@ class Inference(Verdicts):
                 if label != self.baseline:
                     self._without_tests[label, metric, name] = not_compared(label, self.baseline, reason)
 
+    def baseline_means(self, labels: Iterable[str]) -> dict[tuple[str, str, str], tuple[float, int]]:
+        """Return (strategy, metric, measure) → mean of the baseline over the runs that both have, number of runs.
+
+        Strategies that share no run with the baseline are missing.
+        """
+        means = {}
+        for label in set(labels) - {self.baseline}:
+            for (metric, name), values in self._measured.items():
+                data = values.of((label, self.baseline))
+                if not isinstance(data, str):
+                    means[label, metric, name] = float(data.averaged().values[1].mean()), len(data.blocks)
+        return means
+
     def baseline_notes(self) -> list[str]:
         if self.baseline and self.baseline not in self.comparison.strategies:
             return [f"no significance marks: the baseline, {self.baseline}, has no runs in this section"]
         return super().baseline_notes()
 
-    def _default_baseline(self, tests: Mapping[Subject, Tests]) -> str:
+    @property
+    def why_untested(self) -> list[str]:
+        """The reasons, other than too few replicates, why primary comparisons were not tested, if none was."""
+        reasons = dict.fromkeys(pair.reason for pair in self._without_tests.values())
+        return [] if self.tests else [reason for reason in reasons if reason != FEW]
+
+    def _default_baseline(self, labels: Iterable[str]) -> str:
         def rank(label: str) -> tuple[bool, ...]:
             run = self.comparison.strategies[label][0]
             return is_control(run), run.strategy != BASELINE, is_reference(run)
 
-        return min((label for each in tests.values() for label in each.strategies), key=rank, default="")
+        return min(labels, key=rank, default="")
 
 
 def subject(key: Subject) -> Subject:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from xclrun.analysis.aggregate import Comparison, summarise
+from xclrun.analysis.aggregate import Comparison, incomplete, summarise
 from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.bootstrap import SENTENCES
 from xclrun.analysis.finished import finished_run, tuning_trials
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNPAIRED = (
-    "--unpaired: means are over all runs of each strategy. “What was found”, significance marks, tests, bootstrap "
-    "intervals, score matrices, learning curves, confusions and figures of distances and hops still use only the "
-    "combinations of order, seed and bucket that all strategies have finished, so they can differ from the means"
+    "--unpaired: means are over all runs of each strategy. “What was found” and significance marks use the runs that "
+    "both strategies of a pair have; other tests, bootstrap intervals, score matrices, learning curves, confusions and "
+    "figures of distances and hops use the combinations of order, seed and bucket that complete strategies have "
+    "finished, so they can differ from the means"
 )
 
 
@@ -118,7 +119,7 @@ class StrategySection(Section):
         inference = self.inference
         return Summary(
             self.shared.frame, self.comparison, inference.marks(), self.options.unpaired, inference.marks_meaning,
-            self.chosen,
+            self.chosen, inference.baseline, inference.baseline_means(incomplete(self.comparison)),
         )  # fmt: skip
 
     @property

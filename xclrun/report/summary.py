@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
+from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared, incomplete
 from xclrun.analysis.measures import MEASURES, leaves_out
 from xclrun.analysis.reference import is_control, is_ranked, is_reference
 from xclrun.core.languages import language_of, scripts_of
@@ -59,6 +59,9 @@ class Summary:
         frame: see `xclrun.analysis.aggregate.summarise`; ``unpaired`` must have the same value as in that call.
         marks: (strategy, metric, measure) → significance mark; ``marks_meaning`` explains them.
         chosen: how settings were selected on dev scores; empty if they were not.
+        baseline: label of the baseline strategy.
+        baseline_means: (incomplete strategy, metric, measure) → mean of the baseline over the runs that both have, and
+            the number of these runs.
     """
 
     def __init__(
@@ -69,8 +72,14 @@ class Summary:
         unpaired: bool = False,
         marks_meaning: str = "",
         chosen: str = "",
+        baseline: str = "",
+        baseline_means: Mapping[tuple[str, str, str], tuple[float, int]] | None = None,
     ) -> None:
         self.comparison, self.marks, self.unpaired = comparison, marks or {}, unpaired
+        self.baseline, self._baseline_means = baseline, baseline_means or {}
+        orders = () if unpaired else (MEAN, *comparison.orders)
+        # Order → strategies whose means are over other runs than the means of the complete strategies.
+        self._incomplete = {order: incomplete(comparison, order) for order in orders}
         self.marks_meaning, self.chosen = marks_meaning, chosen
         self.measures = [measure.name for measure in comparison.headlines]
         rows = frame[(frame["dataset"] == comparison.dataset) & (frame["model"] == comparison.model)]
@@ -81,6 +90,11 @@ class Summary:
             for label, (runs, _) in compared(comparison, order, unpaired).items()
         }
         self.names = f"{comparison.dataset}, {comparison.model}"
+
+    @property
+    def complete(self) -> list[str]:
+        """The strategies whose means over orders and seeds can be compared."""
+        return [label for label in self.comparison.strategies if label not in self._incomplete.get(MEAN, ())]
 
     def means(self) -> list[Table]:
         return [
@@ -113,6 +127,7 @@ class Summary:
             *reasons.lines(),
             *self.reference_note(row[1] for row in rows if row[1] != CONSTANT),
             *self._hop_0([metric], self.measures),
+            *self._behind_notes(self.comparison.strategies, self.comparison.orders),
             *self._footer([metric], [row[2] for row in rows]),
         )
         title = f"{headline(metric)}, by order"
@@ -186,6 +201,7 @@ class Summary:
             *reasons.lines(),
             *self.reference_note(strategies),
             *self._hop_0([metric], [measure]),
+            *self._behind_notes(strategies, [MEAN]),
             *self._footer([metric], []),
         )
         return Table(
@@ -205,7 +221,8 @@ class Summary:
         ]
 
     def _mark_row(self, strategies: Sequence[str], cells: Sequence[Cell], measure: str) -> None:
-        ranked = [cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)]
+        comparable = [self.is_ranked(strategy) and strategy in self.complete for strategy in strategies]
+        ranked = [cell for cell, is_comparable in zip(cells, comparable, strict=True) if is_comparable]
         mark_best(ranked, highest=MEASURES[measure].higher_is_better)
 
     def measured(self, metric: str, measures: Sequence[str], title: str) -> Table:
@@ -232,11 +249,19 @@ class Summary:
             further: additional notes; the definitions of metrics follow them.
         """
         reasons, metrics = Reasons(), list(dict.fromkeys(metric for metric, _, _ in keys.values()))
+        behind = self._incomplete.get(order, set())
+        strategies = sorted(strategies, key=lambda k: (not self.is_ranked(k), k in behind))
         columns = [self._column(strategies, order, *key, reasons, counted and order == MEAN) for key in keys.values()]
         counts = [self._runs(strategy, order, metrics) for strategy in strategies]
         rows: list[tuple[str, ...]] = list(zip(strategies, *([counts] if counted else []), *columns, strict=True))
         floor = [self.floor(metric, order, measure, language) for metric, measure, language in keys.values()]
         starts = ruled(self.comparison, strategies)
+        first = next((k for k, label in enumerate(strategies) if label in behind), 0)
+        starts = tuple(sorted({*starts, first} - {0}))
+        for k, label in reversed([*enumerate(strategies)] if counted and order == MEAN else []):
+            if label in behind and (row := self._baseline_row(label, list(keys.values()))):
+                rows.insert(k + 1, row)
+                starts = tuple(start + (start > k) for start in starts)
         if rows and set(floor) != {"–"}:
             starts = (*starts, len(rows))
             rows.append((CONSTANT, *(["–"] if counted else []), *floor))
@@ -248,12 +273,27 @@ class Summary:
             *([UNEQUAL] if unbalanced else []),
             *self._hop_0(metrics, (measure for _, measure, _ in keys.values())),
             *further,
+            *self._behind_notes(strategies, [order]),
             *self._footer(metrics, counts, counted),
         )
         header = ("strategy", *(["runs"] if counted else []), *keys)
         raised = [self.marks_meaning] if any(cell.mark for cell in cells) else []
         raised += [BOLD] if any(cell.best for cell in cells) else []
         return Table(title, header, tuple(rows), notes, raised=tuple(raised), ruled=starts)
+
+    def _baseline_row(self, label: str, keys: Sequence[tuple[str, str, str]]) -> tuple[str, ...]:
+        """Return the means of the baseline over the runs that it shares with ``label``; empty if there are none."""
+        found = [self._baseline_means.get((label, metric, measure)) for metric, measure, _ in keys]
+        counts = [n for _, n in filter(None, found)]
+        if not counts:
+            return ()
+        shown = [MEASURES[measure].shown for _, measure, _ in keys]
+        cells = [
+            Cell("–") if mean is None else Cell(as_text(mean[0]), mean[0])
+            for as_text, mean in zip(shown, found, strict=True)
+        ]
+        count = Cell(" to ".join(map(str, sorted({min(counts), max(counts)}))), float(max(counts)))
+        return (f"{self.baseline} (runs of {label})", count, *cells)
 
     def floor(self, metric: str, order: str, measure: str, language: str = "") -> str:
         """Return the final score (FP) of a constant classifier on ``language``, or – if it is unknown.
@@ -316,7 +356,8 @@ class Summary:
         marked: bool = False,
     ) -> list[Cell]:  # fmt: skip
         cells = [self._cell(strategy, order, metric, measure, language, reasons) for strategy in strategies]
-        ranked = {strategy: cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)}
+        behind = self._incomplete.get(order, ())
+        ranked = {k: cell for k, cell in zip(strategies, cells, strict=True) if self.is_ranked(k) and k not in behind}
         over = {frozenset(run.languages) for strategy in ranked for run in self.comparison.strategies[strategy]}
         # Do not compare means over different languages.
         if language or len(over) == 1:
@@ -352,11 +393,26 @@ class Summary:
         has_floor = any(self.floor(metric, MEAN, "FP") != "–" for metric in metrics)
         return [HOP_0] if has_floor and "T0" in measures else []
 
+    def _behind_notes(self, strategies: Iterable[str], orders: Iterable[str]) -> list[str]:
+        """Name the incomplete strategies, whose means are over their own runs."""
+        behind = set().union(*(self._incomplete.get(order, set()) for order in orders))
+        names = [label for label in strategies if label in behind]
+        if not names:
+            return []
+        if set(self.comparison.strategies) <= behind:
+            return ["strategies have no order, seed and bucket in common; each mean is over the runs of its strategy"]
+        text = f"incomplete (not ranked): {', '.join(names)}; each mean is over the runs of its strategy"
+        if any(label in names for label, *_ in self._baseline_means):
+            text += f"; {self.baseline} (runs of …): mean of the baseline over the runs that both have"
+        return [text]
+
     def _footer(self, metrics: Sequence[str], runs: Iterable[str], counted: bool = True) -> list[str]:
         """Return notes on selected settings, runs and metrics; ``counted``: the table has the column ``runs``."""
         lines = [self.chosen] if self.chosen else []
         if any(" of " in count for count in runs):
-            runs_used = "all runs of its strategy" if self.unpaired else "the runs that all strategies have finished"
+            every = "complete" if any(self._incomplete.values()) else "all"
+            runs_used = f"the runs that {every} strategies have finished"
+            runs_used = "all runs of its strategy" if self.unpaired else runs_used
             lines.append(
                 f"interim: not all strategies have finished all orders and seeds; each mean is over {runs_used}"
             )

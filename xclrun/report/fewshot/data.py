@@ -19,7 +19,8 @@ from xclrun.analysis.fewshot.gains import ByLanguage
 from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, called, groups, over_buckets, replicates
 from xclrun.analysis.fewshot.words import Outcome, Words, overlaps
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.replicates import Replicates
+from xclrun.analysis.replicates import Replicates, most_shared
+from xclrun.analysis.significance import not_compared
 from xclrun.core.task import short_name
 from xclrun.report.inference import Tests, Verdicts
 from xclrun.report.part import Plot
@@ -37,6 +38,7 @@ PANELS = 12  # maximum in a figure
 # Name of a dataset here → name of its task in the paper.
 TASK_OF = {"pud": "udpos"}
 UNTESTED = "the strategies have not been tested: differences between columns may be due to chance"
+NOTHING_SHARED = "{} have no bucket and seed in common"
 ONE_SOURCE = "all languages share the same source models, one for each seed: the tests apply only to these models"
 
 Cell = tuple[str, int]  # language, K
@@ -105,22 +107,29 @@ class FewShotTests(Verdicts):
     ) -> None:  # fmt: skip
         self.untested: list[str] = []
         tests: dict[tuple[str, str], Tests] = {}
+        apart: dict[tuple[str, str], list[str]] = {}
         for (metric, k), rows in groups(scores, ["metric", "shots"]):
             labels = [label for label in strategies if label in set(rows["strategy"])]
             if len(labels) < 2:
                 continue
-            if (data := replicates(rows, labels)) is not None:
+            if (data := _most(rows, labels)) is not None:
                 tests[metric, shots_name(k)] = Tests(
-                    data, higher_is_better=True, few_shot=True, of=partial(_shared, rows)
+                    data, higher_is_better=True, few_shot=True, labels=tuple(labels), of=partial(_shared, rows)
                 )
             else:
-                reason = f"{', '.join(labels)} have no bucket and seed in common"
+                apart[metric, shots_name(k)] = labels
+                reason = NOTHING_SHARED.format(", ".join(labels))
                 self.untested.append(f"{shots_name(k)}: strategies were not tested, because {reason}")
         self.several_languages = any(t.data.kind == "languages" for t in tests.values())
         self.source = str(scores["source"].iloc[0])
-        first = next((t.data.strategies[0] for t in tests.values()), "")
+        first = next((t.strategies[0] for t in tests.values()), "")
         self._family = family
         super().__init__(tests, first if baseline is None else called(baseline), primary=None, margin=margin)
+        for (metric, k), labels in apart.items():
+            for label in labels if self.baseline in labels else ():
+                if label != self.baseline:
+                    reason = NOTHING_SHARED.format(f"{label} and {self.baseline}")
+                    self._without_tests[label, metric, k] = not_compared(label, self.baseline, reason)
 
     @property
     def family(self) -> list[float]:
@@ -142,10 +151,22 @@ class FewShotTests(Verdicts):
         return [*notes, f"{mean}tests are under “{heading}”"]
 
 
+def _most(scores: pd.DataFrame, labels: Sequence[str]) -> Replicates | None:
+    """Return the scores of the strategies that share most blocks (`most_shared`); None if no two share a block."""
+    measured = scores[scores["score"].notna()]
+    blocks = {
+        label: set(rows[["language", "bucket", "seed"]].itertuples(index=False, name=None))
+        for (label,), rows in groups(measured, ["strategy"])
+    }
+    shared = most_shared(blocks, fewest=2)
+    chosen = [label for label in labels if shared and blocks.get(label, set()) >= shared]
+    return replicates(scores[scores["strategy"].isin(chosen)], chosen) if len(chosen) > 1 else None
+
+
 def _shared(scores: pd.DataFrame, labels: Sequence[str]) -> Replicates | str:
     """Return the scores of ``labels`` in all blocks that these strategies have (`Tests.of`)."""
     data = replicates(scores[scores["strategy"].isin(labels)], labels)
-    return f"{' and '.join(labels)} have no bucket and seed in common" if data is None else data
+    return NOTHING_SHARED.format(" and ".join(labels)) if data is None else data
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def pareto_figure(summary: Summary, metric: str, costs_of: Costs | None = None) 
     from matplotlib.ticker import LogLocator, SymmetricalLogLocator
 
     comparison = summary.comparison
-    labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, metric, "FP"))]
+    labels = [k for k in summary.complete if not math.isnan(summary.value(k, metric, "FP"))]
     if costs_of is None:
         costs_of = costs_with_sources(comparison.runs, comparison.runs)
     costs = {name: _complete(comparison, labels, COLUMNS[name][0], costs_of) for name in PANELS}

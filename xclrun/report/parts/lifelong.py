@@ -238,7 +238,7 @@ def seed_tests(summary: Summary, references: References, metric: str) -> Table |
     for order in sorted(summary.comparison.orders, key=natural):
         entering = {
             label: {(run.seed, run.bucket): run for run in runs if metric in run.metrics}
-            for label, (runs, _) in compared(summary.comparison, order).items()
+            for label, (runs, _) in compared(summary.comparison, order, unpaired=True).items()
             if not any(map(is_control, runs))
         }
         if not any(run.points for runs in entering.values() for run in runs.values()):
@@ -253,7 +253,7 @@ def seed_tests(summary: Summary, references: References, metric: str) -> Table |
         return None
     header = ("order", "measure", "A", "B", "seeds", "A − B", "p (as LL)", "p (Holm)")
     notes = (
-        "two-tailed paired t-test over the seeds that all strategies have; A − B: mean difference in points; p (as "
+        "two-tailed paired t-test over the seeds that both strategies have; A − B: mean difference in points; p (as "
         f"LL): without correction, level {ALPHA}; p (Holm): corrected for the pairs of the measure in this order; "
         "all p-values are exploratory",
         "–: all differences are equal, or there are fewer than two seeds",

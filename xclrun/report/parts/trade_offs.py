@@ -88,7 +88,7 @@ def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
     Panels are shown if some strategy has both measures, and the figure if at least two strategies have F.
     """
     comparison = summary.comparison
-    labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, metric, "F"))]
+    labels = [k for k in summary.complete if not math.isnan(summary.value(k, metric, "F"))]
     if len(labels) < 2:
         return None
     pairs = [pair for pair in PANELS if any(_both(summary, k, metric, pair) for k in labels)]

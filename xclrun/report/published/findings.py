@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from itertools import product
 
+from xclrun.analysis.aggregate import incomplete
 from xclrun.analysis.bootstrap import paired_p_value
 from xclrun.analysis.replicates import TIE
 from xclrun.analysis.significance import ALPHA, holm
@@ -109,6 +110,8 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
             if not math.isnan(tested[0]):
                 # Over all replicates that both strategies have, as the p-value.
                 ours = inference.tests[metric, claim.measure].t_test(more, less).difference
+            elif {more, less} & incomplete(summary.comparison):
+                ours = math.nan
             findings.append(Finding(claim.text, metric, difference, theirs, ours, *tested))
     naive = labels.get("naive", "")
     if all(("naive", metric, "F") in published for metric in ("slot_f1", "intent_accuracy")):
@@ -143,7 +146,5 @@ def _tested(inference: Inference, metric: str, measure: str, a: str, b: str) -> 
     tests, resampled = inference.tests.get((metric, measure)), inference.resampled.get(metric)
     tested = tests is not None and not tests.condition and {a, b} <= set(tests.strategies)
     over_runs = (tests.t_test(a, b).p, tests.detectable(a, b)) if tests is not None and tested else (math.nan, math.nan)
-    draws = [None if resampled is None else resampled.of_strategy(label, measure) for label in (a, b)]
-    if draws[0] is None or draws[1] is None:
-        return *over_runs, math.nan
-    return *over_runs, paired_p_value(draws[0] - draws[1])
+    draws = None if resampled is None else resampled.difference(a, b, measure)
+    return *over_runs, math.nan if draws is None else paired_p_value(draws)

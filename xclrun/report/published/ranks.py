@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from xclrun.analysis.aggregate import Comparison, compared
+from xclrun.analysis.aggregate import Comparison, compared, incomplete
 from xclrun.analysis.correlation import Correlation, correlate, rounded
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.resampling import Resampled
@@ -60,9 +60,11 @@ def paper_orders() -> dict[tuple[str, ...], str]:
 
 
 def behind(comparison: Comparison, strategies: Container[str] | None = None) -> list[RunRecord]:
-    """Return the runs behind our means over orders and seeds, of some strategies or of all."""
-    means = compared(comparison).items()
-    runs = (run for label, (of, _) in means if strategies is None or label in strategies for run in of)
+    """Return the runs behind our means over orders and seeds, of some strategies or of all complete ones."""
+    means = {label: runs for label, (runs, _) in compared(comparison).items()}
+    if strategies is None:
+        strategies = means.keys() - incomplete(comparison)
+    runs = (run for label, of in means.items() if label in strategies for run in of)
     return list({run.run_id: run for run in runs}.values())
 
 
@@ -101,6 +103,7 @@ def agreements(summary: Summary, resampled: Mapping[str, Resampled]) -> list[Agr
             for row in rows
             if (row.metric, row.measure) == (metric, measure)
             and row.model in labels
+            and labels[row.model] in summary.complete
             and not math.isnan(ours := summary.value(labels[row.model], metric, measure))
         }
         if len(both) >= FEWEST:
