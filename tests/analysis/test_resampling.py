@@ -13,7 +13,7 @@ from tests.conftest import some
 from xclrun.analysis import metrics, resampling
 from xclrun.analysis.aggregate import Comparison, comparisons, summarise
 from xclrun.analysis.base_scores import Predictions, Sentences
-from xclrun.analysis.bootstrap import basic, draws
+from xclrun.analysis.bootstrap import basic, draws, wilson
 from xclrun.analysis.paired import cell, paired_difference
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
@@ -133,7 +133,7 @@ def test_statements_about_one_text_are_drawn_together() -> None:
     # One of the two is always right, whichever texts are drawn.
     constant = bootstrap("statement_accuracy", Sentences(ids, gold, np.zeros((60, 3), int)))
     np.testing.assert_array_equal(final(constant), 0.5)
-    assert constant.estimate("naive", "FP", "bca").interval.reason == "BCa needs resamples that differ"
+    assert constant.estimate("naive", "FP", "bca").interval.reason == "all resamples are equal"
     # Any answers: the statements of each text as often as it was drawn.
     predicted = np.random.default_rng(0).integers(0, 2, (60, 3))
     result = final(bootstrap("statement_accuracy", Sentences(ids, gold, predicted)))
@@ -215,6 +215,34 @@ def test_intervals_of_scores_stay_within_0_and_1(kind: str) -> None:
     interval = resampled.estimate("naive", "FP", kind).interval
     assert 0 < interval.low < right.mean() < interval.high <= 1
     assert basic(final(resampled), right.mean()).high > 1
+
+
+@pytest.mark.parametrize("kind", ["basic", "centred", "percentile", "bca", "paper"])
+def test_without_errors_an_accuracy_has_wilsons_interval_and_nothing_else_has_one(kind: str) -> None:
+    """40 sentences in each of two languages: the lower end is n / (n + z²) with n = 80 (Wilson 1927)."""
+    answers, spans = np.ones((40, 3), int), (np.ones((40, 3), int), np.zeros((40, 3), int), np.zeros((40, 3), int))
+    ids, end = np.array([f"{i:02d}" for i in range(40)]), 80 / (80 + stats.norm.ppf(0.975) ** 2)
+    sentences = Sentences(ids, np.ones(40, int), answers, spans)
+    right = bootstrap("intent_accuracy", sentences).estimate("naive", "FP", kind).interval
+    wrong = bootstrap("intent_accuracy", Sentences(ids, np.ones(40, int), 1 - answers, spans))
+    others = [
+        bootstrap("intent_accuracy", sentences).estimate("naive", "F", kind),
+        bootstrap("slot_f1", sentences).estimate("naive", "FP", kind),
+    ]
+    if kind == "paper":
+        others.append(bootstrap("intent_accuracy", sentences).estimate("naive", "FP", kind))
+    else:
+        assert (right.low, right.high, right.kind) == (pytest.approx(end), 1, "Wilson")
+        assert wrong.estimate("naive", "FP", kind).interval.high == pytest.approx(1 - end)
+    for estimate in others:
+        assert np.isnan([estimate.interval.low, estimate.interval.high]).all()
+        assert estimate.interval.reason == "all resamples are equal"
+
+
+def test_wilsons_interval_of_a_mean_uses_the_number_of_trials_with_its_variance() -> None:
+    """1/2² (1/10 + 1/40) = 1/32; statsmodels is used, so scipy is the oracle."""
+    expected = stats.binomtest(32, 32).proportion_ci(0.95, method="wilson")
+    assert wilson(1, [10, 40]).low == pytest.approx(expected.low)
 
 
 def of_tags(words: list[tuple[list[int], list[list[int]]]], language: str = "en") -> Sentences:

@@ -214,7 +214,8 @@ def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
     assert f"over {facts['tests']['slot_f1']['sentences']:,} test texts)" in compare.render(facts)
     # With itself, and with one that is not finished.
     same = json.loads(xclrun("compare", "--json", er, er).out)
-    assert (same["settings"], {test["p"] for test in same["tests"].values()}) == ({}, {1.0})
+    assert (same["settings"], {test["p"] for test in same["tests"].values()}) == ({}, {None})
+    assert "no interval and no p: all resamples are equal" in compare.render(same)
     (outputs / "runs" / er / "DONE").unlink()
     assert "not tested: a run is not finished" in xclrun("compare", naive, er).out
 

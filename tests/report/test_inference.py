@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -434,6 +434,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     class Resamples:
         size = None
         draws_texts = False
+        tested: ClassVar = {"en": 100, "de": 29}
 
         def estimate(self, label: str, name: str, kind: str | None, order: str | None = None) -> Estimate | None:
             if label not in ("naive", "er") or name == "T":
@@ -457,6 +458,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     assert table.notes[0] == "[1] BCa needs resamples that differ"
     assert "value: computed from the data; bias: mean over 600 resamples" in table.notes[1]
     assert "95 % BCa interval" in table.notes[2]
+    assert "(de 29): their intervals are too narrow" in table.notes[3]
     assert not any("texts are resampled" in note for note in table.notes)
     # The paper's intervals are means over orders; each order has a row.
     table = bootstrap_table(inference_of(records(), resampled, "paper"), summary)

@@ -57,15 +57,25 @@ def draws(
 
 
 CONFIDENCE = 0.95
+# Reason of a missing interval.
+NO_SPREAD = "all resamples are equal"
+# Tables note smaller test sets.
+SMALL = 30
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval of any kind. ``reason`` says why its ends are NaN, or is empty."""
+    """An interval of any kind.
+
+    Attributes:
+        reason: why the ends are NaN; otherwise empty.
+        kind: name of the kind if it is not the requested one; otherwise empty.
+    """
 
     low: float
     high: float
     reason: str = ""
+    kind: str = ""
 
 
 def bias(values: ArrayLike, observed: float) -> float:
@@ -183,6 +193,28 @@ def interval(
         return computed
     low, high = np.clip([computed.low, computed.high], 0, 1)
     return Interval(float(low), float(high), computed.reason)
+
+
+def without_spread(values: ArrayLike) -> bool:
+    """Whether all resampled values, shape (resamples,), are equal, so that they give no interval."""
+    return bool(np.ptp(np.asarray(values, dtype=float)) <= TIE)
+
+
+def wilson(value: int, sizes: Sequence[int]) -> Interval:
+    """Return Wilson's 95 % interval for the mean of several accuracies that are all 0 or all 1.
+
+    Its number of trials is the one for which a proportion has the variance of this mean: k² / Σ 1/n for k test sets.
+
+    Args:
+        value: 0 or 1.
+        sizes: number of sentences n of each test set, shape (k,).
+    """
+    from statsmodels.stats.proportion import proportion_confint
+
+    trials = len(sizes) ** 2 / sum(1 / n for n in sizes)
+    low, high = proportion_confint(value * trials, trials, 1 - CONFIDENCE, method="wilson")
+    # The value itself is an end, which rounding must not exclude.
+    return Interval(min(float(low), value), max(float(high), value), kind="Wilson")
 
 
 def paired_p_value(differences: ArrayLike) -> float:

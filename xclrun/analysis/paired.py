@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xclrun.analysis.base_scores import Counts, Sentences
-from xclrun.analysis.bootstrap import CONFIDENCE, Interval, bias, draws
+from xclrun.analysis.bootstrap import CONFIDENCE, NO_SPREAD, Interval, bias, draws, without_spread
 from xclrun.analysis.replicates import TIE
 from xclrun.core.task import Metric
 
@@ -28,7 +28,8 @@ class PairedDifference:
         value: the difference on all test sentences.
         bias: mean difference over resamples minus ``value``.
         interval: 95 % basic bootstrap interval (Davison & Hinkley 1997, eq. 5.6).
-        p: two-sided p-value; at most 0.05 if and only if the interval excludes 0.
+        p: two-sided p-value; at most 0.05 if and only if the interval excludes 0; NaN if the interval has a
+            ``reason``.
         sentences: number of resampled units in all languages.
     """
 
@@ -74,4 +75,6 @@ def paired_difference(a: Mapping[str, Counts], b: Mapping[str, Counts], seed: in
     beyond = min((likely <= TIE).sum(), (likely >= -TIE).sum())
     sentences = sum(len(counts.hits) for counts in a.values())
     p = float(min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1)))
+    if without_spread(resampled):
+        interval, p = Interval(np.nan, np.nan, NO_SPREAD), np.nan
     return PairedDifference(value, bias(resampled, value), interval, p, sentences)

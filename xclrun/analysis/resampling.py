@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, combinations, compared, mean_over_orders
 from xclrun.analysis.base_scores import Counts, Predictions, Sentences
 from xclrun.analysis.bootstrap import (
+    NO_SPREAD,
     RESAMPLES,
     SENTENCES,
     Interval,
@@ -19,11 +21,13 @@ from xclrun.analysis.bootstrap import (
     interval,
     mean_of_intervals,
     standard_error_of_mean,
+    wilson,
+    without_spread,
 )
 from xclrun.analysis.measures import MEASURES, Absent, Scores, explain, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.analysis.replicates import Key, Measured
+from xclrun.analysis.replicates import TIE, Key, Measured
 from xclrun.core.task import BY_NAME
 
 # Cells per resampling step; limits memory and does not affect results.
@@ -118,6 +122,15 @@ class Resampled:
         tags = [sentences.tags for sentences in every if BY_NAME[metric].span_f1 and sentences.tags is not None]
         self._columns = max((1 + int(tag.max(initial=0)) for tag in tags), default=1)
         self._whole = self._on_all_sentences()
+
+    @cached_property
+    def tested(self) -> dict[str, int]:
+        """Language → number of resampled sentences or texts."""
+        first = {language: next(iter(by_run.values())) for language, by_run in self._sentences.items()}
+        return {
+            language: int(self._units[language].max()) + 1 if language in self._units else len(sentences.ids)
+            for language, sentences in first.items()
+        }
 
     @property
     def draws_texts(self) -> bool:
@@ -251,10 +264,22 @@ class Resampled:
             ]
             means = [_mean([run for run, _ in group], [resampled for _, resampled in group]) for group in groups]
             ends = mean_of_intervals([standard_error_of_mean(mean) for mean in means if mean is not None])
+            if any(mean is None or without_spread(mean) for mean in means):
+                ends = Interval(np.nan, np.nan, f"{NO_SPREAD}{' for an order' if len(means) > 1 else ''}")
+        elif without_spread(values):
+            ends = self._without_spread(runs, name, value)
         else:
             is_score = MEASURES[name].unit == "%"
             ends = interval(kind, values, value, lambda: self._jackknife(runs, name), is_score)
         return Estimate(value, bias(values, value), ends)
+
+    def _without_spread(self, runs: Sequence[RunRecord], name: str, value: float) -> Interval:
+        """Return the interval of a measure with the same value in all resamples: Wilson's for an accuracy of 0 or 1."""
+        if not (BY_NAME[self.metric].accuracy and name == "FP" and min(value, 1 - value) <= TIE):
+            return Interval(np.nan, np.nan, NO_SPREAD)
+        languages = dict.fromkeys(language for run in runs for language in run.languages)
+        limit = np.inf if self.size is None else self.size
+        return wilson(round(value), [int(min(self.tested[language], limit)) for language in languages])
 
     def _batches(self, runs: Sequence[RunRecord]) -> Iterator[list[RunRecord]]:
         """Yield groups of runs with at most `CHUNK` cells, to limit memory."""

@@ -71,6 +71,7 @@ def tests(
     directories: Sequence[RunDirectory], runs: Sequence[RunRecord], metrics: Sequence[str]
 ) -> dict[str, dict[str, Any] | str]:
     """Return metric → paired test of the final scores, or the reason why there is none."""
+    from xclrun.analysis.bootstrap import SMALL
     from xclrun.analysis.paired import cell, paired_difference
     from xclrun.core.task import METRICS
     from xclrun.store.records import read_predictions
@@ -100,11 +101,16 @@ def tests(
         except ValueError as error:
             results[metric.name] = f"not tested: {error}"
         else:
+            units = {k: len(counts.hits) for k, counts in first.items()}
             texts = any(read[0].sentences[k].units(metric) is not None for k in languages)
             results[metric.name] = {
                 "test": "paired bootstrap",
                 **vars(test),
-                "interval": [test.interval.low, test.interval.high],
+                # JSON has no NaN.
+                "p": None if test.interval.reason else test.p,
+                "interval": None if test.interval.reason else [test.interval.low, test.interval.high],
+                "reason": test.interval.reason,
+                "small": {k: n for k, n in units.items() if n < SMALL},
                 "languages": languages,
                 "drawn": "texts" if texts else "sentences",
             }
@@ -153,13 +159,18 @@ def _percents(values: Sequence[float | None], comparable: bool) -> tuple[str, ..
 
 def _sentence(test: dict[str, Any], languages: Sequence[str]) -> str:
     """Describe the result of a paired test."""
-    low, high = test["interval"]
     missing = [language for language in languages if language not in test["languages"]]
     over = f"{', '.join(test['languages'])} (in only one run: {', '.join(missing)})" if missing else "languages"
+    value = f"B − A, final, mean over {over}: {100 * test['value']:+.2f}"
+    bootstrap = f"(paired bootstrap over {test['sentences']:,} test {test['drawn']})"
+    small = ", ".join(f"{language} {n}" for language, n in test["small"].items())
+    note = f"; small test sets ({small} {test['drawn']}): resampling underestimates the uncertainty" if small else ""
+    if test["reason"]:
+        return f"{value}; no interval and no p: {test['reason']} {bootstrap}{note}"
+    low, high = test["interval"]
     return (
-        f"B − A, final, mean over {over}: {100 * test['value']:+.2f} (bias {100 * test['bias']:+.2f}), "
-        f"95 % interval {100 * low:+.2f} to {100 * high:+.2f}, "
-        f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test {test['drawn']})"
+        f"{value} (bias {100 * test['bias']:+.2f}), 95 % interval {100 * low:+.2f} to {100 * high:+.2f}, "
+        f"p = {test['p']:.2g} {bootstrap}{note}"
     )
 
 

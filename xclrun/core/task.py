@@ -84,6 +84,11 @@ class Metric:
         return self.of in (Scored.words, Scored.spans)
 
     @property
+    def accuracy(self) -> bool:
+        """Whether the metric is the share of correct classes or tags."""
+        return self.of in (Scored.labels, Scored.words) and self.count is None and not self.mean_of
+
+    @property
     def span_f1(self) -> bool:
         """Whether the metric is F1 over spans, as defined by ``evaluate.slot_f1``."""
         return self.of is Scored.spans and self.count is None

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from xclrun.analysis.aggregate import MEAN
-from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES, default_interval
+from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES, SMALL, default_interval
 from xclrun.analysis.measures import headlines
-from xclrun.analysis.resampling import Estimate
+from xclrun.analysis.resampling import Estimate, Resampled
 from xclrun.core.task import CLASS_ACCURACY, KEY_SCORE, STATEMENT_ACCURACY
 from xclrun.report.inference import PAPER, Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
@@ -23,6 +23,8 @@ WITH_TEXTS = {
     CLASS_ACCURACY.name: "pairs",
     KEY_SCORE.name: "statements, questions and pairs",
 }
+
+WILSON = "(Wilson): Wilson's interval; all answers are right, or all are wrong, so all resamples are equal"
 
 
 @part(StrategySection, place=40, title="Intervals and tests")
@@ -100,6 +102,8 @@ def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
         *reasons.lines(),
         f"value: computed from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value",
         *_kinds(inference.kind, (name.split()[-1] for name in header[1:])),
+        *([WILSON] if any("(Wilson)" in cell for row in rows for cell in row) else []),
+        *_small(inference.resampled.values()),
         *dict.fromkeys(together),
         "all strategies use the same resamples; these intervals reflect the choice of test sentences; ± in other "
         "tables reflects orders and seeds",
@@ -107,11 +111,20 @@ def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
     return Table("Bootstrap over test sentences", header, tuple(rows), notes, ruled=starts)
 
 
+def _small(resampled: Iterable[Resampled]) -> Iterator[str]:
+    """Note test sets with fewer than `SMALL` sentences."""
+    small = {language: n for bootstrap in resampled for language, n in bootstrap.tested.items() if n < SMALL}
+    if small:
+        listed = ", ".join(f"{language} {n}" for language, n in small.items())
+        yield f"test sets of fewer than {SMALL} sentences or texts ({listed}): their intervals are too narrow"
+
+
 def _estimated(estimate: Estimate | None, reasons: Reasons) -> Cell:
     if estimate is None:
         return Cell("–")
     ends = estimate.interval
     interval = f"n/a {reasons.mark(ends.reason)}" if ends.reason else f"[{percent(ends.low)}, {percent(ends.high)}]"
+    interval += f" ({ends.kind})" if ends.kind else ""
     return Cell(f"{percent(estimate.value)} (bias {_signed(estimate.bias)}) {interval}", estimate.value)
 
 
