@@ -54,8 +54,8 @@ KEYS = {
     """,
     "nothing": """
         dataset.root dataset.hub dataset.hub_config dataset.hub_columns dataset.word_column dataset.tag_column
-        dataset.text_column dataset.label_column dataset.text_b_column dataset.language_column dataset.header
-        dataset.parts dataset.statements.wrong dataset.statements.corrupt dataset.statements.tagging
+        dataset.tag_names dataset.text_column dataset.label_column dataset.text_b_column dataset.language_column
+        dataset.header dataset.parts dataset.statements.wrong dataset.statements.corrupt dataset.statements.tagging
         dataset.statements.context dataset.statements.kinds dataset.on_bad_line dataset.buckets.sampler
         dataset.buckets.draw_from dataset.buckets.counts dataset.buckets.number dataset.buckets.root
         dataset.replay.memory dataset.replay.every_k dataset.source_lr order.by order.seed order.start

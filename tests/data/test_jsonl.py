@@ -322,6 +322,21 @@ def test_hub_columns_of_other_names(tmp_path: Path, config: Config) -> None:
             jsonl.read(config("jsonl", **options, hub_columns=columns))
 
 
+def test_integer_tags_have_the_names_of_the_config(tmp_path: Path, config: Config) -> None:
+    row = {"tokens": ["wie", "warm", "heute"], "tags": [0, 2, 1]}
+    write(tmp_path, **rows(row), dev=dump(row))
+    read = partial(config, "jsonl", task="token_tags")
+    names = ["O", "I-x", "B-x"]
+    assert jsonl.read(read(tag_names=names))[0]["de", "test"][0].tags == ("O", "B-x", "I-x")
+    for given, message in [(None, r"integers; set dataset\.tag_names"), (names[:2], r"tag 2: .* 0 to 1")]:
+        with pytest.raises(UsageError, match=message):
+            jsonl.read(read(tag_names=given))
+    saved = datasets.Dataset.from_list([row])
+    datasets.DatasetDict({"train": saved, "test": saved}).save_to_disk(str(tmp_path / "hub"))
+    hub = read(root=None, hub=str(tmp_path / "hub"), languages=["de"], tag_names=names)
+    assert jsonl.read(hub)[0]["de", "test"][0].tags == ("O", "B-x", "I-x")
+
+
 def test_rows_of_other_tasks() -> None:
     row = {**GOOD, "tags": ["NOUN", "ADJ"]}
     words = jsonl.parse_row(

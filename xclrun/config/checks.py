@@ -58,6 +58,10 @@ TYPED_NEEDS: Needs = {
             "dataset.reader=conll; other readers have fixed columns",
         ),
     ),
+    "dataset.tag_names": (
+        lambda c: "jsonl" in (c.dataset.reader, *(part.reader for part in c.dataset.parts.values())),
+        "dataset.reader=jsonl",
+    ),
     **dict.fromkeys(
         [f"dataset.{key}" for key in ("text_column", "label_column", "text_b_column", "language_column", "header")],
         (

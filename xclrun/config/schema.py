@@ -225,6 +225,7 @@ class PartConfig:
     hub_columns: dict[str, str] | None = None
     word_column: int | None = None
     tag_column: int | None = None
+    tag_names: list[str] | None = None
     text_column: str | None = None
     label_column: str | None = None
     text_b_column: str | None = None
@@ -253,6 +254,8 @@ class DatasetConfig:
     # For dataset.reader=conll. Columns are numbered from 1; negative numbers count from the last column, -1.
     word_column: int = 1
     tag_column: int = -1
+    # For dataset.reader=jsonl: names of the tags 0, 1, … in data with integer tags.
+    tag_names: list[str] | None = None
     # For dataset.reader=table: names of columns, or their numbers if the files have no header.
     text_column: str = "text"
     label_column: str = "label"

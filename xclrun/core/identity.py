@@ -40,6 +40,7 @@ NOT_IDENTITY = frozenset(
         "dataset.hub_columns",
         "dataset.word_column",
         "dataset.tag_column",
+        "dataset.tag_names",
         "dataset.text_column",
         "dataset.label_column",
         "dataset.text_b_column",

@@ -154,7 +154,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
 SOURCE = (
     "name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "parts", "statements",
     "languages", "on_bad_line", "unanswerable", "subset_seed", "word_column", "tag_column",
-    "text_column", "label_column", "text_b_column", "language_column", "header",
+    "tag_names", "text_column", "label_column", "text_b_column", "language_column", "header",
 )  # fmt: skip
 
 

@@ -25,8 +25,8 @@ from xclrun.data.readers.files import Notes, Splits, choose_languages
 
 # Settings that a part inherits from the dataset.
 _SHARED = (
-    "reader", "task", "tags_are", "on_bad_line", "word_column", "tag_column", "text_column", "label_column",
-    "text_b_column", "language_column", "header",
+    "reader", "task", "tags_are", "on_bad_line", "word_column", "tag_column", "tag_names", "text_column",
+    "label_column", "text_b_column", "language_column", "header",
 )  # fmt: skip
 # A part that sets a root, or one of these keys, inherits neither the root nor any of these keys.
 _HUB = ("hub", "hub_config", "hub_columns")

@@ -12,11 +12,14 @@ does not predict are ignored, as are other columns; a note counts them. A column
 error. ``facts`` is an object of additional strings, which can select the examples of a part (``dataset.parts``). If
 present, ``language`` and ``split`` must match the file name (``de.train.jsonl``).
 
-The rows of a hub dataset have the same keys (`xclrun.data.readers.hub`).
+Tags may be integers, with their names in ``dataset.tag_names``. The rows of a hub dataset have the same keys
+(`xclrun.data.readers.hub`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from unicodedata import normalize
 
@@ -38,12 +41,14 @@ KEYS = ("id", "language", "split", "tokens", "tags", "text", "text_b", "label", 
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     if cfg.hub is None:
         # `datasets` does not report the line of a bad row, and takes a second to import.
+        parse = partial(_parse_line, tag_names=cfg.tag_names)
         return files.read_files(
-            cfg, files.find_files(cfg, LAYOUT), _parse_line, lambda file: map(bytes.strip, files.lines(file))
+            cfg, files.find_files(cfg, LAYOUT), parse, lambda file: map(bytes.strip, files.lines(file))
         )
     task = task_of(cfg.task, cfg.tags_are.value)
     needs = [("text", "tokens"), *([("label",)] if task.label else []), *([("tags",)] if task.tags_needed else [])]
-    return files.collect(cfg, hub.sources(cfg, [key for key in KEYS if key != "split"], needs), _parse_hub_row)
+    sources = hub.sources(cfg, [key for key in KEYS if key != "split"], needs)
+    return files.collect(cfg, sources, partial(_parse_hub_row, tag_names=cfg.tag_names))
 
 
 def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS, name: str = "") -> Example:
@@ -87,8 +92,21 @@ def _relevant(row: dict[str, Any], task: Task) -> list[str]:
     return [key for key in KEYS if key in used and key not in row]
 
 
-def _parse_line(line: str, place: Place) -> Example:
-    row = files.parse_json(line, "the line")
+def _with_names(row: Any, task: Task, tag_names: Sequence[str] | None) -> Any:
+    """Return a row whose integer tags are replaced by their names (``dataset.tag_names``)."""
+    tags = row.get("tags") if isinstance(row, dict) and task.tag is not None else None
+    if not isinstance(tags, list) or not any(type(tag) is int for tag in tags):
+        return row
+    if not tag_names:
+        raise BadRow("'tags' are integers; set dataset.tag_names to the names of 0, 1, …, such as [O,B-PER,I-PER]")
+    for tag in tags:
+        if type(tag) is not int or not 0 <= tag < len(tag_names):
+            raise BadRow(f"tag {tag!r}: dataset.tag_names has names for 0 to {len(tag_names) - 1}")
+    return {**row, "tags": [tag_names[tag] for tag in tags]}
+
+
+def _parse_line(line: str, place: Place, tag_names: Sequence[str] | None = None) -> Example:
+    row = _with_names(files.parse_json(line, "the line"), place.task, tag_names)
     example = parse_row(row, place.language, place.split, place.task, place.sentence_name)
     # Every row has the same columns, so those of the first row are counted.
     if place.sentence == 1 and (ignored := sum(key not in KEYS for key in row)):
@@ -96,7 +114,8 @@ def _parse_line(line: str, place: Place) -> Example:
     return _compared(example, place)
 
 
-def _parse_hub_row(row: dict[str, Any], place: Place) -> Example:
+def _parse_hub_row(row: dict[str, Any], place: Place, tag_names: Sequence[str] | None = None) -> Example:
+    row = _with_names(row, place.task, tag_names)
     read = {key: value for key, value in row.items() if key != "language"}
     return _compared(parse_row(read, place.language, place.split, place.task, place.name), place)
 
