@@ -20,6 +20,7 @@ from xclrun.core import output
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean, redact
 from xclrun.core.plugins import load_files, load_installed, one_line, raised_in
 from xclrun.core.ranks import launched
+from xclrun.core.surroundings import check_surroundings
 from xclrun.core.terminal import line, printable, set_quiet, shortened
 
 QUIET = ("-q", "--quiet")
@@ -45,6 +46,7 @@ def _main(argv: Sequence[str] | None) -> int:
     if argv is None:
         sys.argv[1:] = arguments
     try:
+        check_surroundings()
         _check_line_ends(arguments)
         return _dispatch(arguments)
     except SystemExit as end:
@@ -252,9 +254,12 @@ def _one_line(message: str) -> str:
 
 
 def _as_usage_error(error: BaseException) -> BaseException:
-    """Convert an error of Hydra, OmegaConf or YAML to a `UsageError` of one line."""
+    """Convert an error of Hydra, OmegaConf, YAML or a path to a `UsageError` of one line."""
     if isinstance(error, XclrunError):
         return error
+    # Raised by `Path.expanduser`, without the path.
+    if isinstance(error, RuntimeError) and "home directory" in str(error):
+        return UsageError("a path begins with `~` and the name of an unknown user; write the path without `~`")
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError

@@ -1,0 +1,40 @@
+"""The surroundings of a process: containers, cron jobs and daemons may lack a home directory or a working directory."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from pathlib import Path
+
+from xclrun.core.errors import UsageError
+
+# A folder that nobody can create, so `~/outputs` without a home directory is an error that names the variable.
+NO_HOME = "/dev/null/HOME-is-not-set"
+
+
+def check_surroundings() -> None:
+    """Check the working directory, and set the variables without which libraries fail.
+
+    MLflow and matplotlib look for the home directory when they are imported, and PyTorch for the name of the user,
+    although they rarely use them.
+
+    Raises:
+        UsageError: the working directory was deleted.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UsageError(
+            f"the working directory does not exist ({error.strerror}); change to another folder"
+        ) from error
+    if not os.environ.get("HOME"):
+        os.environ.pop("HOME", None)
+        try:
+            Path.home()
+        except RuntimeError:
+            os.environ["HOME"] = NO_HOME
+    try:
+        getpass.getuser()
+    # KeyError before Python 3.13.
+    except (OSError, KeyError):
+        os.environ["LOGNAME"] = str(os.getuid())
