@@ -110,7 +110,7 @@ def _hydra(arguments: list[str]) -> int:
     if args.cfg is None and (args.resolve or args.package is not None):
         flag = "--resolve" if args.resolve else "--package"
         raise UsageError(f"{flag}: needs --cfg job (or hydra, or all), which prints the config instead of running it")
-    config_dir = [] if args.config_dir is None else [load_config_dir(Path(args.config_dir))]
+    config_dir = [] if args.config_dir is None else [load_config_dir(Path(args.config_dir), args.overrides)]
     if args.cfg is None and args.info is None:
         _run([*config_dir, *args.overrides], arguments)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import pytest
 
 from tests.conftest import TINY
 from xclrun.cli import _report
+from xclrun.compose.overrides import load_config_dir
 from xclrun.core import terminal
-from xclrun.core.errors import RunError
+from xclrun.core.errors import RunError, UsageError
 
 from .conftest import Told
 
@@ -328,6 +330,39 @@ def test_a_file_of_one_s_own_that_cannot_be_read(
     mine.write_bytes(content.encode(errors="surrogateescape"))
     for command in ((), ("plan",)):
         assert told in refused(*command, *TINY, "--config-dir", "conf", "strategy=mine")
+
+
+def test_hidden_and_broken_files_of_a_config_folder_matter_only_where_they_are_used(
+    xclrun: Callable[..., Told], refused: Callable[..., str], here: Path
+) -> None:
+    folder = here / "conf" / "strategy"
+    (folder / ".ipynb_checkpoints").mkdir(parents=True)
+    (folder / "mine.yaml").write_text("# Mine.\ndefaults: [er, _self_]\n")
+    binary = b"\x00\x05\x16\x07\xff\xfe"
+    for name in ("._mine.yaml", "draft.yaml", ".ipynb_checkpoints/mine-checkpoint.yaml"):
+        (folder / name).write_bytes(binary)
+    (folder / ".#mine.yaml").symlink_to("user@host.1234")
+    (folder / "bomb.yaml").write_text("a: " + "[" * 50_000)
+    (folder / "gone.yaml").symlink_to("nowhere.yaml")
+    os.mkfifo(folder / "pipe.yaml")
+    listed = xclrun("list", "strategies", "--config-dir", "conf")
+    assert (listed.code, listed.err) == (0, "")
+    assert "  mine " in listed.out
+    assert "ipynb" not in xclrun("list", "--config-dir", "conf").out
+    given = ("--config-dir", "conf", *TINY)
+    assert xclrun("plan", *given, "strategy=mine").code == 0
+    for name, told in [
+        ("draft", "cannot be read ('utf-8' codec"),
+        ("bomb", "nested more than 100 levels deep"),
+        ("gone", "cannot be read ("),
+        ("pipe", "a pipe, a socket or a device"),
+    ]:
+        with pytest.raises(UsageError, match=f"^--config-dir: conf/strategy/{name}.yaml") as error:
+            load_config_dir(Path("conf"), [f"strategy=naive,{name}"])
+        assert told in str(error.value)
+    # Named by another file.
+    (folder / "mine.yaml").write_text("defaults: [draft, _self_]\n")
+    assert "/draft.yaml cannot be read" in refused("plan", *given, "strategy=mine")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         if options.config_dir is not None:
             from xclrun.compose.overrides import load_config_dir
 
-            options.overrides.insert(0, load_config_dir(options.config_dir))
+            options.overrides.insert(0, load_config_dir(options.config_dir, options.overrides))
         if outputs := getattr(options, "outputs", None):
             options.overrides.append(f"paths.outputs={outputs}")
         return options

@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString, ValueType
 
 from xclrun.compose.keys import expansion_choices
-from xclrun.config.files import choices, yaml_danger
+from xclrun.config.files import choices, yaml_danger, yaml_files
 from xclrun.config.schema import MEASURES, WAYS
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.files import read_text
@@ -181,18 +181,30 @@ def _check_choice(override: Override, names: Iterable[str]) -> None:
             raise UsageError(f"{text}: needs a name; {did_you_mean(str(name), names)}")
 
 
-def load_config_dir(folder: Path) -> str:
-    """Return the override for a folder of YAML files (``--config-dir``), and load its plug-ins."""
+def load_config_dir(folder: Path, overrides: Sequence[str] = ()) -> str:
+    """Return the override for a folder of YAML files (``--config-dir``), and load its plug-ins.
+
+    Raise a `UsageError` for an unreadable or dangerous file whose name the overrides or another file contain. Other
+    files are not loaded.
+    """
     if not folder.is_dir():
         raise UsageError(f"--config-dir {folder}: there is no such folder")
     load_folder(folder)
-    for path in sorted(folder.rglob("*.yaml")):
+    texts, broken = list(overrides), {}
+    for path in yaml_files(folder):
         try:
-            danger = yaml_danger(read_text(path)) if path.exists() and not path.is_dir() else None
+            text = read_text(path)
+            danger = yaml_danger(text)
         except (OSError, ValueError) as error:
-            raise UsageError(f"--config-dir: {path} cannot be read ({error})") from None
-        if danger is not None:
-            raise UsageError(f"--config-dir: {path}:{danger[0]}: cannot be read as YAML ({danger[1]})")
+            broken[path] = f"{path} cannot be read ({getattr(error, 'strerror', None) or error})"
+            continue
+        if danger is None:
+            texts.append(text)
+        else:
+            broken[path] = f"{path}:{danger[0]}: cannot be read as YAML ({danger[1]})"
+    for path, problem in broken.items():
+        if any(re.search(rf"(?<![\w-]){re.escape(path.stem)}(?![\w-])", text) for text in texts):
+            raise UsageError(f"--config-dir: {problem}")
     place = f"file://{folder.resolve()}"
     # Quote only if Hydra's grammar requires it, so printed commands are easy to read and copy.
     plain = re.fullmatch(r"[\w:/.+-]+", place, re.ASCII)

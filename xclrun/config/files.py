@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import re
@@ -163,20 +164,30 @@ def _choices() -> dict[str, dict[str, str]]:
     return choices_in(packaged("conf")) | {"sweep": sweeps}
 
 
+def yaml_files(folder: Path) -> list[Path]:
+    """Return the YAML files below a folder of configs, without hidden folders, such as those of editors and Git."""
+    paths = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths += [Path(place, name) for name in names if name.endswith(".yaml")]
+    return sorted(paths)
+
+
 def choices_in(folder: Path) -> dict[str, dict[str, str]]:
-    """Return group → choice → description for the YAML files below a folder of configs."""
+    """Return group → choice → description for the YAML files below a folder of configs; skip unreadable files."""
     choices_of_group: dict[str, dict[str, str]] = {}
-    for path in sorted(folder.rglob("*.yaml")):
+    for path in yaml_files(folder):
         group = path.parent.relative_to(folder).as_posix()
-        if group != ".":
-            choices_of_group.setdefault(group, {})[path.stem] = _first_comment(path)
+        if group != "." and not path.name.startswith("."):
+            with contextlib.suppress(OSError, ValueError):
+                choices_of_group.setdefault(group, {})[path.stem] = _first_comment(path)
     return choices_of_group
 
 
 def _first_comment(path: Path) -> str:
     """Return the first sentence of a file's comments, without indented lines."""
     sentences: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_text(path).splitlines():
         if line.startswith("# ") and not line.startswith("# @package") and not (sentences and line.startswith("#  ")):
             sentences.append(line[2:])
             if line.endswith((".", "?")):
