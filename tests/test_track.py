@@ -375,6 +375,19 @@ def test_runs_of_another_outputs_folder_come_from_a_server_as_they_were_sent_and
     assert [text for text in notes if study.run("er") in text and study.run("naive") not in text] == notes != []
 
 
+def test_a_removed_run_and_its_sweep_go_from_mlflow_with_their_files(study: Study, outputs: Path) -> None:
+    mirror, run = Mirror(outputs, ANOTHER), study.run("er")
+    assert mirror.send_all() == 4
+    before = content(mirror)
+    assert mirror.remove([run, "never-sent"], study.parent)
+    after = content(mirror)
+    assert before.keys() - after.keys() == {run, study.parent}
+    assert not before[run]["place"].exists()
+    assert all(facts["place"].exists() for facts in after.values())
+    # If the run is trained again, it is sent again.
+    assert mirror.send_all() == 1
+
+
 def shared(study: Study, folder: Path) -> TrackingConfig:
     """Return the config of a server that several outputs folders use: the study's database, which exists already."""
     tracking = TrackingConfig(uri=study.mirror.uri, experiment=f"shared-{folder.name}")

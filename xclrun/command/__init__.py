@@ -32,6 +32,7 @@ COMMANDS = {
     "average": "average a hop's last checkpoints and evaluate the result",
     "merge": "merge the models of a run's hops and evaluate the merge",
     "export": "export a trained model in Hugging Face format",
+    "rm": "delete a run or a sweep, with its copies and stored artifacts",
     "store": "manage stored artifacts: list, remove, verify",
     "selftest": "kill and resume small runs; verify equal predictions",
 }
@@ -43,7 +44,7 @@ TAKE_OVERRIDES = ("plan", "data", "buckets", "params")
 TRAIN = ("rerun", "merge")
 
 # Commands that take a run or sweep → the folder under outputs that shell completion lists.
-NAME = dict.fromkeys(("show", "rerun", "compare", "average", "merge", "export", "logs"), "runs")
+NAME = dict.fromkeys(("show", "rerun", "compare", "average", "merge", "export", "logs", "rm"), "runs")
 NAME |= dict.fromkeys(("report", "status", "cancel"), "sweeps")
 
 
@@ -74,7 +75,6 @@ def overview() -> str:
             "",
             "choices, GROUP=CHOICE (full list with descriptions: xclrun list GROUP):",
             *_two_columns([(group, _fitting_names([*groups[group]], 61)) for group in in_order(groups)]),
-            "",
             "values, KEY=VALUE: seed=1 order=[en,th] strategy.expansion=lang_spec_task",
             "  xclrun --cfg job strategy=…        print the composed config",
             "  xclrun --config-dir DIR --plugin FILE.py …  your own YAML files and plug-ins",

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,18 +81,22 @@ def entries(
     outputs: Path,
     warn: Callable[[str], None] = note,
     refuse: Callable[[str], None] | None = None,
+    removed: Collection[Path] = (),
 ) -> Iterator[Entry]:
-    """Yield the entries of the store, and temporary files of `xclrun average`, which resumed runs do not remove.
+    """Yield the entries of the store, and what killed commands left: files of `xclrun average`, folders of `xclrun rm`.
 
     Args:
         warn: called with a line about each unreadable run. An unreadable unfinished run may need every entry.
         refuse: called with a line about each unreadable outputs folder that uses the store; None: ``warn``.
+        removed: resolved paths of run directories that do not count.
     """
     # Key → whether each run that refers to it is finished.
     references: dict[str, list[bool]] = {}
     unknown = 0
     for folder in outputs_folders(store.root, outputs, refuse or warn):
         for directory in _directories(folder):
+            if directory.path in removed:
+                continue
             finished = False
             try:
                 finished = directory.finished
@@ -113,7 +117,7 @@ def entries(
                 continue
             users = references.get(path.name.removesuffix(".checkpoints"), [])
             yield Entry(path, kind, _size(path), hop, users.count(False) + unknown, users.count(True))
-    for path in sorted(outputs.glob(f"runs/*/averages/{TEMPORARY}*")):
+    for path in sorted([*outputs.glob(f"runs/*/averages/{TEMPORARY}*"), *outputs.glob(f"{TEMPORARY}removed-*")]):
         with contextlib.suppress(OSError):
             yield Entry(path, "leftover", _size(path), "", 0, 0)
 

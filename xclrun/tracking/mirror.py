@@ -325,6 +325,17 @@ class Mirror(Tracker):
             self.client.log_dict(run.info.run_id, dict(facts), "report.json")
             self.client.set_terminated(run.info.run_id)
 
+    def remove(self, run_ids: Sequence[str], sweep: str = "") -> bool:
+        with self._one_line_errors():
+            runs = [self._find("run_id", run_id) for run_id in run_ids]
+            for run in [*runs, *([self._find("sweep", sweep)] if sweep else [])]:
+                if run is not None:
+                    self.client.delete_run(run.info.run_id)
+                    # MLflow only marks a run as deleted.
+                    if self.tracking.uri is None:
+                        shutil.rmtree(self.outputs / "mlartifacts" / run.info.run_id, ignore_errors=True)
+        return super().remove(run_ids, sweep)
+
     def records_elsewhere(self, warn: Callable[[str], None] = note) -> list[RunRecord]:
         """Return the records of runs that other outputs folders sent to a server; warn about unreadable ones.
 

@@ -7,7 +7,9 @@ and score matrices are texts; settings are listed under HPARAMS. Needs neither T
 from __future__ import annotations
 
 import json
+import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,13 @@ class ToTensorBoard(Tracker):
                 return
             events.add(text_pb("status", run.status), last)
             events.writer.close()
+
+    def remove(self, run_ids: Sequence[str], sweep: str = "") -> bool:
+        for run_id in run_ids:
+            with writing(self.place):
+                if (folder := Path(self.place) / run_id).is_dir():
+                    shutil.rmtree(folder)
+        return super().remove(run_ids, sweep)
 
     def close(self) -> None:
         while self._open:

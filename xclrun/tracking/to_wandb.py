@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,10 @@ class ToWandb(Tracker):
                 run.finish()
         except (wandb.Error, OSError) as error:
             raise RunError(f"Weights & Biases cannot be used: {str(error).splitlines()[0]}") from error
+
+    def remove(self, run_ids: Sequence[str], sweep: str = "") -> bool:
+        super().remove(run_ids, sweep)
+        return False
 
     def close(self) -> None:
         while self._open:

@@ -129,6 +129,12 @@ class Tracker(ABC):
     def _sent_file(self, run_id: str) -> Path:
         return self.outputs / "tracked" / self.name / slug(self.tracking.experiment) / f"{run_id}.json"
 
+    def remove(self, run_ids: Sequence[str], sweep: str = "") -> bool:
+        """Remove the copies of runs, and of a sweep; return whether the tracker can do so (W&B: on its page only)."""
+        for run_id in run_ids:
+            self._sent_file(run_id).unlink(missing_ok=True)
+        return True
+
     def close(self) -> None:  # noqa: B027
         """Close the connections of running runs."""
 
