@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
 from scipy import integrate, stats
+from scipy.sparse.csgraph import connected_components
 from statsmodels.stats.multicomp import pairwise_tukeyhsd
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
@@ -309,3 +311,63 @@ def test_differences_under_1e_12_are_ties_of_ranks() -> None:
 def test_missing_values_are_refused() -> None:
     with pytest.raises(ValueError, match="one finite value"):
         Replicates(("a",), (("o", 1, None),), np.array([[np.nan]]))
+
+
+def with_hops(paths: list[str], own_first: bool, seeds: int = 1, strategies: int = 2) -> Replicates:
+    """Orders such as ``abc``; a hop's key names what it was trained on, hop 1 only with ``own_first`` its strategy."""
+    blocks = tuple((path, seed, None) for path in paths for seed in range(seeds))
+
+    def keys(label: str, path: str, seed: int) -> frozenset[str]:
+        return frozenset(f"{label if n > 1 or own_first else ''}{seed}{path[:n]}" for n in range(1, len(path) + 1))
+
+    names = tuple(f"s{k}" for k in range(strategies))
+    hops = tuple(tuple(keys(name, path, seed) for path, seed, _ in blocks) for name in names)
+    values = np.random.default_rng(len(paths)).normal(size=(strategies, len(blocks)))
+    return Replicates(names, blocks, values, hops=hops)
+
+
+@pytest.mark.parametrize(
+    ("languages", "own_first", "clusters"),
+    [(3, False, 6), (3, True, 3), (4, False, 12), (4, True, 4), (5, False, 20)],
+)
+def test_all_orders_of_few_languages_form_clusters_by_their_first_languages(
+    languages: int, own_first: bool, clusters: int
+) -> None:
+    """n (n − 1) pairs of first languages, except with three languages, whose last hop is never shared."""
+    data = with_hops(["".join(order) for order in itertools.permutations("abcde"[:languages])], own_first)
+    assert len(data.clusters) == clusters
+    shared = data.clustered()
+    assert len(shared.blocks) == clusters
+    assert (shared is data) == (clusters == len(data.blocks))
+    for members in data.clusters:
+        assert len({path[: 1 if own_first else 2] for path in members}) == 1
+    np.testing.assert_allclose(shared.values.mean(axis=1), data.values.mean(axis=1))
+
+
+def test_clusters_are_the_connected_components_of_orders_that_share_a_hop() -> None:
+    """Random orders of four languages, with hops that only one of three strategies shares; scipy as oracle."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        paths = ["".join(order) for order in rng.permutation(list(itertools.permutations("abcd")))[:9]]
+        names = tuple("xyz")
+        chosen = [[{f"{name}{rng.integers(12)}", f"all{k}", "all"} for k in range(9)] for name in names]
+        hops = tuple(tuple(map(frozenset, row)) for row in chosen)
+        data = Replicates(names, tuple((path, 1, None) for path in paths), np.zeros((3, 9)), hops=hops)
+        linked = [[any(row[i] & row[j] - {"all"} for row in chosen) for j in range(9)] for i in range(9)]
+        _, component = connected_components(np.array(linked))
+        assert {frozenset(members) for members in data.clusters} == {
+            frozenset(np.array(paths)[component == c].tolist()) for c in set(component)
+        }
+        # A pair depends on its own hops alone.
+        pair = data.only(("x", "y"))
+        linked = [[any(row[i] & row[j] - {"all"} for row in chosen[:2]) for j in range(9)] for i in range(9)]
+        assert len(pair.clusters) == connected_components(np.array(linked))[0]
+
+
+def test_a_cluster_is_averaged_for_each_seed_before_seeds_are() -> None:
+    data = with_hops(["abc", "acb", "bac", "bca"], own_first=True, seeds=2)
+    assert data.clusters == [["abc", "acb"], ["bac", "bca"]]
+    of_blocks = data.values.reshape(2, 2, 2, 2)  # strategy, cluster, order, seed
+    np.testing.assert_allclose(data.clustered().values, of_blocks.mean(axis=2).reshape(2, 4))
+    np.testing.assert_allclose(data.clustered().averaged().values, of_blocks.mean(axis=(2, 3)))
+    assert [block[0] for block in data.clustered().averaged().blocks] == ["abc + acb", "bac + bca"]

@@ -63,6 +63,7 @@ def test_a_merge_trains_nothing_itself_and_its_budget_includes_its_source(
     records = {r.strategy: r for r in read_records(run.outputs)}
     merge, source = records["merge"], records["lang_spec_ft"]
     assert (merge.merged_from, source.merged_from) == (run.id, "")
+    assert merge.trained == source.trained == tuple(stage.train for stage in run.stages[1:])
     assert source.costs["updates"] > 0
     zero = dict.fromkeys(("trained", "memory", "updates", "examples", "tokens", "seconds"), 0.0)
     assert merge.costs == zero | {"parameters": merge.costs["parameters"]}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ from xclrun.analysis.finished import finished_run, tuning_trials
 from xclrun.analysis.metrics import forgetting
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
+from xclrun.analysis.replicates import Replicates
 from xclrun.analysis.resampling import Estimate
 from xclrun.analysis.significance import mixed_model
 from xclrun.report.conclusions import conclusions
@@ -705,3 +706,78 @@ def test_with_more_strategies_than_colours_only_undominated_ones_are_named() -> 
     assert named == {"er", best, "multilingual"}
     points = [*figure.axes[0].lines, *figure.axes[0].collections]
     assert {point.get_gid().split(":")[1] for point in points if point.get_gid()} == set(names)
+
+
+def with_keys(records: Sequence[RunRecord], first: bool) -> list[RunRecord]:
+    """Store keys of the trained hops: hop 1 is shared by strategies unless ``first``."""
+    return [
+        dataclasses.replace(
+            r,
+            trained=tuple(
+                f"{r.strategy if first or n > 1 else ''} {r.seed} {r.languages[:n]}"
+                for n in range(1, len(r.languages) + 1)
+            ),
+        )
+        for r in records
+    ]
+
+
+def test_orders_that_share_trained_hops_of_a_compared_strategy_count_once() -> None:
+    """All six orders of three languages: three clusters if the first hop differs between the strategies."""
+    paths = list(permutations(("de", "en", "th")))
+    runs = [run(name, "-".join(path), 1, path) for name in ("naive", "er") for path in paths]
+    apart = inference_of(with_keys(runs, first=False))
+    together = inference_of(with_keys(runs, first=True))
+    unknown = inference_of(runs)
+    key = ("er", "intent_accuracy", "FP")
+    finals = {
+        name: [float(r.scores["intent_accuracy"][-1].mean()) for r in runs if r.strategy == name]
+        for name in ("naive", "er")
+    }
+    difference = np.subtract(finals["er"], finals["naive"])
+    # Permutations are sorted, so the orders of a cluster follow each other.
+    clusters = difference.reshape(3, 2).mean(axis=1)
+    assert together.unadjusted[key].p == pytest.approx(stats.ttest_1samp(clusters, 0).pvalue)
+    for inference in (apart, unknown):
+        assert inference.unadjusted[key].p == pytest.approx(stats.ttest_1samp(difference, 0).pvalue)
+    assert "paired t-test over clusters of orders" in together.method
+    table = together.comparisons()
+    assert table is not None
+    assert any("3 clusters of orders" in note and "6 orders form 3 clusters" in note for note in table.notes)
+    assert not any("cluster" in note for note in (apart.comparisons() or table).notes)
+
+
+def test_orders_that_all_share_trained_hops_are_one_replicate() -> None:
+    """As merges of models that were trained on each language separately."""
+    runs = []
+    for name, path, seed in product(("naive", "merge"), list(permutations(("de", "en", "th")))[:4], (1, 2, 3)):
+        record = run(name, "-".join(path), seed, path)
+        scores = record.scores["intent_accuracy"] - (0.02 * seed**2 if name == "merge" else 0)
+        trained = tuple(f"{key} {seed}" if name == "merge" else f"{path} {seed} {key}" for key in path)
+        runs.append(dataclasses.replace(record, scores={"intent_accuracy": scores.clip(0)}, trained=trained))
+
+    def by_seed(name: str) -> list[float]:
+        chosen = [[r for r in runs if (r.strategy, r.seed) == (name, seed)] for seed in (1, 2, 3)]
+        return [float(np.mean([r.scores["intent_accuracy"][-1] for r in of])) for of in chosen]
+
+    key = ("merge", "intent_accuracy", "FP")
+    one = inference_of([r for r in runs if r.seed == 1])
+    assert one.unadjusted[key].reason.startswith("all orders share trained hops")
+    several = inference_of(runs)
+    assert several.unadjusted[key].p == pytest.approx(stats.ttest_rel(by_seed("merge"), by_seed("naive")).pvalue)
+    table = several.comparisons()
+    assert table is not None
+    assert any("3 seeds" in note and "of one cluster of orders" in note for note in table.notes)
+
+
+def test_the_keys_of_a_plan_say_which_orders_share_hops(make_run: Any) -> None:
+    """Naive and er train the first hop together; low-rank updates of a language are trained apart."""
+    paths = ("[en,de,es]", "[en,es,de]", "[de,en,es]")
+
+    def clusters(*strategies: str) -> int:
+        plans = [[make_run(name, f"order={path}") for path in paths] for name in strategies]
+        hops = tuple(tuple(frozenset(stage.train for stage in plan.stages[1:]) for plan in of) for of in plans)
+        return len(Replicates(strategies, tuple((p, 1, None) for p in paths), np.zeros((2, 3)), hops=hops).clusters)
+
+    assert clusters("strategy=naive", "strategy=er") == 3
+    assert clusters("strategy=naive", "strategy=lang_spec_lora_f") == 2

@@ -85,6 +85,7 @@ class RunRecord:
             that trains.
         tried: one dict per coefficient setting that was compared on dev data to choose this merge's settings:
             ``strategy`` key → value.
+        trained: store keys of the trained hops, from hop 1. Runs with a key in common share this trained hop.
     """
 
     run_id: str
@@ -116,6 +117,7 @@ class RunRecord:
     sizes: dict[str, dict[str, int]] = field(default_factory=dict)
     merged_from: str = ""
     tried: tuple[dict[str, Any], ...] = ()
+    trained: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -217,7 +219,7 @@ class RunRecord:
         values: dict[str, Any] = dict(parse_json(data) if isinstance(data, str | bytes) else data)
         schema = values.pop("schema", None)
         # These fields were added later, so records in trackers may lack them.
-        values = {"merged_from": "", "tried": [], **values}
+        values = {"merged_from": "", "tried": [], "trained": [], **values}
         if schema != SCHEMA:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         if wrong := {f.name for f in fields(cls)} ^ values.keys():
@@ -250,7 +252,9 @@ def selection_score(scores: dict[str, dict[str, float]]) -> float:
 
 # JSON types of fields; all other fields are text.
 _TYPES: dict[str, Any] = {
-    **dict.fromkeys(("languages", "curve", "points", "averaged", "coded", "mixtures", "edited", "tried"), list),
+    **dict.fromkeys(
+        ("languages", "curve", "points", "averaged", "coded", "mixtures", "edited", "tried", "trained"), list
+    ),
     **dict.fromkeys(("scores", "config", "sizes", "costs", "environment"), dict),
     **dict.fromkeys(("seed", "algorithms"), int),
     "bucket": (int, type(None)),

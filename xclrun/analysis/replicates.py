@@ -1,7 +1,8 @@
 """Input of tests: one measure of several strategies in the same blocks. docs/metrics.md, "Significance".
 
 A block is one (order, seed, bucket); a replicate is an order. Strategies interact with orders, so the seeds of an order
-are not independent evidence and are averaged first (`Replicates.averaged`).
+are not independent evidence and are averaged first (`Replicates.averaged`). Orders that share trained hops are not
+independent either: they form a cluster, which is averaged before (`Replicates.clustered`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -30,12 +32,14 @@ class Replicates:
         blocks: (order, seed, bucket) of the columns.
         values: shape (strategies, blocks), finite.
         languages: languages of each block; empty if all blocks have the same languages.
+        hops: keys of the trained hops behind each value, shape (strategies, blocks); empty: no two orders share one.
     """
 
     strategies: tuple[str, ...]
     blocks: tuple[Block, ...]
     values: np.ndarray
     languages: tuple[str, ...] = ()
+    hops: tuple[tuple[frozenset[str], ...], ...] = ()
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values, dtype=float)
@@ -62,6 +66,46 @@ class Replicates:
         """Yield (a, b, values of a − values of b) for all pairs of strategies."""
         for (a, values_a), (b, values_b) in combinations(zip(self.strategies, self.values, strict=True), 2):
             yield a, b, values_a - values_b
+
+    def only(self, strategies: Sequence[str]) -> Replicates:
+        """Return the rows of some strategies."""
+        rows = [self.strategies.index(label) for label in strategies]
+        hops = tuple(self.hops[row] for row in rows) if self.hops else ()
+        return replace(self, strategies=tuple(strategies), values=self.values[rows], hops=hops)
+
+    @cached_property
+    def clusters(self) -> list[list[str]]:
+        """The orders of each cluster.
+
+        Two orders are in one cluster if they share a trained hop of a strategy, directly or through further orders. A
+        hop that all strategies have in common (such as the first hop of naive and er) does not count: it has the same
+        effect on all of them.
+        """
+        orders = [order for order, _, _ in self.blocks]
+        cluster = {order: {order} for order in orders}
+        first: dict[str, str] = {}
+        for order, keys in zip(orders, zip(*self.hops, strict=True) if self.hops else (), strict=False):
+            for key in frozenset().union(*keys) - keys[0].intersection(*keys[1:]):
+                other = first.setdefault(key, order)
+                if cluster[order] is not cluster[other]:
+                    cluster[other] |= cluster[order]
+                    cluster |= dict.fromkeys(cluster[other], cluster[other])
+        return [
+            [order for order in dict.fromkeys(orders) if order in members]
+            for members in {id(members): members for members in cluster.values()}.values()
+        ]
+
+    def clustered(self) -> Replicates:
+        """Average the orders of each cluster, for each seed and bucket; a cluster then takes the place of an order."""
+        if len(self.clusters) == len({order for order, _, _ in self.blocks}):
+            return self
+        named = {order: _joined(orders) for orders in self.clusters for order in orders}
+        groups: dict[Block, list[int]] = {}
+        for k, (order, seed, bucket) in enumerate(self.blocks):
+            groups.setdefault((named[order], seed, bucket), []).append(k)
+        means = [self.values[:, members].mean(axis=1) for members in groups.values()]
+        languages = tuple(self.languages[members[0]] for members in groups.values()) if self.languages else ()
+        return Replicates(self.strategies, tuple(groups), np.stack(means, axis=1), languages)
 
     def averaged(self) -> Replicates:
         """Average the blocks of each replicate."""
@@ -97,6 +141,11 @@ class Replicates:
         return Replicates(self.strategies, tuple(blocks), np.stack(means, axis=1))
 
 
+def _joined(orders: Sequence[str]) -> str:
+    """Return a name for a cluster of orders."""
+    return " + ".join(orders) if len(orders) < 4 else f"{orders[0]} + {len(orders) - 1} orders"
+
+
 # Name of an order's sequence of languages instead of the order; otherwise as `Block`.
 Key = tuple[str, int, int | None]
 
@@ -110,12 +159,14 @@ class Measured:
         orders: sequence of languages (the first part of a `Key`) → name of its order.
         languages: sequence of languages → name of the set of these languages.
         merged: the strategies of merged models, which remove no blocks from tests of all strategies.
+        hops: strategy → block → keys of its trained hops (`Replicates.hops`).
     """
 
     values: Mapping[str, Mapping[Key, float | str]]
     orders: Mapping[str, str]
     languages: Mapping[str, str]
     merged: AbstractSet[str] = frozenset()
+    hops: Mapping[str, Mapping[Key, frozenset[str]]] = field(default_factory=dict)
 
     def of(self, strategies: Sequence[str]) -> Replicates | str:
         """Return the blocks in which all of ``strategies`` have values; if there is none, return the reason."""
@@ -130,7 +181,9 @@ class Measured:
             return next(str(row[common[0]]) for row in rows if isinstance(row[common[0]], str))
         blocks = tuple((self.orders[path], seed, bucket) for path, seed, bucket in keys)
         values = np.array([[row[key] for key in keys] for row in rows], dtype=float)
-        return Replicates(tuple(strategies), blocks, values, tuple(self.languages[path] for path, _, _ in keys))
+        languages = tuple(self.languages[path] for path, _, _ in keys)
+        hops = tuple(tuple(self.hops[label][key] for key in keys) for label in strategies if self.hops)
+        return Replicates(tuple(strategies), blocks, values, languages, hops)
 
     def most(self) -> Replicates | None:
         """Return the strategies and blocks for tests of all strategies, at least two of each; None if there are none.

@@ -64,7 +64,24 @@ def measured(comparison: Comparison, references: References, metric: str) -> dic
     languages = {" → ".join(run.languages): "+".join(sorted(run.languages)) for run in comparison.runs}
     orders = {" → ".join(run.languages): run.order for run in comparison.runs}
     merged = {label for label, runs in comparison.strategies.items() if runs[0].merged_from}
-    return {name: Measured(rows, orders, languages, merged) for name, rows in values.items() if len(rows) > 1}
+    hops = trained_hops(runs_of)
+    return {name: Measured(rows, orders, languages, merged, hops) for name, rows in values.items() if len(rows) > 1}
+
+
+def trained_hops(runs: Mapping[str, Mapping[Key, RunRecord]]) -> dict[str, dict[Key, frozenset[str]]]:
+    """Return strategy → block → keys of its trained hops in the store.
+
+    If a record lacks these keys (trackers may have older records), orders that begin with the same two languages or
+    more count as sharing these hops of one strategy.
+    """
+    known = all(run.trained for of in runs.values() for run in of.values())
+
+    def keys(label: str, run: RunRecord) -> frozenset[str]:
+        path = run.elements
+        prefixes = (f"{label} {run.seed} {run.bucket} {path[:n]}" for n in range(2, len(path) + 1))
+        return frozenset(run.trained if known else prefixes)
+
+    return {label: {key: keys(label, run) for key, run in of.items()} for label, of in runs.items()}
 
 
 @dataclass(frozen=True)

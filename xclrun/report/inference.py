@@ -66,6 +66,8 @@ SHARED = (
 # Names of tests of all pairs.
 PAPER, BLOCKED, PAIRED_T = "Tukey, orders (CCL)", "Tukey, blocks", "paired t"
 MIXED = "mixed model"
+ONE_CLUSTER = "all orders share trained hops, so there is one replicate; a test needs further seeds"
+DEPENDENT = "a strategy shares trained hops in all orders; only the paired t-test accounts for this"
 # Default measures of the primary comparisons (`--primary`).
 PRIMARY = ("F", "FP")
 REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "buckets", "seed": "seeds"}
@@ -103,15 +105,27 @@ class Tests:
         return self.labels or self.data.strategies
 
     @cached_property
+    def clustered(self) -> Replicates:
+        """``data`` with clusters of orders that share trained hops.
+
+        If a further strategy joins all orders, for example because it trains each language separately, tests of all
+        strategies use the orders, as otherwise this strategy would remove the replicates of the others.
+        """
+        data = self.data.clustered()
+        return self.data if data.kind != self.data.kind and len(self.data.strategies) > 2 else data
+
+    @cached_property
     def averaged(self) -> Replicates:
-        return self.data.averaged()
+        return self.clustered.averaged()
 
     @property
     def replicates(self) -> str:
         """The plural noun for the replicates."""
         if self.few_shot:
             return "languages" if self.data.kind == "languages" else "buckets"
-        return REPLICATES[self.data.kind]
+        if self.clustered is not self.data and self.clustered.kind == "order":
+            return "clusters of orders"
+        return REPLICATES[self.clustered.kind]
 
     @property
     def warnings(self) -> list[str]:
@@ -128,11 +142,18 @@ class Tests:
         text = f"replicates: {n} {self.replicates}"
         if runs > n:
             text += f" ({runs} runs per strategy, averaged within each replicate)"
+        if self.clustered is not self.data:
+            orders = sum(map(len, self.data.clusters))
+            clusters = f"{len(self.data.clusters)} clusters" if len(self.data.clusters) > 1 else "one cluster"
+            text += f"; {orders} orders form {clusters}, because some share trained hops"
+        elif self.data.kind == "order" and len(self.data.clusters) < n:
+            text += f"; {DEPENDENT}"
         if self.few_shot and self.data.kind != "languages":
             text += f" of one language: the tests apply only to {self.data.languages[0]}"
-        elif self.data.kind == "seed":
-            text += f" of one order: the tests apply only to {self.data.blocks[0][0]}"
-        elif self.data.kind == "bucket":
+        elif self.clustered.kind == "seed":
+            noun = "one order" if self.clustered is self.data else "one cluster of orders"
+            text += f" of {noun}: the tests apply only to {self.clustered.blocks[0][0]}"
+        elif self.clustered.kind == "bucket":
             text += " of one set of languages: the tests apply only to these languages"
         if self.condition:
             text += f"; tests {self.condition}"
@@ -151,18 +172,17 @@ class Tests:
     @property
     def condition(self) -> str:
         """A caveat if orders share reference models, so that tests hold only for these models; otherwise empty."""
-        return given_references(self.data.blocks) if self.shared and self.data.kind == "order" else ""
+        return given_references(self.clustered.blocks) if self.shared and self.clustered.kind == "order" else ""
 
     @cached_property
     def _crossed(self) -> np.ndarray | None:
-        return crossed(self.data.blocks) if self.shared and self.data.kind == "order" else None
+        return crossed(self.clustered.blocks) if self.shared and self.clustered.kind == "order" else None
 
     def blocks_of(self, *labels: str) -> Replicates | str:
         """Return the values of ``labels`` in all blocks that these strategies have, or why there are none."""
         if self.of is not None:
             return self.of(labels)
-        rows = [self.data.strategies.index(label) for label in labels]
-        return replace(self.data, strategies=labels, values=self.data.values[rows])
+        return self.data.only(labels)
 
     def mean(self, label: str) -> float:
         """Return the mean of a strategy: over the replicates of `data` if it is part of them, else over its own."""
@@ -173,15 +193,18 @@ class Tests:
 
     def t_test(self, a: str, b: str) -> Pair:
         """Run a paired t-test over all replicates that both strategies have, without correction."""
-        data = self.blocks_of(a, b)
-        if isinstance(data, str):
-            return not_compared(a, b, data)
+        orders = self.blocks_of(a, b)
+        if isinstance(orders, str):
+            return not_compared(a, b, orders)
+        # Only hops of these two strategies decide which orders form a cluster.
+        data = orders.clustered()
         averaged = data.averaged()
         cells = crossed(data.blocks) if self.shared and data.kind == "order" else None
-        if cells is None:
-            return t_test(a, b, averaged.values[0] - averaged.values[1], data.tolerance)
         differences = data.values[0] - data.values[1]
-        return replace(crossed_test(a, b, differences, cells, data.tolerance), n=len(averaged.blocks))
+        if cells is not None:
+            return replace(crossed_test(a, b, differences, cells, data.tolerance), n=len(averaged.blocks))
+        pair = t_test(a, b, averaged.values[0] - averaged.values[1], data.tolerance)
+        return replace(pair, reason=ONE_CLUSTER) if pair.reason == FEW and data is not orders else pair
 
     def detectable(self, a: str, b: str) -> float:
         """Return the true difference that a paired t-test detects with 80 % power, given the spread of a − b.
@@ -197,8 +220,8 @@ class Tests:
         return {label: self._conditional(self.t_test(label, baseline)) for label in labels if label != baseline}
 
     def _conditional(self, pair: Pair) -> Pair:
-        data = self.blocks_of(pair.a, pair.b)
-        if not self.shared or isinstance(data, str) or data.kind != "order" or pair.reason:
+        orders = self.blocks_of(pair.a, pair.b)
+        if not self.shared or isinstance(orders, str) or pair.reason or (data := orders.clustered()).kind != "order":
             return pair
         nan, condition = math.nan, given_references(data.blocks)
         return replace(pair, low=nan, high=nan, p=nan, effect=nan, reason=condition) if condition else pair
@@ -225,7 +248,7 @@ class Tests:
             tests[PAPER] = tukey(self.data.by_order(), anova(self.data.by_order()))
         tests[BLOCKED] = self.blocked[1]
         if data.kind == "order" and len(data.blocks) >= MIXED_ORDERS and not self.few_shot:
-            tests[MIXED] = mixed_model(self.data)
+            tests[MIXED] = mixed_model(self.clustered)
         shared = replace(self, of=None)
         tests[PAIRED_T] = with_holm([shared.t_test(a, b) for a, b in combinations(data.strategies, 2)])
         tests["Wilcoxon"] = wilcoxon(data)
@@ -312,8 +335,8 @@ class Verdicts:
     def method(self) -> str:
         names = " and ".join(dict.fromkeys(name for _, _, name in self.unadjusted))
         replicates = " or ".join(dict.fromkeys(tests.replicates for tests in self.tests.values())) or "orders"
-        seeds = next((t for t in self.tests.values() if t.data.kind == "seed" and not t.few_shot), None)
-        order = f" (of {seeds.data.blocks[0][0]} only)" if seeds else ""
+        seeds = next((t for t in self.tests.values() if t.clustered.kind == "seed" and not t.few_shot), None)
+        order = f" (of {seeds.clustered.blocks[0][0]} only)" if seeds else ""
         n = len(self.family)
         comparisons = f"{n} comparison{'s' * (n != 1)} ({names})"
         return f"paired t-test over {replicates}{order} with Holm's correction over {comparisons}"

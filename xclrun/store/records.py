@@ -125,6 +125,7 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
         merged_from=manifest.get("merged_from", ""),
         tried=tuple(manifest.get("tried", ())),
+        trained=tuple(stage["train"] for stage in manifest["stages"] if stage["hop"]),
     )
 
 
