@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 
 from xclrun.config.schema import TrackingConfig
@@ -36,7 +37,7 @@ from xclrun.launch.cluster.slurm import JobState
 from xclrun.launch.local import Local
 from xclrun.launch.status import sweep_status
 from xclrun.launch.sweep import Sweep
-from xclrun.run import Run, freeze, thaw
+from xclrun.run import Run, freeze, plan_run, thaw
 from xclrun.tracking.mirror import Mirror
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
@@ -214,6 +215,23 @@ def test_relative_paths_are_frozen_as_they_are_meant(
     monkeypatch.chdir("/")
     assert thaw(run.directory).outputs == tmp_path / "outputs"
     assert thaw(run.directory).store.root == tmp_path / "elsewhere"
+
+
+def test_a_local_hub_dataset_is_found_from_elsewhere(
+    make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for language in ("en", "de"):
+        table = datasets.Dataset.from_dict({"text": [f"{language} a", f"{language} b"], "label": ["x", "y"]})
+        datasets.DatasetDict({"train": table, "test": table}).save_to_disk(f"saved/{language}")
+    config = make_run("order=[en,de]").config
+    saved = {"root": None, "hub": "./saved", "reader": "jsonl", "task": "sequence_class"}
+    run = plan_run(dataclasses.replace(config, dataset=dataclasses.replace(config.dataset, **saved)))
+    freeze(run)
+    monkeypatch.chdir("/")
+    assert thaw(run.directory).config.dataset.hub == str(tmp_path / "saved")
+    assert thaw(run.directory).id == run.id
 
 
 def test_files_of_buckets_are_found_from_elsewhere(

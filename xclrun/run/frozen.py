@@ -39,6 +39,8 @@ def freeze(run: Run) -> None:
     # Without dataset.root, each part has its own root.
     for part in dataset["parts"].values() if dataset["root"] is None else ():
         part["root"] = part["root"] and _absolute(part["root"])
+    for node in (dataset, *dataset["parts"].values()):
+        node["hub"] = node["hub"] and _folder_or_name(node["hub"])
     resolved["strategy"] = _with_folders(resolved["strategy"])
     register(run.store.root, run.outputs)
     run.directory.queue(OmegaConf.to_yaml(OmegaConf.create(resolved)), run.stored)
@@ -48,14 +50,19 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
+def _folder_or_name(name: str) -> str:
+    """Return the absolute path of a local folder; names on the hub are unchanged."""
+    folder = Path(name).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else name
+
+
 def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Make the paths of pretrained adapters absolute, in the settings of a strategy and of its expansion."""
     result = dict(settings)
     if result.get("expansion"):
         result["expansion"] = _with_folders(result["expansion"])
     for language, name in (result.get("pretrained") or {}).items():
-        folder = Path(name).expanduser()
-        result["pretrained"] = result["pretrained"] | {language: str(folder.absolute()) if folder.is_dir() else name}
+        result["pretrained"] = result["pretrained"] | {language: _folder_or_name(name)}
     return result
 
 
