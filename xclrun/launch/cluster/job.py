@@ -25,7 +25,7 @@ from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run, thaw
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking.background import BackgroundMirror
-from xclrun.train.stop import SIGNALS, Stopped
+from xclrun.train.stop import SIGNALS, Stopped, begin_worker
 
 # A job is not requeued after this number of consecutive attempts without progress.
 FRUITLESS = 2
@@ -171,4 +171,5 @@ def fruitless(events: Sequence[dict[str, object]], now: list[int]) -> bool:
 
 
 if __name__ == "__main__":
+    begin_worker(os.getppid())
     sys.exit(main(sys.argv[1:]))
