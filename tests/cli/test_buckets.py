@@ -51,6 +51,15 @@ def test_what_is_made_passes_the_check_and_what_is_broken_does_not(xclrun: Calla
 
 
 @pytest.mark.full
+def test_a_folder_that_cannot_be_written_is_found_before_the_data_is_read(
+    refused: Callable[..., str], here: Path
+) -> None:
+    (here / "file").touch()
+    told = refused("buckets", "make", "--to", "file/x", "dataset=mtop", "dataset.root=nowhere", "shots=5")
+    assert told.startswith("cannot write file/x (")
+    assert told.endswith("; choose another folder with --to DIR")
+
+
 def test_as_many_buckets_as_were_published_are_checked(xclrun: Callable[..., Told], here: Path) -> None:
     """11,520 files of 50 sentences each."""
     sentence = "Erika\tB-PER\nMustermann\tI-PER\nin\tO\nBonn\tB-LOC\n\n"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY
-from xclrun.core.errors import redact
+from xclrun.config.checks import check_uri
+from xclrun.core.errors import UsageError, redact
 
 from .conftest import Told
 
@@ -58,6 +59,20 @@ def test_a_password_is_refused(
     assert "PGPASSWORD" in told.line, "MLflow's variables are for its server, not for a database"
     assert "hunter2" not in told.err
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("uri", ["HTTP://me:hunter2@host", "Https://hunter2@host/x", "hTTp://me:hunter2@host"])
+def test_a_password_is_refused_in_an_address_in_capital_letters(uri: str) -> None:
+    with pytest.raises(UsageError, match="MLFLOW_TRACKING_PASSWORD in the environment") as error:
+        check_uri("tracking.uri", uri)
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize("uri", ["http:/me:hunter2@host", "ftp:me:hunter2@host", "http://[me:hunter2@host"])
+def test_an_address_that_is_refused_for_another_reason_shows_no_password(uri: str) -> None:
+    with pytest.raises(UsageError) as error:
+        check_uri("tracking.uri", uri)
+    assert "hunter2" not in str(error.value)
 
 
 @pytest.mark.parametrize(

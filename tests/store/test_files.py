@@ -15,7 +15,16 @@ import torch
 from xclrun.core.errors import RunError, UsageError
 from xclrun.store import files
 from xclrun.store.cache import CachedFile
-from xclrun.store.files import atomic_directory, atomic_write, explain, read_json, sha256, write_json, writing
+from xclrun.store.files import (
+    atomic_directory,
+    atomic_write,
+    check_target,
+    explain,
+    read_json,
+    sha256,
+    write_json,
+    writing,
+)
 from xclrun.store.lease import Lease
 from xclrun.store.tensors import load_tensors, save_tensors
 
@@ -29,6 +38,25 @@ def fail(error: BaseException) -> Any:
         raise error
 
     return raises
+
+
+@pytest.mark.parametrize("folder", ["file/new", "file/new/deeper", "closed", "closed/new"])
+def test_a_folder_that_cannot_be_written_is_found_beforehand(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "closed").mkdir()
+    if folder.startswith("closed"):
+        # Not by its mode, which does not bind root.
+        monkeypatch.setattr(Path, "touch", fail(PermissionError(errno.EACCES, "Permission denied", "probe")))
+    with pytest.raises(UsageError, match=rf"^cannot write .*{folder} \(\w+.*\); choose another"):
+        check_target(tmp_path / folder, "choose another")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["closed", "file"]
+
+
+def test_checking_a_folder_creates_nothing(tmp_path: Path) -> None:
+    check_target(tmp_path / "new" / "deeper", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_written_whole(tmp_path: Path) -> None:

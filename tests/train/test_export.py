@@ -134,6 +134,10 @@ def test_what_cannot_be_exported_is_told(make_run: Make, do: Do, tmp_path: Path,
         export(run, 3, None, tmp_path / "x")
     with pytest.raises(UsageError, match=r"--language dee: .*; did you mean 'de'\?"):
         export(run, 2, "dee", tmp_path / "x")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"^cannot write .*/file/x .*; choose another folder$"):
+        # Found before the hop, which does not exist either.
+        export(run, 3, None, tmp_path / "file" / "x")
     with pytest.raises(UsageError, match="omit this option"):
         export(run, 2, "de", tmp_path / "x")
     arguments = ("export", run.id[:-3], str(tmp_path / "done"), "--outputs", str(run.outputs), "--hop", "1")
@@ -148,6 +152,11 @@ def test_what_cannot_be_exported_is_told(make_run: Make, do: Do, tmp_path: Path,
     assert (code, output) == (0, f"hop 2 of {run.id}: {tmp_path / 'again'}\n")
     moved.rename(run.outputs)
     run.store.path(run.stages[1].train).rename(tmp_path / "gone")
-    with pytest.raises(RunError, match=r"weights of hop 1 \(en\) are no longer in the store"):
+    with pytest.raises(RunError, match="hop 1: its weights are no longer in the store"):
         export(run, 1, None, tmp_path / "x")
+    weights = run.store.path(run.stages[2].train) / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(RunError, match=f"hop 2: {weights} is damaged; retrain"):
+        export(run, 2, None, tmp_path / "x")
+    assert weights.is_file()
     assert not (tmp_path / "x").exists()

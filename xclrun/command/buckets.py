@@ -121,11 +121,13 @@ def _from_files(args: argparse.Namespace) -> list[Group]:
 
 def _make(args: argparse.Namespace) -> int:
     from xclrun.data.buckets.layout import write
+    from xclrun.store.files import check_target
 
     if args.to is None:
         raise UsageError("buckets make: needs --to DIR, the folder to write to")
     if args.folder is not None:
         raise UsageError("buckets make: --from is only for check and show; to read files, set dataset.buckets.root=DIR")
+    check_target(args.to, "choose another folder with --to DIR")
     [(task, buckets, _)] = _drawn(args)
     folder = args.to / task
     new = sum([write(folder, bucket) for bucket in buckets])

@@ -22,6 +22,7 @@ from xclrun.core.names import check_name, slug
 from xclrun.core.plugins import typed_command
 from xclrun.core.task import BY_NAME
 from xclrun.core.terminal import columns, many, note
+from xclrun.store.files import check_target
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str]) -> int:
     if args.into is not None:
         # Check the page before the long work.
         places(args.into, name)
+        check_target(args.into.parent, "choose another page with --into FILE")
+    check_target(outputs / "reports" / name, "choose another folder with --outputs DIR")
     options = Options(
         unpaired=args.unpaired,
         interval=args.interval,

@@ -209,15 +209,17 @@ def check_uri(key: str, uri: str | None) -> None:
         return
     if (redacted := redact(uri)) != uri:
         advice = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
-        if not uri.startswith("http"):
+        if not uri.lower().startswith("http"):
             advice = "set it where the database client reads it, for example in PGPASSWORD or ~/.pgpass for PostgreSQL"
         raise UsageError(f"{key}={redacted}: contains a password; remove it and {advice}")
+    # A password in an address that `redact` does not know as one, such as http:/me:password@host.
+    hidden = re.sub(r":[^:]*@", ":***@", uri)
     try:
         kind = urlsplit(uri).scheme.partition("+")[0]
-    except ValueError as error:
-        raise UsageError(f"{key}={uri}: not an address ({error})") from None
+    except ValueError:
+        raise UsageError(f"{key}={hidden}: not an address") from None
     servers = f"must be a folder or a full address that starts with {', '.join(f'{name}://' for name in SERVERS)}"
-    _require(kind in SERVERS and "://" in uri and len(uri) > uri.index("://") + 3, key, uri, servers)
+    _require(kind in SERVERS and "://" in uri and len(uri) > uri.index("://") + 3, key, hidden, servers)
 
 
 def _check_tracking(t: TrackingConfig) -> None:

@@ -21,7 +21,11 @@ from xclrun.core.files import UNREADABLE, open_file, parse_json, read_bytes
 TEMPORARY = ".tmp-"
 
 
-def explain(error: OSError, path: Path | str) -> XclrunError:
+# Advice for a folder that cannot be written.
+OUTPUTS = "choose another folder with paths.outputs=DIR (or XCLRUN_OUTPUTS) and paths.store=DIR"
+
+
+def explain(error: OSError, path: Path | str, advice: str = OUTPUTS) -> XclrunError:
     """Return the one-line error for a failed write."""
     where = error.filename or path
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -29,10 +33,7 @@ def explain(error: OSError, path: Path | str) -> XclrunError:
             f"no space left to write {where}; free some and re-run the same command; finished work is not lost"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
-        return UsageError(
-            f"cannot write {where} ({error.strerror}); choose another folder with "
-            "paths.outputs=DIR (or XCLRUN_OUTPUTS) and paths.store=DIR"
-        )
+        return UsageError(f"cannot write {where} ({error.strerror}); {advice}")
     return RunError(f"cannot write {where}: {error.strerror or error}")
 
 
@@ -43,6 +44,17 @@ def writing(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise explain(error, path) from error
+
+
+def check_target(folder: Path, advice: str) -> None:
+    """Raise a `UsageError` if files cannot be written to a folder, which need not exist; create nothing."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    probe = _temporary(existing)
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise explain(OSError(error.errno, error.strerror, str(folder)), folder, advice) from error
 
 
 def sync_directory(path: Path) -> None:

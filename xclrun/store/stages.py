@@ -87,6 +87,13 @@ class StageStore:
             return name
         return None
 
+    def problem(self, key: str) -> str | None:
+        """Return why the weights of a stage cannot be read, or None. Unlike `get`, remove nothing."""
+        if (name := self.damaged(key)) is None:
+            return None
+        folder = self.path(key)
+        return f"{folder / name} is damaged" if folder.is_dir() else "its weights are no longer in the store"
+
     def facts(self, key: str) -> dict[str, Any]:
         return read_json(self.path(key) / FACTS)
 

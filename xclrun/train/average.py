@@ -75,9 +75,7 @@ def average(
 def _chosen(run: Run, stage: Stage, option: str, last: int | None) -> list[Path]:
     store, hop = run.store, stage.hop.index
     for needed in {hop, *([stage.hop.parent] if run.strategy().keeps_encoder(stage.hop) else [])} - {0}:
-        folder = store.path(run.stages[needed].train)
-        if (damaged := store.damaged(folder.name)) is not None:
-            problem = f"{folder / damaged} is damaged" if folder.is_dir() else "its weights are no longer in the store"
+        if (problem := store.problem(run.stages[needed].train)) is not None:
             raise RunError(f"{run.id}, hop {needed}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`")
     files = sorted(store.path(stage.train).glob("point-*.safetensors"))
     points = len(store.facts(stage.train)["training"]["points"])

@@ -24,7 +24,7 @@ from xclrun.core.stream import Hop
 from xclrun.model.encoder import empty_encoder
 from xclrun.model.network import Heads, Model, build
 from xclrun.run import Run
-from xclrun.store.files import atomic_directory, file_mode, write_json
+from xclrun.store.files import atomic_directory, check_target, file_mode, write_json
 from xclrun.store.tensors import save_tensors
 from xclrun.strategy.shared.adapters import NAME
 from xclrun.strategy.shared.low_rank import merged
@@ -53,11 +53,12 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
 
     Raises:
         UsageError: the hop or language does not exist, all languages share the parameters, or the folder is
-            not empty.
-        RunError: the weights are not in the store.
+            not empty or cannot be written.
+        RunError: the weights are not in the store, or damaged.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target}: already exists; choose a new or empty folder")
+    check_target(target, "choose another folder")
     hops = run.stream.hops
     if index is not None and not 0 <= index < len(hops):
         raise UsageError(f"--hop {index}: {run.id} has hops 0 to {len(hops) - 1}")
@@ -77,10 +78,9 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
         *([hop.parent] if strategy.keeps_encoder(hop) else []),
     } - {0}
     for stage in (run.stages[i] for i in sorted(needed)):
-        if graph.store.get(stage.train) is None:
+        if (problem := graph.store.problem(stage.train)) is not None:
             raise RunError(
-                f"{run.id}: the weights of hop {stage.hop.index} ({stage.hop.name}) are no longer in the store; "
-                f"retrain it with `xclrun rerun {run.id} --fresh DIR`"
+                f"{run.id}, hop {stage.hop.index}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`"
             )
     # `bring` also loads the strategy's state, which `for_language` may read, for example to merge weights.
     graph.bring(hop) if served_apart else graph.weights(hop.index)

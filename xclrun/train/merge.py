@@ -75,12 +75,11 @@ def _value(name: str, value: str, text: str) -> Any:
 
 
 def check_weights(run: Run) -> None:
-    """Raise a `RunError` if the store lacks a hop's weights: otherwise `merge` would train the hop."""
+    """Raise a `RunError` if a hop's weights are missing or damaged: otherwise `merge` would train the hop."""
     for stage in run.stages[1:]:
-        if run.store.get(stage.train) is None:
+        if (problem := run.store.problem(stage.train)) is not None:
             raise RunError(
-                f"{run.id}, hop {stage.hop.index}: the store has no weights of this hop; retrain it with "
-                f"`xclrun rerun {run.id} --fresh DIR`"
+                f"{run.id}, hop {stage.hop.index}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`"
             )
 
 
