@@ -18,6 +18,7 @@ from xclrun.analysis.record import STREAMS
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import measured
 from xclrun.core.errors import UsageError
+from xclrun.report.section import Options
 from xclrun.report.write import write_report
 from xclrun.tracking.payload import measures as metrics_of
 from xclrun.tracking.payload import view
@@ -74,7 +75,9 @@ def test_every_measure_is_in_the_summary() -> None:
 def test_a_measure_that_is_added_is_in_the_summary_tests_tables_page_and_mlflow(best: Measure, tmp_path: Path) -> None:
     records = [record(s, order, 1, R) for s in ("naive", "er") for order in ("en-de-th", "b")]
     with blank_figures():
-        made = write_report(records, tmp_path, "added")
+        made = write_report(records, tmp_path, "added", options=Options(departures=("er instead of naive",)))
+    assert "er instead of naive" in made.summary_md.read_text()
+    assert "er instead of naive" in made.index.read_text()
     (comparison,) = comparisons(records)
     tested = measured(comparison, References(records), "intent_accuracy")[best.name]
     assert tested.of(("naive", "er")).values.tolist() == [[0.85]] * 2

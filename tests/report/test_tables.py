@@ -97,6 +97,15 @@ def test_an_incomplete_strategy_stands_below_a_rule_next_to_the_baseline_over_th
     assert [row[:4] for row in table.rows[:2]] == [row[:4] for row in without.rows]
 
 
+def test_strategies_without_common_runs_are_shown_and_not_ranked() -> None:
+    records = [*study(("naive",), orders=("h2l",), seeds=(1,)), *study(("er",), orders=("l2h",), seeds=(1,))]
+    table = summary(records).main(["intent_accuracy"])
+    assert [(row[0], row[1]) for row in table.rows] == [("naive", "1 of 2"), ("er", "1 of 2")]
+    assert not any(isinstance(cell, Cell) and cell.best for row in table.rows for cell in row)
+    assert (table.ruled, any("no order, seed and bucket in common" in note for note in table.notes)) == ((), True)
+    assert not any("have finished" in note for note in table.notes if "each mean" in note)
+
+
 def test_runs_that_lack_a_metric_are_not_counted_for_it() -> None:
     records = study(("naive", "er"))
     records[0] = replace(records[0], scores={"intent_accuracy": records[0].scores["intent_accuracy"]})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -72,12 +71,10 @@ def main(arguments: Sequence[str]) -> int:
         full=args.full,
         table=table_of(sweep_name),
         few_shot_table=sweep_table(sweep_name),
-        baseline=args.baseline,
         formats=args.formats,
         choice=choice,
-        primary=args.primary,
         command=typed_command(),
-        margin=args.margin,
+        **_comparisons(args, {} if sweep is None else sweep.get("comparisons", {})),
     )
     sources = Sources(
         pool=pool,
@@ -119,6 +116,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse and check the options; raise a `UsageError` if no run has finished yet."""
+    from xclrun.analysis.confirmatory import margin_of, primary_measures
+
     parser = outputs_parser(
         "report", "Write tables and figures for the finished runs of a sweep, or for all finished runs."
     )
@@ -144,19 +143,19 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--baseline",
         metavar="LABEL",
-        help="strategy that all others are compared with, as named in tables (default: naive, otherwise the first)",
+        help="strategy that all others are compared with, as named in tables (default: that of the sweep, otherwise "
+        "naive or the first)",
     )
     parser.add_argument(
         "--primary",
-        type=_primary,
-        default="F,FP",
+        type=primary_measures,
         metavar="MEASURES",
         help="measures on which each strategy is compared with the baseline; p-values are corrected for the number of "
-        "these comparisons (default: %(default)s)",
+        "these comparisons (default: those of the sweep, otherwise F,FP)",
     )
     parser.add_argument(
         "--margin",
-        type=_margin,
+        type=margin_of,
         metavar="POINTS",
         help="also test whether each strategy differs from the baseline by less than this number of points "
         "(equivalence tests)",
@@ -226,25 +225,16 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _primary(text: str) -> tuple[str, ...]:
-    """Parse ``--primary``."""
-    from xclrun.analysis.measures import headlines
+def _comparisons(args: argparse.Namespace, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `Options` for the primary comparisons; ``recorded``: those of the sweep."""
+    from xclrun.analysis.confirmatory import PRIMARY, departures
 
-    names, available = [name.strip() for name in text.split(",")], [measure.name for measure in headlines()]
-    if unknown := next((name for name in names if name not in available), None):
-        raise UsageError(f"--primary {text}: unknown measure '{unknown}'; {did_you_mean(unknown, available)}")
-    return tuple(dict.fromkeys(names))
-
-
-def _margin(text: str) -> float:
-    """Parse ``--margin``, in points; return a fraction."""
-    try:
-        points = float(text)
-    except ValueError:
-        points = math.nan
-    if not 0 < points <= 100:
-        raise UsageError(f"--margin {text}: needs a number of points above 0 and at most 100, as in --margin 1")
-    return points / 100
+    baseline, primary, margin = args.baseline, args.primary, args.margin
+    baseline = recorded.get("baseline") if baseline is None else baseline
+    primary = tuple(recorded.get("primary", PRIMARY)) if primary is None else primary
+    margin = recorded["margin"] / 100 if margin is None and "margin" in recorded else margin
+    changed = departures(recorded, baseline, primary, margin)
+    return {"baseline": baseline, "primary": primary, "margin": margin, "departures": tuple(changed)}
 
 
 def _formats(text: str) -> tuple[str, ...]:

@@ -152,10 +152,11 @@ def _is_value(override: Override) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """The config of one job, and its overrides."""
+    """The config of one job, its overrides, and the primary comparisons of its command."""
 
     config: Config
     overrides: tuple[str, ...]
+    comparisons: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -194,6 +195,7 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, dict
         launcher: Any = OmegaConf.to_container(main.hydra.launcher, resolve=True)
         sweeper: Any = OmegaConf.to_container(main.hydra.sweeper)
         params = sweeper["params"] or ()
+        sweeper["comparisons"] = _comparisons(sweeper.get("comparisons") or {})
         if not params and (sweep := next((text for text in chosen if text.startswith("sweep=")), None)):
             raise UsageError(f"{sweep}: its YAML must set hydra.sweeper.params to {GRIDS}")
         texts = [str(o.input_line) for o in task]
@@ -201,7 +203,16 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, dict
             return space(texts, params, hydra_overrides, sweeper), launcher
         jobs = compose_jobs(expand(texts, params), composer)
     check_effects([(o.key_or_group, str(o.input_line)) for o in task], [job.config for job in jobs])
-    return jobs, launcher
+    return [dataclasses.replace(job, comparisons=sweeper["comparisons"]) for job in jobs], launcher
+
+
+def _comparisons(node: Any) -> dict[str, Any]:
+    """Check ``hydra.sweeper.comparisons``; return the values that are set."""
+    if isinstance(node, dict) and all(value is None for value in node.values()):
+        return {}
+    from xclrun.analysis.confirmatory import chosen
+
+    return chosen(node)
 
 
 def compose_trials(searched: Space, trials: Sequence[Mapping[str, str]]) -> list[list[Composed]]:

@@ -368,7 +368,8 @@ class _Searching:
             "ended": ended,
             "runs": [run.run_id for trial in self.scored for run in trial.runs],
         }
-        return Sweep(self.search.name, typed_command(), tuple(runs), facts)
+        comparisons = self.search.space.settings["comparisons"]
+        return Sweep(self.search.name, typed_command(), tuple(runs), facts, comparisons)
 
     def _write(self, ended: bool) -> None:
         every = {run.id: run for runs in self.runs.values() for run in runs}

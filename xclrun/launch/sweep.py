@@ -7,7 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -42,12 +42,14 @@ class Sweep:
         runs: each run once, in the order of the command.
         search: progress of a search: ``objective``, ``keys``, ``trials`` (number of settings to try), ``made`` (number
             tried so far), ``ended`` (bool) and ``runs`` (IDs of the runs of settings with a dev score).
+        comparisons: the primary comparisons (`xclrun.analysis.confirmatory.chosen`).
     """
 
     name: str
     command: str
     runs: tuple[Run, ...]
     search: Mapping[str, Any] | None = None
+    comparisons: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def blind(self) -> bool:
@@ -74,6 +76,7 @@ class Sweep:
         """Content of the sweep's file; ``started`` is the first start, ``given`` the last (seconds since the epoch)."""
         started, runs = time.strftime("%Y-%m-%dT%H:%M:%S%z"), [run.id for run in self.runs]
         facts = {"name": self.name, "command": self.command, "started": started, "given": time.time(), "runs": runs}
+        facts |= {"comparisons": dict(self.comparisons)} if self.comparisons else {}
         return facts if self.search is None else facts | {"search": dict(self.search)}
 
     def write(self) -> None:
@@ -90,6 +93,10 @@ class Sweep:
             if lost := set(before["runs"]) - set(facts["runs"]):
                 runs = f"{many(len(lost), 'run')} of an earlier command"
                 note(f"{self.name} no longer includes {runs}; `xclrun report --all` does", "  ")
+            if set(before["runs"]) & set(facts["runs"]) and before.get("comparisons") != facts.get("comparisons"):
+                # Scores may be known by now.
+                facts["comparisons"] = before.get("comparisons", {})
+                note(f"{self.name} keeps the primary comparisons that it recorded when it started", "  ")
         write_json(path, facts)
 
     @property
@@ -166,7 +173,7 @@ def plan_sweep(composed: Sequence[Composed]) -> Sweep:
         raise UsageError(f"paths.outputs={','.join(sorted(folders))}: a sweep needs a single folder")
     runs = plan_jobs(job.config for job in composed)
     name = given_name(composed) or f"sweep-{digest(sorted(run.id for run in runs))[:8]}"
-    return Sweep(name, typed_command(), tuple(runs))
+    return Sweep(name, typed_command(), tuple(runs), comparisons=composed[0].comparisons)
 
 
 def given_name(composed: Sequence[Composed]) -> str | None:

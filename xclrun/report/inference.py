@@ -13,6 +13,7 @@ import numpy as np
 from xclrun.analysis.aggregate import BASELINE, Comparison
 from xclrun.analysis.anova import Anova, anova, blocked_anova, tukey
 from xclrun.analysis.bootstrap import paired_p_value
+from xclrun.analysis.confirmatory import PRIMARY
 from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.power import detectable_effect, power_warnings
 from xclrun.analysis.ranks import CriticalDifference, critical_difference
@@ -68,8 +69,6 @@ PAPER, BLOCKED, PAIRED_T = "Tukey, orders (CCL)", "Tukey, blocks", "paired t"
 MIXED = "mixed model"
 ONE_CLUSTER = "all orders share trained hops, so there is one replicate; a test needs further seeds"
 DEPENDENT = "a strategy shares trained hops in all orders; only the paired t-test accounts for this"
-# Default measures of the primary comparisons (`--primary`).
-PRIMARY = ("F", "FP")
 REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "buckets", "seed": "seeds"}
 # What is tested: the values of the columns `Verdicts.SUBJECTS`, for example (metric, measure).
 Subject = tuple[str, str]

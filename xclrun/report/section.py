@@ -36,6 +36,7 @@ class Options:
         primary: measures of the primary comparisons.
         command: the command line of the report; empty if unknown.
         margin: margin of equivalence tests, as a fraction; None: no equivalence tests.
+        departures: differences from the primary comparisons that the sweep recorded (`xclrun.analysis.confirmatory`).
     """
 
     unpaired: bool = False
@@ -49,6 +50,7 @@ class Options:
     primary: tuple[str, ...] = ("F", "FP")
     command: str = ""
     margin: float | None = None
+    departures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

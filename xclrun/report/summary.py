@@ -411,11 +411,9 @@ class Summary:
         lines = [self.chosen] if self.chosen else []
         if any(" of " in count for count in runs):
             every = "complete" if any(self._incomplete.values()) else "all"
-            runs_used = f"the runs that {every} strategies have finished"
-            runs_used = "all runs of its strategy" if self.unpaired else runs_used
-            lines.append(
-                f"interim: not all strategies have finished all orders and seeds; each mean is over {runs_used}"
-            )
+            runs_used = f"; each mean is over the runs that {every} strategies have finished" if self.complete else ""
+            runs_used = "; each mean is over all runs of its strategy" if self.unpaired else runs_used
+            lines.append(f"interim: not all strategies have finished all orders and seeds{runs_used}")
             lines += [RUNS] if counted else []
         return [*lines, *self.definitions(metrics)]
 

@@ -160,7 +160,7 @@ def write_report(
     drawings = {name: paths[0].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     few_shot, excluded = few_shot_scores(unique), sources.excluded
-    caveats = report_caveats(unique, excluded, sources.mirrored)
+    caveats = [*options.departures, *report_caveats(unique, excluded, sources.mirrored)]
     report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice, excluded)
     _write_tables(sections, out / "tables")
     atomic_write(report.summary_csv, frame_csv(data.frame))

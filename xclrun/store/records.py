@@ -348,6 +348,8 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
 
 # Fields of the ``search`` entry in a sweep file (`xclrun.launch.sweep.Sweep`), and their types.
 SEARCH = {"objective": str, "keys": list, "trials": int, "made": int, "ended": bool, "runs": list}
+# As `SEARCH`, for the ``comparisons`` entry, whose fields are optional.
+COMPARISONS = {"baseline": str, "primary": list, "margin": float}
 
 
 def sweeps(outputs: Path, warn: Callable[[str], None] = note) -> list[dict[str, Any]]:
@@ -372,7 +374,10 @@ def read_sweep(path: Path) -> dict[str, Any]:
     try:
         texts = [sweep["name"], sweep["command"], sweep["started"], *sweep["runs"]]
         types = {key: type(value) for key, value in sweep.get("search", {}).items()}
-        if all(isinstance(text, str) for text in texts) and (not types or types.items() >= SEARCH.items()):
+        chosen = {key: type(value) for key, value in sweep.get("comparisons", {}).items()}
+        valid = (not types or types.items() >= SEARCH.items()) and chosen.items() <= COMPARISONS.items()
+        texts += sweep.get("comparisons", {}).get("primary", [])
+        if valid and all(isinstance(text, str) for text in texts):
             return sweep
     except UNREADABLE:
         pass
