@@ -150,7 +150,7 @@ def test_weights_that_are_gone_are_not_trained_again(
     run = do(make_run("strategy=naive", "trainer.epochs=1"))
     shutil.rmtree(run.store.path(run.stages[2].train))
     assert main(["merge", run.id, "--outputs", str(run.outputs), "--method", "mean"]) == 1
-    assert "hop 2: the store has no weights" in capsys.readouterr().err
+    assert "hop 2: its weights are no longer in the store" in capsys.readouterr().err
     assert not merged_runs(run)
 
 
