@@ -2,7 +2,7 @@
 
 The studies are simulated, so the true scores are known; intervals and tests come from `xclrun.analysis`. ``--write``
 replaces the tables and the figure of docs/results/statistics.md. The default takes eleven CPU minutes; ``--studies 20``
-is a quick run.
+is a quick run, ``--only skewed hops`` computes two of the tables.
 """
 
 from __future__ import annotations
@@ -412,25 +412,26 @@ def power_figure(text: str) -> Figure:
     return figure
 
 
+# Marker in the document → function that takes `--studies` and yields the lines of the table.
+EVERY = {"intervals": choice_table, "coverage": coverage_table, "rejection": rejection_table, **TABLES}
+NAMES = tuple(EVERY)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.statistics", description=__doc__)
     parser.add_argument("--studies", type=int, default=150, help="studies per row (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="replace tables and figure in docs/results")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, help="tables (default: all)")
     given = parser.parse_args(arguments)
     text = DOCUMENT.read_text(encoding="utf-8")
-    tables = (
-        ("intervals", choice_table),
-        ("coverage", coverage_table),
-        ("rejection", rejection_table),
-        *TABLES.items(),
-    )
-    for name, table in tables:
+    for name in given.only:
         lines = []
-        for row in table(given.studies):
+        for row in EVERY[name](given.studies):
             print(row, flush=True)
             lines.append(row)
         begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
         before, _, rest = text.partition(begin)
+        assert end in rest, f"no table {name}"
         text = before + begin + "\n".join(lines) + end + rest.partition(end)[2]
     if given.write:
         DOCUMENT.write_text(text, encoding="utf-8")

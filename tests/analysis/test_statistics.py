@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from benchmarks import statistics
-from benchmarks.significance import primary_p, shared_coverage, studies, tukey_found
+from benchmarks.significance import (
+    LANGUAGES,
+    SKEWED,
+    clusters_of,
+    primary_p,
+    shared_coverage,
+    shared_hops,
+    sign_flip_p,
+    studies,
+    tukey_found,
+)
 from benchmarks.statistics import (
     DOCUMENT,
     LIMIT,
@@ -25,7 +35,7 @@ from benchmarks.statistics import (
 from xclrun.analysis.anova import blocked_anova, tukey
 from xclrun.analysis.bootstrap import DEFAULTS, INTERVALS
 from xclrun.analysis.replicates import Replicates
-from xclrun.analysis.significance import paired_t, wilcoxon
+from xclrun.analysis.significance import Pair, paired_t, wilcoxon
 from xclrun.report import inference
 
 
@@ -159,3 +169,45 @@ def test_crossed_intervals_cover_where_orders_as_samples_do_not() -> None:
     result = shared_coverage(4000, 6, 3, 2.0, 1.0, np.random.default_rng(0))
     assert result["crossed"] > 0.92
     assert result["orders"] < 0.6
+
+
+def test_clusters_of_orders_that_share_hops_keep_to_the_level_in_the_documented_table() -> None:
+    rows = documented("hops")
+    assert [int(row["orders"]) for row in rows] == [math.factorial(n) for n in LANGUAGES for _ in range(2)]
+    assert all(float(row[f"{measure}, clusters"]) <= LIMIT for row in rows for measure in ("F", "FP"))
+    assert max(float(row["F, orders"]) for row in rows) > 0.2  # why clusters count
+
+
+def test_the_prose_on_skewed_noise_is_what_the_documented_table_shows() -> None:
+    rows = documented("skewed")
+    assert [(int(row["strategies"]), int(row["orders"])) for row in rows] == list(SKEWED)
+    equal, *unequal = zip(*(map(float, row["primary comparisons"].split()) for row in rows), strict=True)
+    assert round(max(equal), 2) == 0.03
+    assert round(max(map(max, unequal)), 2) == 0.12
+
+
+@pytest.mark.parametrize("own_first", [False, True])
+def test_the_simulated_clusters_are_those_of_reports(own_first: bool) -> None:
+    found, data = shared_hops(3, 4, own_first, np.random.default_rng(0))
+    assert len(data.clusters) == (4 if own_first else 12)
+    for differences in found.values():
+        clusters = clusters_of(differences, data)
+        for study, values in enumerate(differences):
+            replicates = Replicates(data.strategies, data.blocks, np.stack([values, 0 * values]), hops=data.hops)
+            pair = inference.Tests(replicates, True).t_test("a", "b")
+            p = primary_p(np.stack([0 * clusters, clusters], axis=1)[:, np.newaxis])[study].item()
+            assert pair.p == pytest.approx(p)
+
+
+def test_the_simulated_sign_flips_are_those_of_reports() -> None:
+    values = np.random.default_rng(1).exponential(size=(4, 6)) - 0.5
+    for differences, p in zip(values, sign_flip_p(values), strict=True):
+        assert Pair("a", "b", 0, 0, 0, 0, differences=tuple(differences)).sign_flip() == pytest.approx(p)
+
+
+def test_skewed_noise_has_skew_2_and_the_spread_of_normal_noise() -> None:
+    values = studies(20000, 2, 3, 1.0, "baseline", np.random.default_rng(0), skewed=True)
+    noise = (values - values.mean(axis=2, keepdims=True))[:, 0, 0]
+    assert noise.std() * 2**0.5 == pytest.approx(1, abs=0.03)
+    one = studies(20000, 2, 3, 1000.0, "baseline", np.random.default_rng(0), skewed=True)[:, 0, 0, 0] / 1000
+    assert ((one - one.mean()) ** 3).mean() / one.std() ** 3 == pytest.approx(2, abs=0.3)
