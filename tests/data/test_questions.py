@@ -241,6 +241,12 @@ def test_rows_with_lists_of_answers_are_read(config: Config, tmp_path: Path, lay
     assert read(config, "questions").split("en", "test")[:1] == (rome(),)
 
 
+def test_rows_of_questions_need_no_id(config: Config, tmp_path: Path) -> None:
+    row = {"context": "Rome  is in Italy .", "question": "where is it ?", "answers": LISTS}
+    write(tmp_path, dict.fromkeys((f"en/{s}.json" for s in ("train", "test")), json.dumps([row])))
+    assert read(config, "questions").split("en", "test") == (rome("test-1"),)
+
+
 def test_questions_of_a_hub_dataset(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     row = {"context": "Rome  is in Italy .", "question": "where is it ?", "answers": LISTS}

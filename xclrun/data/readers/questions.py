@@ -128,7 +128,9 @@ def squad_question(row: Row, place: Place, cased: bool = True) -> Example:
         cased: whether answers are written as in the text; otherwise they match the text in lower case.
     """
     text, question = row
-    place.id = str(field(question, "name", "id"))
+    # Rows, which contain their text, may lack an id.
+    id = field(question, "name", "id", optional="context" in question)
+    place.id = "" if id is None else str(id)
     impossible = field(question, "boolean", "is_impossible", optional=True)
     if isinstance(question.get("answers"), dict):
         question = {**question, "answers": _objects(question["answers"])}
@@ -214,8 +216,8 @@ def read_questions(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 def hub_question(row: dict[str, Any], place: Place) -> Example:
-    """Return the example of a row of a hub dataset; a row without an id is named by its number."""
-    return squad_question((row.get("context"), {"id": place.name, **row}), place)
+    """Return the example of a row of a hub dataset."""
+    return squad_question((row["context"], row), place)
 
 
 _english(
