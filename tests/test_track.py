@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import http.server
 import io
@@ -32,13 +33,14 @@ from xclrun.analysis.reference import References
 from xclrun.cli import main
 from xclrun.command.plan import plan_runs
 from xclrun.config.schema import TrackingConfig
+from xclrun.core.errors import RunError
 from xclrun.core.task import BY_NAME
 from xclrun.report import heatmaps
 from xclrun.report.workers import PlotWorkers
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import background
-from xclrun.tracking.mirror import Mirror, UnusableDatabase, saved_views, tracking_uri
+from xclrun.tracking.mirror import DeletedExperiment, Mirror, UnusableDatabase, _lock_file, saved_views, tracking_uri
 from xclrun.tracking.payload import FORMAT, VIEW, VIEW_TAG, allowed
 from xclrun.tracking.trackers import Update
 from xclrun.train.progress import Listener, Progress
@@ -386,6 +388,62 @@ def test_a_removed_run_and_its_sweep_go_from_mlflow_with_their_files(study: Stud
     assert all(facts["place"].exists() for facts in after.values())
     # If the run is trained again, it is sent again.
     assert mirror.send_all() == 1
+
+
+def test_a_deleted_experiment_is_named_and_a_rebuild_restores_it(
+    study: Study, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror = Mirror(outputs, ANOTHER)
+    mirror.client.delete_experiment(mirror.experiment)
+    with pytest.raises(DeletedExperiment, match="'another' was deleted"):
+        Mirror(outputs, ANOTHER)
+    command = ["sync", "--experiment", "another", "--outputs", str(outputs)]
+    assert main(command) == 1
+    assert main([*command, "--rebuild"]) == 0
+    assert "4 runs sent" in capsys.readouterr().out
+
+
+def test_the_first_cause_of_a_database_error_is_shown(study: Study, tmp_path: Path) -> None:
+    from mlflow.exceptions import MlflowException
+
+    text = "(raised in an autoflush)\n(sqlite3.OperationalError) attempt to write a readonly database\n[SQL: …]"
+    with pytest.raises(UnusableDatabase, match="readonly database") as raised, study.mirror._one_line_errors():
+        raise MlflowException(text)
+    assert "autoflush" not in str(raised.value)
+    server = Mirror(study.outputs, shared(study, tmp_path))
+    with pytest.raises(RunError, match="readonly database") as raised, server._one_line_errors():
+        raise MlflowException(text)
+    assert not isinstance(raised.value, UnusableDatabase)
+
+
+def test_an_unusable_database_is_renamed_with_the_artifacts_that_another_user_owns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mlartifacts").mkdir()
+    for name in ("mlflow.db", "mlflow.db-wal"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    aside = UnusableDatabase(tmp_path / "mlflow.db", "why").move_aside()
+    ending = aside.name.removeprefix("mlflow.db")
+    expected = {aside.name, f"{aside.name}-wal", f"mlartifacts{ending}"}
+    assert {path.name for path in tmp_path.iterdir()} == expected
+
+
+def test_the_lock_of_another_user_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, opened = tmp_path / "mlflow.lock", Path.open
+    path.touch()
+
+    def read_only(self: Path, mode: str = "r", *arguments: Any, **named: Any) -> Any:
+        if mode != "r":
+            raise PermissionError(13, "Permission denied", str(self))
+        return opened(self, mode, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", read_only)
+    with _lock_file(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    path.unlink()
+    with pytest.raises(PermissionError):
+        _lock_file(path)
 
 
 def shared(study: Study, folder: Path) -> TrackingConfig:

@@ -27,7 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--rebuild",
         action="store_true",
-        help="send all runs again; an mlflow.db that is damaged or from another version of MLflow is renamed first",
+        help="send all runs again; first rename an mlflow.db that is damaged, not writable or from another version of "
+        "MLflow, or restore a deleted experiment",
     )
     parser.add_watch("send again", 60.0)
     parser.add_tracking()
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     check_uri("--uri", args.uri)
     if args.uri is not None and args.to != "mlflow":
         raise UsageError(f"--uri {args.uri}: applies only to MLflow; omit it with --to {args.to}")
-    from xclrun.tracking.mirror import UnusableDatabase
+    from xclrun.tracking.mirror import DeletedExperiment, UnusableDatabase
     from xclrun.tracking.trackers import tracker
 
     if args.watch is not None and args.watch <= 0:
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             mirror.close()
             print(f"{sent} run{'' if sent == 1 else 's'} sent to {mirror.place}", flush=True)
         except RunError as error:
-            if args.watch is None or (args.rebuild and isinstance(error, UnusableDatabase)):
+            if args.watch is None or (args.rebuild and isinstance(error, UnusableDatabase | DeletedExperiment)):
                 raise
             # Continue watching: the server may come back.
             note(str(error))
@@ -62,7 +63,13 @@ def main(arguments: Sequence[str]) -> int:
         return active
 
     try:
-        repeated(send, args.watch)
+        try:
+            repeated(send, args.watch)
+        except DeletedExperiment as error:
+            if not args.rebuild:
+                raise
+            note(f"experiment '{error.restore()}' is restored")
+            repeated(send, args.watch)
     except UnusableDatabase as error:
         if not args.rebuild:
             raise

@@ -113,7 +113,9 @@ class BackgroundMirror:
     def problem(self) -> str:
         """The reason why some runs were not sent, and the command that sends them."""
         if self.process is not None and self.process.returncode == UNUSABLE:
-            return f"MLflow's database cannot be used (see {self.log}); `xclrun sync --rebuild` replaces it"
+            return (
+                f"MLflow's database or experiment cannot be used (see {self.log}); `xclrun sync --rebuild` replaces it"
+            )
         command = "`xclrun sync`" if self.tracking.in_mlflow else f"`xclrun sync --to {self.tracking.to}`"
         return f"{TRACKERS[self.tracking.to]} is unreachable (see {self.log}); send the runs later with {command}"
 
@@ -199,6 +201,6 @@ if __name__ == "__main__":
         send()
     except Exception as error:
         print(traceback.format_exc(), file=sys.stderr)
-        from xclrun.tracking.mirror import UnusableDatabase
+        from xclrun.tracking.mirror import DeletedExperiment, UnusableDatabase
 
-        sys.exit(UNUSABLE if isinstance(error, UnusableDatabase) else 1)
+        sys.exit(UNUSABLE if isinstance(error, UnusableDatabase | DeletedExperiment) else 1)

@@ -11,12 +11,13 @@ import fcntl
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from xclrun.analysis.record import RunRecord
@@ -26,6 +27,7 @@ from xclrun.core.errors import RunError
 from xclrun.core.files import UNREADABLE
 from xclrun.core.task import METRICS, short_name
 from xclrun.core.terminal import note
+from xclrun.store.files import writing
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import payload
 from xclrun.tracking.background import DATABASE, MARKERS
@@ -34,11 +36,17 @@ from xclrun.tracking.trackers import Tracker, Update
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Experiment
     from mlflow.entities import Run as MlflowRun
 
 RECORD = "score_matrix.json"
-# Parts of error messages about a damaged file or the schema of another version of MLflow (not about a lock).
-UNUSABLE = ("(sqlite3.DatabaseError)", "database schema")
+# Folder of the artifacts of the SQLite file.
+ARTIFACTS = "mlartifacts"
+# Parts of error messages about a damaged file, another user's file, or the schema of another version of MLflow (not
+# about a lock).
+UNUSABLE = ("(sqlite3.DatabaseError)", "database schema", "readonly database", "unable to open database file")
+# The line of an error of SQLAlchemy that names the error of the database; other lines can precede it.
+_OF_DATABASE = re.compile(r"^\([\w.]+\) .*", re.MULTILINE)
 # Seconds to wait for another process that writes to the SQLite file; one write takes a second or two.
 LOCKED = 30.0
 # From this number on, one query for all runs is faster than a query per run.
@@ -46,7 +54,7 @@ MANY = 300
 
 
 class UnusableDatabase(RunError):
-    """MLflow's SQLite file is damaged, from another version of MLflow, or from another folder."""
+    """MLflow's SQLite file is damaged, not writable, from another version of MLflow, or from another folder."""
 
     def __init__(self, path: Path, why: str) -> None:
         why = why.partition(". ")[0]
@@ -54,12 +62,41 @@ class UnusableDatabase(RunError):
         self.path = path
 
     def move_aside(self) -> Path:
-        """Rename the file, together with SQLite's auxiliary files; return its new path."""
-        aside = self.path.with_name(f"{self.path.name}.unusable-{time.strftime('%Y%m%d-%H%M%S')}")
-        for suffix in ("", "-journal", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                self.path.with_name(self.path.name + suffix).rename(aside.with_name(aside.name + suffix))
-        return aside
+        """Rename the file, together with SQLite's auxiliary files and artifacts of another user; return its new path.
+
+        Raises:
+            UsageError: the outputs folder is not writable.
+        """
+        unusable = f".unusable-{time.strftime('%Y%m%d-%H%M%S')}"
+        paths = [self.path.with_name(self.path.name + suffix) for suffix in ("", "-journal", "-wal", "-shm")]
+        if not os.access(artifacts := self.path.with_name(ARTIFACTS), os.W_OK):
+            paths.append(artifacts)
+        for path in paths:
+            stem = ARTIFACTS if path.name == ARTIFACTS else DATABASE
+            with writing(path), contextlib.suppress(FileNotFoundError):
+                path.rename(path.with_name(path.name.replace(stem, stem + unusable)))
+        return self.path.with_name(f"{DATABASE}{unusable}")
+
+
+class DeletedExperiment(RunError):
+    """The experiment was deleted in MLflow, which keeps its runs until ``mlflow gc``."""
+
+    def __init__(self, client: MlflowClient, experiment: Experiment) -> None:
+        super().__init__(
+            f"MLflow's experiment '{experiment.name}' was deleted; `xclrun sync --rebuild` restores it, or use another "
+            "tracking.experiment"
+        )
+        self.client, self.experiment = client, experiment
+
+    def restore(self) -> str:
+        """Restore the experiment; return its name."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.client.restore_experiment(self.experiment.experiment_id)
+        except MlflowException as error:
+            raise RunError(f"MLflow's experiment cannot be restored: {_cause(error)}") from error
+        return str(self.experiment.name)
 
 
 def tracking_uri(outputs: Path, uri: str | None) -> str:
@@ -79,17 +116,34 @@ def tracking_uri(outputs: Path, uri: str | None) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide MLflow's log lines below errors."""
+    """Hide MLflow's log lines; its errors are raised too."""
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
     # Three attempts within seconds instead of minutes; `xclrun sync` can be repeated.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         logging.disable(level)
+
+
+def _cause(error: BaseException) -> str:
+    """Return the first cause in an error of MLflow, as one line."""
+    text = str(error)
+    database = _OF_DATABASE.search(text)
+    return database[0] if database else next(iter(text.splitlines()), type(error).__name__)
+
+
+def _lock_file(path: Path) -> IO[str]:
+    try:
+        return path.open("a")
+    except PermissionError:
+        # A lock needs no write permission: another user may have created the file.
+        if path.is_file():
+            return path.open()
+        raise
 
 
 class Mirror(Tracker):
@@ -123,8 +177,8 @@ class Mirror(Tracker):
                 yield
         except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
             if self.tracking.uri is None and any(sign in str(error) for sign in UNUSABLE):
-                raise UnusableDatabase(self.outputs / DATABASE, str(error).splitlines()[0]) from error
-            raise RunError(f"MLflow at {self.uri} cannot be used: {str(error).splitlines()[0]}") from error
+                raise UnusableDatabase(self.outputs / DATABASE, _cause(error)) from error
+            raise RunError(f"MLflow at {self.uri} cannot be used: {_cause(error)}") from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -136,7 +190,7 @@ class Mirror(Tracker):
         if self.tracking.uri is not None:
             yield
             return
-        with (self.outputs / "mlflow.lock").open("w") as file:
+        with _lock_file(self.outputs / "mlflow.lock") as file:
             began = time.monotonic()
             while True:
                 try:
@@ -155,7 +209,7 @@ class Mirror(Tracker):
         from mlflow.exceptions import MlflowException
 
         # A server chooses the location of artifacts; those of a SQLite file are in the outputs folder.
-        place = None if self.tracking.uri else (self.outputs / "mlartifacts").resolve().as_uri()
+        place = None if self.tracking.uri else (self.outputs / ARTIFACTS).resolve().as_uri()
         existing = self.client.get_experiment_by_name(self.tracking.experiment)
         if existing is None:
             # The database is new, so all runs must be sent.
@@ -167,6 +221,8 @@ class Mirror(Tracker):
                 existing = self.client.get_experiment_by_name(self.tracking.experiment)
                 if existing is None:
                     raise
+        if existing.lifecycle_stage == "deleted":
+            raise DeletedExperiment(self.client, existing)
         if place is not None and existing.artifact_location != place:
             # MLflow stores absolute paths and has no call to change them.
             raise UnusableDatabase(self.outputs / DATABASE, f"its files are in {existing.artifact_location}")
@@ -333,7 +389,7 @@ class Mirror(Tracker):
                     self.client.delete_run(run.info.run_id)
                     # MLflow only marks a run as deleted.
                     if self.tracking.uri is None:
-                        shutil.rmtree(self.outputs / "mlartifacts" / run.info.run_id, ignore_errors=True)
+                        shutil.rmtree(self.outputs / ARTIFACTS / run.info.run_id, ignore_errors=True)
         return super().remove(run_ids, sweep)
 
     def records_elsewhere(self, warn: Callable[[str], None] = note) -> list[RunRecord]:
