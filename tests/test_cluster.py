@@ -103,7 +103,7 @@ def calls(folder: Path) -> list[str]:
             | {"8_0": ("UNKNOWN", ""), "8_1": ("RUNNING", ""), "9_4": ("UNKNOWN", "")},
         ),
         ("", None, {"7_0": ("UNKNOWN", "")}),
-        (None, None, {"7_0": ("", "")}),
+        (None, None, {"7_0": ("", "squeue failed")}),
         ("", "", {}),
     ],
     ids=["squeue first", "whole arrays", "no accounting", "no Slurm", "no jobs"],
@@ -319,22 +319,22 @@ def test_what_slurm_is_asked_for(say: Say, xclrun: Callable[..., tuple[int, str]
     assert [call.split()[0] for call in calls(folder)].count("sbatch") == 3
     [submission] = [Submission(p.parent) for p in outputs.glob("slurm/*/*/submission.json")]
     folders = [submission.folder / f"array-{i}" for i in range(3)]
-    scripts = [next(folder.glob("*.sh")).read_text() for folder in folders]
-    for script in scripts:
+    scripts = [(folder / "job.sh").read_text() for folder in folders]
+    submits = [call for call in calls(folder) if call.startswith("sbatch ")]
+    for script, submit, array in zip(scripts, submits, folders, strict=True):
         for option in (
             "--partition=gpu", "--gres=gpu:1", "--mem=16G", "--time=90", "--account=lab", "--qos=long",
             "--constraint=a100", "--cpus-per-task=4", "--exclude=node7", "--requeue", "--signal=USR2@120",
             "--nodes=2", "--ntasks-per-node=2",
         ):  # fmt: skip
-            assert f"#SBATCH {option}\n" in script
+            assert f" {option} " in submit
         assert "\nmodule load cuda\n" in script
-        assert "wckey" not in script
         [started] = [line for line in script.splitlines() if line.startswith("srun")]
-        assert started.endswith(f" -u -m submitit.core._submit {next(f for f in folders if str(f) in started)}")
+        assert started.endswith(f" -u -m xclrun.launch.cluster.job {array} requeue")
         assert f" apptainer exec --nv '/a b/x.sif' python -u {outputs}/slurm/code/" in started
-    assert "--dependency" not in scripts[0]
-    assert all("#SBATCH --dependency=afterany:77\n" in script for script in scripts[1:])
-    arrays = [[word for word in script.split() if word.startswith("--array=")] for script in scripts]
+    assert "--dependency" not in submits[0]
+    assert all(" --dependency=afterany:77 " in submit for submit in submits[1:])
+    arrays = [[word for word in submit.split() if word.startswith("--array=")] for submit in submits]
     assert arrays == [["--array=0-1%2"], ["--array=0-2%2"], []]
     jobs = jobs_of_runs(outputs)
     assert sorted(job.id for job in jobs.values()) == ["77", "77_0", "77_1", "77_2"]
@@ -428,8 +428,8 @@ def forked(work: Callable[[], object], log: Path) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("number", "state", "requeue", "tries", "code", "requeued", "error"),
     [
-        (signal.SIGUSR2, "RUNNING", True, 1, 255, True, None),
-        (signal.SIGTERM, "RUNNING", True, 1, 255, True, None),
+        (signal.SIGUSR2, "RUNNING", True, 1, 128 + signal.SIGUSR2, True, None),
+        (signal.SIGTERM, "RUNNING", True, 1, 128 + signal.SIGTERM, True, None),
         (signal.SIGUSR2, "RUNNING", True, 2, 1, False, "hydra.launcher.time"),
         (signal.SIGUSR2, "RUNNING", False, 1, 1, False, "hydra.launcher.requeue=false"),
         (signal.SIGTERM, "COMPLETING", True, 1, 128 + signal.SIGTERM, False, None),
@@ -440,26 +440,19 @@ def test_a_stopped_job(
     number: int, state: str, requeue: bool, tries: int, code: int, requeued: bool, error: str | None, say: Say,
     make_run: Callable[..., Run],
 ) -> None:  # fmt: skip
-    from submitit.core.submission import process_job
-    from submitit.helpers import DelayedSubmission
-
     folder, run = say(scontrol="", squeue=f"7_0|{state}|None\n"), make_run()
     freeze(run)
     job = submitted(run)
     for _ in range(tries - 1):
         job.files.add_event("started", position=[0, 0])
-    array = job.files.path.parent
-    submission = DelayedSubmission(cluster_job.PackJob(job.files.path, requeue))
-    submission.set_timeout(60, 3)
-    submission.dump(array / "7_0_submitted.pkl")
 
     def execute() -> None:
         slurm_job = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_ID": "8"}
-        os.environ.update(SUBMITIT_EXECUTOR="slurm", **slurm_job)
+        os.environ.update(slurm_job)
         cluster_job.position = lambda runs: [0, 0]
         update = HopTraining._update
         HopTraining._update = lambda *arguments: (os.kill(os.getpid(), number), update(*arguments))[1]
-        process_job(array)
+        sys.exit(cluster_job.main([str(job.files.path.parent), *(["requeue"] if requeue else [])]))
 
     exit_code, output = forked(execute, folder / "output")
     assert exit_code == code, output
@@ -477,8 +470,9 @@ def submitted(run: Run, errors: dict[str, str] | None = None) -> Job:
     submission = Submission.new(run.outputs, "mine")
     submission.submitted = 0.0
     packs = [Pack(runs=(run.id,))]
-    submission.write_packs(packs)
-    submission.add_array(["7_0"], packs)
+    submission.add_array(packs)
+    submission.arrays[0] |= {"job": "7", "jobs": ["7_0"]}
+    submission.write()
     [(job, _)] = submission.jobs()
     if errors is not None:
         job.files.add_event("ended", errors=errors, position=[0, 0])
@@ -494,7 +488,8 @@ def submitted(run: Run, errors: dict[str, str] | None = None) -> Job:
         ("7_0|NODE_FAIL|None\n", None, "failed"),
         ("7_0|OUT_OF_MEMORY|None\n", None, "failed"),
         ("7_0|COMPLETED|None\n", None, "lost"),
-        ("", None, "lost"),
+        # A queued job leaves Slurm only when it is cancelled.
+        ("", None, "interrupted"),
         ("7_0|FAILED|NonZeroExitCode\n", "the data has changed", "failed"),
     ],
 )

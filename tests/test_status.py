@@ -65,9 +65,10 @@ def test_of_a_large_sweep_only_runs_that_run_or_need_attention_are_listed(monkey
     assert len(all_listed.splitlines()) == 4 + 20
     large = render("mine", "xclrun -m", [RunStatus(f"run{k}", s) for k, s in enumerate([*states, "waiting"])])
     printed, _, how, *lines = large.splitlines()
-    assert printed.startswith("mine: 21 runs: 11 finished, 1 running, 2 waiting, 1 interrupted, 1 failed,")
+    assert printed.startswith("mine: 21 runs: 10 finished, 1 running, 2 waiting, 1 unknown (Slurm does not answer), 1 ")
     assert "are not listed in sweeps" in how
-    assert [row.split()[1] for row in lines[2:]] == ["running", "interrupted", "failed", "lost", "damaged", "newer"]
+    listed = ["running", "unknown", "interrupted", "failed", "lost", "damaged", "newer"]
+    assert [row.split()[1] for row in lines[2:]] == listed
     nothing = render("mine", "xclrun -m", [RunStatus(f"run{k}", "finished") for k in range(21)])
     assert nothing.splitlines() == ["mine: 21 runs: 21 finished", "  xclrun -m", how]
 

@@ -31,7 +31,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     print(f"# {job.log}", file=sys.stderr)
     read = _show(job.log, 0)
-    while args.follow and not reader_left() and states([job.id])[job.id].live:
+    # No answer of Slurm does not mean that the job has ended.
+    while args.follow and not reader_left() and ((state := states([job.id])[job.id]).live or not state.state):
         time.sleep(2.0)
         read = _show(job.log, read)
     if args.follow:

@@ -14,7 +14,7 @@ CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the state of runs; return 1 if any failed, was lost or is damaged, or something cannot be read."""
+    """Print the state of runs; return 1 if any failed, was lost, is damaged or is unknown, or a file is unreadable."""
     parser = outputs_parser(
         "status", "Show the state of a sweep's runs. Exit code 1 if any failed, was lost or is damaged."
     )

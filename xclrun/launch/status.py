@@ -14,16 +14,18 @@ from typing import Any
 
 from xclrun.core.files import UNREADABLE
 from xclrun.core.terminal import about, duration, many, note, table
-from xclrun.launch.cluster.files import Job, jobs_of_runs
-from xclrun.launch.cluster.slurm import JobState, states
+from xclrun.launch.cluster.files import Job
+from xclrun.launch.cluster.lookup import Jobs, find_jobs
+from xclrun.launch.cluster.slurm import JobState, last_line
 from xclrun.store.files import read_events, read_json
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 
-STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "older", "newer", "missing")
+STATES = ("finished", "running", "waiting", "unknown", "interrupted", "failed", "lost", "damaged", "older", "newer",
+          "missing")  # fmt: skip
 # States that need attention.
 BAD = ("failed", "lost", "damaged")
 # States that change without another command.
-OPEN = ("running", "waiting")
+OPEN = ("running", "waiting", "unknown")
 # Sweeps with more runs do not list runs in a quiet state.
 LISTED = 1000
 QUIET = ("finished", "waiting", "older", "missing")
@@ -37,9 +39,9 @@ class RunStatus:
 
     Attributes:
         state: ``finished``; ``running``; ``waiting`` (its sweep is running, or it waits for a stage of another run);
-            ``interrupted`` (by a signal); ``failed``; ``lost`` (its process died without an error); ``damaged`` (a
-            file has changed); ``older``, ``newer`` (made by an incompatible version); ``missing`` (not started). The
-            same command resumes all but ``newer`` runs.
+            ``unknown`` (it was submitted to Slurm, which does not answer); ``interrupted`` (by a signal); ``failed``;
+            ``lost`` (its process died without an error); ``damaged`` (a file has changed); ``older``, ``newer`` (made
+            by an incompatible version); ``missing`` (not started). The same command resumes all but ``newer`` runs.
         hop, hops: the last finished or current hop, and the number of hops.
         detail: step, time, or the last line of the error.
         host: host and process of the last attempt.
@@ -154,20 +156,31 @@ def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
     return done, ""
 
 
-def sweep_status(outputs: Path, runs: Sequence[str], warn: Callable[[str], None] = note) -> list[RunStatus]:
-    """Return the states of the runs of a sweep; ``warn`` is called for unreadable files.
+def sweep_status(
+    outputs: Path, runs: Sequence[str], warn: Callable[[str], None] = note, jobs: Jobs | None = None
+) -> list[RunStatus]:
+    """Return the states of the runs of a sweep.
 
     Runs that have not started are waiting only while another run or a job of the cluster is active.
+
+    Args:
+        warn: called for unreadable files.
+        jobs: the jobs of the outputs folder, if they are already known.
     """
     statuses = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
-    jobs = jobs_of_runs(outputs, warn)
-    pending = [jobs[s.run_id] for s in statuses if s.run_id in jobs and s.state != "finished"]
-    slurm = {job.id: JobState(job.id, "UNKNOWN") for job in pending}
-    slurm |= states(job.id for job in pending if job.on_cluster)
-    running_locally = any(s.state == "running" and s.run_id not in jobs for s in statuses)
+    if jobs is None:
+        jobs = find_jobs(outputs, warn, ask=any(s.state != "finished" for s in statuses))
+    pending = [jobs.of_runs[s.run_id] for s in statuses if s.run_id in jobs.of_runs and s.state != "finished"]
+    slurm = jobs.states(pending)
+    running_locally = any(s.state == "running" and s.run_id not in jobs.of_runs for s in statuses)
     result = []
     for s in statuses:
-        if (job := jobs.get(s.run_id)) is not None:
+        job = jobs.of_runs.get(s.run_id)
+        if s.run_id in jobs.being_submitted and s.state not in ("finished", "running"):
+            silent = bool(jobs.silence)
+            detail = f"Slurm does not answer ({jobs.silence})" if silent else "being submitted to Slurm"
+            s = replace(s, state="unknown" if silent else "waiting", detail=detail, seconds=None)
+        elif job is not None:
             if s.state != "finished":
                 s = _on_cluster(s, job, slurm[job.id], RunDirectory(outputs / "runs" / s.run_id))
             s = replace(s, job=job.id, log=str(job.log))
@@ -187,23 +200,45 @@ def _on_cluster(s: RunStatus, job: Job, slurm: JobState, directory: RunDirectory
         if owner is None or owner.facts.get("job") != job.id or slurm.live or slurm.state in ("", "UNKNOWN"):
             return s
         # The heartbeat has not expired, but the job was killed (out of memory or node failure, for example).
-        return replace(s, state="lost", detail=str(slurm))
+        return replace(s, state="lost", detail=_end(job, slurm))
     if s.state == "failed" and directory.failed_since(job.submitted):
         return s
     if slurm.live:
         return replace(s, state="waiting", detail=str(slurm), seconds=None)
     if s.state in ("damaged", "older", "newer"):
         return s
-    if (error := (job.files.errors() or {}).get(s.run_id)) is not None:
-        return replace(s, state="failed", detail=error.splitlines()[-1])
-    if slurm.state in ("CANCELLED", "PREEMPTED"):
-        return replace(s, state="interrupted", detail=str(slurm))
-    if slurm.state == "":
-        # Slurm did not answer.
-        return replace(s, detail=s.detail or str(slurm))
-    if s.state in ("lost", "interrupted") or slurm.state in ("COMPLETED", "UNKNOWN"):
-        return replace(s, state="lost" if s.state != "interrupted" else s.state, detail=str(slurm))
-    return replace(s, state="failed", detail=str(slurm))
+    errors = job.files.errors()
+    if errors is not None and s.run_id in errors:
+        return replace(s, state="failed", detail=errors[s.run_id].splitlines()[-1])
+    if slurm.state == "" and errors is None:
+        return replace(s, state="unknown", detail=str(slurm))
+    end = _end(job, slurm)
+    # A job without a log never started; a queued job leaves Slurm's memory only when it is cancelled.
+    unstarted = slurm.state == "UNKNOWN" and job.on_cluster and not job.log.exists()
+    if slurm.state in ("CANCELLED", "PREEMPTED") or unstarted or (slurm.state == "UNKNOWN" and job.files.cancelled):
+        return replace(s, state="interrupted", detail=end)
+    if s.state == "missing" and _started(directory.path.parent, job):
+        # Its job ended during another run of the pack.
+        return replace(s, detail=f"not started: {end}")
+    if s.state in ("lost", "interrupted") or slurm.state in ("COMPLETED", "UNKNOWN", ""):
+        return replace(s, state="lost" if s.state != "interrupted" else s.state, detail=end)
+    return replace(s, state="failed", detail=end)
+
+
+def _end(job: Job, slurm: JobState) -> str:
+    """Return how a job ended: Slurm's reason, and what its log says last."""
+    # Lines of a cancelled job say only that it was cancelled.
+    last = "" if slurm.state in ("CANCELLED", "COMPLETED") else last_line(job.log)
+    return f"{slurm}; log: {last}" if last else str(slurm)
+
+
+def _started(runs: Path, job: Job) -> bool:
+    """Whether a run of a job's pack has started since the job was submitted."""
+    return any(
+        event["event"] == "started" and event["time"] >= job.submitted
+        for run in job.runs
+        for event in read_events(RunDirectory(runs / run).events)
+    )
 
 
 def wait_until_calm(busy: Callable[[], bool], seconds: float) -> None:
@@ -222,7 +257,8 @@ def wait_until_calm(busy: Callable[[], bool], seconds: float) -> None:
 def render_counts(statuses: Sequence[RunStatus]) -> str:
     """Return the number of runs in each state."""
     counts = Counter(status.state for status in statuses)
-    return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    names = {"unknown": "unknown (Slurm does not answer)"}
+    return ", ".join(f"{counts[state]} {names.get(state, state)}" for state in STATES if counts[state])
 
 
 def render(name: str, command: str, statuses: Sequence[RunStatus]) -> str:

@@ -1,1 +1,1 @@
-"""Runs on a Slurm cluster: packing, submission by Submitit, the jobs, and their states."""
+"""Runs on a Slurm cluster: packing, submission, the jobs, and their states."""

@@ -11,8 +11,13 @@ from xclrun.core.version import PACKAGE, STAMP, code_version
 from xclrun.store.files import atomic_directory
 
 # `python <copy> -u -m <module> …` is like `python -u -m <module> …`, but imports xclrun from the copy, regardless of
-# the current folder and PYTHONPATH.
-ENTRY = """import runpy
+# the current folder and PYTHONPATH. Signals wait until the job handles them (`job.PackJob`), because imports take
+# seconds on a network file system.
+ENTRY = """import signal
+
+signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
+
+import runpy
 import sys
 
 _, _, _, *sys.argv = sys.argv

@@ -1,7 +1,10 @@
 """A job on the cluster: it executes the runs of its pack like a local worker. Its tasks train each run together.
 
-After a signal (preemption, time limit) a checkpoint is saved at the next step and Submitit requeues the job, as long as
-its attempts make progress. If a run fails, the job fails after the other runs of its pack.
+After a signal (preemption, time limit) a checkpoint is saved at the next step and the job returns to the queue, as long
+as its attempts make progress. If a run fails, the job fails after the other runs of its pack.
+
+Signals are held back from the job's first instruction until it handles them (`script.GUARD`, `code.ENTRY`): a signal
+that ended a starting job would make Slurm mark it as failed instead of returning it to the queue.
 """
 
 from __future__ import annotations
@@ -9,11 +12,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from xclrun.core.errors import RunError, XclrunError
 from xclrun.core.output import protect
@@ -33,35 +35,44 @@ FRUITLESS = 2
 
 @dataclass
 class PackJob:
-    """The callable that Submitit pickles for a job.
+    """The work of a job.
 
     Attributes:
         path: file of the pack.
         requeue: whether the job may be requeued (``hydra.launcher.requeue``).
         runs: the runs with readable configs.
+        started: whether this attempt has begun its work.
     """
 
     path: Path
     requeue: bool = False
     runs: list[Run] = field(default_factory=list, init=False)
+    started: bool = field(default=False, init=False)
 
     def __call__(self) -> None:
-        """Execute the pack."""
+        """Execute the pack.
+
+        Raises:
+            RunError: a run failed, or the job was interrupted and must not be requeued.
+        """
         protect()
-        # Submitit's handler, which calls `checkpoint` and has Slurm requeue the job.
-        requeue = signal.getsignal(signal.SIGUSR2)
-        # Handle signals before any work: an unhandled signal would end the job without a requeue.
-        for number in SIGNALS:
-            signal.signal(number, _stop)
         try:
+            # Rank 0 handles signals; the other ranks end with it.
+            if os.environ.get("SLURM_PROCID", "0") != "0":
+                _ignore_signals()
+            else:
+                for number in SIGNALS:
+                    signal.signal(number, _stop)
+            # A signal that arrived earlier stops the job now.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             errors = self._do()
         except Stopped as stopped:
             _ignore_signals()
-            line(f"xclrun: interrupted ({signal.Signals(stopped.number).name}); checkpoint saved")
+            saved = "; checkpoint saved" if self.started else " before it began its work"
+            line(f"xclrun: interrupted ({signal.Signals(stopped.number).name}){saved}")
             # If the job is not running, Slurm has already cancelled or requeued it.
             if (job := slurm.this_job()) and slurm.states([job])[job].state in ("RUNNING", ""):
-                signal.signal(signal.SIGUSR2, requeue)
-                signal.raise_signal(signal.SIGUSR2)
+                self._return_to_queue(job)
             sys.exit(128 + stopped.number)
         # A signal during shutdown would mark a finished job as failed.
         _ignore_signals()
@@ -83,11 +94,12 @@ class PackJob:
         line(f"xclrun: job {job} on {host}")
         for run_id in dict.fromkeys([*pack.runs, *(run for run, _ in pack.stages)]):
             try:
-                self.runs.append(thaw(RunDirectory(files.outputs / "runs" / run_id)))
+                self.runs.append(thaw(self._directory(run_id)))
             except (XclrunError, OSError) as error:
                 line(f"xclrun: {error}")
                 errors[run_id] = str(error)
         files.add_event("started", job=job, host=host, position=position(self.runs))
+        self.started = True
         if not self.runs:
             return errors
         by_id, tracking = {run.id: run for run in self.runs}, self.runs[0].config.tracking
@@ -100,42 +112,59 @@ class PackJob:
             except Broken as broken:
                 line(f"xclrun: {broken}")
         mirror.close()
-        return errors | {r.id: r.directory.error or "not finished" for r in todo if not r.directory.finished}
+        return errors | {run: self._directory(run).error or "not finished" for run in self._begun(pack.runs, errors)}
 
-    def checkpoint(self) -> Any:
-        """Return the submission that Submitit requeues after a signal, or None to make the job fail."""
-        from submitit.helpers import DelayedSubmission
+    def _begun(self, runs: Sequence[str], errors: Collection[str] = ()) -> list[str]:
+        """Return the unfinished runs that have started, or all unfinished runs if none has; except those with errors.
 
+        Runs that never started are not failed.
+        """
+        left = [run for run in runs if run not in errors and not self._directory(run).finished]
+        begun = [run for run in left if self._directory(run).manifest.is_file()]
+        return begun or ([] if errors else left)
+
+    def _return_to_queue(self, job: str) -> None:
+        """Have Slurm requeue this job after a signal; raise a `RunError` if the job must fail instead."""
         files, now = PackFiles(self.path), position(self.runs)
         if not self.requeue:
             reason = "interrupted; the job is not requeued (hydra.launcher.requeue=false)"
-        elif fruitless(files.events(), now):
+        # An attempt that had not begun says nothing about progress.
+        elif self.started and fruitless(files.events(), now):
             reason = f"interrupted; no progress in {FRUITLESS} attempts; increase hydra.launcher.time"
         else:
             line("xclrun: the job is requeued")
-            return DelayedSubmission(replace(self))
-        line(f"xclrun: {reason}")
-        errors = {run.id: reason for run in self.runs if not run.directory.finished}
+            if problem := slurm.requeue(job):
+                line(f"xclrun: {problem}; re-run the command of the sweep to resume")
+            return
+        errors = dict.fromkeys(self._begun(files.read().runs), reason)
         files.add_event("ended", errors=errors, position=now)
-        return None
+        raise RunError(reason)
+
+    def _directory(self, run_id: str) -> RunDirectory:
+        return RunDirectory(PackFiles(self.path).outputs / "runs" / run_id)
 
 
 def _join_tasks() -> None:
     """Connect the tasks of a job (``hydra.launcher.tasks_per_node``); only the first task returns."""
     if int(os.environ.get("SLURM_NTASKS", "1")) > 1:
-        from submitit.helpers import TorchDistributedEnvironment
-
         from xclrun.train.ranks import join_launched
 
-        TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+        os.environ.update(slurm.rank_variables(os.environ))
         join_launched()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Execute the pack of a file in this process, for debugging; return the exit code."""
+    """Execute a pack in this process; return the exit code.
+
+    Args:
+        arguments: file of the pack, or the folder of the array, and ``requeue`` if the job may be requeued.
+    """
+    path = Path(arguments[0])
+    if path.is_dir():
+        path /= f"{os.environ.get('SLURM_ARRAY_TASK_ID', '0')}.json"
     try:
-        PackJob(Path(arguments[0]))()
-    except RunError as error:
+        PackJob(path, requeue="requeue" in arguments[1:])()
+    except (RunError, OSError) as error:
         line(f"xclrun: {error}")
         return 1
     return 0

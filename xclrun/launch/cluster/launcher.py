@@ -8,17 +8,19 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from xclrun.config.schema import Device
-from xclrun.core.errors import RunError, UsageError, require
+from xclrun.core.errors import RunError, UsageError
 from xclrun.core.terminal import line, many, note
-from xclrun.launch.cluster import slurm
+from xclrun.launch.cluster import script, slurm
 from xclrun.launch.cluster.code import copy_code
-from xclrun.launch.cluster.files import DEBUG, Pack, Submission
+from xclrun.launch.cluster.files import DEBUG, Pack, Submission, accepted, job_name, submitting
 from xclrun.launch.cluster.job import PackJob
+from xclrun.launch.cluster.lookup import Jobs, find_jobs, settled_jobs
 from xclrun.launch.cluster.packing import pack, shared_first
 from xclrun.launch.forecast import Costs
 from xclrun.launch.status import render_counts, sweep_status, wait_until_calm
@@ -45,7 +47,7 @@ class Slurm(Launcher):
     tasks_per_node: int = 1
     cpus_per_task: int | None = None
     mem: str | None = None
-    time: int = 60
+    time: int | str = 60
     array_parallelism: int = 256
     max_array: int | None = None
     pack: int = 1
@@ -61,33 +63,35 @@ class Slurm(Launcher):
     def check(self) -> None:
         if self.cluster not in ("slurm", "debug"):
             raise UsageError(f"hydra.launcher.cluster={self.cluster}: must be slurm or debug")
-        for key in (
-            "nodes",
-            "tasks_per_node",
-            "time",
-            "array_parallelism",
-            "max_array",
-            "pack",
-            "pack_minutes",
-            "signal_delay",
-        ):
+        keys = ("nodes", "tasks_per_node", "array_parallelism", "max_array", "pack", "pack_minutes", "signal_delay")
+        for key in keys:
             value = getattr(self, key)
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and value > 0):
                 raise UsageError(f"hydra.launcher.{key}={value}: must be above 0")
-        if self.signal_delay >= 60 * self.time:
+        if not self.minutes:
+            raise UsageError(
+                f"hydra.launcher.time={self.time}: must be a time above 0 in minutes, or in a format of Slurm such as "
+                "1:30:00 or 2-12:00:00 (in quotes in a YAML file)"
+            )
+        if reserved := sorted({key.replace("_", "-") for key in self.options} & set(script.RESERVED)):
+            raise UsageError(f"hydra.launcher.options.{reserved[0]}: xclrun sets this option of sbatch; remove it")
+        if self.signal_delay >= 60 * self.minutes:
             raise UsageError(
                 f"hydra.launcher.signal_delay={self.signal_delay}: must be shorter than the time limit, "
-                f"hydra.launcher.time={self.time} minutes"
+                f"hydra.launcher.time={self.minutes} minutes"
             )
         if not self.python_words:
             raise UsageError(
                 f"hydra.launcher.python={self.python}: must be a command, such as apptainer exec IMAGE python"
             )
-        if self.cluster == "slurm":
-            require("submitit", "hydra/launcher=slurm", "slurm")
-            if shutil.which("srun") is None:
-                raise UsageError("hydra/launcher=slurm: srun is not installed; use a login node of the cluster")
+        if self.cluster == "slurm" and (missing := [name for name in ("srun", "sbatch") if not shutil.which(name)]):
+            raise UsageError(f"hydra/launcher=slurm: {missing[0]} is not installed; use a login node of the cluster")
+
+    @property
+    def minutes(self) -> int | None:
+        """The time limit in minutes; None if it is invalid."""
+        return slurm.minutes_of(self.time)
 
     @property
     def tasks(self) -> int:
@@ -95,6 +99,10 @@ class Slurm(Launcher):
         return self.nodes * self.tasks_per_node if self.cluster == "slurm" else 1
 
     def check_runs(self, runs: Sequence[Run]) -> None:
+        for folder in {str(run.outputs.absolute()) for run in runs if self.cluster == "slurm"}:
+            # In the pattern of a log, Slurm then replaces nothing, not even the number of the job.
+            if "\\" in folder or "\n" in folder:
+                raise UsageError(f"paths.outputs={folder!r}: Slurm cannot write logs to a path with a backslash")
         if self.tasks > 1:
             gpus, cpu = self.gpus_per_node, all(run.config.runtime.device is Device.cpu for run in runs)
             if gpus is not None and gpus < self.tasks_per_node and not cpu:
@@ -121,90 +129,134 @@ class Slurm(Launcher):
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         """Submit the runs that are not running or queued; with ``wait``, wait until all jobs have ended."""
-        began = time.monotonic()
-        busy = {status.run_id for status in sweep_status(sweep.outputs, [run.id for run in sweep.runs]) if status.busy}
-        if busy:
-            line(f"{many(len(busy), 'run')} already running or queued, not submitted again")
-        if todo := [run for run in unfinished if run.id not in busy]:
-            for run in todo:
-                freeze(run)
-            _announce_to_server(sweep)
-            submission = Submission.new(sweep.outputs, sweep.name)
-            submit = self._do_here if self.cluster == "debug" else self._submit
-            submit(sweep, submission, self.waves(todo))
-            line(f"submitted in {time.monotonic() - began:.1f} s")
+        if self.cluster == "debug":
+            self._do_here(sweep, self._todo(sweep, unfinished, find_jobs(sweep.outputs)))
+        else:
+            with submitting(sweep.outputs):
+                self._submit(sweep, unfinished)
         if self.waits:
             self._wait(sweep, unfinished)
         else:
             _print_next_steps(sweep)
 
-    def waves(self, runs: Sequence[Run]) -> list[list[Pack]]:
-        """Return the waves of jobs: shared stages, if any, then the runs."""
-        ahead = shared_first(runs) if self.share_first else []
+    def _todo(self, sweep: Sweep, unfinished: Sequence[Run], jobs: Jobs) -> list[Run]:
+        """Return the runs to submit, with saved configs."""
+        statuses = sweep_status(sweep.outputs, [run.id for run in sweep.runs], jobs=jobs)
+        if unknown := [status for status in statuses if status.state == "unknown"]:
+            raise RunError(
+                f"the state of {many(len(unknown), 'run')} is unknown, nothing was submitted: {unknown[0].detail}; "
+                "re-run the same command later"
+            )
+        if busy := {status.run_id for status in statuses if status.busy}:
+            line(f"{many(len(busy), 'run')} already running or queued, not submitted again")
+        todo = [run for run in unfinished if run.id not in busy and not run.directory.finished]
+        for run in todo:
+            freeze(run)
+        if todo:
+            _announce_to_server(sweep)
+        return todo
+
+    def waves(self, runs: Sequence[Run], queued: Collection[str] = ()) -> list[list[Pack]]:
+        """Return the waves of jobs: shared stages, if any, except those that are ``queued`` (keys); then the runs."""
+        ahead = shared_first(runs, queued) if self.share_first else []
         # Create `Costs` only if needed, because it reads the whole store.
         estimate = None if self.pack_minutes is None else Costs(runs[0].store).of_run
         packs = pack(runs, self.pack, self.pack_minutes, estimate)
         return [wave for wave in (ahead, packs) if wave]
 
     def _start(self, sweep: Sweep) -> list[str]:
-        """Return the command that runs a copy of the code."""
-        return [*self.python_words, "-u", str(copy_code(sweep.outputs / "slurm" / "code").absolute())]
+        """Return the command that runs a job from a copy of the code."""
+        copy = str(copy_code(sweep.outputs / "slurm" / "code").absolute())
+        return [*self.python_words, "-u", copy, "-u", "-m", PackJob.__module__]
 
-    def _submit(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
-        import submitit
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-        allowed = slurm.max_array()
-        limit, python = min(self.max_array or allowed, allowed), shlex.join(self._start(sweep))
-        after: list[str] = []
+    def _submit(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
+        """Submit jobs, under `files.submitting`: write the record of all arrays, then have Slurm accept each array."""
+        began = time.monotonic()
+        try:
+            jobs = settled_jobs(sweep.outputs)
+        except slurm.Silent as silent:
+            raise RunError(f"{silent}; nothing was submitted; re-run the same command later") from silent
+        todo = self._todo(sweep, unfinished, jobs)
+        if not todo:
+            return
+        trainings = jobs.trainings() if self.share_first else {}
+        waves, by_id = self.waves(todo, trainings), {run.id: run for run in todo}
+        # Arrays of other sweeps that train what these runs need.
+        others = {
+            trainings[stage.train]: None
+            for run in todo
+            for stage in run.stages
+            if stage.train in trainings and not run.store.has(stage.train)
+        }
+        if others:
+            line(f"  shared trainings are already queued in Slurm array {', '.join(others)}; the jobs wait for them")
+        limit, start = min(self.max_array or slurm.max_array(), slurm.max_array()), self._start(sweep)
+        submission = Submission.new(sweep.outputs, sweep.name)
+        arrays: list[list[tuple[Path, dict[str, Any]]]] = []
         for wave in waves:
-            arrays = []
-            for start in range(0, len(wave), limit):
-                packs = wave[start : start + limit]
-                files = submission.write_packs(packs)
-                # `PackJob.checkpoint` limits requeues instead.
-                executor = submitit.SlurmExecutor(files[0].path.parent, max_num_timeout=10**6, python=python)
+            arrays.append([])
+            for packs in (wave[first : first + limit] for first in range(0, len(wave), limit)):
+                keys = [[by_id[run].stages[hop].train for run, hop in each.stages] for each in packs]
+                folder = submission.add_array(packs, keys, job_name(sweep.outputs, sweep.name))
+                arrays[-1].append((folder, submission.arrays[-1]))
+        submission.write()
+        after = [*others]
+        for of_wave in arrays:
+            for folder, array in of_wave:
                 try:
-                    executor.update_parameters(**self._parameters(sweep.name, after))
-                    jobs = executor.submit_array([PackJob(pack.path, self.requeue) for pack in files])
-                except (FailedJobError, FailedSubmissionError) as error:
-                    raise UsageError(f"Slurm rejected the jobs: {_first_error(error)}") from error
-                submission.add_array([job.job_id for job in jobs], packs)
-                arrays.append(submission.arrays[-1]["job"])
-                content = "shared trainings" if packs[0].stages else "runs"
-                line(f"  Slurm array {arrays[-1]}: {many(len(packs), 'job')} with {content}")
-            after = arrays
+                    number = slurm.submit(self._sbatch(folder, len(array["packs"]), start, after), array["job_name"])
+                except slurm.Rejected as error:
+                    raise UsageError(_incomplete(submission, f"Slurm rejected the jobs: {error}")) from error
+                except slurm.Silent as error:
+                    raise RunError(_incomplete(submission, str(error), rejected=False)) from error
+                accepted(array, number)
+                submission.write()
+                content = "shared trainings" if any(array["trainings"]) else "runs"
+                line(f"  Slurm array {number}: {many(len(array['packs']), 'job')} with {content}")
+            after = [*others, *(array["job"] for _, array in of_wave)]
+        line(f"submitted in {time.monotonic() - began:.1f} s")
 
-    def _do_here(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
+    def _sbatch(self, folder: Path, jobs: int, start: Sequence[str], after: Sequence[str]) -> list[str]:
+        """Write the script of an array that starts after the arrays ``after``; return the arguments of ``sbatch``."""
+        words = [*start, str(folder), *(["requeue"] if self.requeue else [])]
+        tasks = script.tasks(words, script.log_pattern(folder, jobs, "%t"), self.cpus_per_task)
+        path = folder / "job.sh"
+        path.write_text(script.script(self.setup, tasks))
+        names = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "cpus_per_task", "mem")
+        parameters = {name: getattr(self, name) for name in names} | {
+            "time": self.minutes,
+            "nodes": self.nodes,
+            "ntasks_per_node": self.tasks_per_node if self.tasks > 1 else None,
+            "array": None if jobs == 1 else f"0-{jobs - 1}%{min(jobs, self.array_parallelism)}",
+            "dependency": f"afterany:{':'.join(after)}" if after else None,
+            "signal": f"USR2@{self.signal_delay}",
+            "requeue" if self.requeue else "no-requeue": True,
+            "open-mode": "append",
+            "output": script.log_pattern(folder, jobs, "0"),
+            **self.options,
+        }
+        return [*script.options(parameters), str(path)]
+
+    def _do_here(self, sweep: Sweep, todo: Sequence[Run]) -> None:
         """Execute the jobs in this process, one after another, for debugging."""
-        start = [*self._start(sweep), "-u", "-m", PackJob.__module__]
+        if not todo:
+            return
+        began, start = time.monotonic(), self._start(sweep)
         # If this process runs in a Slurm job, the runs must not join that job's tasks.
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
-        for wave in waves:
-            submission.write_packs(wave)
-            submission.add_array([f"{DEBUG}_{i}" for i in range(len(wave))], wave)
+        environment = slurm.session_free(os.environ)
+        submission = Submission.new(sweep.outputs, sweep.name)
+        for wave in self.waves(todo):
+            folder = submission.add_array(wave)
+            array = submission.arrays[-1]
+            array |= {"job": DEBUG, "jobs": [f"{DEBUG}_{i}" for i in range(len(wave))]}
+            submission.write()
+            (folder / "job.sh").write_text(script.script(self.setup, 'exec "$@"'))
             for job, _ in list(submission.jobs())[-len(wave) :]:
                 line(f"  job {job.id}: {job.log}")
-                command = ["bash", "-c", "\n".join([*self.setup, 'exec "$@"']), "bash", *start]
+                command = ["bash", str(folder / "job.sh"), *start, str(job.files.path.absolute())]
                 with job.log.open("ab") as log:
-                    command.append(str(job.files.path.absolute()))
                     subprocess.run(command, stdout=log, stderr=log, env=environment, check=False)
-
-    def _parameters(self, sweep: str, after: Sequence[str]) -> dict[str, Any]:
-        """Return Submitit's options for an array that starts after the arrays ``after``."""
-        names = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "cpus_per_task", "mem", "time")
-        return {
-            **{name: getattr(self, name) for name in names if getattr(self, name) is not None},
-            **({"nodes": self.nodes, "ntasks_per_node": self.tasks_per_node} if self.tasks > 1 else {}),
-            **({"dependency": f"afterany:{':'.join(after)}"} if after else {}),
-            "job_name": f"xclrun-{sweep}",
-            "array_parallelism": self.array_parallelism,
-            "signal_delay_s": self.signal_delay,
-            "setup": list(self.setup),
-            "stderr_to_stdout": True,
-            "wckey": None,
-            "additional_parameters": {"requeue" if self.requeue else "no-requeue": True, **self.options},
-        }
+        line(f"submitted in {time.monotonic() - began:.1f} s")
 
     def _wait(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         began, ids = time.monotonic(), [run.id for run in sweep.runs]
@@ -235,9 +287,14 @@ def _announce_to_server(sweep: Sweep) -> None:
             note(f"{error}; send the runs later with `xclrun sync`", "  ")
 
 
-def _first_error(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines()] or ["sbatch failed"]
-    return next((line for line in lines if "error:" in line), lines[0]).removeprefix("sbatch: error: ")
+def _incomplete(submission: Submission, problem: str, rejected: bool = True) -> str:
+    """Return the error about a submission that ended early; the record keeps only jobs that may exist."""
+    total = sum(len(array["packs"]) for array in submission.arrays)
+    done = sum(len(array["packs"]) for array in submission.arrays if array["jobs"])
+    if rejected:
+        submission.arrays = [array for array in submission.arrays if array["jobs"]]
+        submission.write()
+    return f"{done} of {many(total, 'job')} submitted; re-run the same command to submit the rest. {problem}"
 
 
 def _print_next_steps(sweep: Sweep) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from xclrun.core.identity import Stage
 from xclrun.launch.cluster.files import Pack
@@ -38,8 +38,8 @@ def pack(
     return [Pack(runs=tuple(ids)) for ids in packs]
 
 
-def shared_first(runs: Sequence[Run]) -> list[Pack]:
-    """Return packs that train the shared stages missing from the store.
+def shared_first(runs: Sequence[Run], queued: Collection[str] = ()) -> list[Pack]:
+    """Return packs that train the shared stages missing from the store, except those that are ``queued`` (keys).
 
     Stages whose chains of trainings begin with the same training go into one pack. The runs start after these jobs, so
     no run occupies a GPU while it waits for a stage.
@@ -51,7 +51,7 @@ def shared_first(runs: Sequence[Run]) -> list[Pack]:
         for stage in run.stages:
             if stage.hop.index and users[stage.train] > 1 and stage.train not in seen:
                 seen.add(stage.train)
-                if not run.store.has(stage.train):
+                if stage.train not in queued and not run.store.has(stage.train):
                     packs.setdefault(_first(run, stage).train, []).append((run.id, stage.hop.index))
     return [Pack(stages=tuple(stages)) for stages in packs.values()]
 
