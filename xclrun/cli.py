@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import io
 import os
 import re
@@ -24,6 +25,8 @@ from xclrun.core.surroundings import check_surroundings
 from xclrun.core.terminal import line, printable, set_quiet, shortened
 
 QUIET = ("-q", "--quiet")
+# Error numbers of paths that cannot be: too long, or through a file or a circle of links.
+PATHS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP)
 # Options of `xclrun KEY=VALUE …`, for shell completion.
 OPTIONS = ("--cfg", "--config-dir", "--help", "--info", "--multirun", "--package", "--plugin", "--quiet", "--resolve")
 
@@ -47,7 +50,7 @@ def _main(argv: Sequence[str] | None) -> int:
         sys.argv[1:] = arguments
     try:
         check_surroundings()
-        _check_line_ends(arguments)
+        _check_arguments(arguments)
         return _dispatch(arguments)
     except SystemExit as end:
         if raised_in(end):
@@ -60,8 +63,8 @@ def _main(argv: Sequence[str] | None) -> int:
         return _report(error)
 
 
-def _check_line_ends(arguments: Sequence[str]) -> None:
-    """Raise a `UsageError` for a carriage return, which a shell passes on from a script with Windows line endings."""
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Raise a `UsageError` for what no option or path can be, such as a carriage return of a script from Windows."""
     settings = [f"{name}={value}" for name, value in os.environ.items() if name.startswith("XCLRUN_")]
     for text in (*arguments, *settings):
         if text.endswith("\r"):
@@ -69,6 +72,11 @@ def _check_line_ends(arguments: Sequence[str]) -> None:
                 f"'{text}' ends with a carriage return: the script or file that sets it has Windows line endings; "
                 "convert it with `sed -i 's/\\r$//' FILE`"
             )
+        if "\0" in text:
+            raise UsageError(f"'{text}' contains a null character; remove it")
+        # argparse would return an empty list as the value.
+        if re.fullmatch(r"--?[\w-]+=--", text):
+            raise UsageError(f"{text}: needs a value after =")
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -257,6 +265,8 @@ def _as_usage_error(error: BaseException) -> BaseException:
     """Convert an error of Hydra, OmegaConf, YAML or a path to a `UsageError` of one line."""
     if isinstance(error, XclrunError):
         return error
+    if isinstance(error, OSError) and error.errno in PATHS and error.filename is not None and not raised_in(error):
+        return UsageError(f"{shortened(str(error.filename), 600)}: {error.strerror}; give another path")
     # Raised by `Path.expanduser`, without the path.
     if isinstance(error, RuntimeError) and "home directory" in str(error):
         return UsageError("a path begins with `~` and the name of an unknown user; write the path without `~`")

@@ -245,6 +245,28 @@ def test_a_carriage_return_in_the_environment_is_explained(
 @pytest.mark.parametrize(
     ("command", "told"),
     [
+        (["store", "ls", "--outputs", "x" * 300], ": File name too long; give another path"),
+        (["status", "--outputs", "y/" * 3000], ": File name too long; give another path"),
+        (["plan", *TINY, "dataset=jsonl", f"dataset.root={'x' * 300}"], "File name too long"),
+        (["store", "ls", "--outputs=--"], "--outputs=--: needs a value after ="),
+        (["show", "x\0y"], r"'x\x00y' contains a null character"),
+        (["plan", "--config-dir", "conf", *TINY, "dataset=mine"], r"dataset.root=a\x00b: contains a null character"),
+    ],
+)
+def test_paths_that_cannot_be_are_one_line(
+    command: list[str], told: str, refused: Callable[..., str], here: Path
+) -> None:
+    (here / "conf" / "dataset").mkdir(parents=True)
+    (here / "conf" / "dataset" / "mine.yaml").write_text('defaults: [jsonl, _self_]\nroot: "a\\0b"\n')
+    line = refused(*command)
+    assert told in line
+    assert line.isprintable()
+    assert len(line) < 1000
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
         (["seed=1\u00a0"], "no-break space, U+00A0"),
         (["seed=“1”"], "left double quotation mark, U+201C"),
         (["seed=1", "–m"], "en dash, U+2013"),

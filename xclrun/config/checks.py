@@ -105,6 +105,7 @@ def _check_values(node: Any, key: str = "", limits: Mapping[str, Any] | None = N
         for value in node:
             _check_values(value, key, limits)
     elif node is not None:
+        _require(not isinstance(node, str) or "\0" not in node, key, node, "contains a null character; remove it")
         _require(not isinstance(node, float) or isfinite(node), key, node, "must be a finite number")
         # A field for text, in a YAML file: the language `no`.
         _require(
