@@ -209,6 +209,8 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
         (["report"], "--outputs outputs: folder not found"),
         (["ui", "--port", "x"], "argument --port: invalid int value: 'x'"),
         (["status"], "contains no sweeps"),
+        (["sync", "--experiment="], "argument --experiment: the name is empty"),
+        (["plan", *TINY, "tracking.experiment="], "tracking.experiment=: is empty"),
         (["store"], "the following arguments are required: action"),
         (["store", "ls"], "folder not found"),
         (["selftest", "ner"], "unknown strategy 'ner' in xclrun; did you mean 'er'?"),

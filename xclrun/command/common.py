@@ -56,6 +56,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--uri", metavar="URI", help="MLflow tracking server (default: the SQLite file in outputs)")
         self.add_argument(
             "--experiment",
+            type=_experiment,
             default=TrackingConfig.experiment,
             metavar="NAME",
             help="MLflow experiment (default: %(default)s)",
@@ -84,6 +85,13 @@ class Parser(argparse.ArgumentParser):
         if outputs := getattr(options, "outputs", None):
             options.overrides.append(f"paths.outputs={outputs}")
         return options
+
+
+def _experiment(text: str) -> str:
+    """Return the name of an experiment, which MLflow refuses if it is empty."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
 
 
 def outputs_parser(name: str, description: str) -> Parser:

@@ -227,6 +227,7 @@ def _check_tracking(t: TrackingConfig) -> None:
     """Check the tracker, and that its package is installed."""
     check_tracker("tracking.to", t.to)
     check_uri("tracking.uri", t.uri)
+    _require(t.experiment.strip(), "tracking.experiment", t.experiment, "is empty; give the experiment a name")
     instead = {
         "wandb": "; set WANDB_BASE_URL in the environment instead",
         "tensorboard": "; TensorBoard's files are always in <outputs>/tensorboard",

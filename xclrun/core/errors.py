@@ -67,6 +67,15 @@ def require(package: str, user: str, extra: str) -> None:
         )
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of a message, or the name of the error's class if the message is empty.
+
+    >>> first_line(ValueError("a\\nb")), first_line(TimeoutError())
+    ('a', 'TimeoutError')
+    """
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+
+
 def redact(text: str) -> str:
     """Hide the passwords of all URLs in a text.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xclrun.config.schema import TrackingConfig
-from xclrun.core.errors import RunError
+from xclrun.core.errors import RunError, first_line
 from xclrun.core.task import short_name
 from xclrun.tracking import payload
 from xclrun.tracking.trackers import Tracker, Update
@@ -74,7 +74,7 @@ class ToWandb(Tracker):
             else:
                 run.finish()
         except (wandb.Error, OSError) as error:
-            raise RunError(f"Weights & Biases cannot be used: {str(error).splitlines()[0]}") from error
+            raise RunError(f"Weights & Biases cannot be used: {first_line(error)}") from error
 
     def remove(self, run_ids: Sequence[str], sweep: str = "") -> bool:
         super().remove(run_ids, sweep)

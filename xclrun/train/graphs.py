@@ -25,7 +25,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from xclrun.core.errors import RunError
+from xclrun.core.errors import RunError, first_line
 from xclrun.data.batches import Batch
 
 # Takes an optimiser step on a batch, and returns the loss of each micro-batch (scalars).
@@ -123,7 +123,7 @@ class CapturedSteps:
             raise
         except RuntimeError as error:
             raise RunError(
-                f"trainer.cuda_graphs=true: a step could not be captured ({str(error).splitlines()[0]}); "
+                f"trainer.cuda_graphs=true: a step could not be captured ({first_line(error)}); "
                 "use trainer.cuda_graphs=false"
             ) from error
         return CapturedStep(copy, replay, losses)
