@@ -80,3 +80,4 @@ def test_a_report_uses_the_comparisons_of_its_sweep_and_names_departures() -> No
     assert text.endswith(": baseline naive instead of er; primary FP instead of F, T")
     # Options of a sweep that recorded nothing depart from nothing.
     assert departures({}, "er", ("T",), 0.01) == []
+    assert departures(FIXED, "er", ("T", "F"), 0.007) == []

@@ -29,7 +29,7 @@ from xclrun.report.parts.fewshot_means import by_language, by_strategy
 from xclrun.report.parts.fewshot_variance import adapting_curves
 from xclrun.report.published import fsxlt
 from xclrun.report.section import Options, Sources
-from xclrun.report.tables import Table
+from xclrun.report.tables import Cell, Table
 from xclrun.report.write import Report, write_report
 
 from .few_shot import given, run, study
@@ -455,6 +455,13 @@ def test_a_strategy_with_other_buckets_removes_no_test_of_the_others() -> None:
     (other,) = both.primary.keys() - first.primary.keys()
     assert both.primary[other].reason == f"{other[0]} and full have no bucket and seed in common"
     assert both.primary[key].p == pytest.approx(min(1, 2 * first.unadjusted[key].p))
+    # Nor does it change the means of the others; its own mean is shown and not ranked.
+    (before,), (after,) = (cells(by_strategy(first_of(each))) for each in (whole, records))
+    assert {name: after[name] for name in ("full", "fc")} == {name: before[name] for name in ("full", "fc")}
+    assert (after["fc_pooler"] != "–", after["fc_pooler"].best, before["fc"].best or before["full"].best) == (
+        True, False, True
+    )  # fmt: skip
+    assert any(note.endswith("of its strategy: de K = 1: fc_pooler") for note in by_strategy(first_of(records)).notes)
 
 
 def test_what_cannot_be_tested_says_why() -> None:
@@ -467,7 +474,9 @@ def test_what_cannot_be_tested_says_why() -> None:
     assert pairs.notes[0] == "[1] needs two replicates or more"
     assert "one bucket of de; a test needs two" in anovas.notes[1]
     assert "K = 4: strategies were not tested, because full, fc have no bucket and seed in common" in means.notes
-    assert means.rows[1] == ("de", "K = 4", "–", "91.32 ± 0.43", "–")
+    own = {label: f"{100 * score:.2f}" for label, score in few_shot_scores(apart)[["strategy", "score"]].to_numpy()}
+    assert means.rows[1] == ("de", "K = 4", own["full"], "91.32 ± 0.43", own["fc"])
+    assert not any(isinstance(cell, Cell) and cell.best for cell in means.rows[1])
     (alone,) = tables(apart)
     assert alone.notes[-1].startswith("the strategies have not been tested")
     # With --unpaired a mean is over what its own strategy has.

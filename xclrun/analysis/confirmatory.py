@@ -68,12 +68,12 @@ def departures(
         return []
     used = {
         "baseline": baseline or "naive",
-        "primary": ", ".join(primary),
+        "primary": ", ".join(sorted(primary)),
         "margin": "none" if margin is None else f"{100 * margin:g}",
     }
     before = {
         "baseline": str(recorded.get("baseline", "naive")),
-        "primary": ", ".join(recorded.get("primary", PRIMARY)),
+        "primary": ", ".join(sorted(recorded.get("primary", PRIMARY))),
         "margin": f"{recorded['margin']:g}" if "margin" in recorded else "none",
     }
     changed = [f"{key} {used[key]} instead of {before[key]}" for key in used if used[key] != before[key]]

@@ -17,7 +17,7 @@ import numpy as np
 
 from xclrun.analysis.grouping import grouped, numbered_labels, strategy_labels
 from xclrun.analysis.record import RunRecord, point_score
-from xclrun.analysis.replicates import Replicates
+from xclrun.analysis.replicates import Replicates, most_shared
 from xclrun.core.task import short_name
 
 if TYPE_CHECKING:
@@ -144,6 +144,28 @@ def common(scores: pd.DataFrame) -> pd.DataFrame:
     strategies = scores.groupby(cell)["strategy"].nunique().rename("strategies")
     have = measured.groupby([*cell, "bucket", "seed"])["strategy"].transform("nunique")
     return measured[have == measured.join(strategies, on=cell)["strategies"]]
+
+
+def entering(scores: pd.DataFrame) -> tuple[pd.DataFrame, set[tuple[str, int, str]]]:
+    """Return the rows that enter means, and (language, K, strategy) of incomplete strategies.
+
+    As for continual learning (`xclrun.analysis.aggregate.compared`): the complete strategies of a language and K enter
+    with the (bucket, seed) pairs that they share, incomplete strategies with their own pairs. ``scores`` must have only
+    one metric and source.
+    """
+    measured = scores[scores["score"].notna()]
+    chosen, incomplete = [], set()
+    for (language, shots), rows in groups(measured, ["language", "shots"]):
+        pairs = list(zip(rows["bucket"], rows["seed"], strict=True))
+        have: dict[str, set[tuple[int, int]]] = {}
+        for label, pair in zip(rows["strategy"], pairs, strict=True):
+            have.setdefault(label, set()).add(pair)
+        shared = most_shared(have, fewest=min(2, len(have)))
+        behind = {label for label, own in have.items() if not (shared and own >= shared)}
+        incomplete |= {(str(language), int(shots), label) for label in behind}
+        enters = [label in behind or pair in shared for label, pair in zip(rows["strategy"], pairs, strict=True)]
+        chosen.append(rows[enters])
+    return measured[:0] if not chosen else measured.loc[[k for rows in chosen for k in rows.index]], incomplete
 
 
 def replicates(scores: pd.DataFrame, strategies: Sequence[str]) -> Replicates | None:

@@ -5,11 +5,11 @@ FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.correlation import correlate
-from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, common, groups, over_buckets
+from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, entering, groups, over_buckets
 from xclrun.core.task import short_name
 from xclrun.report.fewshot.data import FewShotRuns, by_shots, method_name, shots_name, source_name, task_name
 from xclrun.report.fewshot.section import FewShotSection
@@ -132,18 +132,20 @@ Line = tuple[str, int, list[Cell], bool]
 def by_strategy(runs: FewShotRuns) -> Table:
     """Compare strategies (columns) at each language and K (rows), as FS Table 6.
 
-    Means use the buckets and seeds that all strategies have or, with ``unpaired``, all buckets and seeds of each
-    strategy. If languages are the blocks of tests, a last row for each K has the means over languages and the
-    significance marks; otherwise the row of the tested language has the marks.
+    Means use the buckets and seeds that all complete strategies have or, with ``unpaired``, all buckets and seeds of
+    each strategy. Incomplete strategies (`entering`) are not ranked. If languages are the blocks of tests, a last row
+    for each K has the means over languages and the significance marks; otherwise the row of the tested language has
+    the marks.
     """
-    shared = common(runs.scores)
+    shared, incomplete = entering(runs.scores)
     means = over_buckets(runs.scores if runs.options.unpaired else shared)
     of_languages, across = list(_of_languages(runs, means)), list(_across_languages(runs, shared))
     published = {s: any(method == method_name(s) for *_, method in runs.published) for s in runs.strategies}
     marks, rows = runs.tests.marks(), []
     all_cells: list[Cell] = []
     for language, k, cells, marked in (*of_languages, *across):
-        mark_best(cells)
+        behind = set() if runs.options.unpaired else {label for c, n, label in incomplete if (c, n) == (language, k)}
+        mark_best([cell for label, cell in zip(runs.strategies, cells, strict=True) if label not in behind])
         all_cells += cells
         row: list[str] = [language, shots_name(k)]
         for strategy, cell in zip(runs.strategies, cells, strict=True):
@@ -155,7 +157,7 @@ def by_strategy(runs: FewShotRuns) -> Table:
     notes = (
         OVER_BUCKETS,
         *([] if means.empty else [_counts(means)]),
-        *_fewer(runs.scores, shared, runs.options.unpaired),
+        *_fewer(runs.scores, shared, incomplete, runs.options.unpaired),
         *runs.setup(runs.rows(*(s for s in runs.strategies if published[s]))),
         *runs.tests.notes(fewshot_tests.title.format_map(runs.heading)),
     )
@@ -186,20 +188,32 @@ def _across_languages(runs: FewShotRuns, shared: pd.DataFrame) -> Iterator[Line]
             yield f"mean of {len(tests.averaged.blocks)} languages", int(k), cells, True
 
 
-def _fewer(scores: pd.DataFrame, shared: pd.DataFrame, unpaired: bool) -> list[str]:
-    """Note where strategies have different buckets and seeds."""
-    fewer = []
+def _fewer(
+    scores: pd.DataFrame, shared: pd.DataFrame, incomplete: Collection[tuple[str, int, str]], unpaired: bool
+) -> list[str]:
+    """Note where strategies have different buckets and seeds; ``shared`` and ``incomplete`` are from `entering`."""
+    fewer, behind = [], []
     for (language, k), rows in groups(scores, ["language", "shots"]):
-        both = shared[(shared["language"] == language) & (shared["shots"] == k)]
+        names = [label for label in dict.fromkeys(rows["strategy"]) if (language, k, label) in incomplete]
+        both = shared[(shared["language"] == language) & (shared["shots"] == k) & ~shared["strategy"].isin(names)]
         n, every = (len(frame[["bucket", "seed"]].drop_duplicates()) for frame in (both, rows))
         fewer += [f"{language} {shots_name(k)}: {n} of {every}"] if n < every else []
+        behind += [f"{language} {shots_name(k)}: {', '.join(names)}"] if names else []
     if not fewer:
         return []
-    more = f"; and {len(fewer) - NAMED} more" if len(fewer) > NAMED else ""
-    over = "the buckets and seeds that all strategies have"
+    over = f"the buckets and seeds that all {'complete ' if behind else ''}strategies have"
     if unpaired:
         over = f"all buckets and seeds of its strategy, but tests and means over languages use {over}"
-    return [f"strategies have different buckets and seeds; each mean is over {over} ({'; '.join(fewer[:NAMED])}{more})"]
+    notes = [f"strategies have different buckets and seeds; each mean is over {over} ({_some(fewer)})"]
+    if behind and not unpaired:
+        text = "incomplete (not ranked), each mean over the buckets and seeds of its strategy"
+        notes.append(f"{text}: {_some(behind)}")
+    return notes
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f"; and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
+    return f"{'; '.join(texts[:NAMED])}{more}"
 
 
 def _score(row: Any) -> Cell:
