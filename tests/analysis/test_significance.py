@@ -17,7 +17,7 @@ from statsmodels.stats.power import TTestPower
 from tests.conftest import some
 from xclrun.analysis import mixed
 from xclrun.analysis.anova import anova, blocked_anova, tukey
-from xclrun.analysis.power import detectable_effect, power_warnings, smallest_p
+from xclrun.analysis.power import Components, detectable_effect, power_warnings, smallest_p
 from xclrun.analysis.ranks import critical_difference
 from xclrun.analysis.replicates import Replicates, most_shared
 from xclrun.analysis.significance import holm, mixed_model, paired_t, wilcoxon
@@ -371,3 +371,46 @@ def test_a_cluster_is_averaged_for_each_seed_before_seeds_are() -> None:
     np.testing.assert_allclose(data.clustered().values, of_blocks.mean(axis=2).reshape(2, 4))
     np.testing.assert_allclose(data.clustered().averaged().values, of_blocks.mean(axis=(2, 3)))
     assert [block[0] for block in data.clustered().averaged().blocks] == ["abc + acb", "bac + bca"]
+
+
+def test_variance_components_are_those_of_a_crossed_analysis_of_variance() -> None:
+    rng = np.random.default_rng(3)
+    table = rng.normal(size=(5, 1)) + rng.normal(size=(1, 3)) + rng.normal(size=(5, 3))
+    frame = pd.DataFrame(
+        [{"order": i, "seed": j, "value": table[i, j]} for i, j in itertools.product(range(5), range(3))]
+    )
+    fitted = sm.stats.anova_lm(smf.ols("value ~ C(order) + C(seed)", frame).fit())
+    mean_squares = fitted["mean_sq"]
+    residual = mean_squares["Residual"]
+    found = Components.of(table)
+    assert found.residual == pytest.approx(residual)
+    assert found.order == pytest.approx((mean_squares["C(order)"] - residual) / 3)
+    assert found.seed == pytest.approx((mean_squares["C(seed)"] - residual) / 5)
+    # An estimate below 0 is 0; with one seed, nothing separates it.
+    assert Components.of(np.array([[1.0, -1.0], [-1.0, 1.0]])).order == 0
+    single = Components.of(table[:, :1])
+    assert single.order == pytest.approx(table[:, 0].var(ddof=1))
+    assert np.isnan([single.seed, single.residual]).all()
+
+
+@pytest.mark.parametrize("comparisons", [1, 22])
+def test_the_orders_for_an_effect_are_those_of_the_noncentral_t(comparisons: int) -> None:
+    of = Components(order=1.0, seed=0.5, residual=2.5, orders=6, seeds=3)
+    for seeds in (1, 3):
+        deviation = (1 + 3 / seeds) ** 0.5
+        n = of.orders_for(2.0, seeds, comparisons)
+        assert n is not None
+        power = [
+            TTestPower().power(2 / deviation, nobs=orders, alpha=0.05 / comparisons, df=orders - 1)
+            for orders in (n - 1, n)
+        ]
+        assert power[0] < 0.8 <= power[1]
+        assert of.power(2.0, n, seeds, comparisons) == pytest.approx(power[1], abs=1e-4)
+    assert of.orders_for(0.01, 5) is None
+
+
+def test_predicted_power_is_that_of_simulated_studies() -> None:
+    rng = np.random.default_rng(0)
+    differences = 2.0 + rng.normal(size=(4000, 6, 1)) + rng.normal(size=(4000, 6, 3)) * 2**0.5
+    p = stats.ttest_1samp(differences.mean(axis=2), 0, axis=1).pvalue
+    assert (p < 0.05 / 4).mean() == pytest.approx(Components(1, 0, 2, 6, 3).power(2, 6, 3, 4), abs=0.03)

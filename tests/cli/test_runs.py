@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY
+from tests.report.study import ORDERS, study
 from xclrun.cli import main
 from xclrun.command import compare
 from xclrun.command.rerun import environment
@@ -239,3 +240,21 @@ def test_tables_are_wider_than_the_terminal_rather_than_cut() -> None:
     told = table(("hop", "language", "", "en", "de", "fr", "hi", "es", "th"), [row], text_columns=3).splitlines()
     assert len(told[-1]) > 80
     assert " ".join(told[-1].split()) == " ".join(row)
+
+
+def test_the_orders_for_an_effect_are_planned_from_finished_orders(
+    outputs: Path, xclrun: Xclrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("plan", *TINY, *LEARNS, "strategy=naive,er", f"paths.outputs={outputs}", "--json")
+    # One order is no pilot.
+    told = xclrun(*command, "--power", "2")
+    assert (told.code, told.out) == (2, "")
+    assert "2 of 2 runs of this command are finished" in told.err
+    assert xclrun(*command, "--power", "0").code == 2
+    pilot = study(orders=ORDERS, seeds=(1, 2))
+    asked = []
+    monkeypatch.setattr("xclrun.store.records.read_records", lambda _, only: asked.append(only) or pilot)
+    [facts] = json.loads(xclrun(*command, "--power", "2").out)
+    assert asked == [set(run_ids(outputs))]
+    assert (facts["effect"], facts["comparisons"]) == (0.02, 4)
+    assert [row["pilot_orders"] for row in facts["rows"]] == [len(ORDERS)] * 4

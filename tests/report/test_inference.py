@@ -25,6 +25,7 @@ from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.bootstrap import INTERVALS, Interval
 from xclrun.analysis.finished import finished_run, tuning_trials
 from xclrun.analysis.metrics import forgetting
+from xclrun.analysis.power import Components
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.replicates import Replicates
@@ -40,6 +41,7 @@ from xclrun.report.parts.confusions import confusion_figure, confusions
 from xclrun.report.parts.curves import score_matrices
 from xclrun.report.parts.significance import bootstrap_table, significance
 from xclrun.report.parts.trade_offs import distance_figure, memory_figure, one_hop_figure, trade_off_figure
+from xclrun.report.power import powers
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import COLOURS, marker, save
 from xclrun.report.summary import Summary
@@ -781,3 +783,36 @@ def test_the_keys_of_a_plan_say_which_orders_share_hops(make_run: Any) -> None:
 
     assert clusters("strategy=naive", "strategy=er") == 3
     assert clusters("strategy=naive", "strategy=lang_spec_lora_f") == 2
+
+
+def test_variance_components_of_primary_differences_need_two_seeds() -> None:
+    runs = [r for r in records() if r.strategy in ("naive", "er")]
+    inference = inference_of(runs)
+    table = inference.variances()
+    assert table is not None
+    rows = {row[:3]: row for row in table.rows}
+    finals = {(r.strategy, r.order, r.seed): float(r.scores["intent_accuracy"][-1].mean()) for r in runs}
+    differences = [[finals["er", o, s] - finals["naive", o, s] for s in (1, 2)] for o in sorted(ORDERS)]
+    expected = Components.of(differences)
+    row = rows["intent", "FP", "er"]
+    assert row[3:5] == (str(len(ORDERS)), "2")
+    assert [cell.value for cell in row[5:]] == pytest.approx(  # type: ignore[attr-defined]
+        [v**0.5 for v in (expected.order, expected.seed, expected.residual)]
+    )
+    assert inference_of([r for r in runs if r.seed == 1]).variances() is None
+
+
+def test_a_pilot_says_how_many_orders_an_effect_needs() -> None:
+    runs = [r for r in records() if r.strategy in ("naive", "er")]
+    (power,) = powers(runs, 0.01)
+    facts = power.to_json()
+    assert (facts["baseline"], facts["comparisons"], len(facts["rows"])) == ("naive", 4, 4)
+    for row in power.rows:
+        assert row.components is not None
+        assert row.orders == {n: row.components.orders_for(0.01, n, 4) for n in (1, 2, 3, 5)}
+    assert "4 comparisons" in power.render()
+    # One seed says nothing about others, one order nothing at all.
+    (power,) = powers([r for r in runs if r.seed == 1], 0.01)
+    assert {tuple(row.orders) for row in power.rows} == {(1,)}
+    one = powers([r for r in runs if (r.order, r.seed) == ("h2l", 1)], 0.01)
+    assert not any(row.components for power in one for row in power.rows)

@@ -1,12 +1,18 @@
-"""Power of tests with few replicates."""
+"""Power of tests with few replicates, and the variance components of a pilot that predict it."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from xclrun.analysis.significance import ALPHA
 
 POWER = 0.8
+# Largest number of orders that `Components.orders_for` tries.
+MOST_ORDERS = 200
 
 
 def smallest_p(replicates: int) -> float:
@@ -50,3 +56,61 @@ def power_warnings(replicates: int, comparisons: int, alpha: float = ALPHA) -> l
         f"{effect:.2f} standard deviations of the differences (before correction)"
     )
     return limits
+
+
+@dataclass(frozen=True)
+class Components:
+    """Variance components of the differences of two strategies, in squared score units; negative estimates are 0.
+
+    Attributes:
+        order: variance over orders; includes that over seeds and runs if these are NaN.
+        seed, residual: variance over seeds, and of single runs; NaN with fewer than two seeds.
+        orders, seeds: size of the pilot.
+    """
+
+    order: float
+    seed: float
+    residual: float
+    orders: int
+    seeds: int
+
+    @classmethod
+    def of(cls, differences: ArrayLike) -> Components:
+        """Estimate the components by the analysis of variance of crossed random factors (Searle et al. 1992, ch. 4).
+
+        Args:
+            differences: a − b, shape (orders, seeds), at least two orders.
+        """
+        table = np.asarray(differences, dtype=float)
+        a, b = table.shape
+        of_orders, of_seeds = table.mean(axis=1), table.mean(axis=0)
+        if b < 2:
+            return cls(float(of_orders.var(ddof=1)), math.nan, math.nan, a, b)
+        residuals = table - of_orders[:, np.newaxis] - of_seeds + table.mean()
+        residual = float((residuals**2).sum()) / ((a - 1) * (b - 1))
+        order, seed = float(of_orders.var(ddof=1)) - residual / b, float(of_seeds.var(ddof=1)) - residual / a
+        return cls(max(0.0, order), max(0.0, seed), residual, a, b)
+
+    def power(self, effect: float, orders: int, seeds: int, comparisons: int = 1) -> float:
+        """Return the probability that a paired t-test over orders detects a difference at `ALPHA` / ``comparisons``.
+
+        This is Holm's first step, so Holm's correction detects at least as much.
+
+        Args:
+            effect: true difference, in score units.
+            orders: number of orders, at least 2.
+            seeds: seeds of each order; the pilot's number if that is one.
+        """
+        from scipy.special import nctdtr, stdtrit
+
+        # Seeds that are the same in all orders leave their effect in the mean, so they count as spread.
+        of_run = 0.0 if math.isnan(self.residual) else (self.seed + self.residual) / seeds
+        error = math.sqrt((self.order + of_run) / orders)
+        if error == 0:
+            return 1.0
+        return 1 - float(nctdtr(orders - 1, abs(effect) / error, stdtrit(orders - 1, 1 - ALPHA / comparisons / 2)))
+
+    def orders_for(self, effect: float, seeds: int, comparisons: int = 1) -> int | None:
+        """Return the smallest number of orders with a power of `POWER`; None if `MOST_ORDERS` do not suffice."""
+        numbers = range(2, MOST_ORDERS + 1)
+        return next((n for n in numbers if self.power(effect, n, seeds, comparisons) >= POWER), None)

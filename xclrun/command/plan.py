@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="xclrun plan",
         description="Dry run of `xclrun OVERRIDES -m`: runs, finished runs, hop trainings before and after "
         "deduplication, estimated time and disk. Nothing is trained.",
-        usage="xclrun plan KEY=VALUE … [--missing | --budget [--width N]] [--json]",
+        usage="xclrun plan KEY=VALUE … [--missing | --budget [--width N] | --power POINTS] [--json]",
     )
     parser.add_overrides(outputs=True)
     parser.add_argument(
@@ -36,8 +36,16 @@ def main(arguments: Sequence[str]) -> int:
         metavar="N",
         help=f"parallel jobs, for --budget (default: hydra.launcher.n of the local launcher, {WIDTH} of others)",
     )
+    parser.add_argument(
+        "--power",
+        type=float,
+        metavar="POINTS",
+        help="orders that detect a difference of POINTS with 80 %% power, given the finished runs of the command",
+    )
     parser.add_json()
     args = parser.parse_with_overrides(arguments)
+    if args.power is not None and not 0 < args.power <= 100:
+        raise UsageError(f"--power {args.power:g}: must be a difference in points above 0 and up to 100")
     if args.width is not None and args.width < 1:
         raise UsageError(f"--width {args.width}: must be a number of jobs of at least 1")
     from xclrun.compose.jobs import command_jobs
@@ -53,12 +61,17 @@ def main(arguments: Sequence[str]) -> int:
     if isinstance(jobs, Space):
         if args.missing:
             raise UsageError(f"--missing: not available for a search ({SWEEPER}), whose later trials are unknown")
+        if args.power is not None:
+            raise UsageError(f"--power: not available for a search ({SWEEPER}); name the strategies and orders")
         from xclrun.launch.search import plan_search, search_forecast
 
         search_facts, text = search_forecast(plan_search(jobs, launcher), width if args.budget else None)
         print(json.dumps(search_facts, indent=1) if args.json else text)
         return 0
     runs = plan_jobs(job.config for job in jobs)
+    if args.power is not None:
+        _power(runs, args.power / 100, args.json)
+        return 0
     if args.missing:
         commands = [(measure, _command(args.overrides, lacking, measure)) for measure, lacking in missing(runs)]
         if args.json:
@@ -73,6 +86,23 @@ def main(arguments: Sequence[str]) -> int:
     facts = budget(runs, width) if args.budget else forecast(runs)
     print(json.dumps(facts.to_json(), indent=1) if args.json else facts.render())
     return 0
+
+
+def _power(runs: Sequence[Run], effect: float, as_json: bool) -> None:
+    """Print how many orders detect an effect, a fraction, given the finished runs of the command."""
+    from xclrun.report.power import powers
+    from xclrun.store.records import read_records
+
+    finished = {run.id for run in runs if run.directory.finished}
+    found = powers(read_records(runs[0].outputs, only=finished), effect) if finished else []
+    if not any(row.components for power in found for row in power.rows):
+        raise UsageError(
+            f"--power: {len(finished)} of {len(runs)} runs of this command are finished; a pilot needs two finished "
+            "orders of the baseline and of another strategy"
+        )
+    print(json.dumps([power.to_json() for power in found], indent=1) if as_json else "\n\n".join(
+        power.render() for power in found
+    ))  # fmt: skip
 
 
 def plan_runs(overrides: Sequence[str]) -> list[Run]:

@@ -15,7 +15,7 @@ from xclrun.analysis.anova import Anova, anova, blocked_anova, tukey
 from xclrun.analysis.bootstrap import paired_p_value
 from xclrun.analysis.confirmatory import PRIMARY
 from xclrun.analysis.measures import MEASURES
-from xclrun.analysis.power import detectable_effect, power_warnings
+from xclrun.analysis.power import Components, detectable_effect, power_warnings
 from xclrun.analysis.ranks import CriticalDifference, critical_difference
 from xclrun.analysis.reference import References, is_control, is_reference
 from xclrun.analysis.replicates import Measured, Replicates, crossed, given_references
@@ -213,6 +213,20 @@ class Tests:
         differences = self.t_test(a, b).differences
         return detectable_effect(len(differences)) * float(np.std(differences, ddof=1)) if differences else math.nan
 
+    def components(self, a: str, b: str) -> Components | None:
+        """Return the variance components of a − b; None with fewer than two orders.
+
+        If orders differ in their seeds, seeds are averaged first.
+        """
+        data = self.blocks_of(a, b)
+        data = data if isinstance(data, str) else data.clustered()
+        if isinstance(data, str) or data.kind != "order":
+            return None
+        cells = crossed(data.blocks)
+        data, cells = (data.averaged(), None) if cells is None else (data, cells)
+        differences = data.values[0] - data.values[1]
+        return Components.of(differences[:, np.newaxis] if cells is None else differences[cells])
+
     def against(self, baseline: str) -> dict[str, Pair]:
         """Test each strategy against the baseline, without correction; p is NaN if there is a `condition`."""
         labels = self.strategies if baseline in self.strategies else ()
@@ -402,6 +416,24 @@ class Verdicts:
             )
         tost = ["p (TOST)"] if self.margin is not None else []
         header = (*self.SUBJECTS, "strategy", "n", "Δ", "95 % interval", "simultaneous", "d_z", "p", "p (Holm)", *tost)
+        return Table(title, header, tuple(rows), notes, left=3)
+
+    def variances(self, title: str = "Variance of the differences from the baseline") -> Table | None:
+        """Return the variance components of the primary comparisons; None without two orders and two common seeds."""
+        rows = []
+        for label, metric, name in self.primary:
+            tests = self.tests.get((metric, name))
+            of = tests.components(label, self.baseline) if tests else None
+            if of is not None and of.seeds > 1:
+                parts = [Cell(percent(v**0.5), v**0.5) for v in (of.order, of.seed, of.residual)]
+                rows.append((*subject((metric, name)), label, str(of.orders), str(of.seeds), *parts))
+        if not rows:
+            return None
+        notes = (
+            "standard deviations in points of the difference strategy − baseline, from a crossed analysis of variance; "
+            "negative estimates are 0. `xclrun plan --power POINTS` computes how many orders a study needs",
+        )
+        header = (*self.SUBJECTS, "strategy", "orders", "seeds", "order", "seed", "residual")
         return Table(title, header, tuple(rows), notes, left=3)
 
     def each_scope(self) -> list[str]:

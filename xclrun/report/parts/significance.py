@@ -42,6 +42,7 @@ def significance(section: StrategySection) -> Iterator[Item]:
     )
     tables = (
         (inference.comparisons(), section.comparison.metrics),
+        (inference.variances(), []),
         (bootstrap_table(inference, section.summary), list(inference.resampled)),
         (inference.anovas(), section.comparison.metrics),
         (inference.all_pairs(), section.comparison.metrics),

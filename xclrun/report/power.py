@@ -1,0 +1,121 @@
+"""How many orders a study needs, according to a pilot: ``xclrun plan --power``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xclrun.analysis.aggregate import comparisons
+from xclrun.analysis.power import MOST_ORDERS, POWER, Components
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
+from xclrun.core.terminal import fitted, many, table
+from xclrun.report.inference import Inference, subject
+from xclrun.report.tables import percent
+
+# Numbers of seeds for which the number of orders is computed.
+SEEDS = (1, 2, 3, 5)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The orders that one primary comparison needs.
+
+    Attributes:
+        components: variance components of the pilot; None if it has fewer than two orders.
+        orders: number of seeds → orders; None if no number suffices. If the pilot does not separate seeds, the only
+            number is 1, which stands for its seeds.
+    """
+
+    strategy: str
+    metric: str
+    measure: str
+    components: Components | None
+    orders: dict[int, int | None]
+
+    def to_json(self) -> dict[str, Any]:
+        of = self.components
+        spread = None if of is None else [None if v != v else v**0.5 for v in (of.order, of.seed, of.residual)]
+        pilot = {} if of is None or spread is None else {
+            "pilot_orders": of.orders, "pilot_seeds": of.seeds,
+            "std": dict(zip(("order", "seed", "residual"), spread, strict=True)),
+        }  # fmt: skip
+        head = {"strategy": self.strategy, "metric": self.metric, "measure": self.measure}
+        return head | pilot | {"orders": {str(seeds): n for seeds, n in self.orders.items()}}
+
+
+@dataclass(frozen=True)
+class Power:
+    """The orders that the primary comparisons of a section need.
+
+    Attributes:
+        effect: true difference, as a fraction.
+        comparisons: size of the family of Holm's correction.
+    """
+
+    title: str
+    baseline: str
+    effect: float
+    comparisons: int
+    rows: tuple[Needed, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title, "baseline": self.baseline, "effect": self.effect, "power": POWER,
+            "comparisons": self.comparisons, "rows": [row.to_json() for row in self.rows],
+        }  # fmt: skip
+
+    def render(self) -> str:
+        """Return a table for the terminal, with notes."""
+        rows = []
+        for row in self.rows:
+            of = row.components
+            spread = [] if of is None else [of.order, of.seed, of.residual]
+            parts = ["–" if v != v else percent(v**0.5) for v in spread] or ["–"] * 3
+            needed = [_orders(row, seeds) for seeds in SEEDS]
+            rows.append(("\n".join([row.strategy, " ".join(subject((row.metric, row.measure)))]), *parts, *needed))
+        header = ("strategy", "order", "seed", "run", *(f"×{seeds}" for seeds in SEEDS))
+        lines = [
+            f"{self.title}: orders that detect a difference of {percent(self.effect)} points from {self.baseline} with "
+            f"{100 * POWER:.0f} % power",
+            table(header, rows),
+            "order, seed, run: standard deviations of the difference in the pilot, in points, uncertain if the pilot "
+            "is small. Without two seeds that all orders have, order is their sum, and ×1 stands for "
+            "the pilot's seeds",
+            "×N: orders with N seeds each, for paired t-tests with Bonferroni's correction over "
+            f"{many(self.comparisons, 'comparison')} (Holm's has at least its power). Orders that share trained hops "
+            "count as one",
+        ]
+        return "\n".join(fitted(line, sys.stdout) if k != 1 else line for k, line in enumerate(lines))
+
+
+def _orders(row: Needed, seeds: int) -> str:
+    if row.components is None or seeds not in row.orders:
+        return "–"
+    return f"> {MOST_ORDERS}" if (orders := row.orders[seeds]) is None else str(orders)
+
+
+def powers(records: Sequence[RunRecord], effect: float) -> list[Power]:
+    """Return the power of the primary comparisons of each section, given the finished runs of a pilot.
+
+    Args:
+        effect: true difference, as a fraction.
+    """
+    references, found = References(records), []
+    for comparison in comparisons(records):
+        inference = Inference(comparison, references, {})
+        family = max(len(inference.family), 1)
+        rows = []
+        for label, metric, name in inference.unadjusted:
+            tests = inference.tests.get((metric, name))
+            of = tests.components(label, inference.baseline) if tests else None
+            # A pilot with one seed says nothing about other numbers of seeds.
+            seeds = () if of is None else SEEDS if of.seeds > 1 else (1,)
+            orders = {n: of.orders_for(effect, n, family) for n in seeds if of is not None}
+            rows.append(Needed(label, metric, name, of, orders))
+        if rows:
+            title = f"{comparison.dataset} · {comparison.model}"
+            found.append(Power(title, inference.baseline, effect, family, tuple(rows)))
+    return found
