@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="xclrun plan",
         description="Dry run of `xclrun OVERRIDES -m`: runs, finished runs, hop trainings before and after "
         "deduplication, estimated time and disk. Nothing is trained.",
-        usage="xclrun plan KEY=VALUE … [--missing | --budget [--width N] | --power POINTS] [--json]",
+        usage="xclrun plan KEY=VALUE … [--missing | --budget | --power POINTS] [--json]",
     )
     parser.add_overrides(outputs=True)
     parser.add_argument(
