@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from xclrun.analysis.aggregate import MEAN
@@ -40,7 +40,7 @@ def significance(section: StrategySection) -> Iterator[Item]:
         "strategies run the same orders, the two-way ANOVA uses orders as blocks (seeds of an order are averaged "
         "first): differences between orders do not count as error."
     )
-    tables = (
+    tables: tuple[tuple[Table | None, Sequence[str]], ...] = (
         (inference.comparisons(), section.comparison.metrics),
         (inference.variances(), []),
         (bootstrap_table(inference, section.summary), list(inference.resampled)),
