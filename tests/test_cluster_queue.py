@@ -92,6 +92,21 @@ def test_jobs_of_another_user_that_slurm_hides_are_unknown_and_not_lost(put: Put
     assert jobs.states([job])["7"].state == ""
 
 
+def test_a_slurm_that_does_not_answer_soon_is_named(
+    put: Put, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slurm.PATIENCE < 5
+    monkeypatch.setattr(slurm, "PATIENCE", 0.01)
+    put(squeue="sleep 0.1", sbatch="sleep 0.1; echo Submitted batch job 8")
+    assert slurm.queue([0]) == {}
+    assert slurm.submit(["job.sh"], "name") == "8"
+    said = capsys.readouterr().err.splitlines()
+    assert [("squeue" in line, "sbatch" in line, "slurmctld" in line) for line in said] == [
+        (True, False, True),
+        (False, True, True),
+    ]
+
+
 # --- The record comes first.
 
 
@@ -103,6 +118,7 @@ def test_the_record_is_written_before_a_job_is_submitted(put: Put, make_run: Cal
     Slurm().do(Sweep("mine", "xclrun", (run,)), [run])
     [array] = json.loads((folder / "sbatch.record").read_text())["arrays"]
     assert (array["packs"], array["jobs"]) == ([[run.id]], [])
+    assert array["job_name"].startswith("xclrun-mine-")
     assert f"--job-name={array['job_name']} " in calls(folder, "sbatch")[0]
     assert [status.job for status in sweep_status(run.outputs, [run.id])] == ["8"]
 
@@ -254,6 +270,9 @@ def test_options_that_xclrun_sets_are_refused() -> None:
         (["false", "true"], 1, "false"),
         (["bash -c 'exit 7'"], 7, "exit 7"),
         (["nothing_of_this_name x"], 127, "nothing_of_this_name"),
+        # As `conda activate`: a function that fails, and one in which something fails.
+        (["f() { return 3; }", "f x"], 3, "return 3"),
+        (["f() { false; true; }", "f"], 0, None),
         (["true", "export A=1"], 0, None),
         (["false || true", "if false; then true; fi"], 0, None),
         ([], 0, None),
