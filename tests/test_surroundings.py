@@ -57,9 +57,18 @@ def test_an_empty_variable_is_no_home_directory(monkeypatch: pytest.MonkeyPatch)
 def test_existing_surroundings_are_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("LOGNAME", "someone")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "false")
     before = dict(os.environ)
     check_surroundings()
     assert dict(os.environ) == before
+
+
+def test_mlflow_sends_no_usage_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "")
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY")
+    check_surroundings()
+    # MLflow reads the variable when it is imported.
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
 
 
 def test_a_deleted_working_directory_is_one_line(

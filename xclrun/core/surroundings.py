@@ -13,10 +13,10 @@ NO_HOME = "/dev/null/HOME-is-not-set"
 
 
 def check_surroundings() -> None:
-    """Check the working directory, and set the variables without which libraries fail.
+    """Check the working directory, and set the variables without which libraries fail or send data.
 
     MLflow and matplotlib look for the home directory when they are imported, and PyTorch for the name of the user,
-    although they rarely use them.
+    although they rarely use them. MLflow would also send usage statistics to its makers.
 
     Raises:
         UsageError: the working directory was deleted.
@@ -38,3 +38,4 @@ def check_surroundings() -> None:
     # KeyError before Python 3.13.
     except (OSError, KeyError):
         os.environ["LOGNAME"] = str(os.getuid())
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
