@@ -377,6 +377,19 @@ def test_runs_of_another_outputs_folder_come_from_a_server_as_they_were_sent_and
     assert [text for text in notes if study.run("er") in text and study.run("naive") not in text] == notes != []
 
 
+def test_the_database_has_the_permissions_of_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # MLflow takes seconds to create its tables.
+    monkeypatch.setattr("xclrun.tracking.mirror.Mirror._experiment", lambda self: "1")
+    monkeypatch.setattr("xclrun.tracking.mirror.Mirror._describe", lambda self: None)
+    monkeypatch.setattr("mlflow.MlflowClient", lambda uri: None)
+    before = os.umask(0o002)
+    try:
+        Mirror(tmp_path, TrackingConfig())
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o664}
+
+
 def test_a_removed_run_and_its_sweep_go_from_mlflow_with_their_files(study: Study, outputs: Path) -> None:
     mirror, run = Mirror(outputs, ANOTHER), study.run("er")
     assert mirror.send_all() == 4

@@ -75,7 +75,7 @@ def test_a_sweep_goes_with_the_runs_that_no_other_sweep_has(outputs: Path, capsy
     assert remaining(outputs) == (["run-2", "run-3"], ["00", "22", "33"], ["other"])
     assert not (outputs / "slurm" / "mine").exists()
     assert not (outputs / "searches" / "mine.log").exists()
-    assert "1 run of mine" in capsys.readouterr().out
+    assert "other sweeps contain them: 1 run" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("", 1), ("yes\n", 0), ("Y\n", 0)])

@@ -105,7 +105,7 @@ def _described(removal: Removal, entries: Sequence[Entry]) -> str:
     what = f"{many(len(removal.run_ids), 'run')}{of_sweep} ({size(used)})"
     lines.insert(0, f"To delete: {what}, and {many(len(entries), 'entry', 'entries')} of the store ({size(stored)})")
     if removal.kept:
-        lines.append(f"Other sweeps contain {many(len(removal.kept), 'run')} of {removal.sweep}, which stay.")
+        lines.append(f"Not deleted, because other sweeps contain them: {many(len(removal.kept), 'run')}")
     return "\n".join(lines)
 
 

@@ -162,6 +162,9 @@ class Mirror(Tracker):
         self._runs: list[MlflowRun] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
         with self._one_line_errors():
+            if tracking.uri is None and not os.path.lexists(outputs / DATABASE):
+                # SQLite would create the file without write permission for the group, whatever the umask.
+                (outputs / DATABASE).touch()
             self.client: MlflowClient = MlflowClient(self.uri)
             self.experiment = self._experiment()
             self._describe()
