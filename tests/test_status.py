@@ -142,7 +142,7 @@ def test_interrupted(make_run: Callable[..., Run], do: Callable[..., Run]) -> No
     assert (result.state, result.hop, result.hops, result.detail) == ("interrupted", 1, 3, "SIGTERM")
 
 
-def test_failed_tells_the_last_line_of_the_error(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+def test_failed_tells_the_error_in_one_line(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
     run = make_run()
 
     def fail() -> None:
@@ -151,7 +151,7 @@ def test_failed_tells_the_last_line_of_the_error(make_run: Callable[..., Run], d
     with pytest.raises(RunError):
         do(run, Interrupter(run, fail))
     result = run_status(run.directory)
-    assert (result.state, result.hop, result.detail) == ("failed", 1, "the loss is nan")
+    assert (result.state, result.hop, result.detail) == ("failed", 1, "a first line the loss is nan")
 
 
 def test_lost(make_run: Callable[..., Run], do: Callable[..., Run], tmp_path: Path) -> None:

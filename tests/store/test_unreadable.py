@@ -118,7 +118,10 @@ def test_pipes_are_refused_where_files_belong(tmp_path: Path) -> None:
     for read in (read_bytes, sha256):
         with pytest.raises(OSError, match="pipe"):
             read(pipe)
-    for refuse in (load_config_dir, lambda folder: read_object(folder / "some.yaml", "model.path")):
+    for refuse in (
+        lambda folder: load_config_dir(folder, ["order=some"]),
+        lambda folder: read_object(folder / "some.yaml", "model.path"),
+    ):
         with pytest.raises(UsageError, match=r"some\.yaml.*pipe"):
             refuse(tmp_path)
 
