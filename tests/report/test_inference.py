@@ -746,6 +746,7 @@ def test_orders_that_share_trained_hops_of_a_compared_strategy_count_once() -> N
     table = together.comparisons()
     assert table is not None
     assert any("3 clusters of orders" in note and "6 orders form 3 clusters" in note for note in table.notes)
+    assert any("share trained hops of these two strategies" in note for note in table.notes)
     assert not any("cluster" in note for note in (apart.comparisons() or table).notes)
 
 

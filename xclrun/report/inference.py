@@ -391,11 +391,13 @@ class Verdicts:
                 skewed.append(f"{' '.join(subject((metric, name)))} {label} (skew {pair.skew:.1f}): p {p}")
         if not rows:
             return None
+        joined = any(tests.clustered is not tests.data for tests in self.tests.values())
+        once = " (orders that share trained hops of these two strategies count once)" if joined else ""
         notes = (
             *reasons.lines(),
             *self.each_scope(),
-            f"n: replicates that both strategies have; Δ: strategy − baseline ({self.baseline}) in points, with the "
-            "95 % interval of the paired t-test (the variance is estimated for each pair); d_z: Δ divided by the "
+            f"n: replicates that both strategies have{once}; Δ: strategy − baseline ({self.baseline}) in points, with "
+            "the 95 % interval of the paired t-test (the variance is estimated for each pair); d_z: Δ divided by the "
             "standard deviation of the differences over replicates, from three replicates on",
         )
         if self.is_tested:
