@@ -812,6 +812,9 @@ def test_a_pilot_says_how_many_orders_an_effect_needs() -> None:
         assert row.components is not None
         assert row.orders == {n: row.components.orders_for(0.01, n, 4) for n in (1, 2, 3, 5)}
     assert "4 comparisons" in power.render()
+    # The study's own comparisons; T has another test.
+    (chosen,) = powers(runs, 0.01, {"baseline": "er", "primary": ["FP", "T"]})
+    assert (chosen.baseline, {row.measure for row in chosen.rows if row.orders}) == ("er", {"FP"})
     # One seed says nothing about others, one order nothing at all.
     (power,) = powers([r for r in runs if r.seed == 1], 0.01)
     assert {tuple(row.orders) for row in power.rows} == {(1,)}

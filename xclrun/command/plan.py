@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from xclrun.analysis.reference import reference_command
 from xclrun.command.common import Parser
@@ -38,14 +39,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--power",
-        type=float,
         metavar="POINTS",
         help="orders that detect a difference of POINTS with 80 %% power, given the finished runs of the command",
     )
     parser.add_json()
     args = parser.parse_with_overrides(arguments)
-    if args.power is not None and not 0 < args.power <= 100:
-        raise UsageError(f"--power {args.power:g}: must be a difference in points above 0 and up to 100")
     if args.width is not None and args.width < 1:
         raise UsageError(f"--width {args.width}: must be a number of jobs of at least 1")
     from xclrun.compose.jobs import command_jobs
@@ -70,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     runs = plan_jobs(job.config for job in jobs)
     if args.power is not None:
-        _power(runs, args.power / 100, args.json)
+        _power(runs, args.power, jobs[0].comparisons, args.json)
         return 0
     if args.missing:
         commands = [(measure, _command(args.overrides, lacking, measure)) for measure, lacking in missing(runs)]
@@ -88,17 +86,23 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _power(runs: Sequence[Run], effect: float, as_json: bool) -> None:
-    """Print how many orders detect an effect, a fraction, given the finished runs of the command."""
+def _power(runs: Sequence[Run], points: str, chosen: Mapping[str, Any], as_json: bool) -> None:
+    """Print how many orders detect a difference, given the finished runs of the command.
+
+    Args:
+        chosen: primary comparisons of the command (`xclrun.analysis.confirmatory.chosen`).
+    """
+    from xclrun.analysis.confirmatory import margin_of
     from xclrun.report.power import powers
     from xclrun.store.records import read_records
 
+    effect = margin_of(points, "--power ")
     finished = {run.id for run in runs if run.directory.finished}
-    found = powers(read_records(runs[0].outputs, only=finished), effect) if finished else []
+    found = powers(read_records(runs[0].outputs, only=finished), effect, chosen) if finished else []
     if not any(row.components for power in found for row in power.rows):
         raise UsageError(
             f"--power: {len(finished)} of {len(runs)} runs of this command are finished; a pilot needs two finished "
-            "orders of the baseline and of another strategy"
+            "orders of the baseline and of another strategy, and a primary measure other than T and T0"
         )
     print(json.dumps([power.to_json() for power in found], indent=1) if as_json else "\n\n".join(
         power.render() for power in found

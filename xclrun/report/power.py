@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from xclrun.analysis.aggregate import comparisons
+from xclrun.analysis.confirmatory import PRIMARY
 from xclrun.analysis.power import MOST_ORDERS, POWER, Components
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
@@ -24,7 +25,8 @@ class Needed:
     """The orders that one primary comparison needs.
 
     Attributes:
-        components: variance components of the pilot; None if it has fewer than two orders.
+        components: variance components of the pilot; None if it has fewer than two orders, or if seeds and orders
+            are crossed in the test of the measure.
         orders: number of seeds → orders; None if no number suffices. If the pilot does not separate seeds, the only
             number is 1, which stands for its seeds.
     """
@@ -97,20 +99,24 @@ def _orders(row: Needed, seeds: int) -> str:
     return f"> {MOST_ORDERS}" if (orders := row.orders[seeds]) is None else str(orders)
 
 
-def powers(records: Sequence[RunRecord], effect: float) -> list[Power]:
+def powers(records: Sequence[RunRecord], effect: float, chosen: Mapping[str, Any] | None = None) -> list[Power]:
     """Return the power of the primary comparisons of each section, given the finished runs of a pilot.
 
     Args:
         effect: true difference, as a fraction.
+        chosen: baseline and primary measures of the study (`xclrun.analysis.confirmatory.chosen`).
     """
+    chosen = chosen or {}
     references, found = References(records), []
     for comparison in comparisons(records):
-        inference = Inference(comparison, references, {})
+        primary = chosen.get("primary", PRIMARY)
+        inference = Inference(comparison, references, {}, baseline=chosen.get("baseline"), primary=primary)
         family = max(len(inference.family), 1)
         rows = []
         for label, metric, name in inference.unadjusted:
             tests = inference.tests.get((metric, name))
-            of = tests.components(label, inference.baseline) if tests else None
+            # Measures such as T, which orders share, have another test (`Components.power`).
+            of = tests.components(label, inference.baseline) if tests and not tests.shared else None
             # A pilot with one seed says nothing about other numbers of seeds.
             seeds = () if of is None else SEEDS if of.seeds > 1 else (1,)
             orders = {n: of.orders_for(effect, n, family) for n in seeds if of is not None}
