@@ -51,6 +51,21 @@ def test_withheld_words_are_counted_and_refused_where_there_are_no_others(load: 
             load(withheld, rest, task="token_tags", **{split: [withheld]})
 
 
+@pytest.mark.parametrize("word", ["*", "####", "-", "XXX", "██"])
+def test_masked_words_are_refused_where_there_are_no_others(load: Load, word: str) -> None:
+    # A line of asterisks separates parts of real texts, so it is no note.
+    assert "withheld" not in load(row(f"{word} {word}"), row("โลก", "y")).notes
+    with pytest.raises(UsageError, match=r"de/train: .*withheld"):
+        load(row(f"{word} {word}"), row(word, "y"))
+    load(row(word, text_b="a"), row(word, "y", text_b="b"))
+
+
+def test_labels_that_differ_in_case_or_spaces_alone_are_counted(load: Load) -> None:
+    assert load(row("a", "New York"), row("b", "new\xa0york"), row("c", "york")).notes["equal_labels"] == {
+        "de/train": 2
+    }
+
+
 def test_placeholders_are_counted_and_refused_where_there_are_no_other_texts(load: Load) -> None:
     pairs = [row("NS", text_b="a b"), row("a b", text_b="nan"), row("NS is a word", "y", text_b="a b")]
     assert reader_notes(load(*pairs))["placeholders"] == {f"de/{split}": 2 for split in SPLITS}

@@ -50,6 +50,13 @@ def test_csv_is_read_with_quotes_and_ids(tmp_path: Path, config: Config, name: s
     assert notes == {}
 
 
+def test_names_of_columns_in_joined_files_are_no_rows(tmp_path: Path, config: Config) -> None:
+    write(tmp_path, "text,label\na,x\ntext,label\n \nb,y\n")
+    splits, notes = read(config)
+    assert rows(splits) == [("test-1", "a", "x"), ("test-2", "b", "y")]
+    assert set(notes["header_lines"].values()) == {1}
+
+
 def test_semicolons_separate_columns_where_the_names_say_so(tmp_path: Path, config: Config) -> None:
     write(tmp_path, 'text;label\n"a; b";x\nc, d;y\n')
     assert rows(read(config)[0]) == [("test-1", "a; b", "x"), ("test-2", "c, d", "y")]

@@ -230,8 +230,52 @@ def test_hidden_files_are_no_data(config: Config, tmp_path: Path) -> None:
     assert {language for language, _ in read(config("jsonl", task="sequence_class"))[0]} == {"de"}
 
 
+def test_copies_of_editors_are_no_data(config: Config, tmp_path: Path) -> None:
+    write(tmp_path, "german.{split}", "CCAT\ta b\nECAT\tc\n")
+    for copy in ("german.{split}~", "german.{split}.bak", "#german.{split}#", ".german.{split}.swp"):
+        write(tmp_path, copy, "?")
+    splits, notes = read(config("mldoc", task="sequence_class"))
+    assert {key: len(examples) for key, examples in splits.items()} == dict.fromkeys((("de", s) for s in SPLITS), 2)
+    assert notes == {}
+
+
+@pytest.mark.parametrize("reader", ["jsonl", "uner", "masakhaner", "panx", "conll"])
+def test_the_beginning_of_a_document_is_no_sentence(config: Config, tmp_path: Path, reader: str) -> None:
+    name, begin = tagged(reader, ["-DOCSTART-"], ["O"])
+    _, sentence = tagged(reader, ["a"], ["B-X"])
+    write(tmp_path, name, f"{begin.rstrip()}\n\n{sentence}\n")
+    splits, notes = read(config(reader, task="token_tags"))
+    assert [[e.tokens for e in examples] for examples in splits.values()] == [[("a",)]] * 3
+    assert notes == {}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_named(config: Config, tmp_path: Path, encoding: str) -> None:
+    write(tmp_path, "de.{split}.conll", "a\tO\n")
+    (tmp_path / "de.test.conll").write_bytes("a\tO\n".encode(encoding))
+    with pytest.raises(UsageError, match=r"de\.test\.conll: UTF-16"):
+        read(config("conll", task="token_tags"))
+
+
+@pytest.mark.parametrize("blank", ["\n", " \n", "\t\t\t\n"])
+def test_lines_of_white_space_are_no_rows(config: Config, tmp_path: Path, blank: str) -> None:
+    for split in ("translated_train", "dev_2k", "test_2k"):
+        write(tmp_path, f"de/{split}.tsv", f"id\tsentence1\tsentence2\tlabel\n1\ta\tb\t0\n{blank}2\tc\td\t1\n{blank}")
+    splits, notes = read(config("pawsx", task="sequence_class"))
+    assert ({len(examples) for examples in splits.values()}, notes) == ({2}, {})
+
+
+def test_ids_and_labels_that_pandas_made_floats_are_integers(config: Config, tmp_path: Path) -> None:
+    row = {"text": "a", "label": 0.0}
+    write(tmp_path, "de.{split}.jsonl", rows(*({**row, "id": id} for id in (1.0, None, "", float("nan"), 2))))
+    splits, _ = read(config("jsonl", task="sequence_class"))
+    assert [(e.id, e.label) for e in splits["de", "dev"]] == [
+        ("1", "0"), ("dev-2", "0"), ("dev-3", "0"), ("dev-4", "0"), ("2", "0"),
+    ]  # fmt: skip
+
+
 def test_hidden_files_are_no_languages_of_massive(config: Config, tmp_path: Path) -> None:
-    row = {"id": "1", "locale": "de-DE", "intent": "x", "utt": "a", "annot_utt": "a"}
+    row = {"id": 1, "locale": "de-DE", "intent": "x", "utt": "a", "annot_utt": "a"}
     (tmp_path / "de-DE.jsonl").write_text(rows(*({**row, "partition": split} for split in SPLITS)))
     (tmp_path / "._de-DE.jsonl").write_bytes(b"\x00\x05\x16")
     assert {language for language, _ in read(config("massive"))[0]} == {"de-DE"}

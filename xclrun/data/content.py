@@ -2,7 +2,7 @@
 
 Treebanks whose license withholds the text have ``_`` as every word. Tables have placeholders such as ``NS`` or ``nan``
 as texts. Where blank lines are missing, sentences are many times longer than any real sentence. Labels may differ only
-in their Unicode normalization. With a single label, every model scores 100.
+in case, spaces or Unicode normalization. With a single label, every model scores 100.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from xclrun.data.example import SPLITS, Dataset, Example, Targets
 LONG_SENTENCE = 500
 # A word that replaces a withheld word.
 _WITHHELD = re.compile(r"_|\[?(?:REDACTED|MASKED|WITHHELD)\]?|<(?:redacted|masked|withheld)>")
+# Words that replace withheld words, but are also words, such as a line of asterisks.
+_MASK = re.compile(r"[\x00-/:-@\[-`{-\x7f█■]*|[Xx]{2,}")
 # Texts of one word that replace a missing text. ``NS``: PAWS-X, "no sentence".
 _PLACEHOLDERS = frozenset(
     ("NS", "N/A", "n/a", "#N/A", "NA", "NaN", "nan", "null", "NULL", "None", "NONE", "#NAME?", "#REF!", "#VALUE!",
@@ -58,12 +60,16 @@ def _notes_of(example: Example, task: Task) -> set[str]:
     return notes
 
 
+def _masked(example: Example) -> bool:
+    return all(map(_MASK.fullmatch, (*example.tokens, *(example.text_b or "").split())))
+
+
 def _check(dataset: Dataset, language: str, split: str, counts: Counter[str]) -> None:
     """Refuse splits without information."""
     sentences = len(dataset.splits[language, split])
     place = f"dataset={dataset.name}: {language}/{split}"
     rest = "remove the language from dataset.languages"
-    if sentences and counts["withheld"] == sentences:
+    if sentences and (counts["withheld"] == sentences or all(map(_masked, dataset.splits[language, split]))):
         raise UsageError(
             f"{place}: all words are placeholders such as _, so the text is probably withheld; add it as the release "
             f"describes, or {rest}"
@@ -77,7 +83,7 @@ def _check(dataset: Dataset, language: str, split: str, counts: Counter[str]) ->
 
 
 def _add_label_notes(dataset: Dataset, targets: Targets, notes: dict[str, Counter[str]]) -> None:
-    """Note names of labels that are equal after NFC, and a task with a single label or tag."""
+    """Note names of labels that differ only in their spelling (`_spelling`), and a task with a single label or tag."""
     for language in targets.keys:
         for split in SPLITS:
             examples = dataset.splits[language, split]
@@ -90,10 +96,13 @@ def _add_label_notes(dataset: Dataset, targets: Targets, notes: dict[str, Counte
 
 
 def _respelled(names: Sequence[str], used: Collection[str], train: bool) -> int:
-    """Count the used names that are not in ``names`` (or in train, any) and equal to another one of them after NFC."""
+    """Count the used names that differ from one of ``names`` in their spelling only; outside of train, unseen names."""
     spellings: dict[str, set[str]] = {}
     for name in names:
-        spellings.setdefault(normalize("NFC", name), set()).add(name)
-    return sum(
-        bool(spellings.get(normalize("NFC", name), set()) - {name}) for name in used if train or name not in names
-    )
+        spellings.setdefault(_spelling(name), set()).add(name)
+    return sum(bool(spellings.get(_spelling(name), set()) - {name}) for name in used if train or name not in names)
+
+
+def _spelling(name: str) -> str:
+    """Return a name without differences in case, white space and Unicode normalization."""
+    return " ".join(normalize("NFKC", name).casefold().split())

@@ -37,7 +37,10 @@ NOTES = {
     "withheld": ("sentence", "with words such as _ alone, whose text may be withheld: read unchanged"),
     "placeholders": ("sentence", "with a placeholder such as NS or nan as a text: read unchanged"),
     "long_sentences": ("sentence", f"of more than {LONG_SENTENCE} words; check the blank lines between sentences"),
-    "equal_labels": ("label", "equal to another one after Unicode normalization (NFC): read as separate classes"),
+    "equal_labels": (
+        "label",
+        "that differs from another one only in case, spaces or Unicode form: read as separate classes",
+    ),
     "one_label": ("label", "in the training data, so that every model scores 100; use data with several labels"),
     "slots_inside_words": ("slot", "with a boundary inside a word: extended to whole words"),
     "missing_words": ("sentence", "with gaps in the numbers of words: read unchanged"),

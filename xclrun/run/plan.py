@@ -25,7 +25,7 @@ from xclrun.core import plugins
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import ALGORITHMS, DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
-from xclrun.core.stream import Hop, Stream, in_blocks, resolve_order, sequence, transfer
+from xclrun.core.stream import Hop, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
 from xclrun.data.blocks import trained_heads, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
@@ -330,14 +330,33 @@ def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: S
     check_ranks(config, strategy, config.runtime.devices)
     check_encoder(config, dataset, strategy)
     stream = stream_of(config, strategy, order)
-    for language in stream.languages:
-        learned = any(language in (*hop.train, hop.codes.rpartition("#")[0]) for hop in stream.hops)
-        if not dataset.split(language, "train") and learned:
-            raise UsageError(
-                f"dataset={dataset.name}: '{language}' has no training data, so it can only be evaluated; remove it "
-                "from the order, or evaluate it with strategy=zero_shot"
-            )
+    learned = {language for hop in stream.hops for language in (*hop.train, hop.codes.rpartition("#")[0])}
+    untrained = [key for key in stream.languages if key in learned and not dataset.split(key, "train")]
+    if untrained:
+        advice = _untrained_advice(config, dataset, order)
+        raise UsageError(f"dataset={dataset.name}: no training data in {_listed(untrained)}; {advice}")
     return stream
+
+
+def _untrained_advice(config: Config, dataset: Dataset, order: Sequence[str]) -> str:
+    """Return what to set if a strategy would train on languages without training data, for an error line."""
+    if config.protocol is not None:
+        return "adapt to a language with training data"
+    elements = [[key for key in keys_of([element]) if dataset.split(key, "train")] for element in order]
+    trained = ["+".join(keys) for keys in elements if keys]
+    if not trained:
+        return "add a language with training data to the order"
+    if config.strategy.name == "zero_shot":
+        return f"begin the order with {trained[0]}"
+    alone = f"order=[{','.join(trained)}]" if len(trained) <= 20 else "an order without these languages"
+    keys = sorted(keys_of(order), key=lambda key: not dataset.split(key, "train"))
+    if len(keys) > 20:
+        return f"set strategy=zero_shot (trains on the first language of the order, evaluates all), or {alone}"
+    return f"set strategy=zero_shot order=[{','.join(keys)}] (trains on {keys[0]}, evaluates all), or {alone}"
+
+
+def _listed(keys: Sequence[str]) -> str:
+    return ", ".join(map(repr, keys[:5])) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
 
 
 def _plugins(config: Config) -> dict[str, list[str]]:

@@ -34,7 +34,7 @@ from xclrun.data.readers.files import (
     read_files,
 )
 from xclrun.data.readers.rows import NO_WORD, tagged
-from xclrun.data.readers.values import check_tag
+from xclrun.data.readers.values import DOCUMENT, check_tag
 
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.{ending}" for ending in ("conll", "txt") for separator in (".", "/", "-", "_")
@@ -42,7 +42,6 @@ LAYOUT = tuple(
 _COMMENT = re.compile(r"#[ \t]*([\w.-]+(?: [\w.-]+)?) += *(.*)")
 # Comments without a value, for example in Universal Dependencies.
 _KEYWORDS = ("newdoc", "newpar")
-_DOCUMENT = "-DOCSTART-"
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def parse(row: tuple[list[str], Columns], place: Place, columns: tuple[int, int]
             if comment := _COMMENT.match(line):
                 facts.setdefault(comment[1], comment[2].strip())
             return None
-        if fields[0] == _DOCUMENT or (about.numbered and NO_WORD.fullmatch(fields[0])):
+        if fields[0] == DOCUMENT or (about.numbered and NO_WORD.fullmatch(fields[0])):
             return None
         if about.numbered and begun and fields[0] == "1":
             raise BadRow("word 1 after other words; is a blank line missing between two sentences?")
@@ -125,7 +124,7 @@ def parse(row: tuple[list[str], Columns], place: Place, columns: tuple[int, int]
     try:
         return tagged(block, place, word, facts=facts, numbered=True)
     except BadRow:
-        if begun or any(not line.startswith("#") and _fields(line)[0] != _DOCUMENT for line in block):
+        if begun or any(not line.startswith("#") and _fields(line)[0] != DOCUMENT for line in block):
             raise
         place.odd["no_words"] += bool({"sent_id", "text"} & facts.keys())
         return None

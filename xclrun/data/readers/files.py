@@ -16,7 +16,7 @@ import re
 import stat
 import unicodedata
 import zlib
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -380,7 +380,7 @@ def read_source(
     key = f"{source.language}/{source.split}"
     for number, row in enumerate(source.rows, 1):
         # Blank lines are skipped but counted in line numbers.
-        if not row:
+        if not row or (isinstance(row, bytes) and not row.strip()):
             continue
         place = Place(source.language, source.split, number, task, sentence=state.sentences + 1, defects=defects)
         counted = True
@@ -494,7 +494,7 @@ def read_regular(path: Path, name: str) -> bytes:
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise UsageError(f"{name}: not a regular file but a pipe, a socket or a device")
         if path.suffix != ".gz":
-            return path.read_bytes()
+            return _utf8(path.read_bytes(), name)
         limit = max(UNPACKED, RATIO * path.stat().st_size)
         with gzip.open(path) as packed:
             content = packed.read(limit + 1)
@@ -502,6 +502,14 @@ def read_regular(path: Path, name: str) -> bytes:
         raise UsageError(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if len(content) > limit:
         raise UsageError(f"{name}: unpacks to more than {limit >> 20} MB; if the content is right, unpack it")
+    return _utf8(content, name)
+
+
+def _utf8(content: bytes, name: str) -> bytes:
+    """Refuse UTF-16, which begins with a mark, or has a NUL next to each ASCII character."""
+    nuls = [byte == 0 for byte in content[:4]]
+    if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or nuls in ([True, False] * 2, [False, True] * 2):
+        raise UsageError(f"{name}: UTF-16; save the file as UTF-8")
     return content
 
 
@@ -632,8 +640,10 @@ def _names(root: Root) -> list[str]:
 
 
 def hidden(name: str) -> bool:
-    """Whether a relative path is hidden, such as the files ``._de.train.conll`` that macOS adds to archives."""
-    return any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
+    """Whether a relative path is hidden, such as the files ``._de.train.conll`` of macOS and editors' copies."""
+    return any(part.startswith((".", "#", "~")) or part == "__MACOSX" for part in name.split("/")) or name.endswith(
+        ("~", ".bak", ".orig", ".swp", ".tmp")
+    )
 
 
 def check_layout(layout: Sequence[str]) -> None:

@@ -88,7 +88,8 @@ def parse(row: Any, place: Place) -> Example:
         raise BadRow(f"'partition' must be one of {', '.join(SPLITS)}, not {row.get('partition')!r}")
     if row.get("locale", place.language) != place.language:
         raise BadRow(f"'locale' is {row['locale']!r} in the file of {place.language}")
-    name, intent, utterance, annotated = (field(row, "string", key) for key in ("id", "intent", "utt", "annot_utt"))
+    name = str(field(row, "name", "id"))
+    intent, utterance, annotated = (field(row, "string", key) for key in ("intent", "utt", "annot_utt"))
     text, slots = plain(annotated)
     tokens, starts = _words(text, place.language in UNSPACED)
     if not tokens:

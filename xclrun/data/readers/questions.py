@@ -134,7 +134,7 @@ def squad_question(row: Row, place: Place, cased: bool = True) -> Example:
     impossible = field(question, "boolean", "is_impossible", optional=True)
     if isinstance(question.get("answers"), dict):
         question = {**question, "answers": _objects(question["answers"])}
-    answers = field(question, "objects", "answers", optional=bool(impossible)) or []
+    answers = field(question, "objects", "answers", optional=bool(impossible) or "answers" in question) or []
     first = question.get("orig_answer", answers[0] if answers else None)
     if impossible or first is None or (isinstance(first, dict) and first.get("text") == NO_ANSWER):
         answers = []

@@ -45,7 +45,7 @@ from xclrun.data.readers.files import (
 )
 from xclrun.data.readers.hub import class_names, named
 from xclrun.data.readers.rows import field, text_example
-from xclrun.data.readers.values import Skip, below_header
+from xclrun.data.readers.values import Skip, below_header, whole
 
 ENDS = ("csv", "tsv", "parquet")
 LAYOUT = (
@@ -84,15 +84,15 @@ def parse(row: Row, place: Place) -> Example:
     """Return the example of a row."""
     if "error" in row:
         raise BadRow(row["error"])
+    if "header" in row:
+        raise Skip("header_lines", "names of columns", sentence=False)
     text = field(row, "text", "text")
     text_b = field(row, "text", "text_b") if "text_b" in row else None
     id, label = row.get("id"), row["label"]
     if label is None or label != label or not str(label).strip():
         raise Skip("unlabeled", "the label is missing")
-    if isinstance(label, float) and label.is_integer():
-        # pandas writes integers as floats if a value of the column is missing.
-        label = int(label)
-    return text_example(place, place.sentence_name if id in (None, "") else id, text, str(label).strip(), text_b)
+    id = place.sentence_name if id is None or id != id or id == "" else whole(id)
+    return text_example(place, id, text, str(whole(label)).strip(), text_b)
 
 
 def _shared_files(cfg: DatasetConfig) -> dict[str, SplitFile] | None:
@@ -131,9 +131,12 @@ def rows(cfg: DatasetConfig, file: SplitFile) -> Iterator[Row]:
         yield {}
     for fields in lines if header else chain([first], lines):
         row: Row = {}
-        if len(fields) == len(first):
+        if header and not is_parquet and list(fields) == list(first):
+            # Joined files have the names of columns several times.
+            row = {"header": True}
+        elif len(fields) == len(first):
             row = {key: fields[i] for key, i in columns.items()}
-        elif fields:
+        elif any(field.strip() for field in fields):
             row = {"error": f"{len(fields)} column{'s' if len(fields) > 1 else ''} instead of {len(first)}"}
         if "language" in row:
             row["language"] = str(row["language"] or "").strip()

@@ -20,6 +20,8 @@ from xclrun.data.example import OUTSIDE, Example
 NO_LABEL = frozenset(("", "-", "-1", "_", "?", "null", "NULL", "None", "none", "nan", "NaN", "N/A"))
 # Values of a word's tag that often mean "no tag".
 NO_TAG = frozenset(("_", "-", "-1", "-100", "null", "None", "nan", "NaN"))
+# The word of a line that begins a document, in the format of CoNLL-2003.
+DOCUMENT = "-DOCSTART-"
 # Prefixes of tags of spans → the prefix in BIO: BIOES, BILOU (also called BILUO), BMES, BMEWO.
 _PREFIXES = {"B": "B", "I": "I", "S": "B", "U": "B", "W": "B", "E": "I", "L": "I", "M": "I"}
 _SPAN = re.compile(rf"([{''.join(_PREFIXES)}])-(\S+)")
@@ -71,7 +73,7 @@ def _scheme(tag: str, task: Task) -> str:
         return hint
     if re.fullmatch(r"\S+-[BIESLU]", tag):
         return f"; put the prefix in front ({tag[-1]}-{tag[:-2]})"
-    if re.match(r"[bi]-|[BIESLU]_", tag):
+    if re.match(r"[bieslumw]-|[BIESLU]_", tag):
         return f"; write {tag[0].upper()}-{tag[2:]}"
     return f"; tags without B- and I- look like IO: convert them to BIO (B- at the first word of each span){hint}"
 
@@ -91,10 +93,12 @@ def _bio(tag: str) -> tuple[str, str]:
 def cleaned(example: Example, task: Task, odd: Counter[str]) -> Example:
     """Return an example whose tags of spans are in BIO, and count changed and missing tags in ``odd``.
 
-    ``B-O`` and ``I-O`` are read as ``O``, which would otherwise be an entity type.
+    ``B-O`` and ``I-O`` are read as ``O``, which would otherwise be an entity type. A ``-DOCSTART-`` is no sentence.
     """
     if example.tags is None or task.tag is None:
         return example
+    if len(example.tokens) == 1 and example.tokens[0].partition(" ")[0] == DOCUMENT:
+        raise Skip("", "the beginning of a document", sentence=False)
     if not task.tag_spans:
         # Readers of treebanks count these tags themselves.
         if "unknown_upos" not in odd and (missing := sum(tag in NO_TAG for tag in example.tags)):
@@ -104,6 +108,11 @@ def cleaned(example: Example, task: Task, odd: Counter[str]) -> Example:
     odd.update(note for _, note in read if note)
     tags = tuple(tag for tag, _ in read)
     return example if tags == example.tags else replace(example, tags=tags)
+
+
+def whole(value: Any) -> Any:
+    """Return a float without a fraction as an integer, which pandas writes so if the column has missing values."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def missing_labels(labels: Collection[str], split_labels: Collection[str]) -> frozenset[str]:
