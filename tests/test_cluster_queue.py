@@ -15,7 +15,7 @@ import pytest
 
 from xclrun.core.errors import RunError, UsageError
 from xclrun.launch.cluster import job as cluster_job
-from xclrun.launch.cluster import lookup, script, slurm
+from xclrun.launch.cluster import launcher, lookup, script, slurm
 from xclrun.launch.cluster.files import Pack, Submission, accepted, job_name, submitting
 from xclrun.launch.cluster.launcher import Slurm, _incomplete
 from xclrun.launch.cluster.lookup import find_jobs, settled_jobs
@@ -33,6 +33,7 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(launcher, "copy_code", lambda folder: folder)  # takes a second
 
     def write(**content: str) -> Path:
         for name, text in content.items():
@@ -200,8 +201,9 @@ def test_a_passing_error_is_retried_and_announced(put: Put, capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("at_once")
-def test_jobs_that_were_accepted_despite_an_error_are_not_submitted_again(put: Put) -> None:
-    folder = put(sbatch=f"{TIMED_OUT}; exit 1", squeue="echo '8|PENDING|None||name'")
+@pytest.mark.parametrize("answer", [f"{TIMED_OUT}; exit 1", "echo Welcome"])
+def test_jobs_that_were_accepted_despite_an_error_are_not_submitted_again(answer: str, put: Put) -> None:
+    folder = put(sbatch=answer, squeue="echo '8|PENDING|None||name'")
     assert slurm.submit(["job.sh"], "name") == "8"
     assert len(calls(folder, "sbatch")) == 1
 

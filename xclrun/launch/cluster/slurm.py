@@ -336,6 +336,9 @@ def _sbatch(arguments: Sequence[str]) -> tuple[str, str]:
     match = re.search(r"job (\d+)", output)
     if process.returncode == 0 and match:
         return match[1], ""
+    if process.returncode == 0:
+        # The jobs may exist; they are looked up by their name (`PASSING`).
+        return "", f"no job number; try again ({printable(output)})"
     return "", verdict("".join(errors)) or printable(output) or f"exit code {process.returncode}"
 
 
