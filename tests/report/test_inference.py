@@ -815,6 +815,10 @@ def test_a_pilot_says_how_many_orders_an_effect_needs() -> None:
     # The study's own comparisons; T has another test.
     (chosen,) = powers(runs, 0.01, {"baseline": "er", "primary": ["FP", "T"]})
     assert (chosen.baseline, {row.measure for row in chosen.rows if row.orders}) == ("er", {"FP"})
+    # Nor does a pilot predict anything if its differences do not vary.
+    same = [dataclasses.replace(r, run_id=f"{r.run_id}-er", strategy="er") for r in runs if r.strategy == "naive"]
+    (power,) = powers([*(r for r in runs if r.strategy == "naive"), *same], 0.01)
+    assert [row.orders for row in power.rows] == [{}] * 4
     # One seed says nothing about others, one order nothing at all.
     (power,) = powers([r for r in runs if r.seed == 1], 0.01)
     assert {tuple(row.orders) for row in power.rows} == {(1,)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from xclrun.analysis.replicates import TIE
 from xclrun.analysis.significance import ALPHA
 
 POWER = 0.8
@@ -91,6 +92,11 @@ class Components:
         order, seed = float(of_orders.var(ddof=1)) - residual / b, float(of_seeds.var(ddof=1)) - residual / a
         return cls(max(0.0, order), max(0.0, seed), residual, a, b)
 
+    @property
+    def varies(self) -> bool:
+        """Whether the pilot has any variance; otherwise it predicts nothing."""
+        return bool(np.nansum([self.order, self.seed, self.residual]) > TIE**2)
+
     def power(self, effect: float, orders: int, seeds: int, comparisons: int = 1) -> float:
         """Return the probability that a paired t-test over orders detects a difference at `ALPHA` / ``comparisons``.
 
@@ -98,7 +104,7 @@ class Components:
 
         Args:
             effect: true difference, in score units.
-            orders: number of orders, at least 2.
+            orders: number of orders, at least 2. The pilot varies.
             seeds: seeds of each order; the pilot's number if that is one.
         """
         from scipy.special import nctdtr, stdtrit
@@ -106,8 +112,6 @@ class Components:
         # Seeds that are the same in all orders leave their effect in the mean, so they count as spread.
         of_run = 0.0 if math.isnan(self.residual) else (self.seed + self.residual) / seeds
         error = math.sqrt((self.order + of_run) / orders)
-        if error == 0:
-            return 1.0
         return 1 - float(nctdtr(orders - 1, abs(effect) / error, stdtrit(orders - 1, 1 - ALPHA / comparisons / 2)))
 
     def orders_for(self, effect: float, seeds: int, comparisons: int = 1) -> int | None:

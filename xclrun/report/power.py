@@ -88,7 +88,7 @@ class Power:
             "the pilot's seeds",
             "×N: orders with N seeds each, for paired t-tests with Bonferroni's correction over "
             f"{many(self.comparisons, 'comparison')} (Holm's has at least its power). Orders that share trained hops "
-            "count as one",
+            "count as one. –: the pilot is too small, or its differences do not vary",
         ]
         return "\n".join(fitted(line, sys.stdout) if k != 1 else line for k, line in enumerate(lines))
 
@@ -118,7 +118,7 @@ def powers(records: Sequence[RunRecord], effect: float, chosen: Mapping[str, Any
             # Measures such as T, which orders share, have another test (`Components.power`).
             of = tests.components(label, inference.baseline) if tests and not tests.shared else None
             # A pilot with one seed says nothing about other numbers of seeds.
-            seeds = () if of is None else SEEDS if of.seeds > 1 else (1,)
+            seeds = () if of is None or not of.varies else SEEDS if of.seeds > 1 else (1,)
             orders = {n: of.orders_for(effect, n, family) for n in seeds if of is not None}
             rows.append(Needed(label, metric, name, of, orders))
         if rows:
