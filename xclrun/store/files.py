@@ -90,8 +90,9 @@ def atomic_write(path: Path, data: bytes | str) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         name = _temporary(path.parent)
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            with name.open("xb") as file:
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
