@@ -29,7 +29,7 @@ from xclrun.run import Run
 from xclrun.run.checks import check_ranks
 from xclrun.store import predictions
 from xclrun.strategy import Context, Strategy, divisible
-from xclrun.train import ranks
+from xclrun.train import messages, ranks
 from xclrun.train.ranks import Group, Ranks
 
 from .conftest import StopAt, stopped
@@ -324,6 +324,24 @@ def test_a_rank_proves_that_it_knows_the_secret(answer: str, monkeypatch: pytest
     with pytest.raises(RunError, match="a process that is not rank 1 connected in its place"):
         group._authenticate(store)
     assert group.failed
+
+
+def test_a_waiting_rank_seldom_looks_for_the_next_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 50th look finds it."""
+    monkeypatch.setattr(Group, "_connect", lambda self: None)
+    monkeypatch.setattr(Group, "agree", lambda self, value: value)
+    group = Group(1, 2, HashStore(), local=1, on_machine=2, minutes=1, cuda=False)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 50:
+            group.store.set("operation/0/1", messages.encode(("reset", ())))
+
+    monkeypatch.setattr("xclrun.train.ranks.time.sleep", pause)
+    assert group._receive() == ("reset", ())
+    assert len(pauses) == 50
+    assert sum(pauses) > 4
 
 
 @pytest.mark.full

@@ -66,6 +66,8 @@ BUCKET, LARGE = 2**22, 2**17
 IDLE = timedelta(days=30)
 # Time limits in seconds, for the other ranks to start, to end, and, after a lost connection, to have an exit code.
 START, END, CODE = 300.0, 10.0, 1.0
+# Maximum seconds between two looks at the store of ranks on this machine.
+PAUSE = 0.1
 # Bytes of a proof (SHA-256), and the address of connections within this machine.
 PROOF, LOOPBACK = 32, "127.0.0.1"
 ENDED = "one of the {} ranks ended during an earlier run; re-run the same command to resume"
@@ -343,6 +345,11 @@ class Group(Ranks):
         self.operations += 1
         key = f"operation/{self.connection}/{self.operations}"
         with self._explained():
+            pause = 0.001
+            # A `FileStore` would look for the key every 10 ms, which takes a fifth of a core on a slow machine.
+            while not self.launched and not self.store.check([key]):
+                time.sleep(pause)
+                pause = min(2 * pause, PAUSE)
             self.store.wait([key], IDLE)
             content = self.store.get(key)
         # This fails if rank 0 has disconnected after an error (`abandon`).
