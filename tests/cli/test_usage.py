@@ -17,6 +17,7 @@ from xclrun.cli import _report
 from xclrun.compose.overrides import load_config_dir
 from xclrun.core import terminal
 from xclrun.core.errors import RunError, UsageError
+from xclrun.core.plugins import one_line
 
 from .conftest import Told
 
@@ -295,6 +296,9 @@ def test_text_of_files_and_servers_is_printed_without_control_characters_and_bou
     terminal.note("a server's answer: \x1b[2J" + "<p>" * 100_000)
     terminal.line("  a log:\tred \x1b[31mred\x1b[0m\rgone")
     _report(RunError("first\nsecond \x9b2J" + "x" * 100_000))
+    for error in (RunError("a\nb" + "x" * 100_000), ValueError("a\nb" + "x" * 100_000)):
+        assert "a b" in one_line(error)
+        assert len(one_line(error)) < 5000
     *parts, last = capsys.readouterr().err.splitlines()
     assert parts[0].startswith(r"note: a server's answer: \x1b[2J<p>")
     assert parts[1] == "  a log:\tred \x1b[31mred\x1b[0m\\rgone"

@@ -24,7 +24,7 @@ from types import ModuleType
 
 from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.names import check_name
-from xclrun.core.terminal import note, printable
+from xclrun.core.terminal import note, printable, shortened
 
 # Entry-point group → kind of registration.
 GROUPS = {
@@ -253,8 +253,8 @@ def raised_in(error: BaseException) -> str:
 def one_line(error: BaseException) -> str:
     """Format an error as one line; add the type and the location in a plug-in unless it is an `XclrunError`."""
     if isinstance(error, XclrunError):
-        return " ".join(printable(str(error)).split("\n"))
-    line = ": ".join(filter(None, (type(error).__name__, " ".join(printable(str(error)).split()))))
+        return shortened(" ".join(printable(str(error)).split("\n")))
+    line = shortened(": ".join(filter(None, (type(error).__name__, " ".join(printable(str(error)).split())))))
     return line + (f" (in {place})" if (place := raised_in(error)) else "")
 
 
