@@ -305,7 +305,8 @@ def test_a_signal_before_the_work_begins_returns_the_job_to_the_queue(
     # As the first lines of the copy of the code do.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     try:
-        os.kill(os.getpid(), signal.SIGUSR2)
+        # To this thread: workers of pytest have others, which do not block it.
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
         with pytest.raises(SystemExit) as ended:
             cluster_job.main([str(job.files.path), "requeue"])
     finally:
