@@ -51,7 +51,7 @@ def test_withheld_words_are_counted_and_refused_where_there_are_no_others(load: 
             load(withheld, rest, task="token_tags", **{split: [withheld]})
 
 
-@pytest.mark.parametrize("word", ["*", "####", "-", "XXX", "██"])
+@pytest.mark.parametrize("word", ["*", "####", "-", "XXX", "██", "\u200b", "\ufffd"])
 def test_masked_words_are_refused_where_there_are_no_others(load: Load, word: str) -> None:
     # A line of asterisks separates parts of real texts, so it is no note.
     assert "withheld" not in load(row(f"{word} {word}"), row("โลก", "y")).notes

@@ -278,6 +278,8 @@ def test_local_folders_of_saved_datasets_and_of_parquet_files(tmp_path: Path, co
             path = tmp_path / "parquet" / language / f"{name}-00000-of-00001.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             rows_of_split.to_parquet(str(path))
+    (tmp_path / "parquet" / "__MACOSX").mkdir()
+    (tmp_path / "parquet" / "__MACOSX" / "._train.parquet").write_bytes(b"\x00")
     read = partial(config, "jsonl", root=None, task="sequence_class")
     for folder, languages in [("saved", None), ("parquet", None), ("saved/de", ["de"])]:
         content, _ = jsonl.read(read(hub=str(tmp_path / folder), languages=languages))

@@ -134,6 +134,19 @@ def test_parquet_with_names_of_classes(tmp_path: Path, config: Config, parts: bo
     assert notes == {"unlabeled": dict.fromkeys(("de/train", "de/dev", "de/test"), 1)}
 
 
+def test_a_label_in_parquet_is_one_value(tmp_path: Path, config: Config) -> None:
+    for split in SPLITS:
+        pq.write_table(pa.table({"text": ["a", "b"], "label": [["x"], ["y"]]}), tmp_path / f"de.{split}.parquet")
+    with pytest.raises(UsageError, match=r"parquet:1: 'label' must be one name or number, not \['x'\]"):
+        read(config)
+
+
+def test_line_ends_of_old_macintoshes_are_named(tmp_path: Path, config: Config) -> None:
+    write(tmp_path, "text\tlabel\ra\tx\r", "{language}.{split}.tsv")
+    with pytest.raises(UsageError, match="carriage returns without line feeds"):
+        read(config)
+
+
 def test_parquet_labels_of_pandas(tmp_path: Path, config: Config) -> None:
     content = pa.table({"text": ["a", "b", "c"], "label": pa.array([1.0, None, float("nan")])})
     for split in SPLITS:

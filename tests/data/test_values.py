@@ -257,6 +257,11 @@ def test_utf_16_is_named(config: Config, tmp_path: Path, encoding: str) -> None:
         read(config("conll", task="token_tags"))
 
 
+def test_control_and_lost_characters_are_counted_in_both_texts(config: Config, tmp_path: Path) -> None:
+    write(tmp_path, "de.{split}.jsonl", rows(*({"text": "a", "text_b": f"b{c}", "label": "x"} for c in "\x00\ufffdc")))
+    assert read(config("jsonl", task="sequence_class"))[1] == {"control_characters": each(2)}
+
+
 @pytest.mark.parametrize("blank", ["\n", " \n", "\t\t\t\n"])
 def test_lines_of_white_space_are_no_rows(config: Config, tmp_path: Path, blank: str) -> None:
     for split in ("translated_train", "dev_2k", "test_2k"):

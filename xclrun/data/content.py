@@ -21,7 +21,7 @@ LONG_SENTENCE = 500
 # A word that replaces a withheld word.
 _WITHHELD = re.compile(r"_|\[?(?:REDACTED|MASKED|WITHHELD)\]?|<(?:redacted|masked|withheld)>")
 # Words that replace withheld words, but are also words, such as a line of asterisks.
-_MASK = re.compile(r"[\x00-/:-@\[-`{-\x7f█■]*|[Xx]{2,}")
+_MASK = re.compile(r"[\x00-/:-@\[-`{-\x7f█■\u200b-\u200f\u2060\ufeff\ufffd]*|[Xx]{2,}")
 # Texts of one word that replace a missing text. ``NS``: PAWS-X, "no sentence".
 _PLACEHOLDERS = frozenset(
     ("NS", "N/A", "n/a", "#N/A", "NA", "NaN", "nan", "null", "NULL", "None", "NONE", "#NAME?", "#REF!", "#VALUE!",

@@ -50,7 +50,10 @@ NOTES = {
     "disputed": ("pair", "on whose label the annotators disagreed (-): skipped"),
     "unanswerable": ("question", "without an answer in the text: skipped"),
     "odd_labels": ("sentence", "with surrounding spaces, zero-width or control characters in a label or tag"),
-    "control_characters": ("sentence", "with control characters such as NUL in its words"),
+    "control_characters": (
+        "sentence",
+        "with control characters such as NUL, or U+FFFD (lost characters), in its words",
+    ),
     "long_texts": ("sentence", "of more than 100,000 characters; check the line ends of the file"),
     "text_differs": ("sentence", "whose tokens and text differ: the tokens are read"),
     "unseen_labels": ("sentence", "with a label that is not in the training data: scored as wrong"),

@@ -45,8 +45,9 @@ LONGEST_WORD = 20_000
 LONGEST_NAME = 1_000
 # Longer texts, in characters, are noted, since the file may lack line ends.
 LONG_TEXT = 100_000
-# Control characters (Unicode's category Cc), and the byte order mark, which joined files have inside.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ufeff]")
+# Control characters (Unicode's category Cc), the byte order mark, which joined files have inside, and U+FFFD, which
+# replaces characters that a wrong encoding lost.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ufeff\ufffd]")
 
 # A gzip file is refused if it unpacks to more than UNPACKED bytes and to more than RATIO times its size. Text shrinks
 # to a third or a tenth, so only gzip bombs exceed both limits.
@@ -602,7 +603,7 @@ def oddities(example: Example) -> Iterator[str]:
     """Yield the notes (`xclrun.data.notes.NOTES`) on a readable example that may contain a mistake."""
     if any(map(_is_odd_name, {example.label or "", *(example.tags or ())})):
         yield "odd_labels"
-    if _CONTROL.search("".join(example.tokens)):
+    if _CONTROL.search("".join((*example.tokens, *(example.text_b or "").split()))):
         yield "control_characters"
     if len(example.whole) > LONG_TEXT or len(example.text_b or "") > LONG_TEXT:
         yield "long_texts"

@@ -17,7 +17,7 @@ from typing import Any
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.data.example import SPLITS
-from xclrun.data.readers.files import SPLIT_NAMES, Source, choose_languages
+from xclrun.data.readers.files import SPLIT_NAMES, Source, choose_languages, hidden
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -173,7 +173,7 @@ def _folders(cfg: DatasetConfig) -> dict[str, Path]:
         for path in sorted(folder.iterdir())
         if path.is_dir()
         and path.name not in known
-        and not path.name.startswith(".")
+        and not hidden(path.name)
         and ((path / "dataset_dict.json").is_file() or any(path.glob("**/*.parquet")))
     }
 

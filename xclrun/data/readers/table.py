@@ -91,6 +91,8 @@ def parse(row: Row, place: Place) -> Example:
     id, label = row.get("id"), row["label"]
     if label is None or label != label or not str(label).strip():
         raise Skip("unlabeled", "the label is missing")
+    if not isinstance(label, str | int | float):
+        raise BadRow(f"'label' must be one name or number, not {shortened(repr(label))}")
     id = place.sentence_name if id is None or id != id or id == "" else whole(id)
     return text_example(place, id, text, str(whole(label)).strip(), text_b)
 
@@ -190,7 +192,10 @@ def _csv(cfg: DatasetConfig, file: SplitFile) -> list[list[str]]:
 
 
 def _tsv(cfg: DatasetConfig, file: SplitFile) -> Iterator[list[str]]:
-    for line in _text(file).split("\n"):
+    lines = _text(file).split("\n")
+    if len(lines) == 1 and "\r" in lines[0].removesuffix("\r"):
+        raise UsageError(f"{file.name}: carriage returns without line feeds; end lines with \\n or \\r\\n")
+    for line in lines:
         fields = line.removesuffix("\r").split("\t") if line.strip() else []
         quoted = [_QUOTED.fullmatch(field) for field in fields]
         yield [match[1].replace('""', '"') if match else field for field, match in zip(fields, quoted, strict=True)]
