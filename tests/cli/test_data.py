@@ -134,7 +134,7 @@ def test_odd_names_and_texts_are_counted_by_the_audit_and_noted_by_plan(
     named = "surrounding spaces, zero-width or control characters in a label or tag"
     notes = [
         f"note: 4 sentences with {named} (de/train: 4)\n",
-        "note: 1 sentence with control characters such as NUL, or U+FFFD (lost characters), in its words (de/train: 1)\n",
+        "note: 1 sentence with control characters such as NUL, or lost characters (U+FFFD) (de/train: 1)\n",
         "note: 1 sentence of more than 100,000 characters; check the line ends of the file (de/test: 1)\n",
         "note: 1 sentence whose tokens and text differ: the tokens are read (de/test: 1)\n",
     ]

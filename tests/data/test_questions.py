@@ -29,7 +29,7 @@ def squad(*questions: dict[str, Any], context: Any = "Rome  is in Italy .") -> s
     return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]})
 
 
-def question(name: str = "q1", *answers: tuple[Any, Any], **rest: Any) -> dict[str, Any]:
+def question(name: Any = "q1", *answers: tuple[Any, Any], **rest: Any) -> dict[str, Any]:
     values = [{"text": text, "answer_start": start} for text, start in answers or [("Italy", 12)]]
     return {"id": name, "question": "where is it ?", "answers": values, **rest}
 
@@ -275,6 +275,13 @@ def test_empty_answers_are_no_answer(config: Config, tmp_path: Path, answers: An
     assert read(config, "questions").notes == {"unanswerable": {"en/train": 1}}
     kept = read(config, "questions", unanswerable=Unanswerable.keep)
     assert [e.answers for e in kept.split("en", "train")] == [(Answer("Italy", 12),), ()]
+
+
+def test_masked_texts_are_refused_whatever_is_asked(config: Config, tmp_path: Path) -> None:
+    content = squad(question(1.0, ("**", 0)), context="** ** .")
+    write(tmp_path, {f"en/{split}.json": content for split in ("train", "test")})
+    with pytest.raises(UsageError, match="en/train: all words are placeholders"):
+        read(config, "questions")
 
 
 def test_an_answer_at_minus_one_that_is_in_the_text_is_an_error(config: Config, tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def _notes_of(example: Example, task: Task) -> set[str]:
 
 
 def _masked(example: Example) -> bool:
-    return all(map(_MASK.fullmatch, (*example.tokens, *(example.text_b or "").split())))
+    # A question tells nothing about a masked text.
+    second = [] if example.answers is not None else (example.text_b or "").split()
+    return all(map(_MASK.fullmatch, (*example.tokens, *second)))
 
 
 def _check(dataset: Dataset, language: str, split: str, counts: Counter[str]) -> None:

@@ -52,7 +52,7 @@ NOTES = {
     "odd_labels": ("sentence", "with surrounding spaces, zero-width or control characters in a label or tag"),
     "control_characters": (
         "sentence",
-        "with control characters such as NUL, or U+FFFD (lost characters), in its words",
+        "with control characters such as NUL, or lost characters (U+FFFD)",
     ),
     "long_texts": ("sentence", "of more than 100,000 characters; check the line ends of the file"),
     "text_differs": ("sentence", "whose tokens and text differ: the tokens are read"),

@@ -29,7 +29,7 @@ from xclrun.data.example import Example
 from xclrun.data.readers import files, hub, reader
 from xclrun.data.readers.files import SPLIT_NAMES, BadRow, Notes, Place, Splits
 from xclrun.data.readers.rows import field, own_text
-from xclrun.data.readers.values import Skip, similar, whole
+from xclrun.data.readers.values import Skip, similar
 
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.jsonl{packed}" for packed in ("", ".gz") for separator in (".", "/", "-", "_")
@@ -92,13 +92,11 @@ def _relevant(row: dict[str, Any], task: Task) -> list[str]:
     return [key for key in KEYS if key in used and key not in row]
 
 
-def _plain(row: Any) -> Any:
-    """Return a row in which an empty id is missing, and an id or label such as 2.0 is the integer that it was."""
-    if not isinstance(row, dict):
-        return row
-    names = {key: whole(row[key]) for key in ("id", "label") if isinstance(row.get(key), float)}
-    missing = {"id": None} if row.get("id") == "" or names.get("id") != names.get("id") else {}
-    return {**row, **names, **missing}
+def _without_blank_id(row: Any) -> Any:
+    """Return a row in which an empty id, or NaN, is null."""
+    if isinstance(row, dict) and (row.get("id") == "" or row.get("id") != row.get("id")):
+        return {**row, "id": None}
+    return row
 
 
 def _with_names(row: Any, task: Task, tag_names: Sequence[str] | None) -> Any:
@@ -115,7 +113,7 @@ def _with_names(row: Any, task: Task, tag_names: Sequence[str] | None) -> Any:
 
 
 def _parse_line(line: str, place: Place, tag_names: Sequence[str] | None = None) -> Example:
-    row = _with_names(_plain(files.parse_json(line, "the line")), place.task, tag_names)
+    row = _with_names(_without_blank_id(files.parse_json(line, "the line")), place.task, tag_names)
     example = parse_row(row, place.language, place.split, place.task, place.sentence_name)
     # Every row has the same columns, so those of the first row are counted.
     if place.sentence == 1 and (ignored := sum(key not in KEYS for key in row)):
@@ -124,7 +122,7 @@ def _parse_line(line: str, place: Place, tag_names: Sequence[str] | None = None)
 
 
 def _parse_hub_row(row: dict[str, Any], place: Place, tag_names: Sequence[str] | None = None) -> Example:
-    row = _with_names(_plain(row), place.task, tag_names)
+    row = _with_names(_without_blank_id(row), place.task, tag_names)
     read = {key: value for key, value in row.items() if key != "language"}
     return _compared(parse_row(read, place.language, place.split, place.task, place.name), place)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from xclrun.data.example import Answer, Example
 from xclrun.data.readers.files import BadRow, Place, parse_json, shortened
-from xclrun.data.readers.values import NO_LABEL, Skip, check_tag
+from xclrun.data.readers.values import NO_LABEL, Skip, check_tag, whole
 
 # A comment of CoNLL-U: ``# sent_id = 7``.
 COMMENT = re.compile(r"#([^=]*)=?(.*)")
@@ -48,6 +48,8 @@ def field(row: Mapping[str, Any], kind: str, *keys: str, optional: bool = False)
         if optional:
             return None
         raise BadRow(f"'{keys[0]}' is missing")
+    if kind == "name":
+        value = whole(value)
     description, valid = TYPES[kind]
     if not valid(value):
         raise BadRow(f"'{keys[0]}' must be {description}, not {shortened(repr(value))}")
