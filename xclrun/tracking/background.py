@@ -181,8 +181,11 @@ def _state(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> str 
     deletes all markers).
     """
     states = []
-    if tracking.in_mlflow and tracking.uri is None and not (outputs / DATABASE).is_file():
-        return None
+    if tracking.in_mlflow and tracking.uri is None:
+        database = outputs / DATABASE
+        # `Mirror` creates an empty file first.
+        if not database.is_file() or not database.stat().st_size:
+            return None
     for run_id in sorted(runs):
         directory = RunDirectory(outputs / "runs" / run_id)
         if not directory.done.is_file():
