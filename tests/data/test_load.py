@@ -195,7 +195,8 @@ def test_mistakes_in_the_folder(config: Config, mtop_root: Root, tmp_path: Path)
     assert refusal(config()) == at + "no data found; looked for <language>/train.txt or <language>/train.tsv"
     test = mtop_root("de", "en") / "de" / "test.txt"
     test.rename(test.with_name("test.text"))
-    assert refusal(config()) == f"{at}'de' has no test split; looked for de/test.txt or de/test.tsv"
+    missing = f"{at}'de' has no test split; looked for de/test.txt or de/test.tsv"
+    assert refusal(config()) == f"{missing}; to leave it out, set dataset.languages=[en]"
     assert load_dataset(config(languages=["en"])).languages == ("en",), "other languages may lack splits"
     test.with_name("test.text").rename(test)
     dev = test.with_name("eval.txt")

@@ -262,6 +262,7 @@ def test_questions_of_a_hub_dataset(config: Config, tmp_path: Path, monkeypatch:
     "answers",
     [
         None,
+        {"text": None, "answer_start": None},
         [{"text": "", "answer_start": -1}],
         [{"text": "Spain", "answer_start": -1}],
         [{"text": "", "answer_start": 0}],

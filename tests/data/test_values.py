@@ -197,6 +197,17 @@ def test_the_first_file_of_the_layout_that_is_not_empty_is_read(config: Config, 
     assert (splits["de", "train"][0].tokens, notes) == (("b",), {})
 
 
+def test_a_language_with_dev_alone_can_be_left_out_as_the_error_says(config: Config, tmp_path: Path) -> None:
+    write(tmp_path, "de.{split}.jsonl", rows({"text": "a", "label": "x"}))
+    for name in ("yo.dev", "fr.test"):
+        (tmp_path / f"{name}.jsonl").write_text(rows({"text": "a", "label": "x"}))
+    with pytest.raises(
+        UsageError, match=r"'yo' has no test split; .*; to leave it out, set dataset\.languages=\[de,fr\]$"
+    ):
+        read(config("jsonl", task="sequence_class"))
+    assert len(read(config("jsonl", task="sequence_class", languages=["de", "fr"]))[0]) == 6
+
+
 def test_parts_of_a_split_are_joined(config: Config, tmp_path: Path) -> None:
     line = "1\tJa\t_\tINTJ" + "\t_" * 6 + "\n"
     write(tmp_path, "de_gsd-ud-{split}.conllu", line)

@@ -211,12 +211,16 @@ def find_files(
     if any(split == "train" for _, split in files):
         may_lack = (*may_lack, "train")
     selected = []
-    for language in choose_languages(cfg.languages, available, root.name):
+    chosen = choose_languages(cfg.languages, available, root.name)
+    needed = [split for split in SPLITS if split not in (*may_lack, "dev")]
+    for language in chosen:
         for split in SPLITS:
             names, ignored = _preferred(root, layout, (language, split), files.get((language, split), {}))
-            if not names and split not in (*may_lack, "dev"):
+            if not names and split in needed:
                 candidates = _candidates(language, split, layout, split_names)
-                raise root.error(f"'{language}' has no {split} split; looked for {candidates}")
+                rest = [other for other in chosen if all((other, split) in files for split in needed)]
+                without = f"; to leave it out, set dataset.languages=[{','.join(rest)}]" if 0 < len(rest) <= 20 else ""
+                raise root.error(f"'{language}' has no {split} split; looked for {candidates}{without}")
             found = [root.file(language, split, name) for name in names]
             selected += [replace(file, ignored=0 if i else ignored) for i, file in enumerate(found)]
     return selected

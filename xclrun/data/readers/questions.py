@@ -151,8 +151,10 @@ def _is_empty(answer: Any, start: Any) -> bool:
 
 
 def _objects(lists: Mapping[str, Any]) -> Any:
-    """Return an object of lists as a list of objects; other objects are unchanged."""
+    """Return an object of lists, or of nulls, as a list of objects; other objects are unchanged."""
     texts, starts = lists.get("text"), lists.get("answer_start")
+    if "text" in lists and texts is starts is None:
+        return []
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         return lists
     return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
