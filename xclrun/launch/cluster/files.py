@@ -2,7 +2,7 @@
 
 <outputs>/slurm/<sweep>/<time>/submission.json    the arrays of jobs
                               /<array>/<i>.json   pack of job i; <i>.tries.jsonl: its attempts; its log
-                              /<array>/job.sh     script of the jobs
+                              /<array>/<job>_submission.sh   script of the jobs, from Submitit
 <outputs>/slurm/code/<hash>/                      copy of the code for the jobs
 <outputs>/slurm/submit.lease-<n>                  held by the command that is submitting
 

@@ -157,8 +157,10 @@ def main(arguments: Sequence[str]) -> int:
     """Execute a pack in this process; return the exit code.
 
     Args:
-        arguments: file of the pack, or the folder of the array, and ``requeue`` if the job may be requeued.
+        arguments: file of the pack, or the folder of the array, and ``requeue`` if the job may be requeued. After
+            ``--`` comes Submitit's own command, which would read a pickle.
     """
+    arguments = arguments[: list(arguments).index("--")] if "--" in arguments else arguments
     path = Path(arguments[0])
     if path.is_dir():
         path /= f"{os.environ.get('SLURM_ARRAY_TASK_ID', '0')}.json"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import Device
-from xclrun.core.errors import RunError, UsageError
+from xclrun.core.errors import RunError, UsageError, require
 from xclrun.core.terminal import line, many, note
 from xclrun.launch.cluster import script, slurm
 from xclrun.launch.cluster.code import copy_code
@@ -27,6 +29,9 @@ from xclrun.launch.status import render_counts, sweep_status, wait_until_calm
 from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.run import Run, freeze
 from xclrun.run.checks import check_ranks
+
+if TYPE_CHECKING:
+    from submitit import SlurmExecutor
 
 # Seconds between two checks of a sweep with ``wait``.
 LOOK = 2.0
@@ -87,6 +92,8 @@ class Slurm(Launcher):
             )
         if self.cluster == "slurm" and (missing := [name for name in ("srun", "sbatch") if not shutil.which(name)]):
             raise UsageError(f"hydra/launcher=slurm: {missing[0]} is not installed; use a login node of the cluster")
+        if self.cluster == "slurm":
+            require("submitit", "hydra/launcher=slurm", "slurm")
 
     @property
     def minutes(self) -> int | None:
@@ -204,7 +211,8 @@ class Slurm(Launcher):
         for of_wave in arrays:
             for folder, array in of_wave:
                 try:
-                    number = slurm.submit(self._sbatch(folder, len(array["packs"]), start, after), array["job_name"])
+                    executor = self._executor(folder, array, start, after)
+                    number = slurm.submit(executor, len(array["packs"]), array["job_name"])
                 except slurm.Rejected as error:
                     raise UsageError(_incomplete(submission, f"Slurm rejected the jobs: {error}")) from error
                 except slurm.Silent as error:
@@ -216,26 +224,39 @@ class Slurm(Launcher):
             after = [*others, *(array["job"] for _, array in of_wave)]
         line(f"submitted in {time.monotonic() - began:.1f} s")
 
-    def _sbatch(self, folder: Path, jobs: int, start: Sequence[str], after: Sequence[str]) -> list[str]:
-        """Write the script of an array that starts after the arrays ``after``; return the arguments of ``sbatch``."""
-        words = [*start, str(folder), *(["requeue"] if self.requeue else [])]
-        tasks = script.tasks(words, script.log_pattern(folder, jobs, "%t"), self.cpus_per_task)
-        path = folder / "job.sh"
-        path.write_text(script.script(self.setup, tasks))
+    def _executor(
+        self, folder: Path, array: dict[str, Any], start: Sequence[str], after: Sequence[str]
+    ) -> SlurmExecutor:
+        """Return Submitit's executor for an array that starts after the arrays ``after``."""
+        import submitit
+
+        jobs = len(array["packs"])
+        words = [*start, str(folder), *(["requeue"] if self.requeue else []), "--"]
+        # Submitit would replace such a part of its folder by numbers of jobs.
+        own = Path(tempfile.mkdtemp()) if re.search("%[jtAa]", str(folder)) else folder
+        command = script.tasks(words, script.log_pattern(folder, jobs, "%t"), self.cpus_per_task)
+        executor = submitit.SlurmExecutor(own, python=command)
         names = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "cpus_per_task", "mem")
-        parameters = {name: getattr(self, name) for name in names} | {
-            "time": self.minutes,
-            "nodes": self.nodes,
-            "ntasks_per_node": self.tasks_per_node if self.tasks > 1 else None,
-            "array": None if jobs == 1 else f"0-{jobs - 1}%{min(jobs, self.array_parallelism)}",
-            "dependency": f"afterany:{':'.join(after)}" if after else None,
-            "signal": f"USR2@{self.signal_delay}",
-            "requeue" if self.requeue else "no-requeue": True,
-            "open-mode": "append",
-            "output": script.log_pattern(folder, jobs, "0"),
-            **self.options,
-        }
-        return [*script.options(parameters), str(path)]
+        executor.update_parameters(
+            **{name: value for name in names if (value := getattr(self, name)) is not None},
+            **({"nodes": self.nodes, "ntasks_per_node": self.tasks_per_node} if self.tasks > 1 else {}),
+            **({"dependency": f"afterany:{':'.join(after)}"} if after else {}),
+            time=self.minutes,
+            job_name=array["job_name"],
+            array_parallelism=self.array_parallelism,
+            signal_delay_s=self.signal_delay,
+            setup=script.before(self.setup),
+            stderr_to_stdout=True,
+            wckey=None,
+            # The command calls srun itself, so that signals are held back in the tasks from their start.
+            use_srun=False,
+            additional_parameters={
+                "requeue" if self.requeue else "no-requeue": True,
+                "output": script.log_pattern(folder, jobs, "0"),
+                **{key: value for key, value in self.options.items() if value is not None and value is not False},
+            },
+        )
+        return executor
 
     def _do_here(self, sweep: Sweep, todo: Sequence[Run]) -> None:
         """Execute the jobs in this process, one after another, for debugging."""

@@ -177,7 +177,7 @@ def _unrecorded(number: str, row: JobState, queue: Mapping[str, JobState]) -> Su
     array = {"name": folder.name, "job_name": row.name, "job": number, "jobs": jobs, "packs": packs}
     submitted = 0.0
     with contextlib.suppress(OSError):
-        submitted = Path(row.script).stat().st_mtime
+        submitted = folder.stat().st_mtime
     return Submission(folder.parent, [array], submitted, None)
 
 

@@ -1,11 +1,10 @@
-"""The shell script of a job, and the options of ``sbatch``."""
+"""Shell code of a job: the lines before its command, and the command."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 # Signals that stop a job do not end its script before the job handles them.
 GUARD = "trap '' INT TERM HUP USR1 USR2"
@@ -18,10 +17,14 @@ CHECK = (
 RESERVED = ("job-name", "array", "output", "error", "wrap", "parsable", "test-only", "wait")
 
 
+def before(setup: Sequence[str]) -> list[str]:
+    """Return the lines before the command of a job, with the lines of ``setup``."""
+    return [GUARD, *([CHECK, *setup, "trap - ERR"] if setup else [])]
+
+
 def script(setup: Sequence[str], command: str) -> str:
-    """Return the script of a job: the lines of ``setup``, then a command."""
-    checked = [CHECK, *setup, "trap - ERR"] if setup else []
-    return "\n".join(["#!/bin/bash", GUARD, *checked, command, ""])
+    """Return the script of a job that is not submitted: the lines of ``setup``, then a command."""
+    return "\n".join(["#!/bin/bash", *before(setup), command, ""])
 
 
 def tasks(command: Sequence[str], log: str, cpus: int | None) -> str:
@@ -37,12 +40,3 @@ def tasks(command: Sequence[str], log: str, cpus: int | None) -> str:
 def log_pattern(folder: Path, jobs: int, task: str) -> str:
     """Return the path of the logs as a pattern of Slurm; a single job is not an array."""
     return f"{str(folder).replace('%', '%%')}/{'%j' if jobs == 1 else '%A_%a'}_{task}_log.out"
-
-
-def options(parameters: Mapping[str, Any]) -> list[str]:
-    """Return options of ``sbatch``; True is an option without a value, False and None are left out."""
-    return [
-        f"--{key.replace('_', '-')}" + ("" if value is True else f"={value}")
-        for key, value in parameters.items()
-        if value is not None and value is not False
-    ]

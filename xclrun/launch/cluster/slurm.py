@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xclrun.core.errors import RunError, UsageError
-from xclrun.core.terminal import if_slow, note
+from xclrun.core.terminal import if_slow, line, note
+
+if TYPE_CHECKING:
+    from submitit import SlurmExecutor
 
 TIMEOUT = 20.0  # seconds
 PATIENCE = 3.0  # seconds without an answer after which a line says so
@@ -26,8 +32,6 @@ DEFAULT_MAX_ARRAY = 1001  # Slurm's default of MaxArraySize
 AT_ONCE = 500  # jobs per command: arguments are limited to 128 KiB on Linux
 # Seconds before each new attempt of a submission that failed for a passing reason.
 DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0)
-# sbatch itself retries for up to two minutes if the controller is busy.
-SBATCH_TIMEOUT = 300.0
 # Seconds before each look at cancelled jobs.
 CANCEL_LOOKS = (0.0, 0.5, 2.0)
 # Characters of a line from Slurm or a log.
@@ -190,8 +194,8 @@ def _rows(text: str) -> dict[str, JobState]:
     An array that was cancelled before any job started is one row: its number, or its number with indices in brackets.
     """
     rows: dict[str, JobState] = {}
-    for line in text.splitlines():
-        job, state, reason, node, name, script = [*line.split("|", 5), "", "", "", "", ""][:6]
+    for row_text in text.splitlines():
+        job, state, reason, node, name, script = [*row_text.split("|", 5), "", "", "", "", ""][:6]
         if not job or not state:
             continue
         # sacct adds the user who cancelled a job: "CANCELLED by 0".
@@ -260,10 +264,12 @@ def session_free(environment: Mapping[str, str]) -> dict[str, str]:
     return {key: text for key, text in environment.items() if key == "SLURM_CONF" or not key.startswith(tuple(session))}
 
 
-def submit(arguments: Sequence[str], name: str) -> str:
-    """Submit an array of jobs with ``sbatch``; return its number. Passing errors are retried.
+def submit(executor: SlurmExecutor, jobs: int, name: str) -> str:
+    """Submit an array of jobs with Submitit; return its number. Passing errors are retried.
 
     Args:
+        executor: Submitit's executor, whose command is that of the jobs (`Slurm._executor`).
+        jobs: number of jobs.
         name: a name that no other job has. After an error, Slurm may have accepted the jobs nevertheless; they are
             then found by this name.
 
@@ -275,7 +281,7 @@ def submit(arguments: Sequence[str], name: str) -> str:
     for attempt, delay in enumerate((*DELAYS, None), 1):
         problem = "squeue does not answer"
         if known:
-            number, problem = _sbatch([f"--job-name={name}", *arguments])
+            number, problem = _sbatch(executor, jobs)
             if number:
                 return number
             if not PASSING.search(problem):
@@ -299,47 +305,52 @@ def number_of(name: str) -> str:
     return next((job.partition("_")[0] for job, row in rows.items() if row.name == name), "")
 
 
-def _sbatch(arguments: Sequence[str]) -> tuple[str, str]:
-    """Call ``sbatch`` and print its retries; return the number of the array, or the error."""
+def _sbatch(executor: SlurmExecutor, jobs: int) -> tuple[str, str]:
+    """Have Submitit call ``sbatch``, and print its retries; return the number of the array, or the error."""
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    terminal, errors = sys.stderr, io.StringIO()
+
+    def waiting() -> None:
+        with contextlib.redirect_stderr(terminal):
+            line(f"xclrun: waiting for Slurm: sbatch has not answered for {PATIENCE:.0f} s; is slurmctld running?")
+
+    timer = threading.Timer(PATIENCE, waiting)
+    timer.daemon = True
+    timer.start()
     try:
-        process = subprocess.Popen(
-            ["sbatch", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=session_free(os.environ)
-        )
+        # Submitit prints the errors of sbatch itself too.
+        with _session_left(), contextlib.redirect_stderr(errors):
+            # The jobs do not read the pickles of these functions (`job.main`).
+            submitted = executor.submit_array([print] * jobs)
+        for job in submitted:
+            job.paths.submitted_pickle.unlink(missing_ok=True)
+        return submitted[0].job_id.partition("_")[0], ""
+    except FailedSubmissionError as error:
+        # The jobs may exist; they are looked up by their name (`PASSING`).
+        return "", f"no job number; try again ({printable(str(error))})"
+    except FailedJobError as error:
+        for text in str(error).splitlines():
+            if RETRYING.search(text):
+                note(printable(text))
+        return "", verdict(str(error)) or "sbatch failed without a message"
     except OSError as error:
         raise UsageError(f"cannot run sbatch ({error.strerror}); use a login node of the cluster") from error
-    errors: list[str] = []
-
-    def read() -> None:
-        assert process.stderr is not None
-        for text in process.stderr:
-            errors.append(text.decode(errors="replace"))
-            if RETRYING.search(errors[-1]):
-                note(printable(errors[-1]))
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    waiting = f"xclrun: waiting for Slurm: sbatch has not answered for {PATIENCE:.0f} s; is slurmctld running?"
-    try:
-        with if_slow(waiting, seconds=PATIENCE):
-            process.wait(SBATCH_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        return "", f"sbatch timed out after {SBATCH_TIMEOUT:.0f} s"
     finally:
-        process.kill()  # does nothing if it has ended
-        process.wait()
-        reader.join()
-        assert process.stdout is not None
-        assert process.stderr is not None
-        output = process.stdout.read().decode(errors="replace")
-        process.stdout.close()
-        process.stderr.close()
-    match = re.search(r"job (\d+)", output)
-    if process.returncode == 0 and match:
-        return match[1], ""
-    if process.returncode == 0:
-        # The jobs may exist; they are looked up by their name (`PASSING`).
-        return "", f"no job number; try again ({printable(output)})"
-    return "", verdict("".join(errors)) or printable(output) or f"exit code {process.returncode}"
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def _session_left() -> Iterator[None]:
+    """Leave an interactive Slurm session for the block: Submitit hands this process's environment to ``sbatch``."""
+    before = dict(os.environ)
+    left = before.keys() - session_free(before).keys()
+    for name in left:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update({name: before[name] for name in left})
 
 
 def cancel(jobs: Sequence[str]) -> list[str]:
@@ -351,9 +362,9 @@ def cancel(jobs: Sequence[str]) -> list[str]:
         except (OSError, subprocess.TimeoutExpired) as error:
             errors[f"scancel: {type(error).__name__}"] = None
             continue
-        for line in done.stderr.decode(errors="replace").splitlines():
+        for problem in done.stderr.decode(errors="replace").splitlines():
             # Without the number of the job: thousands of jobs have the same error.
-            errors[printable(re.sub(r"^.* job id [\d_]+: ", "", line.removeprefix("scancel: error: ")))] = None
+            errors[printable(re.sub(r"^.* job id [\d_]+: ", "", problem.removeprefix("scancel: error: ")))] = None
         if done.returncode and not done.stderr.strip():
             errors[f"scancel failed with exit code {done.returncode}"] = None
     return list(errors)
