@@ -204,7 +204,8 @@ def test_each_hop_can_start_from_the_merge(finished: Make) -> None:
     assert run.stages[2].train != averaged.stages[2].train
     for hop in (2, 3):
         for name, tensor in weights(averaged, hop).items():
-            torch.testing.assert_close(weights(run, hop)[name], tensor, rtol=1e-3, atol=1e-4)
+            # The two round differently, and Adam amplifies the difference; a step is 3e-3.
+            torch.testing.assert_close(weights(run, hop)[name], tensor, rtol=1e-3, atol=5e-4)
 
 
 def test_changes_of_layers_are_undone_after_training_or_at_the_end_of_each_hop(finished: Make) -> None:
