@@ -395,6 +395,17 @@ def test_intervals_of_transfer_take_seeds_as_crossed_with_orders() -> None:
     assert result["ci_high"] - result["ci_low"] > 8 * stats.sem(table.mean(axis=1))
 
 
+def test_a_crossed_interval_of_no_width_is_left_out() -> None:
+    """Orders and seeds have equal means, though single runs differ."""
+    cells = {(("de", "en"), 1): 0.1, (("de", "en"), 2): 0.2, (("en", "de"), 1): 0.2, (("en", "de"), 2): 0.1}
+    result = row(summarise([
+        record(scores=np.array([[0, 0], [0.5, gain], [0.5, 0.5]]), languages=path, seed=seed)
+        for (path, seed), gain in cells.items()
+    ]), "T0")  # fmt: skip
+    assert result["value"] == pytest.approx(0.15)
+    assert np.isnan([result["ci_low"], result["ci_high"]]).all()
+
+
 def test_seeds_that_not_all_orders_have_give_no_crossed_design() -> None:
     blocks = [("a", 1, None), ("a", 2, None), ("b", 1, None), ("b", 2, None)]
     np.testing.assert_array_equal(crossed(blocks), [[0, 1], [2, 3]])

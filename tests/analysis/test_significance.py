@@ -20,7 +20,7 @@ from xclrun.analysis.anova import anova, blocked_anova, tukey
 from xclrun.analysis.power import Components, detectable_effect, power_warnings, smallest_p
 from xclrun.analysis.ranks import critical_difference
 from xclrun.analysis.replicates import Replicates, most_shared
-from xclrun.analysis.significance import holm, mixed_model, paired_t, wilcoxon
+from xclrun.analysis.significance import crossed_test, holm, mixed_model, paired_t, wilcoxon
 
 NAMES = ("naive", "er", "ewc_online", "kd_logit")
 
@@ -216,6 +216,9 @@ def test_the_most_shared_keys_are_those_of_the_group_with_most_runs() -> None:
     # One key that all share is no sample.
     assert most_shared({"a": {0, 1}, "b": {0, 1}, "c": {0}, "d": {0}, "e": {0}}) == {0, 1}
     assert most_shared({"a": {0}, "b": {1}}, fewest=2) == set()
+    # A name that shares no key, or one, with others does not hide what they share.
+    assert most_shared({"a": six, "b": {7, 8, 9}, "c": {7, 8}}, fewest=2) == {7, 8}
+    assert most_shared({"a": six, "b": {0, 7, 8}, "c": {0, 7, 8}}, fewest=2) == {0, 7, 8}
     assert most_shared({}) == set()
 
 
@@ -414,3 +417,10 @@ def test_predicted_power_is_that_of_simulated_studies() -> None:
     differences = 2.0 + rng.normal(size=(4000, 6, 1)) + rng.normal(size=(4000, 6, 3)) * 2**0.5
     p = stats.ttest_1samp(differences.mean(axis=2), 0, axis=1).pvalue
     assert (p < 0.05 / 4).mean() == pytest.approx(Components(1, 0, 2, 6, 3).power(2, 6, 3, 4), abs=0.03)
+
+
+def test_a_crossed_test_needs_means_that_vary() -> None:
+    """Orders and seeds with equal means leave rounding errors only; p would be 0, or a division by 0."""
+    pair = crossed_test("a", "b", np.array([0.1, 0.2, 0.2, 0.1]), np.array([[0, 1], [2, 3]]), 1e-12)
+    assert (math.isnan(pair.p), math.isnan(pair.low), pair.difference) == (True, True, pytest.approx(0.15))
+    assert "do not vary" in pair.reason

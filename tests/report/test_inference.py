@@ -234,6 +234,40 @@ def test_a_comparison_that_cannot_be_computed_keeps_its_row_with_the_true_reason
     assert inference.primary["er", "intent_accuracy", "FP"].p == pytest.approx(8 * raw)
 
 
+def test_other_orders_and_merges_do_not_hide_what_the_baseline_shares_with_a_strategy() -> None:
+    many = {"agem": dict(enumerate([0.71, 0.72, 0.70, 0.73, 0.69, 0.72]))}
+    two = {"naive": {6: 0.7, 7: 0.8}, "er": {6: 0.75, 7: 0.81}}
+    expected = pytest.approx(stats.ttest_rel([0.75, 0.81], [0.7, 0.8]).pvalue)
+    runs = finals_of(many | two)
+    merges = [dataclasses.replace(r, merged_from="x") if r.strategy == "er" else r for r in runs]
+    for records in (runs, merges):
+        pair = inference_of(records, primary=("FP",)).unadjusted["er", "intent_accuracy", "FP"]
+        assert (pair.n, pair.p, pair.reason) == (2, expected, "")
+
+
+def test_each_comparison_names_its_own_replicates() -> None:
+    """A strategy in one order is tested over its seeds: the texts speak of seeds, and of this order only."""
+    orders = ["h2l", "l2h", "order3", "order4"]
+    runs = study(("naive", "er"), orders, (1, 2, 3)) + study(("agem",), orders[:1], (1, 2, 3))
+    inference = inference_of(runs, primary=("FP",))
+    assert {key[0]: pair.n for key, pair in inference.primary.items()} == {"er": 4, "agem": 3}
+    agem, er = inference.each_scope()
+    assert er.startswith("er: replicates: 4 orders (")
+    assert agem.startswith("agem: replicates: 3 seeds of one order: the tests apply only to h2l")
+    assert inference.method.startswith("paired t-test over seeds (of h2l only) or orders with")
+    text = conclusions(inference)[0]
+    assert ", over 4 orders" in text
+    assert ", over 3 seeds of one order" in text
+
+
+def test_differences_that_are_not_significant_have_intervals_that_agree_with_their_p_values() -> None:
+    near = {k: value + d / 1000 for (k, value), d in zip(STEADY["naive"].items(), (1, -2, 1, 0, 2, -1), strict=True)}
+    inference = inference_of(finals_of(STEADY | {"agem": near}), primary=("FP",))
+    pair = inference.primary["agem", "intent_accuracy", "FP"]
+    low, high = stats.t.interval(1 - 0.05 / 2, 5, pair.difference, stats.sem(pair.differences))
+    assert f"[{100 * low:.2f}, {100 * high:.2f}]" in conclusions(inference)[0]
+
+
 def test_equivalence_is_the_larger_of_two_one_sided_tests_with_holm_over_the_family() -> None:
     near = {"agem": {k: STEADY["naive"][k] + d / 1000 for k, d in enumerate((1, -2, 1, 0, 2, -1))}}
     inference = inference_of(finals_of(STEADY | near), primary=("FP",), margin=0.01)
@@ -743,6 +777,8 @@ def test_orders_that_share_trained_hops_of_a_compared_strategy_count_once() -> N
     for inference in (apart, unknown):
         assert inference.unadjusted[key].p == pytest.approx(stats.ttest_1samp(difference, 0).pvalue)
     assert "paired t-test over clusters of orders" in together.method
+    tests = together.tests["intent_accuracy", "FP"]
+    assert tests.mean("er") == pytest.approx(np.mean(finals["er"]))
     table = together.comparisons()
     assert table is not None
     assert any("3 clusters of orders" in note and "6 orders form 3 clusters" in note for note in table.notes)

@@ -141,6 +141,14 @@ def test_t_tests_over_seeds_are_scipy_s_and_holm_s_by_hand() -> None:
     assert {frozenset(row[2:4]): row[4] for row in fewer.rows} == {
         frozenset(pair): "5" if "mbpa" not in pair else "4" for pair in pairs
     }
+    # A seed without a value removes itself, not the pair.
+    unscored = [
+        dataclasses.replace(r, scores={METRIC: np.full_like(r.scores[METRIC], np.nan)})
+        if (r.strategy, r.seed) == ("mbpa", 42) else r
+        for r in runs
+    ]  # fmt: skip
+    without = make_block(lifelong.seeds, section_of(unscored)).tables[0]
+    assert {row[4] for row in without.rows if row[1] == "FP" and "mbpa" in row[2:4]} == {"4"}
     assert fewer.notes[0].startswith("two-tailed paired t-test over the seeds that both strategies have")
     assert "I" not in {row[1] for row in table.rows}
     assert not make_block(lifelong.seeds, section_of([dataclasses.replace(run, points=()) for run in runs]))

@@ -290,15 +290,16 @@ def _average(
     if len(set(orders)) > 1:
         samples = np.array([numbers[[o == order for o in orders]].mean() for order in dict.fromkeys(orders)])
     # Equal samples would give an interval of width 0, so no interval is given.
-    equal = np.ptp(samples) <= TIE * max(1.0, float(np.abs(samples).max()))
+    equal = bool(np.ptp(samples) <= TIE * max(1.0, float(np.abs(samples).max())))
     blocks = [(" ".join(run.path), run.seed, run.bucket) for _, run in defined]
     cells = crossed(blocks) if definition.shared else None
     if cells is not None and np.ptp(numbers) > TIE:
         error, df = map(float, crossed_error(numbers[cells]))
-    elif equal:
-        return mean, std, nan, nan, n, status, ""
+        equal = error <= TIE
     else:
         error, df = float(samples.std(ddof=1)) / math.sqrt(len(samples)), len(samples) - 1
+    if equal:
+        return mean, std, nan, nan, n, status, ""
     low, high = mean - (half := _t_quantile(df) * error), mean + half
     if definition.unit == "%":
         low, high = max(0.0, low), min(1.0, high)

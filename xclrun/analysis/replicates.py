@@ -195,7 +195,9 @@ class Measured:
             for label, row in self.values.items()
         }
         trained = {label: keys for label, keys in have.items() if label not in self.merged}
-        common = most_shared(trained if len(trained) > 1 else have, fewest=2)
+        common = most_shared(trained, fewest=2)
+        if len(common) < 2:
+            common = most_shared(have, fewest=2)
         labels = [label for label, keys in have.items() if common and keys >= common]
         data = self.of(labels) if len(labels) > 1 else ""
         return None if isinstance(data, str) else data
@@ -204,24 +206,30 @@ class Measured:
 def most_shared(have: Mapping[str, AbstractSet[Any]], fewest: int = 1) -> AbstractSet[Any]:
     """Return the keys that a group of names shares, for the group with most (names × shared keys).
 
-    Groups grow from the name with most keys by the name that keeps most of them. Of equal groups, the larger one wins;
-    a group that shares a single key wins only if no group shares two.
+    Groups grow from each name by the name that keeps most of the shared keys, so two names that share two keys are
+    always found. Of equal groups, the larger one wins; a group that shares a single key wins only if no group shares
+    two.
 
     Args:
         have: name → its keys.
         fewest: minimum number of names of the group.
     """
-    rest = {name: frozenset(keys) for name, keys in have.items() if keys}
+    # Names with equal keys always join a group together.
+    names = Counter(frozenset(keys) for keys in have.values() if keys)
     shared: AbstractSet[Any] = frozenset()
-    common: AbstractSet[Any] = frozenset()
-    size, best = 0, (False, 1)
-    while rest:
-        name = max(rest, key=lambda n: len(rest[n] & common if size else rest[n]))
-        common = common & rest.pop(name) if size else rest.pop(name)
-        size += 1
-        score = (len(common) > 1, size * len(common))
-        if size >= fewest and score >= best:
-            shared, best = common, score
+    best = (False, 0, 0)
+    for start in sorted(names, key=len, reverse=True):
+        if (len(start) > 1, names.total() * len(start), names.total()) <= best:
+            break
+        common, size, rest = start, names[start], [keys for keys in names if keys != start]
+        while common:
+            score = (len(common) > 1, size * len(common), size)
+            if size >= fewest and score > best:
+                shared, best = common, score
+            if not rest:
+                break
+            rest.remove(joining := max(rest, key=lambda keys, common=common: len(keys & common)))
+            common, size = common & joining, size + names[joining]
     return shared
 
 

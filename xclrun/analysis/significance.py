@@ -16,6 +16,7 @@ from xclrun.analysis.replicates import Replicates
 ALPHA = 0.05
 FEW = "needs two replicates or more"
 EQUAL = "all differences are equal"
+EQUAL_MEANS = "the means of orders and of seeds do not vary"
 # Minimum number of replicates for d_z and ranks: the smallest p of ranks of two is 0.5.
 FEWEST = 3
 FEW_RANKS = "needs three replicates or more"
@@ -174,8 +175,10 @@ def crossed_test(
     """
     if np.ptp(differences) <= tolerance:
         return _without_p(a, b, differences, EQUAL)
-    error, df = crossed_error(differences[cells])
-    return _t_pair(a, b, float(differences.mean()), float(error), float(df), alpha)
+    error, df = map(float, crossed_error(differences[cells]))
+    if error <= tolerance:
+        return _without_p(a, b, differences, EQUAL_MEANS)
+    return _t_pair(a, b, float(differences.mean()), error, df, alpha)
 
 
 def crossed_error(values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

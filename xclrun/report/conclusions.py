@@ -89,7 +89,8 @@ def compare(
     equivalent = {} if verdicts.margin is None else {k: verdicts.equivalent[k, key[0], key[1]] < ALPHA for k in pairs}
     alike = [label for label, is_equivalent in equivalent.items() if is_equivalent]
     text = f"{baseline} ({percent(means[baseline])} {unit})"
-    yield from _differences(pairs, text, title, tests.data.tolerance, tests.replicates)
+    nouns = {label: verdicts.replicates_of(label, key) for label in pairs}
+    yield from _differences(pairs, text, title, tests.data.tolerance, nouns, len(verdicts.family))
     if alike and verdicts.margin is not None:
         yield (
             f"{title[0].upper()}{title[1:]} differs from the baseline's by less than {percent(verdicts.margin)} points "
@@ -98,13 +99,18 @@ def compare(
 
 
 def _differences(
-    pairs: Mapping[str, Pair], baseline: str, title: str, tolerance: float, replicates: str
+    pairs: Mapping[str, Pair], baseline: str, title: str, tolerance: float, replicates: Mapping[str, str], family: int
 ) -> Iterator[str]:
+    """Yield sentences on the differences from the baseline.
+
+    Args:
+        replicates: label → the plural noun for its replicates.
+        family: number of comparisons of the simultaneous intervals.
+    """
     higher = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference > 0]
     lower = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference < 0]
     similar = [label for label, pair in pairs.items() if pair.p >= ALPHA]
-    most = max(pair.n for pair in pairs.values())
-    over = {k: f", over {pair.n} of {most} {replicates}" for k, pair in pairs.items() if 0 < pair.n < most}
+    over = _over(pairs, replicates)
     ways = [
         f"{way} for {_listed(pairs, labels, over)}" for way, labels in (("higher", higher), ("lower", lower)) if labels
     ]
@@ -112,13 +118,31 @@ def _differences(
     if ways:
         yield f"{subject} is significantly {' and significantly '.join(ways)}."
     if similar:
-        yield f"{'It' if ways else subject} does not differ significantly for {_listed(pairs, similar, over)}."
+        intervals = {k: "[{}, {}]".format(*map(percent, pairs[k].interval(family))) for k in similar}
+        listed = _listed(pairs, similar, {k: f", {ends}{over.get(k, '')}" for k, ends in intervals.items()})
+        brackets = "simultaneous 95 % interval" + "s" * (len(similar) > 1)
+        yield f"{'It' if ways else subject} does not differ significantly for {listed}; in brackets: {brackets}."
     for label, pair in pairs.items():
         if pair.reason and abs(pair.difference) <= tolerance:
             yield f"{label} and the baseline, {baseline}, have equal {title}."
         elif pair.reason:
             difference = "" if math.isnan(pair.difference) else f" ({_signed(pair)}{over.get(label, '')})"
             yield f"{label} was not tested against the baseline, {baseline}{difference}: {pair.reason}."
+
+
+def _over(pairs: Mapping[str, Pair], replicates: Mapping[str, str]) -> dict[str, str]:
+    """Return label → its number of replicates, if other pairs have more or other replicates."""
+    most: dict[str, int] = {}
+    for label, pair in pairs.items():
+        most[replicates[label]] = max(pair.n, most.get(replicates[label], 0))
+    several = sum(n > 0 for n in most.values()) > 1
+    over = {}
+    for label, pair in pairs.items():
+        noun = replicates[label]
+        if pair.n > 0 and (several or pair.n < most[noun]):
+            of = f" of {most[noun]}" if pair.n < most[noun] else ""
+            over[label] = f", over {pair.n}{of} {noun}"
+    return over
 
 
 def _listed(pairs: Mapping[str, Pair], labels: Sequence[str], over: Mapping[str, str]) -> str:

@@ -183,9 +183,17 @@ class Tests:
             return self.of(labels)
         return self.data.only(labels)
 
+    def of_pair(self, a: str, b: str) -> Tests | None:
+        """Return the tests of two strategies in all blocks that both have; None if there are none."""
+        data = self.blocks_of(a, b)
+        return None if isinstance(data, str) else replace(self, data=data, labels=(), of=None)
+
     def mean(self, label: str) -> float:
-        """Return the mean of a strategy: over the replicates of `data` if it is part of them, else over its own."""
-        data = self.averaged if label in self.data.strategies else self.blocks_of(label)
+        """Return the mean of a strategy: over the orders of `data` if it is part of them, else over its own.
+
+        As in tables of means, orders that form a cluster count separately.
+        """
+        data = self.data if label in self.data.strategies else self.blocks_of(label)
         if isinstance(data, str):
             return math.nan
         return float(data.averaged().values[data.strategies.index(label)].mean())
@@ -344,15 +352,35 @@ class Verdicts:
         """(strategy, metric, measure) → p of its equivalence test, with Holm's correction over the family."""
         return dict(zip(self.unadjusted, holm(self.equivalence_family, count_missing=True).tolist(), strict=False))
 
+    @cached_property
+    def _pairs(self) -> dict[tuple[str, str, str], Tests]:
+        """(strategy, metric, measure) → the tests of a primary comparison alone; without those of one replicate."""
+        pairs: dict[tuple[str, str, str], Tests] = {}
+        for key in self.unadjusted:
+            tests = self.tests.get(key[1:])
+            of_pair = None if tests is None else tests.of_pair(key[0], self.baseline)
+            if of_pair is not None:
+                pairs[key] = of_pair
+        return {key: tests for key, tests in pairs.items() if self.unadjusted[key].n > 1} or pairs
+
+    def replicates_of(self, label: str, key: Subject) -> str:
+        """Return the plural noun for the replicates of a primary comparison."""
+        noun = self._pairs.get((label, *key), self.tests[key]).replicates
+        return "seeds of one order" if noun == REPLICATES["seed"] else noun
+
     @property
     def method(self) -> str:
         names = " and ".join(dict.fromkeys(name for _, _, name in self.unadjusted))
-        replicates = " or ".join(dict.fromkeys(tests.replicates for tests in self.tests.values())) or "orders"
-        seeds = next((t for t in self.tests.values() if t.clustered.kind == "seed" and not t.few_shot), None)
-        order = f" (of {seeds.clustered.blocks[0][0]} only)" if seeds else ""
+        of_pairs = list(self._pairs.values()) or list(self.tests.values())
+        nouns = dict.fromkeys(
+            f"{t.replicates} (of {t.clustered.blocks[0][0]} only)"
+            if t.clustered.kind == "seed" and not t.few_shot else t.replicates
+            for t in of_pairs
+        )  # fmt: skip
+        replicates = " or ".join(nouns) or "orders"
         n = len(self.family)
         comparisons = f"{n} comparison{'s' * (n != 1)} ({names})"
-        return f"paired t-test over {replicates}{order} with Holm's correction over {comparisons}"
+        return f"paired t-test over {replicates} with Holm's correction over {comparisons}"
 
     @property
     def marks_meaning(self) -> str:
@@ -391,7 +419,7 @@ class Verdicts:
                 skewed.append(f"{' '.join(subject((metric, name)))} {label} (skew {pair.skew:.1f}): p {p}")
         if not rows:
             return None
-        joined = any(tests.clustered is not tests.data for tests in self.tests.values())
+        joined = any(tests.clustered is not tests.data for tests in self._pairs.values())
         once = " (orders that share trained hops of these two strategies count once)" if joined else ""
         notes = (
             *reasons.lines(),
@@ -402,7 +430,8 @@ class Verdicts:
         )
         if self.is_tested:
             notes += (
-                f"simultaneous: all {family} intervals contain the true differences in 95 % of studies (Bonferroni); "
+                f"simultaneous: all {family} intervals contain the true differences in at least 95 % of studies "
+                "(Bonferroni); "
                 "such an interval excludes 0 only if p (Holm) < 0.05",
                 f"p (Holm): {self.method}; significance marks and “What was found” use only these p-values",
             )
@@ -440,7 +469,24 @@ class Verdicts:
 
     def each_scope(self) -> list[str]:
         """Return the scopes of the primary comparisons; a scope of some of them begins with their names."""
-        return self._of_each(lambda tests: [tests.scope], {key[1:] for key in self.primary})
+        scopes = {key: tests.scope for key, tests in self._pairs.items()}
+        if not scopes:
+            return self._of_each(lambda tests: [tests.scope], {key[1:] for key in self.primary})
+        # Name the subject, the strategy or both, whichever is enough to tell the scopes apart.
+        named = next(
+            name
+            for name in (
+                lambda key: "",
+                lambda key: " ".join(subject(key[1:])),
+                lambda key: key[0],
+                lambda key: " ".join((*subject(key[1:]), key[0])),
+            )
+            if len({(name(key), scope) for key, scope in scopes.items()}) == len({name(key) for key in scopes})
+        )
+        names: dict[str, dict[str, None]] = {}
+        for key, scope in scopes.items():
+            names.setdefault(scope, {})[named(key)] = None
+        return [f"{', '.join(of)}: {scope}" if any(of) else scope for scope, of in names.items()]
 
     def anovas(self, title: str = "Do strategies differ") -> Table | None:
         """Return analyses of variance, which test whether any strategies differ."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations, compress, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -275,7 +275,9 @@ def _pairs(
         blocks = sorted(measured[a].keys() & measured[b].keys(), key=str)
         rows = [[measured[label][block][name, ""] for block in blocks] for label in (a, b)]
         values = np.array([[v if isinstance(v, float) else math.nan for v in row] for row in rows])
-        if len(blocks) > 1 and np.isfinite(values).all():
+        defined = np.isfinite(values).all(axis=0)
+        blocks, values = list(compress(blocks, defined)), values[:, defined]
+        if len(blocks) > 1:
             # Called with a single pair, `paired_t` does not correct its p-value.
             (pair,) = paired_t(Replicates((a, b), tuple((order, *block) for block in blocks), values))
             pairs.append((len(blocks), pair))
