@@ -228,7 +228,8 @@ def most_shared(have: Mapping[str, AbstractSet[Any]], fewest: int = 1) -> Abstra
                 shared, best = common, score
             if not rest:
                 break
-            rest.remove(joining := max(rest, key=lambda keys, common=common: len(keys & common)))
+            _, at = max((len(keys & common), -i) for i, keys in enumerate(rest))
+            joining = rest.pop(-at)
             common, size = common & joining, size + names[joining]
     return shared
 
