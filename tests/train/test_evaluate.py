@@ -16,7 +16,7 @@ import torch
 from tests.questions import write_questions
 from xclrun.analysis.record import selection_score
 from xclrun.config.schema import SlotF1
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import RunError
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.train import evaluate
@@ -298,5 +298,6 @@ def test_predictions_that_are_not_finite_are_refused(
 
     rows(model, run)  # labels and tags that training never had are no error
     monkeypatch.setattr(model, "predict", broken)
-    with pytest.raises(UsageError, match=r"en/test.*not finite"):
+    # All ranks raise it, and none of them ends (`Group._followed`).
+    with pytest.raises(RunError, match=r"en/test.*not finite"):
         rows(model, run)

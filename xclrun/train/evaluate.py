@@ -13,7 +13,7 @@ from torch import Tensor
 from xclrun.analysis import base_scores
 from xclrun.analysis.spans import span_counts, word_counts
 from xclrun.config.schema import SlotF1
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import RunError
 from xclrun.core.task import STATEMENT_TRUTH, Scored
 from xclrun.data.batches import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset, text_numbers
@@ -69,7 +69,7 @@ class Evaluator:
             answer: predicts a batch on the device; None: `Model.predict`.
 
         Raises:
-            UsageError: a prediction is not finite. The loss does not show weights that changed outside the training
+            RunError: a prediction is not finite. The loss does not show weights that changed outside the training
                 loop: by a merge, an average or a hook.
         """
         n = len(encoded)
@@ -107,9 +107,9 @@ class Evaluator:
                     array[places] = part
                 for place, sequence in zip(places, tags, strict=True):
                     sequences[place] = sequence
-        # After `gather`, so that all ranks fail together.
+        # After `gather`, so that all ranks fail together, and a sweep continues with the next run.
         if (log2_gold == NOT_FINITE).any() or (log2_tags == NOT_FINITE).any():
-            raise UsageError(
+            raise RunError(
                 f"{language}/{split}: the model's predictions are not finite (NaN or infinite); its weights are "
                 "too large or damaged; use smaller coefficients for a merge, or a lower trainer.lr for training"
             )
