@@ -60,6 +60,16 @@ def shortened(text: str, limit: int = LONGEST) -> str:
     return text if len(text) <= limit else f"{text[: limit - 500]} … {text[-400:]}"
 
 
+def brief(text: str, limit: int) -> str:
+    r"""Return a text as one line of at most ``limit`` characters, without control characters.
+
+    >>> brief("no\x1b[2J\n such file", 12)
+    'no\\x1b[2J s…'
+    """
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
 class PrintableOutput:
     """A text stream whose output has no control characters, apart from xclrun's escape codes."""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xclrun.core.errors import RunError, UsageError
-from xclrun.core.terminal import if_slow, line, note
+from xclrun.core.terminal import brief, if_slow, line, note
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
@@ -92,19 +92,13 @@ def ask(*command: str) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def printable(text: str) -> str:
-    """Return a line without control characters, at most `LINE` characters."""
-    text = "".join(c for c in text.strip() if c.isprintable())
-    return text if len(text) <= LINE else f"{text[:LINE]}…"
-
-
 def verdict(errors: str) -> str:
     """Return the last line of a command's errors, which is its verdict, and the reasons before it in parentheses.
 
     >>> verdict("sbatch: error: invalid partition: x\\nsbatch: error: Batch job submission failed: Invalid partition")
     'Invalid partition (invalid partition: x)'
     """
-    lines = [printable(re.sub(r"^\w+: (error: )?", "", line)) for line in errors.splitlines() if line.strip()]
+    lines = [brief(re.sub(r"^\w+: (error: )?", "", line), LINE) for line in errors.splitlines() if line.strip()]
     reasons = dict.fromkeys(line for line in lines[:-1] if not RETRYING.search(line))
     last = lines[-1].removeprefix("Batch job submission failed: ") if lines else ""
     return f"{last} ({'; '.join(reasons)})" if reasons else last
@@ -148,7 +142,7 @@ def _readable(reason: str) -> str:
         if number in set(signal.Signals):
             return f"killed by {signal.Signals(number).name}"
         return reason if number else f"exit code {code}"
-    return printable(reason)
+    return brief(reason, LINE)
 
 
 def queue(users: Collection[int]) -> dict[str, JobState]:
@@ -328,11 +322,11 @@ def _sbatch(executor: SlurmExecutor, jobs: int) -> tuple[str, str]:
         return submitted[0].job_id.partition("_")[0], ""
     except FailedSubmissionError as error:
         # The jobs may exist; they are looked up by their name (`PASSING`).
-        return "", f"no job number; try again ({printable(str(error))})"
+        return "", f"no job number; try again ({brief(str(error), LINE)})"
     except FailedJobError as error:
         for text in str(error).splitlines():
             if RETRYING.search(text):
-                note(printable(text))
+                note(brief(text, LINE))
         return "", verdict(str(error)) or "sbatch failed without a message"
     except OSError as error:
         raise UsageError(f"cannot run sbatch ({error.strerror}); use a login node of the cluster") from error
@@ -364,7 +358,8 @@ def cancel(jobs: Sequence[str]) -> list[str]:
             continue
         for problem in done.stderr.decode(errors="replace").splitlines():
             # Without the number of the job: thousands of jobs have the same error.
-            errors[printable(re.sub(r"^.* job id [\d_]+: ", "", problem.removeprefix("scancel: error: ")))] = None
+            text = re.sub(r"^.* job id [\d_]+: ", "", problem.removeprefix("scancel: error: "))
+            errors[brief(text, LINE)] = None
         if done.returncode and not done.stderr.strip():
             errors[f"scancel failed with exit code {done.returncode}"] = None
     return list(errors)
@@ -407,7 +402,7 @@ def last_line(log: Path) -> str:
     boilerplate = re.compile(
         r"Exited with exit code|Terminating StepId|forcing job termination|Waiting up to|got SIG|task launch|First task"
     )
-    return next((printable(line) for line in reversed(lines) if line.strip() and not boilerplate.search(line)), "")
+    return next((brief(line, LINE) for line in reversed(lines) if line.strip() and not boilerplate.search(line)), "")
 
 
 def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
