@@ -134,6 +134,21 @@ def test_parquet_with_names_of_classes(tmp_path: Path, config: Config, parts: bo
     assert notes == {"unlabeled": dict.fromkeys(("de/train", "de/dev", "de/test"), 1)}
 
 
+def test_a_label_without_a_name_is_an_error_of_its_file(tmp_path: Path, config: Config) -> None:
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["a", "b"])})
+    (tmp_path / "de").mkdir()
+    for split in SPLITS:
+        content = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=features)
+        schema = content.data.table.schema
+        table = pa.table({"text": ["x", "y"], "label": [0, 2 if split == "dev" else -100]}, schema=schema)
+        pq.write_table(table, tmp_path / "de" / f"{split}.parquet")
+    with pytest.raises(UsageError, match=rf"{tmp_path}/de/dev.parquet: the label 2 has no name"):
+        read(config)
+    (tmp_path / "de" / "dev.parquet").unlink()
+    splits, notes = read(config)
+    assert (len(splits["de", "train"]), notes["unlabeled"]["de/train"]) == (1, 1)
+
+
 def test_a_label_in_parquet_is_one_value(tmp_path: Path, config: Config) -> None:
     for split in SPLITS:
         pq.write_table(pa.table({"text": ["a", "b"], "label": [["x"], ["y"]]}), tmp_path / f"de.{split}.parquet")

@@ -16,14 +16,15 @@ from typing import Any
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.terminal import brief
 from xclrun.data.example import SPLITS
 from xclrun.data.readers.files import SPLIT_NAMES, Source, choose_languages, hidden
 
 Rows = dict[str, list[dict[str, Any]]]
 
 _LOCAL = "set dataset.root to a local folder"
-# Maximum characters of a message of the library.
-_LONGEST_REASON = 300
+# Maximum characters of a message of the library, or of a list of names.
+_LONGEST = 300
 
 
 def sources(cfg: DatasetConfig, keys: Sequence[str], needs: Sequence[Sequence[str]]) -> list[Source]:
@@ -67,7 +68,9 @@ def _splits(cfg: DatasetConfig, config: str, keys: Sequence[str], needs: Sequenc
             columns = _columns(cfg, config, published[name].column_names, keys, needs)
             splits[split] = _guarded(cfg, rows_of, published[name], columns)
         elif split == "test":
-            raise UsageError(f"dataset.hub={cfg.hub} {config}: no test split; it has {_reason(', '.join(published))}")
+            raise UsageError(
+                f"dataset.hub={cfg.hub} {config}: no test split; it has {brief(', '.join(published), _LONGEST)}"
+            )
     return splits
 
 
@@ -85,7 +88,7 @@ def _columns(
         if not columns.keys() & set(group):
             raise UsageError(
                 f"dataset.hub={cfg.hub} {config}: no column {' or '.join(map(repr, group))}; set "
-                f"dataset.hub_columns='{{{group[0]}: COLUMN}}' with one of {_reason(', '.join(sorted(names)))}"
+                f"dataset.hub_columns='{{{group[0]}: COLUMN}}' with one of {brief(', '.join(sorted(names)), _LONGEST)}"
             )
     return columns
 
@@ -104,12 +107,18 @@ def class_names(feature: Any) -> list[str] | None:
 
 
 def named(value: Any, names: Sequence[str] | None) -> Any:
+    """Return a value of a column with the names of its integers; raise a ValueError for a label without a name."""
     if names is None or value is None:
         return value
     if isinstance(value, list):
         # A tag without a name, such as -100, is reported by the parser of rows.
         return [names[tag] if tag is not None and 0 <= tag < len(names) else str(tag) for tag in value]
-    return None if value == -1 else names[value]
+    # -1, and in other data -100, means no label.
+    if value < 0:
+        return None
+    if value >= len(names):
+        raise ValueError(f"the label {value} has no name; its column has names for 0 to {len(names) - 1}")
+    return names[value]
 
 
 def _by_language(cfg: DatasetConfig, splits: Rows) -> dict[str, Rows]:
@@ -191,7 +200,7 @@ def _guarded(cfg: DatasetConfig, function: Callable[..., Any], *arguments: Any) 
     except Exception as error:
         # "An error occurred while generating the dataset" is raised from the error that says why.
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        reason = _reason(str(cause)) or type(cause).__name__
+        reason = brief(str(cause), _LONGEST) or type(cause).__name__
         if "scripts are no longer supported" in reason or "trust_remote_code" in reason:
             raise UsageError(
                 f"dataset.hub={cfg.hub}: consists of a Python script, which xclrun does not run; use a version in "
@@ -199,12 +208,6 @@ def _guarded(cfg: DatasetConfig, function: Callable[..., Any], *arguments: Any) 
             ) from None
         kind = "" if isinstance(cause, OSError | ValueError | RuntimeError) else f"{type(cause).__name__}: "
         raise UsageError(f"dataset.hub={cfg.hub}: {kind}{reason}; or {_LOCAL}") from None
-
-
-def _reason(text: str) -> str:
-    """Return a text as one line of limited length without control characters."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
 
 
 @contextmanager

@@ -225,14 +225,17 @@ def _parquet(cfg: DatasetConfig, file: SplitFile) -> Iterator[Sequence[Any]]:
             f"{file.name}: cannot be read as Parquet ({shortened(' '.join(str(error).split()))})"
         ) from None
     classes: dict[str, Any] = {}
-    if b"huggingface" in (schema.metadata or {}):
-        from datasets import Features
+    try:
+        if b"huggingface" in (schema.metadata or {}):
+            from datasets import Features
 
-        classes = {name: class_names(feature) for name, feature in Features.from_arrow_schema(schema).items()}
+            classes = {name: class_names(feature) for name, feature in Features.from_arrow_schema(schema).items()}
+        values: list[Iterable[Any]] = [
+            [named(value, classes.get(name)) for value in table[name].to_pylist()] if name in used else repeat(None)
+            for name in schema.names
+        ]
+    except ValueError as error:
+        raise UsageError(f"{file.name}: {error}") from None
     yield schema.names
-    values = (
-        [named(value, classes.get(name)) for value in table[name].to_pylist()] if name in used else repeat(None)
-        for name in schema.names
-    )
     if table.num_columns:
         yield from zip(*values, strict=False)
