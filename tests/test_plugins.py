@@ -421,7 +421,9 @@ def test_a_text_is_no_words(shown: Path, xclrun: Command) -> None:
 def test_a_pipe_is_no_plugin(tmp_path: Path, xclrun: Command) -> None:
     os.mkfifo(tmp_path / "own.py")
     code, said = xclrun("--plugin", "own.py", "plan")
-    assert (code, said) == (2, "xclrun: --plugin own.py: is a pipe, a socket or a device, not a file\n")
+    assert code == 2
+    assert said.startswith("xclrun: --plugin own.py: "), said
+    assert "a pipe, a socket or a device" in said
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from xclrun.core.errors import UsageError, XclrunError
+from xclrun.core.files import read_bytes, read_text
 from xclrun.core.names import check_name
 from xclrun.core.terminal import note, printable, shortened
 
@@ -146,7 +147,7 @@ def load_folder(folder: Path) -> None:
     if not listed.is_file():
         return
     try:
-        content = yaml.load(listed.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+        content = yaml.load(read_text(listed), Loader=yaml.CSafeLoader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{listed}: cannot be read ({' '.join(str(error).split())})") from None
     files = content.get("plugins") if isinstance(content, dict) and set(content) == {"plugins"} else None
@@ -168,10 +169,7 @@ def load_file(path: Path, subject: str, expected: str | None = None) -> None:
         _check_unchanged(_loaded[str(path)].sha256, expected, subject)
         return
     try:
-        # Refuse pipes and devices, because reading them may never end.
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise UsageError(f"{subject}: is a pipe, a socket or a device, not a file")
-        source = path.read_bytes()
+        source = read_bytes(path)
     except OSError as error:
         raise UsageError(f"{subject}: cannot be read ({error.strerror})") from None
     sha256 = hashlib.sha256(source).hexdigest()

@@ -13,7 +13,6 @@ import gzip
 import json
 import os
 import re
-import stat
 import unicodedata
 import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
@@ -27,6 +26,7 @@ from typing import Any
 
 from xclrun.config.schema import DatasetConfig, OnBadLine, Unanswerable
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.files import open_file, read_bytes
 from xclrun.core.languages import key_of
 from xclrun.core.task import Task, task_of
 from xclrun.data.example import SPLITS, Example
@@ -495,13 +495,10 @@ def read_regular(path: Path, name: str) -> bytes:
     Pipes and devices, which may be endless, and gzip bombs are refused.
     """
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise UsageError(f"{name}: not a regular file but a pipe, a socket or a device")
         if path.suffix != ".gz":
-            return _utf8(path.read_bytes(), name)
+            return _utf8(read_bytes(path), name)
         limit = max(UNPACKED, RATIO * path.stat().st_size)
-        with gzip.open(path) as packed:
+        with open_file(path) as file, gzip.open(file) as packed:
             content = packed.read(limit + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
