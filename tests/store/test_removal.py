@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -162,3 +163,18 @@ def test_a_kill_after_the_rename_leaves_no_part_of_a_run(outputs: Path, monkeypa
     from xclrun.store.prune import entries
 
     assert "leftover" in {entry.kind for entry in entries(StageStore(outputs / "store"), outputs)}
+
+
+def test_a_command_that_trains_a_removed_run_again_keeps_its_lease(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, remove, taken = RunDirectory(outputs / "runs" / "run-1"), shutil.rmtree, []
+
+    def begun(path: Path) -> None:
+        taken.append(directory.lease.try_acquire())
+        remove(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("xclrun.store.removal.shutil.rmtree", begun)
+        Removal(outputs, ["run-1"]).remove_files()
+    assert [path is not None and path.is_file() for path in taken] == [True]

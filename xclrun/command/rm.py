@@ -86,11 +86,16 @@ def _removal(outputs: Path, name: str, unreadable: Unreadable) -> Removal:
 
 
 def _check_idle(removal: Removal, unreadable: Unreadable) -> None:
-    """Raise a `UsageError` if a run is running or waiting, here or on Slurm."""
+    """Raise a `UsageError` if a run, or a Slurm job of the sweep, is running or waiting.
+
+    Jobs of the sweep can also train runs that other sweeps contain; they need the sweep's files.
+    """
     from xclrun.launch.status import sweep_status
 
-    for status in sweep_status(removal.outputs, removal.run_ids, unreadable):
-        if status.busy:
+    jobs = (removal.outputs / "slurm" / removal.sweep).resolve() if removal.sweep else None
+    for status in sweep_status(removal.outputs, [*removal.run_ids, *removal.kept], unreadable):
+        mine = status.run_id in removal.run_ids or (status.log and jobs in Path(status.log).resolve().parents)
+        if status.busy and mine:
             stop = "xclrun cancel SWEEP" if status.job else "Ctrl-C"
             raise UsageError(f"{status.run_id} is {status.state}; stop it first ({stop}); nothing is deleted")
 

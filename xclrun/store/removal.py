@@ -79,8 +79,13 @@ class Removal:
 def _remove_directory(directory: RunDirectory, outputs: Path) -> None:
     if (mine := directory.lease.try_acquire()) is None:
         raise UsageError(f"{directory.run_id} is running; stop it first, then re-run this command")
-    with directory.lease.held(mine), writing(directory.path):
+    with writing(directory.path):
         # Rename it first: no reader sees a part of a run, and `xclrun store gc` removes what a kill leaves.
         aside = outputs / f"{TEMPORARY}removed-{secrets.token_hex(8)}"
-        directory.path.rename(aside)
+        try:
+            directory.path.rename(aside)
+        except OSError:
+            directory.lease.release(mine)
+            raise
+        # The lease is gone with the folder. A lease in its old place belongs to a command that trains the run again.
         shutil.rmtree(aside)
