@@ -30,9 +30,10 @@ from xclrun.launch import local, workers
 from xclrun.launch.cluster import job as cluster_job
 from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.code import copy_code
-from xclrun.launch.cluster.files import Job, Pack, Submission, jobs_of_runs
+from xclrun.launch.cluster.files import Job, Pack, Submission
 from xclrun.launch.cluster.job import fruitless
 from xclrun.launch.cluster.launcher import Slurm
+from xclrun.launch.cluster.lookup import find_jobs
 from xclrun.launch.cluster.packing import pack, shared_first
 from xclrun.launch.cluster.slurm import JobState
 from xclrun.launch.local import Local
@@ -338,7 +339,7 @@ def test_what_slurm_is_asked_for(say: Say, xclrun: Callable[..., tuple[int, str]
     assert all("\n#SBATCH --dependency=afterany:77\n" in script for script in scripts[1:])
     arrays = [re.findall("--array=([^\n]*)", script) for script in scripts]
     assert arrays == [["0-1%2"], ["0-2%2"], []]
-    jobs = jobs_of_runs(outputs)
+    jobs = find_jobs(outputs, ask=False).of_runs
     assert sorted(job.id for job in jobs.values()) == ["77", "77_0", "77_1", "77_2"]
     assert {job.log.name for job in jobs.values()} == {f"77{i}_0_log.out" for i in ("", "_0", "_1", "_2")}
     # The frozen configs are there, and no run has begun.

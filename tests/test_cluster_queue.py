@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from xclrun.cli import main
 from xclrun.core.errors import RunError, UsageError
 from xclrun.launch.cluster import job as cluster_job
 from xclrun.launch.cluster import launcher, lookup, script, slurm
@@ -166,6 +168,68 @@ def test_one_command_at_a_time_submits(tmp_path: Path) -> None:
         assert not inside.wait(0.1)
     other.join(10)
     assert inside.is_set()
+
+
+def test_a_command_whose_turn_another_took_submits_nothing(
+    put: Put, make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = make_run(), put(squeue="", sbatch="echo Submitted batch job 8")
+    other = run.outputs / "slurm" / "submit.lease-2"
+
+    def suspended(code: Path) -> Path:
+        other.touch()
+        return code
+
+    monkeypatch.setattr(launcher, "copy_code", suspended)
+    with pytest.raises(RunError, match=r"0 of 1 job submitted.*another command"):
+        Slurm().do(Sweep("mine", "xclrun", (run,)), [run])
+    assert not calls(folder, "sbatch")
+    assert other.exists()
+
+
+def test_the_age_of_a_record_is_that_of_the_file_server(
+    put: Put, make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    path = record(run).folder / "submission.json"
+    put(squeue="")
+    hour_ago = time.time() - 3600
+    os.utime(path, (hour_ago, hour_ago))
+    monkeypatch.setattr(lookup, "file_time", lambda folder: hour_ago)
+    assert [status.state for status in sweep_status(run.outputs, [run.id])] == ["waiting"]
+
+
+def test_logs_finds_a_job_whose_number_was_not_recorded(
+    put: Put, make_run: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run()
+    submission = record(run)
+    name, folder = submission.arrays[0]["job_name"], submission.folder / "array-0"
+    put(squeue=f"echo '9|PENDING|Priority||{name}|{folder}/job.sh'")
+    assert main(["logs", "--path", "--outputs", str(run.outputs), run.id]) == 0
+    assert capsys.readouterr().out.strip() == str(folder / "9_0_log.out")
+
+
+def test_status_fails_while_the_state_of_a_run_is_unknown(put: Put, make_run: Callable[..., Run]) -> None:
+    run = make_run()
+    record(run, "7")
+    Sweep("mine", "xclrun", (run,)).write()
+    assert main(["status", "--outputs", str(run.outputs)]) == 1
+    put(squeue="echo '7|PENDING|Priority'")
+    assert main(["status", "--outputs", str(run.outputs)]) == 0
+
+
+def test_a_sweep_whose_jobs_train_runs_of_another_sweep_is_not_deleted(
+    put: Put, make_run: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run()
+    record(run, "7")
+    for name in ("mine", "other"):
+        Sweep(name, "xclrun", (run,)).write()
+    put(squeue="echo '7|PENDING|Priority'")
+    assert main(["rm", "--outputs", str(run.outputs), "mine", "--yes"]) == 2
+    assert "xclrun cancel" in capsys.readouterr().err
+    assert main(["rm", "--outputs", str(run.outputs), "other", "--yes", "--dry-run"]) == 0
 
 
 def test_trainings_queued_by_another_sweep_become_dependencies(put: Put, make_run: Callable[..., Run]) -> None:

@@ -109,8 +109,8 @@ def test_a_clock_that_is_put_forward_makes_nobody_look_dead(tmp_path: Path, monk
     options = Lease(tmp_path / "key")
     held = options.try_acquire()
     assert held is not None
-    real = lease._now
-    monkeypatch.setattr(lease, "_now", lambda folder: real(folder) + 3600)
+    real = lease.file_time
+    monkeypatch.setattr(lease, "file_time", lambda folder: real(folder) + 3600)
     assert options.try_acquire() is None
     # Of another machine the age is all that is known.
     owned(held, host="elsewhere", machine="another", pid=1, birth="1")

@@ -6,9 +6,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xclrun.command.common import existing, outputs_parser
 from xclrun.core.output import reader_left
+
+if TYPE_CHECKING:
+    from xclrun.launch.cluster.slurm import JobState
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,24 +25,27 @@ def main(arguments: Sequence[str]) -> int:
     outputs = existing(args.outputs)
 
     from xclrun.core.names import matching
-    from xclrun.launch.cluster.files import jobs_of_runs
-    from xclrun.launch.cluster.slurm import states
+    from xclrun.launch.cluster.lookup import find_jobs
 
-    jobs = jobs_of_runs(outputs)
-    job = jobs[matching(args.run, jobs, where=f"submitted to a cluster from {outputs}")]
+    jobs = find_jobs(outputs)
+    job = jobs.of_runs[matching(args.run, jobs.of_runs, where=f"submitted to a cluster from {outputs}")]
+
+    def state() -> JobState:
+        return find_jobs(outputs, warn=lambda text: None).states([job])[job.id]
+
     if args.path:
         print(job.log)
         return 0
     print(f"# {job.log}", file=sys.stderr)
     read = _show(job.log, 0)
     # No answer of Slurm does not mean that the job has ended.
-    while args.follow and not reader_left() and ((state := states([job.id])[job.id]).live or not state.state):
+    while args.follow and not reader_left() and ((now := state()).live or not now.state):
         time.sleep(2.0)
         read = _show(job.log, read)
     if args.follow:
         read = _show(job.log, read)
     if not read:
-        print(f"# empty so far: {states([job.id])[job.id]}", file=sys.stderr)
+        print(f"# empty so far: {state()}", file=sys.stderr)
     return 0
 
 

@@ -75,14 +75,14 @@ def scoring(run: RunRecord, metric: str) -> str:
 
 def describe(directory: RunDirectory) -> dict[str, Any]:
     """Return the facts of a run; scores are in [0, 1], None where they were not measured."""
-    from xclrun.launch.cluster.files import jobs_of_runs
+    from xclrun.launch.cluster.lookup import find_jobs
     from xclrun.launch.status import run_status
     from xclrun.store.records import sweeps
 
     outputs, run_id = directory.path.parents[1], directory.run_id
     run, measures = read_run(directory)
     status, manifest = run_status(directory), directory.read_manifest()
-    job = jobs_of_runs(outputs).get(run_id)
+    job = find_jobs(outputs, ask=False).of_runs.get(run_id)
     return {
         "run_id": run_id,
         "state": status.state,

@@ -16,7 +16,7 @@ CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 def main(arguments: Sequence[str]) -> int:
     """Print the state of runs; return 1 if any failed, was lost, is damaged or is unknown, or a file is unreadable."""
     parser = outputs_parser(
-        "status", "Show the state of a sweep's runs. Exit code 1 if any failed, was lost or is damaged."
+        "status", "Show the state of a sweep's runs. Exit code 1 if any failed, was lost, is damaged or is unknown."
     )
     parser.add_sweep()
     parser.add_json()
@@ -45,4 +45,4 @@ def main(arguments: Sequence[str]) -> int:
         return any(run.busy for run in runs)
 
     repeated(show, args.watch)
-    return max(unreadable.code, int(any(run.state in BAD for run in runs)))
+    return max(unreadable.code, int(any(run.state in (*BAD, "unknown") for run in runs)))

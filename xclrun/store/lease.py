@@ -141,6 +141,11 @@ class Lease:
                 return None
         return mine
 
+    def holds(self, mine: Path) -> bool:
+        """Return whether a lease from `try_acquire` is still valid: no other process took this one for dead."""
+        files = self._files()
+        return bool(files) and files[-1][1] == mine
+
     @contextlib.contextmanager
     def held(self, mine: Path) -> Iterator[None]:
         """Renew a lease from `try_acquire` while the block runs, and release it afterwards."""
@@ -195,7 +200,7 @@ def _read(path: Path) -> Owner | None:
     """Return the owner that a lease file names; None if the file does not exist."""
     try:
         text, stamp = read_bytes(path), path.stat().st_mtime
-        seen, aged = _unchanged(path, stamp) < SILENCE, _now(path.parent) - stamp < SILENCE
+        seen, aged = _unchanged(path, stamp) < SILENCE, file_time(path.parent) - stamp < SILENCE
     except OSError:
         return None
     try:
@@ -222,7 +227,7 @@ def _unchanged(path: Path, stamp: float) -> float:
     return now - _seen[path][1]
 
 
-def _now(folder: Path) -> float:
+def file_time(folder: Path) -> float:
     """Return the current time of the file system of ``folder``, because the clocks of a cluster's machines differ."""
     probe = folder / f"{CLOCK}{os.getpid()}-{threading.get_ident()}"
     try:

@@ -20,6 +20,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +195,12 @@ def submission_lease(outputs: Path) -> Lease:
 
 
 @contextlib.contextmanager
-def submitting(outputs: Path) -> Iterator[None]:
-    """Let one command at a time submit or cancel jobs of an outputs folder; others wait."""
+def submitting(outputs: Path) -> Iterator[Callable[[], bool]]:
+    """Let one command at a time submit or cancel jobs of an outputs folder; others wait.
+
+    Yields a function that returns whether it is still this command's turn: after a minute without a heartbeat, for
+    example of a suspended machine, another command continues.
+    """
     lease, waits = submission_lease(outputs), False
     while (mine := lease.try_acquire()) is None:
         if not waits:
@@ -203,7 +208,7 @@ def submitting(outputs: Path) -> Iterator[None]:
         waits = True
         time.sleep(0.2)
     with lease.held(mine):
-        yield
+        yield partial(lease.holds, mine)
 
 
 def submissions(outputs: Path, sweep: str = "*", warn: Callable[[str], None] = note) -> list[Submission]:
@@ -222,10 +227,3 @@ def submissions(outputs: Path, sweep: str = "*", warn: Callable[[str], None] = n
         except (*UNREADABLE, AssertionError):
             warn(f"{path} skipped, because it cannot be read; the status comes from the run directories only")
     return sorted(readable, key=lambda submission: submission.submitted)
-
-
-def jobs_of_runs(outputs: Path, warn: Callable[[str], None] = note) -> dict[str, Job]:
-    """Return run ID → its most recent job, in any sweep."""
-    return {
-        run: job for submission in submissions(outputs, warn=warn) for job, runs in submission.jobs() for run in runs
-    }

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,8 +139,8 @@ class Slurm(Launcher):
         if self.cluster == "debug":
             self._do_here(sweep, self._todo(sweep, unfinished, find_jobs(sweep.outputs)))
         else:
-            with submitting(sweep.outputs):
-                self._submit(sweep, unfinished)
+            with submitting(sweep.outputs) as in_turn:
+                self._submit(sweep, unfinished, in_turn)
         if self.waits:
             self._wait(sweep, unfinished)
         else:
@@ -176,7 +176,7 @@ class Slurm(Launcher):
         copy = str(copy_code(sweep.outputs / "slurm" / "code").absolute())
         return [*self.python_words, "-u", copy, "-u", "-m", PackJob.__module__]
 
-    def _submit(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
+    def _submit(self, sweep: Sweep, unfinished: Sequence[Run], in_turn: Callable[[], bool]) -> None:
         """Submit jobs, under `files.submitting`: write the record of all arrays, then have Slurm accept each array."""
         began = time.monotonic()
         try:
@@ -210,6 +210,8 @@ class Slurm(Launcher):
         after = [*others]
         for of_wave in arrays:
             for folder, array in of_wave:
+                if not in_turn():
+                    raise RunError(_incomplete(submission, "another command took over, since this one was suspended"))
                 try:
                     executor = self._executor(folder, array, start, after)
                     number = slurm.submit(executor, len(array["packs"]), array["job_name"])

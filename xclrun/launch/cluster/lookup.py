@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from xclrun.core.errors import XclrunError
+from xclrun.core.files import UNREADABLE
 from xclrun.core.terminal import about, note
 from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.files import (
@@ -29,6 +30,7 @@ from xclrun.launch.cluster.files import (
     submissions,
 )
 from xclrun.launch.cluster.slurm import JobState, Silent
+from xclrun.store.lease import file_time
 
 # Seconds in which the jobs of a command that died can still appear in the queue: sbatch, which may live on, retries for
 # two minutes if the controller is busy.
@@ -171,7 +173,7 @@ def _unrecorded(number: str, row: JobState, queue: Mapping[str, JobState]) -> Su
     for i in range(max(indices) + 1):
         try:
             packs.append(list(PackFiles(folder / f"{i}.json").read().runs))
-        except (OSError, ValueError, KeyError, TypeError):
+        except UNREADABLE:
             packs.append([])
     jobs = [number] if single else [f"{number}_{i}" for i in range(len(packs))]
     array = {"name": folder.name, "job_name": row.name, "job": number, "jobs": jobs, "packs": packs}
@@ -187,7 +189,7 @@ def _age(submission: Submission) -> float:
         written = (submission.folder / "submission.json").stat().st_mtime
     except OSError:
         written = submission.submitted
-    return max(0.0, time.time() - written)
+    return max(0.0, file_time(submission.folder) - written)
 
 
 def settled_jobs(outputs: Path) -> Jobs:
