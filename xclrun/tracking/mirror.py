@@ -23,7 +23,7 @@ from urllib.parse import quote
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.config.schema import TrackingConfig
-from xclrun.core.errors import RunError
+from xclrun.core.errors import RunError, first_line
 from xclrun.core.files import UNREADABLE
 from xclrun.core.task import METRICS, short_name
 from xclrun.core.terminal import note
@@ -131,9 +131,8 @@ def _quiet() -> Iterator[None]:
 
 def _cause(error: BaseException) -> str:
     """Return the first cause in an error of MLflow, as one line."""
-    text = str(error)
-    database = _OF_DATABASE.search(text)
-    return database[0] if database else next(iter(text.splitlines()), type(error).__name__)
+    database = _OF_DATABASE.search(str(error))
+    return database[0] if database else first_line(error)
 
 
 def _lock_file(path: Path) -> IO[str]:

@@ -20,6 +20,7 @@ from xclrun.analysis import base_scores
 from xclrun.analysis.base_scores import Scores
 from xclrun.config.schema import SlotF1
 from xclrun.core.errors import RunError, XclrunError
+from xclrun.core.files import UNREADABLE
 from xclrun.core.identity import Stage
 from xclrun.core.plugins import one_line, provided
 from xclrun.core.task import Task, described
@@ -116,7 +117,7 @@ def execute(
 
 def _tried(run: Run) -> list[dict[str, Any]]:
     """Return the entry ``tried`` of an earlier attempt's manifest."""
-    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+    with contextlib.suppress(*UNREADABLE):
         return [dict(settings) for settings in run.directory.read_manifest().get("tried", ())]
     return []
 
