@@ -398,7 +398,7 @@ def test_variance_components_are_those_of_a_crossed_analysis_of_variance() -> No
 
 @pytest.mark.parametrize("comparisons", [1, 22])
 def test_the_orders_for_an_effect_are_those_of_the_noncentral_t(comparisons: int) -> None:
-    of = Components(order=1.0, seed=0.5, residual=2.5, orders=6, seeds=3)
+    of = Components(order=1.0, seed=0.0, residual=3.0, orders=6, seeds=3)
     for seeds in (1, 3):
         deviation = (1 + 3 / seeds) ** 0.5
         n = of.orders_for(2.0, seeds, comparisons)
@@ -412,11 +412,22 @@ def test_the_orders_for_an_effect_are_those_of_the_noncentral_t(comparisons: int
     assert of.orders_for(0.01, 5) is None
 
 
-def test_predicted_power_is_that_of_simulated_studies() -> None:
+@pytest.mark.parametrize(("seed", "orders"), [(0.0, 6), (1.5, 6), (1.5, 24)])
+def test_predicted_power_is_that_of_simulated_studies(seed: float, orders: int) -> None:
+    """All orders have the same seeds, so the effect of seeds does not shrink with the number of orders."""
     rng = np.random.default_rng(0)
-    differences = 2.0 + rng.normal(size=(4000, 6, 1)) + rng.normal(size=(4000, 6, 3)) * 2**0.5
-    p = stats.ttest_1samp(differences.mean(axis=2), 0, axis=1).pvalue
-    assert (p < 0.05 / 4).mean() == pytest.approx(Components(1, 0, 2, 6, 3).power(2, 6, 3, 4), abs=0.03)
+    differences = 1.5 + rng.normal(size=(4000, orders, 1)) + rng.normal(size=(4000, orders, 3)) * 2**0.5
+    differences += rng.normal(size=(4000, 1, 3)) * seed**0.5
+    statistic = stats.ttest_1samp(differences.mean(axis=2), 0, axis=1)
+    found = ((statistic.pvalue < 0.05 / 4) & (statistic.statistic > 0)).mean()
+    assert found == pytest.approx(Components(1, seed, 2, 6, 3).power(1.5, orders, 3, 4), abs=0.025)
+
+
+def test_power_without_spread_over_orders_depends_on_the_seeds() -> None:
+    of = Components(order=0.0, seed=4.0, residual=0.0, orders=6, seeds=3)
+    # Detected unless the seeds reverse the effect.
+    assert of.power(1.0, 12, 1) == pytest.approx(stats.norm.cdf(0.5), abs=0.02)
+    assert of.power(1.0, 2, 1, 22) <= 1
 
 
 def test_a_crossed_test_needs_means_that_vary() -> None:

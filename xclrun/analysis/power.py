@@ -14,6 +14,8 @@ from xclrun.analysis.significance import ALPHA
 POWER = 0.8
 # Largest number of orders that `Components.orders_for` tries.
 MOST_ORDERS = 200
+# Number of quantiles of the effect of seeds over which power is averaged.
+NODES = 50
 
 
 def smallest_p(replicates: int) -> float:
@@ -107,12 +109,16 @@ class Components:
             orders: number of orders, at least 2. The pilot varies.
             seeds: seeds of each order; the pilot's number if that is one.
         """
-        from scipy.special import nctdtr, stdtrit
+        from scipy.special import nctdtr, ndtri, stdtrit
 
-        # Seeds that are the same in all orders leave their effect in the mean, so they count as spread.
-        of_run = 0.0 if math.isnan(self.residual) else (self.seed + self.residual) / seeds
-        error = math.sqrt((self.order + of_run) / orders)
-        return 1 - float(nctdtr(orders - 1, abs(effect) / error, stdtrit(orders - 1, 1 - ALPHA / comparisons / 2)))
+        of_run, of_seed = (
+            (0.0, 0.0) if math.isnan(self.residual) else (self.residual / seeds, math.sqrt(self.seed / seeds))
+        )
+        error = max(math.sqrt((self.order + of_run) / orders), abs(effect) * 1e-3, TIE)
+        # All orders have the same seeds, whose effect on the mean more orders do not reduce: average over it.
+        shifts = of_seed * ndtri((np.arange(NODES) + 0.5) / NODES) if of_seed else np.zeros(1)
+        critical = stdtrit(orders - 1, 1 - ALPHA / comparisons / 2)
+        return float(1 - nctdtr(orders - 1, np.clip((abs(effect) + shifts) / error, -30, 1000), critical).mean())
 
     def orders_for(self, effect: float, seeds: int, comparisons: int = 1) -> int | None:
         """Return the smallest number of orders with a power of `POWER`; None if `MOST_ORDERS` do not suffice."""
