@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 # The same examples in every run, and no limit by the wall clock: a landing depends on the code, not on luck or load.
 hypothesis.settings.register_profile("xclrun", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("xclrun")
+
+# Tests started with nohup would have all their processes ignore SIGHUP.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def some(iterable: Iterable[Any]) -> list[Any]:
