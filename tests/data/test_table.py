@@ -111,10 +111,28 @@ def test_a_column_of_languages_divides_the_rows_of_a_file(tmp_path: Path, config
 def test_files_in_one_language_need_no_language_in_their_names(tmp_path: Path, config: Config) -> None:
     write(tmp_path, CSV, "{split}.csv")
     assert len(read(config, languages=["de"])[0]["de", "test"]) == 2
-    with pytest.raises(UsageError, match="no data found"):
+    with pytest.raises(UsageError, match=r"no data found; train\.csv .*language_column=.* dataset\.languages="):
         read(config)
     write(tmp_path, "text,label\na,b\n", "{language}-{split}.csv")
     assert len(read(config, languages=["de"])[0]["de", "test"]) == 1, "files with the language have priority"
+
+
+@pytest.mark.parametrize("end", ["csv", "parquet"])
+def test_rows_of_several_languages_are_not_read_as_one(tmp_path: Path, config: Config, end: str) -> None:
+    def fill(*languages: str | None) -> None:
+        data = pa.table({"text": ["a", "b"], "label": ["x", "y"], "lang": languages})
+        for split in SPLITS:
+            path = str(tmp_path / f"{split}.{end}")
+            pq.write_table(data, path) if end == "parquet" else data.to_pandas().to_csv(path, index=False)
+
+    fill("de", "en")
+    with pytest.raises(UsageError, match=r"train\.\w+: .*'lang' .*\(de, en\); set dataset\.language_column=lang"):
+        read(config, languages=["de"])
+    assert rows(read(config, languages=["de"], language_column="lang")[0]) == [("test-1", "a", "x")]
+    # A label may be a language, and a column may repeat the language of all rows.
+    assert len(read(config, languages=["de"], label_column="lang")[0]["de", "test"]) == 2
+    fill("de", None)
+    assert len(read(config, languages=["de"])[0]["de", "test"]) == 2
 
 
 @pytest.mark.parametrize("parts", [False, True])

@@ -174,6 +174,7 @@ def find_files(
     split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES,
     languages: Mapping[str, str] | None = None,
     may_lack: Collection[str] = (),
+    shared: str = "",
 ) -> list[SplitFile]:
     """Return the file of every selected language and split under ``dataset.root``, by language, then by split.
 
@@ -182,6 +183,7 @@ def find_files(
         languages: name in file names → language key; other names are keys themselves.
         may_lack: splits that no language needs. Languages without dev, and languages that are only evaluated, need
             none; but ``train`` must exist in one language.
+        shared: what to set if a split's file without a language in its name is meant, for errors.
     """
     root = root_of(cfg, layout, split_names)
     # Language and split → rank (of the layout's name, of the split's name) → files.
@@ -207,7 +209,11 @@ def find_files(
                 files.setdefault((language, split), {}).setdefault(ranks, []).extend(names)
     available = {language for language, _ in files}
     if not available:
-        raise root.error(f"no data found; looked for {_candidates('<language>', 'train', layout, split_names)}")
+        ends = [name.rpartition("{split}")[2] for name in layout]
+        bare = [alias + end for names in split_names.values() for alias in names for end in ends]
+        file = root.first("", "", bare)
+        found = f"{file.path.name} names no language{shared}; " if file else ""
+        raise root.error(f"no data found; {found}looked for {_candidates('<language>', 'train', layout, split_names)}")
     if any(split == "train" for _, split in files):
         may_lack = (*may_lack, "train")
     selected = []

@@ -52,19 +52,25 @@ LAYOUT = (
     *(f"{{language}}{separator}{{split}}.{end}" for end in ENDS for separator in (".", "/", "-", "_")),
     "{language}/{split}-{part}.parquet",
 )
+# What to set if a file without a language in its name is meant.
+SHARED = ": set dataset.language_column=NAME if a column does, or dataset.languages=[de] if all rows are German"
+# Columns that often name the languages of rows.
+LANGUAGE_COLUMNS = ("language", "lang", "locale")
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 # The values of a row under the keys id, language, text, text_b and label, or its mistake under the key error; empty for
-# lines without a row.
+# lines without a row. A column of `LANGUAGE_COLUMNS` that no setting names is under ``column NAME``.
 Row = dict[str, Any]
 
 
 @reader("table", LAYOUT, gives=["label"])
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     if (files := _shared_files(cfg)) is None:
-        return read_files(cfg, find_files(cfg, LAYOUT), parse, partial(rows, cfg))
+        return read_files(cfg, find_files(cfg, LAYOUT, shared=SHARED), parse, partial(rows, cfg))
     tables = {split: (file.name, list(rows(cfg, file))) for split, file in files.items()}
     if cfg.language_column is None:
         [language] = map(str, cfg.languages or ())
+        for name, table in tables.values():
+            _refuse_languages(name, table, language)
         return collect(cfg, [Source(language, split, *table) for split, table in tables.items()], parse)
     available = {row["language"] for _, table in tables.values() for row in table if "language" in row}
     chosen = choose_languages(cfg.languages, available, f"the column '{cfg.language_column}'")
@@ -78,6 +84,16 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
             elif split == "test":
                 raise UsageError(f"{name}: no test rows of '{language}'; select languages with dataset.languages=[…]")
     return collect(cfg, sources, parse)
+
+
+def _refuse_languages(name: str, table: Iterable[Row], language: str) -> None:
+    """Refuse a file that is read as one language if a column names several."""
+    for column in LANGUAGE_COLUMNS:
+        found = sorted({str(row[key]).strip() for row in table if row.get(key := f"column {column}")})
+        if len(found) > 1:
+            named = f"names several languages ({shortened(', '.join(found))})"
+            other = f"rename the column if all rows are in '{language}'"
+            raise UsageError(f"{name}: the column '{column}' {named}; set dataset.language_column={column}, or {other}")
 
 
 def parse(row: Row, place: Place) -> Example:
@@ -167,6 +183,9 @@ def _columns(cfg: DatasetConfig, file: SplitFile, names: Sequence[str], header: 
             raise UsageError(f"{setting}: {several if column in names else missing + unnamed}")
         else:
             columns[key] = names.index(column)
+    if header and cfg.language_column is None:
+        other = (name for name in LANGUAGE_COLUMNS if name in names and name not in settings.values())
+        columns |= {f"column {name}": names.index(name) for name in other}
     return columns
 
 
@@ -215,7 +234,7 @@ def _parquet(cfg: DatasetConfig, file: SplitFile) -> Iterator[Sequence[Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    used = {cfg.text_column, cfg.label_column, cfg.text_b_column, cfg.language_column, "id"}
+    used = {cfg.text_column, cfg.label_column, cfg.text_b_column, cfg.language_column, "id", *LANGUAGE_COLUMNS}
     try:
         with pq.ParquetFile(io.BytesIO(read_regular(file.path, file.name))) as parquet:
             schema = parquet.schema_arrow
