@@ -39,7 +39,7 @@ NOTES = {
     "long_sentences": ("sentence", f"of more than {LONG_SENTENCE} words; check the blank lines between sentences"),
     "equal_labels": (
         "label",
-        "that differs from another one only in case, spaces or Unicode form: read as separate classes",
+        "equal to another one except for case, spaces or Unicode form: read as separate classes",
     ),
     "one_label": ("label", "in the training data, so that every model scores 100; use data with several labels"),
     "slots_inside_words": ("slot", "with a boundary inside a word: extended to whole words"),
