@@ -195,6 +195,7 @@ BAD = [
     ('text,label\n"a,x\n', r"\.csv:2: not CSV \(unexpected end of data\)"),
     ("text,label\n ,x\n", r"\.csv:2: 'text' must be a string that is not blank"),
     ("text,class\na,x\n", r"dataset\.label_column=label: no such column; .*text"),
+    ("text\tlabel\na\tx\n", "no such column; .* by commas, and of .tsv files by tabs"),
     ("text,text,label\na,b,x\n", r"dataset\.text_column=text: 2 columns have this name"),
     (b"text,label\na,x\nb\xff,x\n", r"\.csv:3: not UTF-8"),
     ("", r"\.csv: no examples"),

@@ -180,6 +180,8 @@ def _columns(cfg: DatasetConfig, file: SplitFile, names: Sequence[str], header: 
             several = f"{names.count(column)} columns have this name; rename one of them"
             missing = f"no such column; {did_you_mean(column, map(shortened, names))}"
             unnamed = "; if the first line is a row, set dataset.header=false"
+            if len(names) == 1 and re.search(r"[,\t|]", names[0]):
+                unnamed = "; separate the columns of .csv files by commas, and of .tsv files by tabs"
             raise UsageError(f"{setting}: {several if column in names else missing + unnamed}")
         else:
             columns[key] = names.index(column)
