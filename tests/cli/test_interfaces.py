@@ -237,6 +237,9 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
     assert (report().code, report().line[: len(cut)]) == (2, cut)
     runs[:] = runs[-1:]
     assert report("cut").line.endswith("in cut: 1 interrupted; re-run its command to resume: xclrun cut")
+    # A manifest says "running" also after its process was killed, or its directory deleted.
+    runs[:] = [record("er", seed=1, status="running")]
+    assert "in cut: 1 missing; " in report("cut").line
 
 
 def test_a_sweep_is_called_as_its_command_says(xclrun: Callable[..., Told], here: Path) -> None:

@@ -21,7 +21,7 @@ from xclrun.core.names import code
 from xclrun.report import write
 from xclrun.report.caveats import comparison_caveats
 from xclrun.report.part import Block, Part
-from xclrun.report.section import Options
+from xclrun.report.section import Options, Sources
 from xclrun.report.tables import Table, frame_csv, mark_best, percent_cell
 from xclrun.report.write import write_report
 
@@ -218,6 +218,10 @@ def test_nothing_finished_is_a_usage_error_and_writes_nothing(statuses: tuple[st
     with pytest.raises(UsageError, match="no finished runs") as error:
         write_report(unfinished, tmp_path / "demo", "demo")
     assert ("1 failed, 2 running" in str(error.value)) == (len(statuses) == 3)
+    killed = Sources(excluded={r.run_id: ("lost", "its process died") for r in unfinished[1:2]})
+    with pytest.raises(UsageError, match="no finished runs") as error:
+        write_report(unfinished, tmp_path / "demo", "demo", sources=killed)
+    assert ("1 failed, 1 lost, 1 running" in str(error.value)) == (len(statuses) == 3)
     assert not list(tmp_path.iterdir())
 
 

@@ -334,7 +334,8 @@ def _chosen(
     records = filtered([record for record in pool if record.run_id in chosen], args.filters)
     finished = any(record.finished for record in records)
     if sweep is not None and not finished:
-        where = f"{'' if args.sweep else 'the last sweep, '}{sweep['name']}{unfinished(records)}"
+        states = unfinished(records, _left_out(args.outputs, sweep, records, pool))
+        where = f"{'' if args.sweep else 'the last sweep, '}{sweep['name']}{states}"
         if more or any(record.finished for record in pool):
             raise UsageError(
                 f"no finished runs in {where}; report another sweep with `xclrun report NAME` (`xclrun status all` "

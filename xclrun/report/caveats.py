@@ -175,7 +175,13 @@ def _named(runs: Sequence[str]) -> str:
     return f"{'; '.join(runs[:NAMED])}{more}"
 
 
-def unfinished(records: Sequence[RunRecord]) -> str:
-    """Return the numbers of unfinished runs as text, ``: 1 failed, 2 running``; empty if all have finished."""
-    counts = Counter(record.status for record in records if record.status != "finished")
+def unfinished(records: Sequence[RunRecord], excluded: Mapping[str, tuple[str, str]] | None = None) -> str:
+    """Return the numbers of unfinished runs as text, ``: 1 failed, 2 running``; empty if all have finished.
+
+    Args:
+        excluded: see `Sources`; the manifest of a run whose process was killed still says ``running``.
+    """
+    killed = {run: state for run, (state, _) in (excluded or {}).items()}
+    states = (killed.get(r.run_id, r.status) if r.status == "running" else r.status for r in records)
+    counts = Counter(state for state in states if state != "finished")
     return f": {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}" if counts else ""

@@ -141,9 +141,8 @@ def write_report(
     # A finished record of a run replaces unfinished ones.
     unique = list({record.run_id: record for record in sorted(records, key=lambda r: r.status == "finished")}.values())
     if not any(record.finished for record in unique):
-        raise UsageError(
-            f"no finished runs{unfinished(unique)}; run an experiment first, for example: xclrun strategy=naive,er -m"
-        )
+        states = unfinished(unique, sources and sources.excluded)
+        raise UsageError(f"no finished runs{states}; run an experiment first, for example: xclrun strategy=naive,er -m")
     options, sources = options or Options(), sources or Sources()
     # Few-shot runs have no order and no measures of forgetting: they have separate sections.
     in_sequence = [record for record in unique if not is_few_shot(record)]
