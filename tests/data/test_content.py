@@ -99,3 +99,9 @@ def test_labels_and_duplicates_are_compared_after_nfc(load: Load) -> None:
 def test_a_single_label_is_noted(load: Load) -> None:
     assert load(row("a")).notes == {"one_label": {"de/train": 1}}
     assert load(row("a"), row("b", "y")).notes == {}
+
+
+def test_as_many_labels_as_sentences_are_noted(load: Load) -> None:
+    rows = [row(f"a {i}", f"a {i}") for i in range(20)]
+    assert load(*rows, test=rows[:1]).notes["labels_used_once"] == {"de/train": 20}
+    assert "labels_used_once" not in load(*rows, row("b", "a 1")).notes

@@ -18,6 +18,8 @@ from xclrun.data.example import SPLITS, Dataset, Example, Targets
 
 # Words of a sentence with tags; longer sentences are noted.
 LONG_SENTENCE = 500
+# Training sentences that, with a label each, are no sample: such labels are probably IDs or texts.
+SEVERAL = 20
 # A word that replaces a withheld word.
 _WITHHELD = re.compile(r"_|\[?(?:REDACTED|MASKED|WITHHELD)\]?|<(?:redacted|masked|withheld)>")
 # Words that replace withheld words, but are also words, such as a line of asterisks.
@@ -85,7 +87,7 @@ def _check(dataset: Dataset, language: str, split: str, counts: Counter[str]) ->
 
 
 def _add_label_notes(dataset: Dataset, targets: Targets, notes: dict[str, Counter[str]]) -> None:
-    """Note names of labels that differ only in their spelling (`_spelling`), and a task with a single label or tag."""
+    """Note labels that differ in their spelling only (`_spelling`), a single label, and a label for each sentence."""
     for language in targets.keys:
         for split in SPLITS:
             examples = dataset.splits[language, split]
@@ -95,6 +97,9 @@ def _add_label_notes(dataset: Dataset, targets: Targets, notes: dict[str, Counte
                 notes.setdefault("equal_labels", Counter())[f"{language}/{split}"] = count
     if len(targets.labels or targets.tags) == 1:
         notes.setdefault("one_label", Counter())[f"{targets.keys[0]}/train"] = 1
+    given = [e.label for language in targets.keys for e in dataset.splits[language, "train"] if e.label]
+    if len(given) >= SEVERAL and len(set(given)) == len(given):
+        notes.setdefault("labels_used_once", Counter())[f"{targets.keys[0]}/train"] = len(given)
 
 
 def _respelled(names: Sequence[str], used: Collection[str], train: bool) -> int:

@@ -41,6 +41,10 @@ NOTES = {
         "label",
         "equal to another one except for case, spaces or Unicode form: read as separate classes",
     ),
+    "labels_used_once": (
+        "label",
+        "each on a single training sentence, so that nothing can be learned; check the label column",
+    ),
     "one_label": ("label", "in the training data, so that every model scores 100; use data with several labels"),
     "slots_inside_words": ("slot", "with a boundary inside a word: extended to whole words"),
     "missing_words": ("sentence", "with gaps in the numbers of words: read unchanged"),

@@ -141,7 +141,7 @@ def write_report(
     # A finished record of a run replaces unfinished ones.
     unique = list({record.run_id: record for record in sorted(records, key=lambda r: r.status == "finished")}.values())
     if not any(record.finished for record in unique):
-        states = unfinished(unique, sources and sources.excluded)
+        states = unfinished(unique, sources.excluded if sources else None)
         raise UsageError(f"no finished runs{states}; run an experiment first, for example: xclrun strategy=naive,er -m")
     options, sources = options or Options(), sources or Sources()
     # Few-shot runs have no order and no measures of forgetting: they have separate sections.

@@ -212,8 +212,8 @@ def find_files(
         ends = [name.rpartition("{split}")[2] for name in layout]
         bare = [alias + end for names in split_names.values() for alias in names for end in ends]
         file = root.first("", "", bare)
-        found = f"{file.path.name} names no language{shared}; " if file else ""
-        raise root.error(f"no data found; {found}looked for {_candidates('<language>', 'train', layout, split_names)}")
+        nearly = f"{file.path.name} names no language{shared}; " if file else ""
+        raise root.error(f"no data found; {nearly}looked for {_candidates('<language>', 'train', layout, split_names)}")
     if any(split == "train" for _, split in files):
         may_lack = (*may_lack, "train")
     selected = []
