@@ -291,6 +291,7 @@ def test_a_rejection_is_not_retried_and_its_last_line_is_the_verdict(put: Put) -
     with pytest.raises(slurm.Rejected, match=r"^Invalid partition name specified \(invalid partition specified: x\)$"):
         submit()
     assert len(calls(folder, "sbatch")) == 1
+    assert not list(Path("jobs").glob("*.pkl"))
 
 
 def test_after_a_rejection_the_accepted_jobs_stay_recorded(make_run: Callable[..., Run]) -> None:
@@ -345,6 +346,17 @@ def test_time_limits_have_the_formats_of_slurm(limit: Any, minutes: int | None) 
 def test_a_path_in_the_pattern_of_a_log_is_the_path() -> None:
     assert script.log_pattern(Path("/o%j/100%"), 2, "0") == "/o%%j/100%%/%A_%a_0_log.out"
     assert script.log_pattern(Path("/o"), 1, "%t") == "/o/%j_%t_log.out"
+
+
+def test_a_folder_named_like_a_pattern_leaves_no_other_folder(
+    put: Put, make_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(outputs="o%j")
+    put(squeue="", sbatch="echo Submitted batch job 8")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "bin"))
+    before = set(tmp_path.glob("**/"))
+    Slurm().do(Sweep("mine", "xclrun", (run,)), [run])
+    assert {path for path in set(tmp_path.glob("**/")) - before if not path.is_relative_to(run.outputs)} == set()
 
 
 def test_options_that_xclrun_sets_are_refused() -> None:

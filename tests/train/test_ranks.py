@@ -400,8 +400,9 @@ def torchrun(outputs: Path, corpus: Path, *arguments: str) -> tuple[int, str]:
     settings = (*SMALL, *PARTS, f"dataset.root={corpus}", "order=[en,de]", f"paths.outputs={outputs}")
     for _ in range(3):
         done = subprocess.run([*command, *settings], capture_output=True, text=True, timeout=300, check=False)
-        # Rarely, PyTorch's threads abort a process that exits, when all its work is stored.
-        if "terminate called without an active exception" not in done.stderr:
+        # Rarely, PyTorch's threads abort rank 0 while it exits, after it has said that all runs are finished.
+        _, finished, end = done.stderr.partition("1 of 1 runs finished")
+        if not finished or "terminate called without an active exception" not in end:
             break
     return done.returncode, done.stderr
 

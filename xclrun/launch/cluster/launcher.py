@@ -212,13 +212,16 @@ class Slurm(Launcher):
             for folder, array in of_wave:
                 if not in_turn():
                     raise RunError(_incomplete(submission, "another command took over, since this one was suspended"))
+                executor = self._executor(folder, array, start, after)
                 try:
-                    executor = self._executor(folder, array, start, after)
                     number = slurm.submit(executor, len(array["packs"]), array["job_name"])
                 except slurm.Rejected as error:
                     raise UsageError(_incomplete(submission, f"Slurm rejected the jobs: {error}")) from error
                 except slurm.Silent as error:
                     raise RunError(_incomplete(submission, str(error), rejected=False)) from error
+                finally:
+                    if executor.folder != folder:
+                        shutil.rmtree(executor.folder, ignore_errors=True)
                 accepted(array, number)
                 submission.write()
                 content = "shared trainings" if any(array["trainings"]) else "runs"

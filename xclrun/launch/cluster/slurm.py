@@ -315,10 +315,7 @@ def _sbatch(executor: SlurmExecutor, jobs: int) -> tuple[str, str]:
     try:
         # Submitit prints the errors of sbatch itself too.
         with _session_left(), contextlib.redirect_stderr(errors):
-            # The jobs do not read the pickles of these functions (`job.main`).
             submitted = executor.submit_array([print] * jobs)
-        for job in submitted:
-            job.paths.submitted_pickle.unlink(missing_ok=True)
         return submitted[0].job_id.partition("_")[0], ""
     except FailedSubmissionError as error:
         # The jobs may exist; they are looked up by their name (`PASSING`).
@@ -332,6 +329,9 @@ def _sbatch(executor: SlurmExecutor, jobs: int) -> tuple[str, str]:
         raise UsageError(f"cannot run sbatch ({error.strerror}); use a login node of the cluster") from error
     finally:
         timer.cancel()
+        # The jobs do not read the pickles of these functions (`job.main`).
+        for pickle in executor.folder.glob("*.pkl"):
+            pickle.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
