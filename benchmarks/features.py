@@ -24,7 +24,7 @@ from unittest.mock import patch
 import torch
 
 from xclrun.command.plan import plan_runs
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.train.execute import make_stages
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph

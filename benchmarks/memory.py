@@ -1,6 +1,6 @@
 """Memory of training: estimates for models and settings, and measured peaks.
 
-``python -m benchmarks.memory`` prints the estimated peaks on a GPU (`xclrun.run.memory`) as a Markdown table, in GB.
+``python -m benchmarks.memory`` prints the estimated peaks on a GPU (`xclrun.plan.memory`) as a Markdown table, in GB.
 ``python -m benchmarks memory`` measures two ratios of peaks: training with language-specific parameters / naive
 fine-tuning, and measured / estimated.
 
@@ -104,7 +104,7 @@ def _measure_sentences(overrides: Sequence[str], length: int) -> tuple[int, int]
 
     from benchmarks.steps import Enough
     from xclrun.command.plan import plan_runs
-    from xclrun.run.memory import heads_of, peak
+    from xclrun.plan.memory import heads_of, peak
     from xclrun.train.checkpoint import Checkpoints
     from xclrun.train.loop import HopTraining
     from xclrun.train.progress import Listener, Progress
@@ -219,7 +219,7 @@ def estimates() -> Iterator[tuple[str, list[float]]]:
     from xclrun.core.stream import sequence
     from xclrun.core.task import INTENT_SLOTS
     from xclrun.model.shape import HeadSizes
-    from xclrun.run.memory import peak
+    from xclrun.plan.memory import peak
     from xclrun.strategy import make
 
     hop, heads = sequence(("en", "de")).hops[2], [HeadSizes(INTENT_SLOTS, 100, 80)]

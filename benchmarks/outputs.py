@@ -26,7 +26,7 @@ import yaml
 from xclrun.analysis.base_scores import Counts
 from xclrun.command.plan import plan_runs
 from xclrun.core.identity import digest
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.records import write_counts
 from xclrun.store.rundir import RunDirectory

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.timing import summary
 from xclrun.command.plan import plan_runs
-from xclrun.run import freeze
+from xclrun.plan import freeze
 from xclrun.train import ranks
 from xclrun.train.execute import set_threads
 from xclrun.train.progress import Listener, Progress

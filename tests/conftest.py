@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from xclrun.compose.jobs import Composed
-    from xclrun.run import Run
+    from xclrun.plan import Run
 
 
 # The same examples in every run, and no limit by the wall clock: a landing depends on the code, not on luck or load.
@@ -256,7 +256,7 @@ def make_run(corpus: Path, tmp_path: Path) -> Callable[..., Run]:
 
 def small_run(overrides: tuple[str, ...], outputs: Path, data: Path) -> Run:
     """Plan a run of a model of a few thousand weights."""
-    from xclrun.run import plan_run
+    from xclrun.plan import plan_run
 
     order = () if any(text.startswith("order=") for text in overrides) else ("order=[en,de,es]",)
     job = composed((*SMALL, *order, *overrides))

@@ -39,7 +39,7 @@ from xclrun.launch.cluster.slurm import JobState
 from xclrun.launch.local import Local
 from xclrun.launch.status import sweep_status
 from xclrun.launch.sweep import Sweep
-from xclrun.run import Run, freeze, plan_run, thaw
+from xclrun.plan import Run, freeze, plan_run, thaw
 from xclrun.tracking.mirror import Mirror
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
@@ -262,7 +262,7 @@ def test_changed_data_is_told(
     file = data / "de" / "train.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
     message = run_python(
-        "from pathlib import Path\nfrom xclrun.run import thaw\nfrom xclrun.store.rundir import RunDirectory\n"
+        "from pathlib import Path\nfrom xclrun.plan import thaw\nfrom xclrun.store.rundir import RunDirectory\n"
         f"try: thaw(RunDirectory(Path({str(run.directory.path.absolute())!r})))\n"
         "except Exception as error: print(repr(error))"
     )

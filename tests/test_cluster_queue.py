@@ -24,7 +24,7 @@ from xclrun.launch.cluster.lookup import find_jobs, settled_jobs
 from xclrun.launch.cluster.packing import shared_first
 from xclrun.launch.status import sweep_status
 from xclrun.launch.sweep import Sweep
-from xclrun.run import Run
+from xclrun.plan import Run
 
 Put = Callable[..., Path]
 

@@ -18,7 +18,7 @@ from xclrun.core.terminal import about, as_note, if_slow, line, note, size, tabl
 from xclrun.launch import workers as work
 from xclrun.launch.console import BAR, Console, step_line
 from xclrun.launch.time_left import TimeLeft
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 

@@ -10,8 +10,8 @@ import pytest
 from tests.strategy.few import planned
 from xclrun.compose.jobs import compose_command
 from xclrun.core.errors import UsageError
-from xclrun.run import Run, thaw
-from xclrun.run import freeze as freeze_run
+from xclrun.plan import Run, thaw
+from xclrun.plan import freeze as freeze_run
 from xclrun.store import predictions
 
 Make = Callable[..., Run]

@@ -18,7 +18,7 @@ from tests.questions import write_questions
 from xclrun.cli import main
 from xclrun.launch.forecast import Costs, Line, budget, forecast, forecast_table, makespan
 from xclrun.launch.sweep import Sweep, announce
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.files import write_json
 
 

@@ -16,7 +16,7 @@ import pytest
 from xclrun.compose.jobs import compose_jobs, composing
 from xclrun.compose.overrides import rewritten
 from xclrun.core.identity import digest
-from xclrun.run import plan_run
+from xclrun.plan import plan_run
 from xclrun.strategy import STRATEGIES
 
 FILE = Path(__file__).with_name("golden_keys.json")

@@ -14,8 +14,8 @@ from xclrun.core.errors import UsageError
 from xclrun.launch.forecast import forecast
 from xclrun.model.network import skeleton
 from xclrun.model.shape import Dimensions, estimated_sizes
-from xclrun.run import Run
-from xclrun.run.memory import Memory, check_memory, heads_of, largest, of_run, peak
+from xclrun.plan import Run
+from xclrun.plan.memory import Memory, check_memory, heads_of, largest, of_run, peak
 from xclrun.strategy.shared.parameters import sizes
 
 Make = Callable[..., Run]
@@ -221,5 +221,5 @@ def test_measured_peaks_are_near_the_estimate(overrides: tuple[str, ...], length
 
 def test_libraries_of_the_estimate_are_light(run_python: Callable[..., Any]) -> None:
     assert importlib.util.find_spec("torch")
-    code = "import sys, xclrun.run.memory; assert not {'torch', 'transformers'} & {*sys.modules}"
+    code = "import sys, xclrun.plan.memory; assert not {'torch', 'transformers'} & {*sys.modules}"
     run_python(code)

@@ -22,7 +22,7 @@ from xclrun.core import identity as plan
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, Stage, derive, digest
 from xclrun.core.stream import Stream, independent, joint, resolve_order, sequence, transfer
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import STRATEGIES as ALL_STRATEGIES
 from xclrun.strategy import make, strategy_class
 

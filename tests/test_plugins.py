@@ -25,7 +25,7 @@ from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.task import BY_NAME, BY_SHORT, METRICS, TASKS, task_of
 from xclrun.data.readers import READERS
-from xclrun.run import Run, freeze, plan_jobs, thaw
+from xclrun.plan import Run, freeze, plan_jobs, thaw
 from xclrun.store.records import read_records
 from xclrun.strategy import STRATEGIES
 

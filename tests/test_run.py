@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from xclrun.core.errors import UsageError
-from xclrun.run import Run, plan_run
+from xclrun.plan import Run, plan_run
 
 
 def test_a_run_holds_what_was_asked_for(make_run: Callable[..., Run]) -> None:

@@ -29,7 +29,7 @@ from xclrun.launch.local import Local
 from xclrun.launch.search import plan_search, search
 from xclrun.launch.sweep import Sweep, SweepFailed
 from xclrun.launch.trials import Trials
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory
 

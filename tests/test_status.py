@@ -20,7 +20,7 @@ from xclrun.core.errors import RunError
 from xclrun.launch import status
 from xclrun.launch.status import STATES, RunStatus, render, run_status, sweep_status, wait_until_calm
 from xclrun.launch.workers import ProgressListener
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.files import read_events, write_json
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory

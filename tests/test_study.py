@@ -26,7 +26,7 @@ from xclrun.study import Study
 @pytest.fixture(scope="module")
 def outputs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of naive, its references, and one run of er, on the corpus."""
-    from xclrun.run import plan_run
+    from xclrun.plan import plan_run
     from xclrun.train.execute import execute
     from xclrun.train.progress import Listener
     from xclrun.train.stop import StopFlag

@@ -24,11 +24,11 @@ from xclrun.compose.sweep import expand, grids, sweep_nodes
 from xclrun.config.files import choices, published, sweep_files
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest, identity
+from xclrun.plan import plan_jobs
 from xclrun.report.fewshot.data import method_name
 from xclrun.report.published import ccl_tables, table_of
 from xclrun.report.published.ed import ed_tables
 from xclrun.report.published.fsxlt import fsxlt_tables, sweep_table
-from xclrun.run import plan_jobs
 
 GOLDEN_FILE = Path(__file__).with_name("golden_sweeps.json")
 GOLDEN: dict[str, dict[str, Any]] = json.loads(GOLDEN_FILE.read_text())

@@ -17,7 +17,7 @@ from tests.conftest import TINY
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.task import short_name
 from xclrun.launch.workers import MirrorListener, ProgressListener
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking.trackers import Tracker, Update, Value, tracker

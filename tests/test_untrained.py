@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xclrun.core.errors import UsageError
-from xclrun.run import Run
+from xclrun.plan import Run
 
 JSONL = ("dataset=jsonl", "dataset.task=sequence_class")
 

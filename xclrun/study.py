@@ -255,11 +255,11 @@ class Study:
     def _plots(self) -> dict[str, Plot]:
         import xclrun.report.parts  # noqa: F401  Registers the parts of sections.
         from xclrun.analysis.aggregate import comparisons
+        from xclrun.plan import thaw
         from xclrun.report.fewshot import few_shot_sections
         from xclrun.report.fewshot.read import read_few_shot
         from xclrun.report.section import Options, Section, Sources
         from xclrun.report.strategies import ReportData, StrategySection
-        from xclrun.run import thaw
 
         streams = [record for record in self.records if not is_few_shot(record)]
         finished = [record for record in streams if record.finished]
@@ -299,7 +299,7 @@ def _name(names: Sequence[str], number: Any) -> str | None:
 
 def _with_text(frame: pd.DataFrame, directory: RunDirectory) -> pd.DataFrame:
     """Add the texts of the examples to prediction rows."""
-    from xclrun.run import thaw
+    from xclrun.plan import thaw
 
     splits = thaw(directory).dataset.splits
     keys = set(zip(frame["language"], frame["split"], strict=True))

@@ -10,8 +10,8 @@ import pytest
 from sklearn.metrics import auc
 
 from xclrun.analysis.aggregate import summarise
+from xclrun.analysis.formulas import curve_forgetting
 from xclrun.analysis.measures import MEASURES, Absent, measure
-from xclrun.analysis.metrics import curve_forgetting
 from xclrun.analysis.points import aultc, hop_points, learning_curve, selection
 from xclrun.analysis.record import RunRecord
 

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from tests.conftest import some
-from xclrun.analysis import metrics, resampling
+from xclrun.analysis import formulas, resampling
 from xclrun.analysis.aggregate import Comparison, comparisons, summarise
 from xclrun.analysis.base_scores import Predictions, Sentences
 from xclrun.analysis.bootstrap import basic, draws, wilson
@@ -79,11 +79,11 @@ def by_hand(
         chosen[language] = np.repeat(np.arange(n), draws(n, seed, language, b + 1, None)[b].astype(int))
     R = scored(predictions[run.run_id], run.languages, chosen)[metric]
     if name != "T":
-        of = {"F": metrics.forgetting, "T0": metrics.zero_shot_transfer, "FP": lambda R: R[-1].mean()}
+        of = {"F": formulas.forgetting, "T0": formulas.zero_shot_transfer, "FP": lambda R: R[-1].mean()}
         return float(of[name](R))
     (own,) = (r for r in runs if r.strategy == "lang_spec_ft" and r.order == run.order)
     alone = scored(predictions[own.run_id], own.languages, chosen)[metric]
-    return float(metrics.transfer(R, metrics.learnt_scores(alone)))
+    return float(formulas.transfer(R, formulas.learnt_scores(alone)))
 
 
 @pytest.mark.parametrize("metric", ["intent_accuracy", "slot_f1"])

@@ -19,7 +19,7 @@ from xclrun import __version__
 from xclrun.command import COMMANDS, run
 from xclrun.command.plan import plan_runs
 from xclrun.config.files import choices, published, sweep_files
-from xclrun.run import thaw
+from xclrun.plan import thaw
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 

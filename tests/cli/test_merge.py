@@ -12,8 +12,8 @@ from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.finished import finished_run, tuning_trials
 from xclrun.analysis.record import RunRecord
 from xclrun.cli import main
+from xclrun.plan import Run
 from xclrun.report.parts.budgets import budget_table, costs_with_sources
-from xclrun.run import Run
 from xclrun.store.finished import with_references
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory

@@ -17,7 +17,7 @@ from xclrun.compose.overrides import rewritten
 from xclrun.config.schema import OrderConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.orders import complete_order, compute_order, notes
-from xclrun.run import Run, plan_run
+from xclrun.plan import Run, plan_run
 
 
 class Words:

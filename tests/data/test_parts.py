@@ -19,7 +19,7 @@ from xclrun.core.task import SEQUENCE_CLASS, STATEMENT_TRUTH, TOKEN_ACCURACY, ta
 from xclrun.data.example import Dataset, Example
 from xclrun.data.load import load_dataset, repeated, stratified, subset
 from xclrun.data.readers import READERS, Reader
-from xclrun.run import Run, freeze, thaw
+from xclrun.plan import Run, freeze, thaw
 from xclrun.store import predictions
 
 from .conftest import mtop_line

@@ -19,7 +19,7 @@ from xclrun.core.errors import UsageError
 from xclrun.data.example import Answer, Dataset, Example, fingerprint
 from xclrun.data.load import load_dataset
 from xclrun.data.notes import note_lines
-from xclrun.run.plan import _identity
+from xclrun.plan.run import _identity
 
 Config = Callable[..., DatasetConfig]
 

@@ -29,7 +29,7 @@ from xclrun.data.load import load_dataset
 from xclrun.data.parts import Part
 from xclrun.data.readers.files import Splits
 from xclrun.data.statements import HIDDEN, Draw, kinds, stated
-from xclrun.run import Run
+from xclrun.plan import Run
 
 Make = Callable[..., Run]
 

@@ -20,7 +20,7 @@ from xclrun.core.errors import RunError, UsageError
 from xclrun.data.load import load_dataset
 from xclrun.model import e5
 from xclrun.model.source import encoder_identity
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.files import sha256
 from xclrun.train.encodings import encodings
 

@@ -20,7 +20,7 @@ from xclrun.model.families import FAMILIES, UNFIT
 from xclrun.model.folder import check_folder
 from xclrun.model.source import check_settings
 from xclrun.model.structure import is_embedding, layer
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.train.encodings import encodings
 from xclrun.train.stop import Stopped
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from xclrun.command.plan import plan_runs
-from xclrun.run import freeze
+from xclrun.plan import freeze
 from xclrun.store import prune
 from xclrun.store.stages import StageStore
 

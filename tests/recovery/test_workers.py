@@ -14,7 +14,7 @@ import pytest
 
 from xclrun.launch import workers
 from xclrun.launch.console import Console
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.lease import Lease
 from xclrun.tracking.background import BackgroundMirror
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import some
-from xclrun.analysis import metrics
+from xclrun.analysis import formulas
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.report.heatmaps import heatmaps
 from xclrun.report.inference import p_text
@@ -116,9 +116,9 @@ def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
         trade_offs.one_hop_figure(summary, references, "intent_accuracy"),
     )
     runs = summary.comparison.strategies["naive"]
-    expected = 100 * np.mean([metrics.generalisation_by_distance(r.scores["intent_accuracy"]) for r in runs], axis=0)
+    expected = 100 * np.mean([formulas.generalisation_by_distance(r.scores["intent_accuracy"]) for r in runs], axis=0)
     np.testing.assert_allclose(by_distance.axes[1].lines[0].get_ydata(), expected)
-    seen = 100 * np.mean([metrics.generalisation_by_seen(r.scores["intent_accuracy"]) for r in runs], axis=0)
+    seen = 100 * np.mean([formulas.generalisation_by_seen(r.scores["intent_accuracy"]) for r in runs], axis=0)
     np.testing.assert_allclose(by_distance.axes[0].lines[0].get_ydata(), seen)
     # The first order once more changes nothing: each order counts the same.
     again = [dataclasses.replace(r, seed=r.seed + 10, run_id=f"{r.run_id}-2") for r in runs if r.order == runs[0].order]
@@ -129,11 +129,11 @@ def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
     dots = [line for line in boxes.axes[0].lines if line.get_marker() == "."]
     k = len(dots) // 2
     single, many = dots[0].get_ydata(), dots[k].get_ydata()
-    np.testing.assert_allclose(many, [100 * metrics.forgetting(r.scores["intent_accuracy"]) for r in runs])
-    np.testing.assert_allclose(single, [100 * metrics.forgetting(r.scores["intent_accuracy"][:3, :2]) for r in runs])
+    np.testing.assert_allclose(many, [100 * formulas.forgetting(r.scores["intent_accuracy"]) for r in runs])
+    np.testing.assert_allclose(single, [100 * formulas.forgetting(r.scores["intent_accuracy"][:3, :2]) for r in runs])
     # One panel for each measure; T0 and FP of the first two hops are those of a stream of two languages.
     assert [axes.get_ylabel() for axes in boxes.axes] == ["F (points)", "T (points)", "T0 (points)", "FP (%)"]
-    for axes, measured in zip(boxes.axes[2:], (metrics.zero_shot_transfer, lambda R: R[-1].mean()), strict=True):
+    for axes, measured in zip(boxes.axes[2:], (formulas.zero_shot_transfer, lambda R: R[-1].mean()), strict=True):
         dots = [line.get_ydata() for line in axes.lines if line.get_marker() == "."]
         for values, size in ((dots[0], 2), (dots[k], None)):
             cut = slice(None if size is None else size + 1), slice(size)

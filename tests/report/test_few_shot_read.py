@@ -11,8 +11,8 @@ import pytest
 
 from tests.strategy.few import planned
 from xclrun.analysis.fewshot.scores import few_shot_scores
+from xclrun.plan import Run, thaw
 from xclrun.report.fewshot.read import read_few_shot
-from xclrun.run import Run, thaw
 from xclrun.store.records import outcomes, record
 from xclrun.study import Study
 

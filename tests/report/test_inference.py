@@ -20,11 +20,11 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
-from xclrun.analysis import metrics
+from xclrun.analysis import formulas
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.bootstrap import INTERVALS, Interval
 from xclrun.analysis.finished import finished_run, tuning_trials
-from xclrun.analysis.metrics import forgetting
+from xclrun.analysis.formulas import forgetting
 from xclrun.analysis.power import Components
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
@@ -227,7 +227,7 @@ def test_a_comparison_that_cannot_be_computed_keeps_its_row_with_the_true_reason
         "er": "", "agem": "agem and naive have no combination of order, seed and bucket in common",
         "gem": "gem has no runs with this metric", "twin": "all differences are equal",
     }  # fmt: skip
-    # Four strategies and two metrics.
+    # Four strategies and two formulas.
     assert len(inference.family) == 8
     assert "over 8 comparisons" in inference.comparisons().notes[-1]
     raw = inference.unadjusted["er", "intent_accuracy", "FP"].p
@@ -582,7 +582,9 @@ def test_strategies_with_identical_scores_are_both_visible(tmp_path: Path) -> No
 def test_gains_by_distance_have_their_spread_and_number_of_runs() -> None:
     summary = made()[0]
     figure = distance_figure(summary, "slot_f1")
-    gains = [100 * metrics.generalisation_by_distance(r.scores["slot_f1"]) for r in summary.comparison.strategies["er"]]
+    gains = [
+        100 * formulas.generalisation_by_distance(r.scores["slot_f1"]) for r in summary.comparison.strategies["er"]
+    ]
     k = list(summary.comparison.strategies).index("er")
     [line] = [line for line in figure.axes[1].lines if line.get_marker() == marker(k)]
     np.testing.assert_allclose(line.get_ydata(), np.mean(gains, axis=0))

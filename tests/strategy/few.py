@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.tensors import load_tensors
 
 # Source en, target de: 9 sentences stand for its bucket. The source is learnt in one epoch.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from xclrun.model.network import Model, build
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy import Context, State
 from xclrun.train.checkpoint import Checkpoints

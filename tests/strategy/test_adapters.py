@@ -14,7 +14,7 @@ from torch import Tensor
 from xclrun.compose.jobs import Composed
 from xclrun.core.errors import UsageError
 from xclrun.model.network import Model, skeleton
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy import make
 from xclrun.strategy.shared.adapters import Adapter

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from xclrun.data.batches import concat
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy.agem import AGEM, project
 from xclrun.strategy.shared.memory import MemorySettings
 from xclrun.train import loop

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.train.conftest import predicted
 from xclrun.data.batches import concat
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy.agem_replay import AGEMReplay
 from xclrun.strategy.replay import Replay, ReplaySettings
 

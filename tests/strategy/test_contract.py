@@ -20,7 +20,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, digest, stages
 from xclrun.core.stream import Hop
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import STRATEGIES, Strategy, adds_parameters, make, register, strategy_class
 from xclrun.strategy.base import HOOK_SIGNATURES
 from xclrun.strategy.er import ExperienceReplay

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from tests.train.conftest import stopped
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import State
 from xclrun.strategy.der import DER, DERSettings, Reservoir
 from xclrun.strategy.derpp import DERPP, DERPPSettings

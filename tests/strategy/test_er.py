@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import some
 from xclrun.compose.jobs import Composed
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.files import read_json
 from xclrun.strategy.er import ExperienceReplay, Interleave, ReplaySettings
 from xclrun.strategy.shared.memory import MemorySelection

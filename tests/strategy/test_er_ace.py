@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from xclrun.core.errors import UsageError
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy.er_ace import ERACE, ERACESettings
 
 from .real import context_of, gradients, graph, perturbed, untrained, weights

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchcrf import CRF
 
 from xclrun.model.network import Model
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import Context, State
 from xclrun.strategy.ewc import EWC
 from xclrun.strategy.ewc_online import EWCOnline, EWCOnlineSettings, PenaltySettings

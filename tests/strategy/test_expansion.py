@@ -23,7 +23,7 @@ from tests.train.conftest import stopped
 from xclrun.compose.jobs import Composed, compose_command
 from xclrun.core.errors import UsageError
 from xclrun.model.network import Model, skeleton
-from xclrun.run import Run, plan_run
+from xclrun.plan import Run, plan_run
 from xclrun.strategy import Context, make
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.kd_logit import KDLogit

@@ -13,7 +13,7 @@ import torch
 
 from xclrun.core.stream import independent, sequence, transfer
 from xclrun.model.heads import ClassHead
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import Context, make
 from xclrun.strategy.fc import FC
 from xclrun.train.workbench import Workbench

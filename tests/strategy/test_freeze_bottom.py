@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.conftest import some
-from xclrun.run import Run
+from xclrun.plan import Run
 
 from .real import weights
 

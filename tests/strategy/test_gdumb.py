@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy.gdumb import GDumb, GDumbSettings, balanced
 
 from .real import context_of

@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import minimize
 
 from tests.conftest import some
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy.gem import GEM, GEMSettings, dual
 
 from .real import context_of, gradients, perturbed, untrained

@@ -17,7 +17,7 @@ from xclrun.core.stream import Hop
 from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.blocks import trained_heads
 from xclrun.data.example import SPLITS, Dataset, Example
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.records import record
 
 Make = Callable[..., Run]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy.joint_replay import JointReplay, JointReplaySettings
 from xclrun.strategy.shared.memory import to_batches
 

@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 
 from tests.conftest import some
 from xclrun.model.network import Model
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import Context
 from xclrun.strategy.kd_logit import DistillationSettings, KDLogit, TeacherPrecision
 from xclrun.strategy.kd_rep import KDRep

@@ -15,7 +15,7 @@ from tests.conftest import some
 from tests.train.test_export import agree
 from xclrun.core.errors import UsageError
 from xclrun.model.families import FAMILIES
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy.o_lora import overlap
 from xclrun.train.export import export
 

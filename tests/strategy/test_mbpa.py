@@ -17,7 +17,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.stream import sequence
 from xclrun.data.batches import concat
 from xclrun.model.network import Model, Prediction, build
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.strategy.mbpa import Distance, Key, MbPA, MbPASettings, nearest
 from xclrun.train.encodings import encodings

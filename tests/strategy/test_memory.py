@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy.shared.distillation import record
 from xclrun.strategy.shared.memory import BalancedMemory, herding, ring
 

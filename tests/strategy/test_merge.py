@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.conftest import some
 from xclrun.core.errors import UsageError
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy.shared import merging
 from xclrun.strategy.shared.fisher import diagonal_fisher

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.records import record
 
 from .real import weights

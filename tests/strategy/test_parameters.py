@@ -21,7 +21,7 @@ from xclrun.core import plugins
 from xclrun.core.stream import sequence, transfer
 from xclrun.core.task import SEQUENCE_CLASS
 from xclrun.model.network import skeleton
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import cache
 from xclrun.store.records import record
 from xclrun.strategy import STRATEGIES, Strategy, make

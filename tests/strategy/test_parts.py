@@ -17,7 +17,7 @@ from torch import Tensor
 from tests.conftest import done, one_thread, small_run, some
 from tests.train.conftest import stopped as stop_after
 from xclrun.config.schema import StrategyConfig
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.prune import removable
 from xclrun.strategy.lang_spec_task import Start

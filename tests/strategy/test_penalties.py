@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import Context, make
 from xclrun.strategy.mas import MASSettings
 from xclrun.strategy.shared.penalty import PullSettings

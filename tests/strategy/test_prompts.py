@@ -17,7 +17,7 @@ from tests.conftest import some
 from tests.model.encoders import write_family
 from xclrun.model.network import Model
 from xclrun.model.prompts import PromptComponents, PromptPool, SinglePrompt
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.train.encodings import encodings
 
 from .real import graph, weights

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from xclrun.data.batches import epoch_batches
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import State
 from xclrun.strategy.replay import Replay, ReplaySettings
 

@@ -21,7 +21,7 @@ import pytest
 from tests.conftest import done, one_thread, small_run
 from tests.train.conftest import stored
 from xclrun.core.errors import UsageError
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import STRATEGIES
 
 from .test_contract import given

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from xclrun.run import Run
+from xclrun.plan import Run
 
 Make = Callable[..., Run]
 

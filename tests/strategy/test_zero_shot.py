@@ -8,8 +8,8 @@ import numpy as np
 
 from xclrun.analysis.aggregate import summarise
 from xclrun.launch.status import run_status
+from xclrun.plan import Run
 from xclrun.report.heatmaps import hop_names
-from xclrun.run import Run
 from xclrun.store.records import record
 
 Make = Callable[..., Run]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from xclrun.model.network import build
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Context
 from xclrun.train.checkpoint import Checkpoints

@@ -21,9 +21,9 @@ from xclrun.core.task import SEQUENCE_CLASS
 from xclrun.data.batches import Encoded, Ragged
 from xclrun.data.example import Example
 from xclrun.model.network import Model
+from xclrun.plan import Run
 from xclrun.report.fewshot import few_shot_sections
 from xclrun.report.fewshot.read import read_few_shot
-from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.records import record
 from xclrun.train import attention
@@ -82,7 +82,7 @@ def test_nothing_is_left_behind() -> None:
 def test_relative_positions_are_refused_when_planning(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of families without BERT's attention: tests/model/test_families."""
     settings = {"model_type": "bert", "position_embedding_type": "relative_key"}
-    monkeypatch.setattr("xclrun.run.checks.settings_of", lambda model: settings)
+    monkeypatch.setattr("xclrun.plan.checks.settings_of", lambda model: settings)
     with pytest.raises(UsageError, match=r"^evaluate.attention=true: not supported for BERT.*; choose"):
         make_run("evaluate.attention=true")
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from tests.strategy.real import graph
 from xclrun.analysis.points import by_rule, hop_points, rules
 from xclrun.core.errors import RunError, UsageError
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.prune import damaged
 from xclrun.store.records import record

@@ -18,7 +18,7 @@ from xclrun.analysis.record import selection_score
 from xclrun.config.schema import SlotF1
 from xclrun.core.errors import RunError
 from xclrun.model.network import Model
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.train import evaluate
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator

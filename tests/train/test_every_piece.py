@@ -10,7 +10,7 @@ import torch
 from torchcrf import CRF
 
 from tests.strategy.real import graph
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.train.evaluate import _word_tags
 

@@ -15,7 +15,7 @@ import torch
 
 from tests.conftest import some
 from xclrun.core.errors import RunError
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_events, sha256
 from xclrun.strategy.naive import Naive

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.strategy.real import graph
 from xclrun.core.errors import RunError, UsageError
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.train.export import export
 

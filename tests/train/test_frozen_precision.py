@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tests.strategy.real import graph
 from xclrun.core.errors import UsageError
-from xclrun.run import Run
-from xclrun.run.memory import of_run
+from xclrun.plan import Run
+from xclrun.plan.memory import of_run
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.loop import HopTraining
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from xclrun.core.errors import UsageError
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.train.loop import HopTraining
 
 from .conftest import predicted

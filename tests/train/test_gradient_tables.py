@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.train.overlap import PARTS, GradientOverlap

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.tape import Tape
 from xclrun.core.errors import RunError
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import supports_capture
 from xclrun.strategy.naive import Naive
 from xclrun.train.graphs import CapturedSteps

@@ -14,7 +14,7 @@ import torch
 
 from xclrun.core.errors import RunError
 from xclrun.model.network import Model
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener

@@ -15,7 +15,7 @@ from torch import Tensor
 from xclrun.config.schema import Selection, StrategyConfig
 from xclrun.core.errors import RunError
 from xclrun.core.identity import derive
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.strategy import Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.train import loop

@@ -10,7 +10,7 @@ from scipy import stats
 
 from xclrun.core.identity import derive
 from xclrun.core.stream import BEFORE, Hop, Mixture, Stream, in_blocks, independent, joint, resolve_order, sequence
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.records import record
 from xclrun.train.curriculum import Mixed
 from xclrun.train.encodings import encodings

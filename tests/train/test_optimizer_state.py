@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.train.loop import HopTraining, load_weights
 from xclrun.train.stages import OPTIMIZER

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from xclrun.model.network import Model
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.train.execute import execute
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener

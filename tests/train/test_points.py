@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.cache import CachedFile
 from xclrun.store.records import record

@@ -10,7 +10,7 @@ import torch
 
 from xclrun.config.schema import Config, Device, Precision, ProtocolConfig, RuntimeConfig, TrainerConfig
 from xclrun.core.errors import UsageError
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.train.precision import (
     autocast,
     bf16_over_fp32,

@@ -25,8 +25,8 @@ from torch.distributed import HashStore
 
 from tests.questions import write_questions
 from xclrun.core.errors import RunError, UsageError
-from xclrun.run import Run
-from xclrun.run.checks import check_ranks
+from xclrun.plan import Run
+from xclrun.plan.checks import check_ranks
 from xclrun.store import predictions
 from xclrun.strategy import Context, Strategy, divisible
 from xclrun.train import messages, ranks

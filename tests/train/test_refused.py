@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from xclrun.core.errors import UsageError
-from xclrun.run import Run
+from xclrun.plan import Run
 
 from .test_graphs import GRAPHS
 from .test_several_tasks import STREAM

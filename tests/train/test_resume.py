@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.files import read_events
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy import State, Strategy

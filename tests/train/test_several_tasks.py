@@ -13,14 +13,14 @@ from torch import Tensor
 
 from tests.conftest import some
 from tests.strategy.real import graph, weights
-from xclrun.analysis import metrics
+from xclrun.analysis import formulas
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS
 from xclrun.data.batches import Batch, concat
 from xclrun.model.network import Model
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.records import read_predictions, read_records, record
 from xclrun.strategy import STRATEGIES
 from xclrun.strategy.shared.fisher import one_by_one
@@ -157,7 +157,7 @@ def test_the_matrix_has_of_each_key_its_own_metric(finished: Make) -> None:
     rows = summarise([mine]).set_index(["order", "measure", "language"])
     assert set(rows["metric"]) == {"key_score"}
     assert rows.loc[("mean", "FP", ""), "value"] == pytest.approx(R[-1].mean())
-    assert rows.loc[("mean", "F", ""), "value"] == pytest.approx(float(metrics.forgetting(R)))
+    assert rows.loc[("mean", "F", ""), "value"] == pytest.approx(float(formulas.forgetting(R)))
     predictions = read_predictions(run.outputs, [mine], pytest.fail)
     [comparison] = comparisons([mine])
     estimate = Resampled(comparison, References([mine]), predictions, "key_score", resamples=20).estimate("er", "FP")

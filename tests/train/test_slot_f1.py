@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.records import record
 

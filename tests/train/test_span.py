@@ -17,7 +17,7 @@ from tests.strategy.real import context_of
 from xclrun.analysis.answers import best, exact, f1
 from xclrun.analysis.codelength import blocks, code_of
 from xclrun.core.errors import UsageError
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.records import read_predictions, record
 from xclrun.strategy import STRATEGIES
 from xclrun.strategy.shared.fisher import diagonal_fisher

@@ -11,7 +11,7 @@ import pytest
 import seqeval.metrics
 
 from xclrun.core.task import BY_NAME
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.records import read_predictions, record
 
 Make = Callable[..., Run]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.strategy.real import weights
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.train.encodings import encodings
 

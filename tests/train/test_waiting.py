@@ -16,7 +16,7 @@ from benchmarks.operators import BEFORE, LIMIT, LIMIT_WITH_DISTILLATION, SMALL, 
 from tests.strategy.real import context_of
 from xclrun.core.errors import RunError
 from xclrun.data.transfer import to_device
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Progress

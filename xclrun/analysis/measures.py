@@ -13,7 +13,7 @@ from numbers import Real
 
 import numpy as np
 
-from xclrun.analysis import metrics
+from xclrun.analysis import formulas
 from xclrun.analysis.codelength import Codelength, code_of
 from xclrun.analysis.points import aultc, curve_forgetting, curve_intransigence
 from xclrun.analysis.record import STREAMS, RunRecord
@@ -53,7 +53,7 @@ class Scores:
 
         If languages are trained separately, this is the score after the language's hop.
         """
-        return metrics.learnt_scores(self.R) if self.record.stream == "independent" else self.R[..., -1, :]
+        return formulas.learnt_scores(self.R) if self.record.stream == "independent" else self.R[..., -1, :]
 
 
 def no_cells(n: int) -> np.ndarray:
@@ -183,8 +183,8 @@ for _measure in (
         "over earlier languages and over hops (CCL eq. 1)",
         "CCL eq. 1",
         higher_is_better=False,
-        formula=lambda s: metrics.forgetting(s.R),
-        by_language=lambda s: metrics.forgetting_per_language(s.R),
+        formula=lambda s: formulas.forgetting(s.R),
+        by_language=lambda s: formulas.forgetting_per_language(s.R),
         needs=lambda n: _rows(n, 1, n) & (np.arange(n) < n - 1),
         # F_2 = .80 − .70; F_3 = ((.80 − .75) + (.60 − .55)) / 2
         example=(0.10 + 0.05) / 2,
@@ -197,8 +197,8 @@ for _measure in (
         "language alone (same data, model, trainer and seed)",
         "CCL §2.5",
         higher_is_better=True,
-        formula=lambda s: metrics.transfer(s.R, s.M),
-        by_language=lambda s: metrics.transfer_per_language(s.R, s.M),
+        formula=lambda s: formulas.transfer(s.R, s.M),
+        by_language=lambda s: formulas.transfer_per_language(s.R, s.M),
         needs=lambda n: _learnt(n) & (np.arange(n) > 0),
         # (.50 − .45) and (.85 − .75)
         example=(0.05 + 0.10) / 2,
@@ -211,8 +211,8 @@ for _measure in (
         "zero-shot transfer: score on a language before it is learned minus the score before fine-tuning (hop 0)",
         "CCL §2.5",
         higher_is_better=True,
-        formula=lambda s: metrics.zero_shot_transfer(s.R),
-        by_language=lambda s: metrics.zero_shot_transfer_per_language(s.R),
+        formula=lambda s: formulas.zero_shot_transfer(s.R),
+        by_language=lambda s: formulas.zero_shot_transfer_per_language(s.R),
         needs=lambda n: np.tri(n, n + 1, k=0, dtype=bool).T & (np.arange(n) > 0),
         # .60 − .20, and (.40 + .60) / 2 − .30
         example=(0.40 + 0.20) / 2,
@@ -239,7 +239,7 @@ for _measure in (
         "over earlier languages and over hops",
         "GEM",
         higher_is_better=True,
-        formula=lambda s: metrics.backward_transfer(s.R),
+        formula=lambda s: formulas.backward_transfer(s.R),
         needs=lambda n: np.tri(n + 1, n, k=-1, dtype=bool) & (np.arange(n) < n - 1),
         # hop 2: .70 − .80; hop 3: ((.75 − .80) + (.55 − .50)) / 2
         example=(-0.10 + 0.0) / 2,
@@ -251,7 +251,7 @@ for _measure in (
         "LL's I_m",
         "LL §4.2",
         higher_is_better=False,
-        formula=lambda s: metrics.intransigence(s.R, s.M),
+        formula=lambda s: formulas.intransigence(s.R, s.M),
         needs=_learnt,
         # (.80 − .80), (.45 − .50) and (.75 − .85)
         example=(0.0 - 0.05 - 0.10) / 3,
@@ -264,8 +264,8 @@ for _measure in (
         "over all languages except the last",
         "LL §4.2, after Chaudhry et al. 2018",
         higher_is_better=False,
-        formula=lambda s: metrics.final_forgetting(s.R),
-        by_language=lambda s: metrics.final_forgetting_per_language(s.R),
+        formula=lambda s: formulas.final_forgetting(s.R),
+        by_language=lambda s: formulas.final_forgetting_per_language(s.R),
         needs=lambda n: _rows(n, 1, n) & (np.arange(n) < n - 1),
         # (.80 − .75) and (.60 − .55)
         example=(0.05 + 0.05) / 2,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.analysis import metrics
+from xclrun.analysis import formulas
 from xclrun.analysis.record import RunRecord, point_score
 
 
@@ -118,15 +118,15 @@ def switches(record: RunRecord) -> np.ndarray:
 
 
 def aultc(record: RunRecord, metric: str) -> float:
-    """Return `metrics.aultc` of a run; NaN if the curve is incomplete."""
+    """Return `formulas.aultc` of a run; NaN if the curve is incomplete."""
     curve = learning_curve(record, metric)
-    return float("nan") if curve is None else float(metrics.aultc(*curve))
+    return float("nan") if curve is None else float(formulas.aultc(*curve))
 
 
 def curve_forgetting(record: RunRecord, metric: str) -> np.ndarray:
-    """Return `metrics.curve_forgetting` of a run with N languages, shape (N,); NaN if the curve is incomplete."""
+    """Return `formulas.curve_forgetting` of a run with N languages, shape (N,); NaN if the curve is incomplete."""
     curve = curves(record, metric)
-    return np.full(len(record.languages), np.nan) if curve is None else metrics.curve_forgetting(curve[1])
+    return np.full(len(record.languages), np.nan) if curve is None else formulas.curve_forgetting(curve[1])
 
 
 def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -> float:

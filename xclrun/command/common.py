@@ -16,7 +16,7 @@ from xclrun.core.terminal import note
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 if TYPE_CHECKING:
-    from xclrun.run import Run
+    from xclrun.plan import Run
 
 RUN_HELP = "run ID, a unique part of it, or the run directory"
 
@@ -176,7 +176,7 @@ def chosen_run(outputs: Path, text: str) -> RunDirectory:
 
 def finished_runs(outputs: Path, names: Iterable[str]) -> list[Run]:
     """Return the runs with these names (see `chosen_run`); raise a `UsageError` if a run is not finished."""
-    from xclrun.run import thaw
+    from xclrun.plan import thaw
 
     directories = [chosen_run(outputs, name) for name in names]
     if unfinished := next((directory for directory in directories if not directory.finished), None):

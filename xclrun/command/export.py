@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(list(arguments))
     directory = chosen_run(args.outputs, args.run)
 
-    from xclrun.run import thaw
+    from xclrun.plan import thaw
     from xclrun.train.export import export
 
     facts = export(thaw(directory, directory.path.parents[1]), args.hop, args.language, args.folder.expanduser())

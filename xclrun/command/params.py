@@ -149,7 +149,7 @@ def counts(overrides: Sequence[str], numbers: Mapping[str, int]) -> list[Counted
     from xclrun.compose.jobs import compose_command
     from xclrun.config.checks import check
     from xclrun.core.stream import with_mixtures
-    from xclrun.run import stream_of
+    from xclrun.plan import stream_of
     from xclrun.strategy import make
 
     distinct: dict[str, Counted] = {}

@@ -10,7 +10,7 @@ from typing import Any
 from xclrun.analysis.reference import reference_command
 from xclrun.command.common import Parser
 from xclrun.core.errors import UsageError
-from xclrun.run import Run, plan_jobs
+from xclrun.plan import Run, plan_jobs
 
 # Parallel jobs of a launcher that does not say how many it starts, such as Slurm's.
 WIDTH = 8
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.launch.forecast import budget, forecast, missing
     from xclrun.launch.local import Local
     from xclrun.launch.sweep import make_launcher
-    from xclrun.run.memory import check_memory
+    from xclrun.plan.memory import check_memory
 
     jobs, node = command_jobs(args.overrides)
     launcher = make_launcher(node)

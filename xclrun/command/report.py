@@ -442,7 +442,7 @@ def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRe
 
 def _dataset(directory: RunDirectory) -> Dataset:
     # Imported for few-shot runs only, because the import is slow.
-    from xclrun.run import thaw
+    from xclrun.plan import thaw
 
     return thaw(directory).dataset
 

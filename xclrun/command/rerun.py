@@ -53,7 +53,7 @@ def _run(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     from xclrun.launch.sweep import check_writable
     from xclrun.launch.time_left import TimeLeft
     from xclrun.launch.workers import work
-    from xclrun.run import thaw
+    from xclrun.plan import thaw
     from xclrun.tracking.background import BackgroundMirror
 
     run = thaw(directory, outputs, fresh)

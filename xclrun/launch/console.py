@@ -22,7 +22,7 @@ from xclrun.train.stop import Stopped
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from xclrun.run import Run
+    from xclrun.plan import Run
 
 # Maximum seconds between two lines of a log.
 HEARTBEAT = 50.0

@@ -25,8 +25,8 @@ from xclrun.core.files import UNREADABLE
 from xclrun.core.terminal import as_note, duration, fitted, many, room, size, table
 from xclrun.data.notes import note_lines, reader_notes
 from xclrun.launch.cluster.packing import shared_first
-from xclrun.run import Run, notes
-from xclrun.run.memory import Memory, of_runs
+from xclrun.plan import Run, notes
+from xclrun.plan.memory import Memory, of_runs
 from xclrun.store.stages import StageStore
 
 CPU = "cpu"

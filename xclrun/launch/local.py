@@ -15,9 +15,9 @@ from xclrun.core.errors import UsageError
 from xclrun.core.ranks import launched, launched_here
 from xclrun.core.terminal import line, note
 from xclrun.launch.sweep import Launcher, Sweep, conclude
-from xclrun.run import Run
-from xclrun.run.checks import check_ranks
-from xclrun.run.memory import check_memory
+from xclrun.plan import Run
+from xclrun.plan.checks import check_ranks
+from xclrun.plan.memory import check_memory
 from xclrun.tracking.background import BackgroundMirror
 
 

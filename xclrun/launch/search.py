@@ -41,7 +41,7 @@ from xclrun.data.notes import note_lines, reader_notes
 from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table, scaled, unmeasured_note
 from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, given_name
 from xclrun.launch.trials import SAMPLERS, Setting, Trials
-from xclrun.run import Run, notes, plan_jobs
+from xclrun.plan import Run, notes, plan_jobs
 from xclrun.store.lease import Lease
 from xclrun.store.records import record
 from xclrun.tracking.background import BackgroundMirror

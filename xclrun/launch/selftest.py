@@ -17,7 +17,7 @@ from pathlib import Path
 
 from xclrun.core.errors import RunError
 from xclrun.launch.workers import fork
-from xclrun.run import Run, plan_run
+from xclrun.plan import Run, plan_run
 from xclrun.store.rundir import differing_results
 
 # A run that takes seconds, with a checkpoint at every step.

@@ -20,7 +20,7 @@ from xclrun.core.names import check_name
 from xclrun.core.plugins import typed_command
 from xclrun.core.terminal import duration, if_slow, line, many, note
 from xclrun.data.notes import note_lines
-from xclrun.run import Run, notes, plan_jobs
+from xclrun.plan import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
 from xclrun.store.records import read_sweep
 

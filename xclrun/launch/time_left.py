@@ -12,7 +12,7 @@ from xclrun.launch.forecast import needed
 from xclrun.store.files import read_json
 
 if TYPE_CHECKING:
-    from xclrun.run import Run
+    from xclrun.plan import Run
 
 
 class TimeLeft:

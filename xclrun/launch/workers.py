@@ -25,7 +25,7 @@ from xclrun.core.plugins import one_line
 from xclrun.core.stream import Hop
 from xclrun.core.terminal import line
 from xclrun.launch.console import HEARTBEAT, Console
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.files import atomic_write, read_json
 from xclrun.store.lease import Lease
 from xclrun.store.rundir import GPU_BROKEN

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import Stage
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.cache import CachedFile
 from xclrun.store.tensors import load_tensors

@@ -17,7 +17,7 @@ from xclrun.data.example import Dataset
 from xclrun.data.windows import encode_task
 from xclrun.model.source import family_of
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.cache import CachedFile
 
 

@@ -26,8 +26,8 @@ from xclrun.core.plugins import one_line, provided
 from xclrun.core.task import Task, described
 from xclrun.data.encode import LONG_WORD
 from xclrun.data.notes import count_notes
-from xclrun.run import Run
-from xclrun.run.checks import check_ranks
+from xclrun.plan import Run
+from xclrun.plan.checks import check_ranks
 from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
 from xclrun.store.records import write_counts

@@ -23,7 +23,7 @@ from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop
 from xclrun.model.encoder import empty_encoder
 from xclrun.model.network import Heads, Model, build
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store.files import atomic_directory, check_target, file_mode, write_json
 from xclrun.store.tensors import save_tensors
 from xclrun.strategy.shared.adapters import NAME

@@ -11,7 +11,7 @@ from typing import Any
 from xclrun.analysis.record import selection_score
 from xclrun.config.checks import check
 from xclrun.core.errors import RunError, UsageError, did_you_mean
-from xclrun.run import Run, plan_run
+from xclrun.plan import Run, plan_run
 from xclrun.strategy.merge import SETTINGS, Method, Reverted, settings_for
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xclrun.core.stream import Hop
-from xclrun.run import Run
+from xclrun.plan import Run
 
 
 @dataclass(frozen=True)

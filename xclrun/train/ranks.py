@@ -57,7 +57,7 @@ from xclrun.train import messages
 from xclrun.train.stop import SIGNALS, StopFlag, Stopped, how_ended
 
 if TYPE_CHECKING:
-    from xclrun.run import Run
+    from xclrun.plan import Run
 
 # Gradients of at least `LARGE` entries are summed in place; smaller ones are copied into buckets of `BUCKET` entries.
 BUCKET, LARGE = 2**22, 2**17
@@ -372,7 +372,7 @@ class Group(Ranks):
 
     def _followed(self) -> bool:
         """Execute rank 0's operations; return False if an operation failed."""
-        from xclrun.run import thaw
+        from xclrun.plan import thaw
         from xclrun.store.rundir import RunDirectory
         from xclrun.train.execute import set_threads
         from xclrun.train.progress import Listener

@@ -22,7 +22,7 @@ from xclrun.config.schema import OptimizerState, Selection
 from xclrun.core.identity import Stage, digest, encoder_hop
 from xclrun.core.stream import BEFORE, Hop
 from xclrun.core.version import code_version
-from xclrun.run import Run
+from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.lease import Lease
 from xclrun.strategy.shared.parameters import sizes

@@ -23,8 +23,8 @@ from xclrun.core.stream import Hop
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.encode import word_numbers
 from xclrun.model.network import Model, Prediction, build, store_frozen_in_bf16
-from xclrun.run import Run
-from xclrun.run.memory import heads_of
+from xclrun.plan import Run
+from xclrun.plan.memory import heads_of
 from xclrun.store.files import read_json, write_json
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State

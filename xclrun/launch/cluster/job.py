@@ -24,7 +24,7 @@ from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.files import PackFiles
 from xclrun.launch.console import Console
 from xclrun.launch.time_left import TimeLeft
-from xclrun.run import Run, thaw
+from xclrun.plan import Run, thaw
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking.background import BackgroundMirror
 from xclrun.train.stop import SIGNALS, Stopped, begin_worker

@@ -27,8 +27,8 @@ from xclrun.launch.cluster.packing import pack, shared_first
 from xclrun.launch.forecast import Costs
 from xclrun.launch.status import render_counts, sweep_status, wait_until_calm
 from xclrun.launch.sweep import Launcher, Sweep, conclude
-from xclrun.run import Run, freeze
-from xclrun.run.checks import check_ranks
+from xclrun.plan import Run, freeze
+from xclrun.plan.checks import check_ranks
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from xclrun.core.identity import Stage
 from xclrun.launch.cluster.files import Pack
-from xclrun.run import Run
+from xclrun.plan import Run
 
 
 def pack(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis import metrics
+from xclrun.analysis import formulas
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.grouping import config_settings, content_settings
 from xclrun.analysis.reference import References
@@ -59,8 +59,8 @@ HOP_TITLES = {
 
 # Panels of zero-shot gains: x axis → function that returns the mean gain at each position. The first is CCL Fig. 8.
 GENERALISATION = {
-    "languages seen (mean gain over unseen languages)": metrics.generalisation_by_seen,
-    "distance: hops until the language is learned": metrics.generalisation_by_distance,
+    "languages seen (mean gain over unseen languages)": formulas.generalisation_by_seen,
+    "distance: hops until the language is learned": formulas.generalisation_by_distance,
 }
 
 DOTS = 100  # with more runs, a box has no dots
@@ -170,7 +170,7 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
     for label, (runs, _) in compared(summary.comparison).items():
         runs = [r for r in runs if metric in r.metrics and r.stream == "sequence" and len(r.languages) > 2]
         matrices = [(run.scores[metric], references.scores(run, metric)) for run in runs]
-        sides = [[_measures(metrics.one_hop(R), M[:2]) for R, M in matrices], [_measures(R, M) for R, M in matrices]]
+        sides = [[_measures(formulas.one_hop(R), M[:2]) for R, M in matrices], [_measures(R, M) for R, M in matrices]]
         for name in HOP_TITLES if runs else ():
             values = 100 * np.array([[each[name] for each in side] for side in sides])
             if np.isfinite(values).all():
@@ -217,9 +217,9 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
 
 def _measures(R: np.ndarray, M: np.ndarray) -> dict[str, float]:
     return {
-        "F": float(metrics.forgetting(R)),
-        "T": float(metrics.transfer(R, M)),
-        "T0": float(metrics.zero_shot_transfer(R)),
+        "F": float(formulas.forgetting(R)),
+        "T": float(formulas.transfer(R, M)),
+        "T0": float(formulas.zero_shot_transfer(R)),
         "FP": float(R[-1].mean()),
     }
 

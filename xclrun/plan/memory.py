@@ -41,7 +41,7 @@ from xclrun.model.structure import layer
 from xclrun.strategy import Strategy
 
 if TYPE_CHECKING:
-    from xclrun.run.plan import Run
+    from xclrun.plan.run import Run
 
 # Bytes of an fp32 number, and of a parameter's two moment estimates (True: with an 8-bit optimizer).
 FP32 = 4

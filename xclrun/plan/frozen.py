@@ -17,7 +17,7 @@ from xclrun.core import plugins
 from xclrun.core.errors import RunError
 from xclrun.core.files import UNREADABLE
 from xclrun.core.version import code_version
-from xclrun.run.plan import Run, plan_run
+from xclrun.plan.run import Run, plan_run
 from xclrun.store.rundir import RunDirectory, UnreadableRun
 from xclrun.store.users import register
 from xclrun.strategy import strategy_class

@@ -31,8 +31,8 @@ from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.data.orders import complete_order, compute_order
 from xclrun.model.source import encoder_identity
-from xclrun.run.advice import notes_of
-from xclrun.run.checks import (
+from xclrun.plan.advice import notes_of
+from xclrun.plan.checks import (
     check_encoder,
     check_frozen,
     check_graphs,
@@ -162,7 +162,7 @@ class Run:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Warnings to print before the run starts (`xclrun.run.advice`), one line each."""
+        """Warnings to print before the run starts (`xclrun.plan.advice`), one line each."""
         return tuple(notes_of(self))
 
     @property

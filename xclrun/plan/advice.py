@@ -18,7 +18,7 @@ from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.expansion import Expandable
 
 if TYPE_CHECKING:
-    from xclrun.run.plan import Run
+    from xclrun.plan.run import Run
 
 
 def notes_of(run: Run) -> Iterator[str]:
