@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from xclrun.analysis import metrics
+from xclrun.analysis import formulas
 from xclrun.analysis.measures import EXAMPLE, MEASURES, Measure, Scores
 
 from .build import M, R, record
@@ -43,33 +43,33 @@ def test_forgetting() -> None:
     # F[3,1] = max(.80, .70) − R[3,1]      = .80 − .75 = .05
     # F[3,2] = max(R[1,2], R[2,2]) − R[3,2] = .60 − .55 = .05   (the maximum is from before de was learnt)
     expected = [[NAN, NAN, NAN], [0.10, NAN, NAN], [0.05, 0.05, NAN]]
-    np.testing.assert_allclose(metrics.forgetting_matrix(R), expected, atol=1e-12)
+    np.testing.assert_allclose(formulas.forgetting_matrix(R), expected, atol=1e-12)
     # F_2 = .10, F_3 = (.05 + .05) / 2
-    np.testing.assert_allclose(metrics.forgetting_per_hop(R), [NAN, 0.10, 0.05], atol=1e-12)
+    np.testing.assert_allclose(formulas.forgetting_per_hop(R), [NAN, 0.10, 0.05], atol=1e-12)
     # F^1 = (.10 + .05) / 2, F^2 = .05
-    np.testing.assert_allclose(metrics.forgetting_per_language(R), [0.075, 0.05, NAN], atol=1e-12)
+    np.testing.assert_allclose(formulas.forgetting_per_language(R), [0.075, 0.05, NAN], atol=1e-12)
     # F = (.10 + .05) / 2
-    assert metrics.forgetting(R) == pytest.approx(0.075)
+    assert formulas.forgetting(R) == pytest.approx(0.075)
 
 
 def test_transfer() -> None:
     # R[2,2] − M[2] = .50 − .45 = .05; R[3,3] − M[3] = .85 − .75 = .10
-    np.testing.assert_allclose(metrics.transfer_per_language(R, M), [NAN, 0.05, 0.10], atol=1e-12)
-    assert metrics.transfer(R, M) == pytest.approx(0.075)
+    np.testing.assert_allclose(formulas.transfer_per_language(R, M), [NAN, 0.05, 0.10], atol=1e-12)
+    assert formulas.transfer(R, M) == pytest.approx(0.075)
     # I = ((.80 − .80) + (.45 − .50) + (.75 − .85)) / 3
-    assert metrics.intransigence(R, M) == pytest.approx(-0.05)
+    assert formulas.intransigence(R, M) == pytest.approx(-0.05)
 
 
 def test_zero_shot_transfer() -> None:
     # j = 2: R[1,2] − R[0,2] = .60 − .20 = .40;  j = 3: (R[1,3] + R[2,3]) / 2 − R[0,3] = .50 − .30 = .20
-    np.testing.assert_allclose(metrics.zero_shot_transfer_per_language(R), [NAN, 0.40, 0.20], atol=1e-12)
-    assert metrics.zero_shot_transfer(R) == pytest.approx(0.30)
+    np.testing.assert_allclose(formulas.zero_shot_transfer_per_language(R), [NAN, 0.40, 0.20], atol=1e-12)
+    assert formulas.zero_shot_transfer(R) == pytest.approx(0.30)
 
 
 def test_generalisation_after_languages_seen() -> None:
     # i = 1: ((.60 − .20) + (.40 − .30)) / 2 = .25;  i = 2: .60 − .30 = .30
-    np.testing.assert_allclose(metrics.generalisation_by_seen(R), [0.25, 0.30])
-    for generalisation in (metrics.generalisation_by_seen, metrics.generalisation_by_distance):
+    np.testing.assert_allclose(formulas.generalisation_by_seen(R), [0.25, 0.30])
+    for generalisation in (formulas.generalisation_by_seen, formulas.generalisation_by_distance):
         assert generalisation(np.zeros((2, 2, 1))).shape == (2, 0)
 
 
@@ -86,13 +86,13 @@ def test_one_language_has_no_second_hop() -> None:
     for name in ("F", "T", "T0", "BWT"):
         assert np.isnan(AGGREGATES[name](one, alone))
     assert AGGREGATES["FP"](one, alone) == 0.9
-    assert metrics.intransigence(one, alone) == pytest.approx(-0.1)
+    assert formulas.intransigence(one, alone) == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 3), (1, 0), (2, 3)])
 def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"\(\.\.\., N \+ 1, N\)"):
-        metrics.forgetting(np.zeros(shape))
+        formulas.forgetting(np.zeros(shape))
 
 
 # --- properties ---
@@ -119,7 +119,7 @@ def test_formulas_written_as_loops(pair: tuple[np.ndarray, np.ndarray]) -> None:
         assert AGGREGATES[name](r, m) == pytest.approx(expected, abs=1e-12), name
     for k in range(1, n):
         expected = np.mean([r[i, i + k - 1] - r[0, i + k - 1] for i in range(1, n - k + 1)])
-        assert metrics.generalisation_by_distance(r)[k - 1] == pytest.approx(expected, abs=1e-12)
+        assert formulas.generalisation_by_distance(r)[k - 1] == pytest.approx(expected, abs=1e-12)
 
 
 @given(st.integers(1, 4), st.integers(0, 2**32 - 1))
@@ -130,8 +130,8 @@ def test_stacks_give_what_each_matrix_gives(n: int, seed: int) -> None:
     for name, function in AGGREGATES.items():
         one_by_one = [[function(stack[a, b], reference[a, b]) for b in range(3)] for a in range(2)]
         np.testing.assert_allclose(function(stack, reference), one_by_one, atol=1e-12, err_msg=name)
-    rows = (metrics.forgetting_matrix, metrics.forgetting_per_language, metrics.zero_shot_transfer_per_language)
-    for per in (*rows, metrics.generalisation_by_distance):
+    rows = (formulas.forgetting_matrix, formulas.forgetting_per_language, formulas.zero_shot_transfer_per_language)
+    for per in (*rows, formulas.generalisation_by_distance):
         np.testing.assert_allclose(per(stack)[1, 2], per(stack[1, 2]), atol=1e-12)
 
 
@@ -159,37 +159,37 @@ def test_unknown_reference_makes_transfer_nan_never_a_mean_of_the_rest(
     r, m = pair
     j = data.draw(st.integers(0, len(m) - 1))
     m[j] = NAN
-    assert np.isnan(metrics.transfer(r, m)) == (j > 0)  # nothing transfers to the first language
-    assert np.isnan(metrics.intransigence(r, m))
-    assert np.isnan(metrics.transfer_per_language(r, m)).sum() == (2 if j > 0 else 1)
+    assert np.isnan(formulas.transfer(r, m)) == (j > 0)  # nothing transfers to the first language
+    assert np.isnan(formulas.intransigence(r, m))
+    assert np.isnan(formulas.transfer_per_language(r, m)).sum() == (2 if j > 0 else 1)
 
 
 def test_inputs_are_not_changed() -> None:
     scores, reference = R.copy(), M.copy()
     for function in AGGREGATES.values():
         function(scores, reference)
-    metrics.generalisation_by_distance(scores)
-    metrics.learnt_scores(scores)[:] = 0
-    metrics.forgetting_matrix(scores)[:] = 0
+    formulas.generalisation_by_distance(scores)
+    formulas.learnt_scores(scores)[:] = 0
+    formulas.forgetting_matrix(scores)[:] = 0
     np.testing.assert_array_equal(scores, R)
     np.testing.assert_array_equal(reference, M)
 
 
 def test_one_hop_analysis_is_that_of_the_first_two_hops() -> None:
-    prefix = metrics.one_hop(R)
+    prefix = formulas.one_hop(R)
     assert prefix.shape == (3, 2)
-    assert metrics.forgetting(prefix) == pytest.approx(0.80 - 0.70)
-    assert metrics.transfer(prefix, M[:2]) == pytest.approx(0.50 - 0.45)
+    assert formulas.forgetting(prefix) == pytest.approx(0.80 - 0.70)
+    assert formulas.transfer(prefix, M[:2]) == pytest.approx(0.50 - 0.45)
     with pytest.raises(ValueError, match="at least two hops"):
-        metrics.one_hop(np.zeros((2, 1)))
+        formulas.one_hop(np.zeros((2, 1)))
 
 
 def test_area_under_the_learning_curve() -> None:
-    assert metrics.aultc([0, 500, 1000], [0.0, 0.5, 1.0]) == pytest.approx(0.5)
-    assert metrics.aultc([0, 500, 600], [0.2, 0.6, 0.6]) == pytest.approx((500 * 0.4 + 100 * 0.6) / 600)
+    assert formulas.aultc([0, 500, 1000], [0.0, 0.5, 1.0]) == pytest.approx(0.5)
+    assert formulas.aultc([0, 500, 600], [0.2, 0.6, 0.6]) == pytest.approx((500 * 0.4 + 100 * 0.6) / 600)
     rng = np.random.default_rng(5)
     seen, curves = np.array([0, 500, 1000, 1200]), rng.random((4, 4))
-    np.testing.assert_allclose(metrics.aultc(seen, curves), np.trapezoid(curves, seen, axis=-1) / 1200)
+    np.testing.assert_allclose(formulas.aultc(seen, curves), np.trapezoid(curves, seen, axis=-1) / 1200)
     for wrong in ([500, 1000], [0, 500, 500], [0]):
         with pytest.raises(ValueError, match="learning curve"):
-            metrics.aultc(wrong, np.zeros(len(wrong)))
+            formulas.aultc(wrong, np.zeros(len(wrong)))
