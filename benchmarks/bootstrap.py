@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from xclrun.analysis import metrics
+from xclrun.analysis import formulas
 from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES, draws
 
@@ -33,7 +33,7 @@ def ours(rng: np.random.Generator) -> float:
     for values_ in counts:
         result = {k: cells_.resampled(draws(SIZES[k], 42, k)) for k, cells_ in values_.items()}
         stack = np.stack([result[k].reshape(RESAMPLES, RUNS, HOPS + 1) for k in SIZES], axis=-1)
-        metrics.forgetting(stack)
+        formulas.forgetting(stack)
         stack[..., -1, :].mean(axis=-1)
     return time.perf_counter() - began
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from xclrun.analysis import metrics
+from xclrun.analysis import formulas
 from xclrun.analysis.anova import range_quantile
 from xclrun.analysis.replicates import Replicates
 from xclrun.analysis.significance import ALPHA, crossed_error
@@ -234,7 +234,7 @@ def shared_hops(
         R = np.full((n, 2, languages + 1, languages), 0.1)
         for hop in range(languages):
             R[:, :, hop + 1] = expected[hop] + state[order[: hop + 1]][..., list(order)]
-        for name, values in (("F", metrics.forgetting(R)), ("FP", R[..., -1, :].mean(axis=-1))):
+        for name, values in (("F", formulas.forgetting(R)), ("FP", R[..., -1, :].mean(axis=-1))):
             found[name].append(values[:, 1] - values[:, 0])
 
     def key(strategy: str, prefix: tuple[int, ...]) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.significance import TABLES
-from xclrun.analysis import metrics
+from xclrun.analysis import formulas
 from xclrun.analysis.anova import anova, blocked_anova, honest_difference
 from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import (
@@ -122,8 +122,8 @@ class World:
                 R[..., order, :, at] = of[..., order * rows : (order + 1) * rows]
                 M[..., order, at] = of[..., -1]
         return {
-            "F": metrics.forgetting(R), "T": metrics.transfer(R, M),
-            "T0": metrics.zero_shot_transfer(R), "FP": R[..., -1, :].mean(axis=-1),
+            "F": formulas.forgetting(R), "T": formulas.transfer(R, M),
+            "T0": formulas.zero_shot_transfer(R), "FP": R[..., -1, :].mean(axis=-1),
         }  # fmt: skip
 
 
