@@ -67,8 +67,33 @@ def copy_tracked(outputs: Path, target: Path) -> Path:
     return copy
 
 
+# The fast tier has one in so many cases of a costly test.
+QUARTER = 4
+
+
+def in_fast_tier(mark: pytest.Mark, case: str, number: int) -> bool:
+    """Return whether a case of a test marked ``some_cases`` is a fast one: those that are named, else every fourth."""
+    return case in mark.args if mark.args else number % QUARTER == 0
+
+
+def leave_to_full_tier(items: Sequence[pytest.Item]) -> None:
+    """Mark the cases of tests with ``some_cases`` that are not in the fast tier as ``full``."""
+    numbers: dict[str, int] = {}
+    for item in items:
+        if mark := item.get_closest_marker("some_cases"):
+            test, _, case = item.nodeid.partition("[")
+            number = numbers[test] = numbers.get(test, -1) + 1
+            if not in_fast_tier(mark, case.removesuffix("]"), number):
+                item.add_marker("full")
+
+
+@pytest.hookimpl(tryfirst=True)  # Before pytest selects by `-m`.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffle files, and the tests of each, where XCLRUN_SHUFFLE gives a number: no test may need another one."""
+    """Divide costly tests among the tiers.
+
+    Shuffle files, and the tests of each, where XCLRUN_SHUFFLE gives a number: no test may need another one.
+    """
+    leave_to_full_tier(items)
     if number := os.environ.get("XCLRUN_SHUFFLE"):
         of: dict[Path, list[pytest.Item]] = {}
         for item in items:

@@ -57,14 +57,17 @@ def _birth(pid: int) -> str | None:
 
 
 def _alive(pid: int, birth: Any) -> bool:
-    """Return whether process ``pid`` of this machine is alive and has the start time ``birth``."""
+    """Return whether process ``pid`` of this machine is alive and has the start time ``birth``, where it is known.
+
+    /proc may hide the processes of other users (``hidepid``).
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return _birth(pid) == birth
+    return _birth(pid) in (birth, "")
 
 
 @dataclass(frozen=True)
