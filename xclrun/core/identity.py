@@ -16,11 +16,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+from xclrun.core.graph import Plan
 from xclrun.core.stream import Hop, Stream
 from xclrun.core.task import has_answers, makes_statements
 
@@ -137,20 +138,10 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 SPAN_MICRO = "span_micro"
 
 
-class Signed(Protocol):
-    """Methods of a strategy that stage keys depend on (see `xclrun.strategy.base.Strategy`)."""
+class Planner(Protocol):
+    """What stage keys ask of a strategy (`xclrun.strategy.base.Strategy`)."""
 
-    def signature(self, hop: Hop) -> dict[str, Any]: ...
-
-    def state_signature(self, hop: Hop) -> dict[str, Any] | None: ...
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]: ...
-
-    def points_signature(self, hop: Hop) -> dict[str, Any]: ...
-
-    def keeps_encoder(self, hop: Hop) -> bool: ...
-
-    def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]: ...
+    def plan(self, hop: Hop) -> Plan: ...
 
 
 @dataclass(frozen=True)
@@ -183,6 +174,8 @@ class Stage:
         state: key of the strategy's state after the hop; None without a state.
         evaluation: key of the predictions.
         attention: key of the attention summary; None without ``evaluate.attention``.
+        plan: what the strategy determines about the hop.
+        encoder: index of the hop whose encoder this hop uses: its own, or an ancestor's if the encoder stays unchanged.
     """
 
     hop: Hop
@@ -190,6 +183,8 @@ class Stage:
     state: str | None
     evaluation: str
     attention: str | None = None
+    plan: Plan = field(default_factory=Plan)
+    encoder: int = 0
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -203,7 +198,7 @@ class Stage:
 
 
 def stages(
-    config: Mapping[str, Any], stream: Stream, data: DataIdentity, encoder: str, strategy: Signed
+    config: Mapping[str, Any], stream: Stream, data: DataIdentity, encoder: str, strategy: Planner
 ) -> tuple[Stage, ...]:
     """Return the stages of a run, one per hop, hop 0 first.
 
@@ -230,8 +225,11 @@ def stages(
     inside = {key: True for key in gradients if settings["evaluate"].get(key)}
     trained: dict[int, str] = {}
     states: dict[int, str | None] = {}
+    encoders: dict[int, int] = {}
     result = []
     for hop in stream.hops:
+        plan = strategy.plan(hop)
+        encoders[hop.index] = encoders[hop.parent] if plan.still else hop.index
         if hop.index == 0:
             trained[0], states[0] = digest({**common, "kind": "untrained"}), None
         else:
@@ -244,41 +242,40 @@ def stages(
                     "dev": [data.fingerprints[language, "dev"] for language in hop.select],
                     "trainer": _trainer(settings, hop, stream),
                     "evaluate": evaluate | {"slot_f1": _selecting_f1(settings, hop, data)},
-                    "strategy": strategy.signature(hop),
+                    "strategy": plan.train,
                     **({"mixed": True} if hop.mixed else {}),
-                    **_points(settings, hop, stream, data, strategy),
+                    **_points(settings, stream, data, plan),
                     **inside,
                 }
             )
-            state = strategy.state_signature(hop)
             parents = [trained[hop.index], states[hop.parent]]
             states[hop.index] = (
-                None if state is None else digest({"kind": "state", "parents": parents, "strategy": state})
+                None if plan.state is None else digest({"kind": "state", "parents": parents, "strategy": plan.state})
             )
         served = {
             "test": {language: data.fingerprints[language, "test"] for language in stream.languages},
             # The precision changes predictions. The key of an untrained model does not contain it, so add it here.
             "precision": settings["trainer"]["precision"],
-            "strategy": strategy.serving_signature(hop),
+            "strategy": plan.serve,
             **({"codes": data.fingerprints[hop.codes, "train"]} if hop.codes else {}),
-            **_other_weights(hop, stream, trained, strategy),
+            **_other_weights(hop, stream, trained, plan),
         }
         evaluation = digest({"kind": "evaluation", "train": trained[hop.index], "evaluate": evaluate, **served})
         attention = None
         if settings["evaluate"].get("attention"):
-            encoder_of = trained[encoder_hop(hop, stream, strategy).index]
-            attention = digest({"kind": "attention", "train": encoder_of, **served})
-        result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation, attention))
+            attention = digest({"kind": "attention", "train": trained[encoders[hop.index]], **served})
+        index = hop.index
+        result.append(Stage(hop, trained[index], states[index], evaluation, attention, plan, encoders[index]))
     return tuple(result)
 
 
-def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], strategy: Signed) -> dict[str, Any]:
+def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], plan: Plan) -> dict[str, Any]:
     """Return the training keys of hops whose weights a hop's evaluation reads, except for the hop's ancestors."""
     ancestors, index = {hop.index}, hop.index
     while index > 0:
         index = stream.hops[index].parent
         ancestors.add(index)
-    weights = [trained[i] for i in strategy.hops_read_in_evaluation(hop) if i not in ancestors]
+    weights = [trained[i] for i in plan.reads if i not in ancestors]
     return {"weights": weights} if weights else {}
 
 
@@ -316,23 +313,14 @@ def _trainer(settings: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[s
     return {key: value for key, value in trainer.items() if not unused.get(key)}
 
 
-def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
-    """Return the hop whose encoder ``hop`` uses: ``hop`` itself, or an ancestor if ``hop`` freezes the encoder."""
-    while strategy.keeps_encoder(hop):
-        hop = stream.hops[hop.parent]
-    return hop
-
-
-def _points(
-    settings: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed
-) -> dict[str, Any]:
+def _points(settings: Mapping[str, Any], stream: Stream, data: DataIdentity, plan: Plan) -> dict[str, Any]:
     """Return what evaluation points inside a hop add to its training key; empty without evaluation points."""
     evaluate = settings["evaluate"]
     if evaluate.get("every_examples") is None and evaluate.get("every_share") is None:
         return {}
     splits = ("test",) if evaluate.get("point_splits") == "test" else ("dev", "test")
     tested = {k: [data.fingerprints[k, split] for split in splits] for k in stream.languages}
-    return {"points": {"data": tested, "strategy": strategy.points_signature(hop)}}
+    return {"points": {"data": tested, "strategy": plan.at_points}}
 
 
 def strategy_name(config: Mapping[str, Any]) -> str:

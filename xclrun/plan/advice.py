@@ -95,11 +95,8 @@ def _strategies_without_effect(run: Run, strategy: Strategy[Any]) -> Iterator[st
     order = ("a", "b")
     if isinstance(strategy, Naive) or strategy.stream(order) != sequence(order):
         return
-    if all(
-        strategy.signature(hop) == without.signature(hop)
-        and strategy.serving_signature(hop) == without.serving_signature(hop)
-        for hop in run.stream.hops[1:]
-    ):
+    plans = [(strategy.plan(hop), without.plan(hop)) for hop in run.stream.hops[1:]]
+    if all(plan.train == other.train and plan.serve == other.serve for plan, other in plans):
         other = "naive" if isinstance(without, Naive) else without.settings.name
         yield (
             f"strategy={run.strategy_name} equals strategy={other}: with these settings and this order, both "

@@ -114,12 +114,12 @@ def peak(
     trains = {name: bool(trainable) and strategy.trains(name, hop) for name, (_, trainable) in sizes.items()}
     trained = sum(number for name, (number, _) in sizes.items() if trains[name])
     specific = sum(number for name, (number, _) in sizes.items() if strategy.language_specific(name))
-    stored = strategy.copies(hop) * trained + len(strategy.hops_read_in_training(hop)) * specific
+    stored = strategy.copies(hop) * trained + len(strategy.plan(hop).trains_with) * specific
     half = trainer.precision in HALF
     frozen = 2 if config.model.frozen_precision is FrozenPrecision.bf16 else FP32
     part = trainer.part(sentences)
     # Hops on a frozen encoder read cached features.
-    pieces = 0 if strategy.keeps_encoder(hop) else part * length
+    pieces = 0 if strategy.plan(hop).still else part * length
     by_layer = _by_layer(trains, encoder)
     # With prompts, the encoder has no dropout (`xclrun.strategy.shared.prompts`).
     dropout = bool(config.model.dropout) and not strategy.prompt_tokens()

@@ -23,6 +23,7 @@ from xclrun.config.schema import (
 )
 from xclrun.core import plugins
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.graph import Plan
 from xclrun.core.identity import ALGORITHMS, DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
@@ -123,10 +124,9 @@ class Run:
     @cached_property
     def costs(self) -> dict[int, dict[str, Any]]:
         """Index of a hop → the settings that determine its training time, for estimates."""
-        strategy = self.strategy()
-        return {hop.index: self._cost(hop, strategy) for hop in self.stream.hops}
+        return {hop.index: self._cost(hop) for hop in self.stream.hops}
 
-    def _cost(self, hop: Hop, strategy: Strategy[Any]) -> dict[str, Any]:
+    def _cost(self, hop: Hop) -> dict[str, Any]:
         windowed = any(target.task.answers for target in self.dataset.targets)
         irrelevant = ("lr", "source_lr", "path", *(() if windowed else ("windows",)))
         model = {key: value for key, value in plain(self.config.model).items() if key not in irrelevant}
@@ -138,7 +138,7 @@ class Run:
         heads = [number for target in self.dataset.targets for number in (len(target.labels), len(target.tags))]
         return {
             "model": digest([model, trainer, *heads])[:16],
-            "strategy": self.strategy_name if strategy.signature(hop) else "naive",
+            "strategy": self.strategy_name if self.plan(hop).train else "naive",
             "examples": self.sentences(hop),
             **({"steps": self._steps_of_mixture(hop)} if hop.mixed else {}),
         }
@@ -150,7 +150,7 @@ class Run:
 
     def _training_sentences(self, hop: Hop) -> int:
         sentences = sum(len(self.dataset.split(key, "train")) for key in hop.train)
-        limit = self.strategy().limit(hop)
+        limit = self.plan(hop).limit
         return sentences if limit is None else min(sentences, limit)
 
     def _steps_of_mixture(self, hop: Hop) -> int:
@@ -180,6 +180,10 @@ class Run:
         if not hop.select or any(self.dataset.split(language, "dev") for language in hop.select):
             return trainer
         return replace(trainer, selection=Selection.last, patience=None)
+
+    def plan(self, hop: Hop) -> Plan:
+        """Return what the strategy determines about a hop."""
+        return self.stages[hop.index].plan
 
     def reference(self) -> Run:
         """Return the reference run: training on each language separately, with adapters if this run has them."""

@@ -30,6 +30,7 @@ import numpy as np
 from xclrun.config.schema import StrategyConfig
 from xclrun.config.schema import bounded as bounded
 from xclrun.core.errors import UsageError
+from xclrun.core.graph import Plan as Plan
 from xclrun.core.identity import LATER, derive
 from xclrun.core.plugins import place
 from xclrun.core.stream import BEFORE, Hop, Stream, sequence
@@ -185,6 +186,21 @@ class Strategy(Generic[Settings]):
     def stream(self, order: Sequence[str]) -> Stream:
         """Return the hops for an order; default: one language after another."""
         return sequence(order)
+
+    def plan(self, hop: Hop) -> Plan:
+        """Return all that is known about a hop before it runs."""
+        return Plan(
+            train=self.signature(hop),
+            state=self.state_signature(hop),
+            serve=self.serving_signature(hop),
+            points=self.points_signature(hop),
+            reads=self.hops_read_in_evaluation(hop),
+            states=self.states_read_in_evaluation(hop),
+            trains_with=self.hops_read_in_training(hop),
+            features=self.reads_features(hop),
+            still=self.keeps_encoder(hop),
+            limit=self.limit(hop),
+        )
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         """Return everything about the strategy that can change the *training* of ``hop``.
@@ -426,7 +442,7 @@ def check_signatures(cls: type[Strategy[Any]], instance: Strategy[Any] | None = 
 
 def adds_parameters(strategy: Strategy[Any]) -> bool:
     """Return whether the model before fine-tuning has parameters that `Strategy.prepare` added."""
-    return bool(strategy.serving_signature(BEFORE))
+    return bool(strategy.plan(BEFORE).serve)
 
 
 def divisible(strategy: Strategy[Any]) -> bool:

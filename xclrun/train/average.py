@@ -46,7 +46,7 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
             f"{option}: {run.id} stored no weights of evaluation points; retrain it with "
             "evaluate.keep_points=5 or evaluate.keep_points=all"
         )
-    if strategy.adapters is not None or any(strategy.serving_signature(stage.hop) for stage in hops):
+    if strategy.adapters is not None or any(stage.plan.serve for stage in hops):
         raise UsageError(f"{option}: {run.strategy_name} has language-specific weights, which cannot be averaged")
     return [_chosen(run, stage, option, last) for stage in hops]
 
@@ -74,7 +74,7 @@ def average(
 
 def _chosen(run: Run, stage: Stage, option: str, last: int | None) -> list[Path]:
     store, hop = run.store, stage.hop.index
-    for needed in {hop, *([stage.hop.parent] if run.strategy().keeps_encoder(stage.hop) else [])} - {0}:
+    for needed in {hop, *([stage.hop.parent] if stage.plan.still else [])} - {0}:
         if (problem := store.problem(run.stages[needed].train)) is not None:
             raise RunError(f"{run.id}, hop {needed}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`")
     files = sorted(store.path(stage.train).glob("point-*.safetensors"))

@@ -66,7 +66,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     graph = StageGraph(run, Listener(), StopFlag())
     bench, strategy = graph.bench, graph.strategy
     # `for_language` sets the weights that are evaluated: merged ones, or a language's own parameters.
-    served_apart = bool(strategy.serving_signature(hop)) or strategy.adapters is not None
+    served_apart = bool(run.plan(hop).serve) or strategy.adapters is not None
     own_parts = served_apart and (
         strategy.adapters is not None or any(map(strategy.language_specific, bench.model.state_dict()))
     )
@@ -74,8 +74,8 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     _check_language(run, hop, language, own_parts)
     needed = {
         hop.index,
-        *strategy.hops_read_in_evaluation(hop),
-        *([hop.parent] if strategy.keeps_encoder(hop) else []),
+        *run.plan(hop).reads,
+        *([hop.parent] if run.plan(hop).still else []),
     } - {0}
     for stage in (run.stages[i] for i in sorted(needed)):
         if (problem := graph.store.problem(stage.train)) is not None:

@@ -157,7 +157,7 @@ class HopTraining:
         self.position = Position()
         # Whether checkpoints contain the strategy's state. Hops of plain fine-tuning omit the state, because strategies
         # share these hops.
-        self.own = bool(strategy.signature(context.hop))
+        self.own = bool(strategy.plan(context.hop).train)
         # Checkpoints omit tensors that are unchanged since the start of the hop.
         self.began_with = Unchanged(strategy.state_dict().tensors if self.own else {})
         self.best: dict[str, Tensor] = {}

@@ -141,7 +141,7 @@ class Points:
 
         Dev splits, whose scores select checkpoints, are always predicted by the model alone.
         """
-        if split != "test" or not self.bench.strategy.points_signature(self.context.hop):
+        if split != "test" or not self.bench.run.plan(self.context.hop).at_points:
             return None
         return lambda batch: self.bench.strategy.predict(batch, language, split, self.context)
 
@@ -149,7 +149,7 @@ class Points:
     def _restored(self) -> Iterator[None]:
         """Restore the language-specific parameters after the block, which loads parameters of other languages."""
         strategy = self.bench.strategy
-        if not strategy.serving_signature(self.context.hop):
+        if not self.bench.run.plan(self.context.hop).serve:
             yield
             return
         weights = self.context.model.state_dict()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import OptimizerState, Selection
-from xclrun.core.identity import Stage, digest, encoder_hop
+from xclrun.core.identity import Stage, digest
 from xclrun.core.stream import BEFORE, Hop
 from xclrun.core.version import code_version
 from xclrun.plan import Run
@@ -145,9 +145,12 @@ class StageGraph:
         Without a state: the size of the earlier training data that the hop reads, 8 bytes per sentence as in memories.
         """
         if stage.state is None:
-            limit, revisited = self.strategy.limit(stage.hop), self.strategy.revisited(stage.hop, self.run.stream)
-            kept = sum(len(self.run.dataset.split(language, "train")) for language in revisited)
-            kept = kept if limit is None else min(kept, limit)
+            earlier, plan = self.run.stream.hops[1 : stage.hop.index], stage.plan
+            learned = {key for hop in earlier for key in hop.train}
+            reread = {key for key in stage.hop.train if key in learned}
+            reread |= {key for index in plan.revisits for key in self.run.stream.hops[index].train}
+            kept = sum(len(self.run.dataset.split(key, "train")) for key in reread)
+            kept = kept if plan.limit is None else min(kept, plan.limit)
             return {"examples": kept, "bytes": 8 * kept, "seconds": 0.0}
         try:
             footprint: Mapping[str, float] | None = self.store.facts(stage.state).get("footprint")
@@ -190,8 +193,9 @@ class StageGraph:
 
     def bring(self, hop: Hop) -> None:
         """Load model and strategy for the evaluation of a hop, and compute missing dependencies."""
-        self._need_weights(self.strategy.hops_read_in_evaluation(hop))
-        for index in self.strategy.states_read_in_evaluation(hop):
+        plan = self.run.plan(hop)
+        self._need_weights(plan.reads)
+        for index in plan.states:
             self.state(index)
         self.weights(hop.index)
         self.state(hop.index)
@@ -207,15 +211,16 @@ class StageGraph:
 
     def prepare_training(self, hop: Hop) -> None:
         """Load the model and the strategy's state for the training of ``hop``, and compute missing dependencies."""
-        needed = set(self.strategy.hops_read_in_training(hop))
+        plan = self.run.plan(hop)
+        needed = set(plan.trains_with)
         if self.run.config.evaluate.has_points:
             # At evaluation points, earlier languages are evaluated with their own parameters.
-            needed |= {index for index in self.strategy.hops_read_in_evaluation(hop) if index < hop.index}
+            needed |= {index for index in plan.reads if index < hop.index}
         if self._continues_optimizer(hop) or self._compares_gradients(hop):
             # The optimiser's state and the last gradients are in the parent's folder, so the folder must exist.
             needed.add(hop.parent)
         self._need_weights(sorted(needed))
-        if self.run.config.evaluate.has_points and self.strategy.points_signature(hop):
+        if self.run.config.evaluate.has_points and plan.at_points:
             self._need_lookup(hop)
         self.state(hop.parent)
         self.weights(hop.parent)
@@ -239,7 +244,7 @@ class StageGraph:
 
     def _need_lookup(self, hop: Hop) -> None:
         """Compute the features of hop 0 that predictions after a hop read; this can load the weights of hop 0."""
-        if not self.strategy.reads_features(hop):
+        if not self.run.plan(hop).features:
             return
         for split in [*((k, "train") for k in self.bench.learned(hop.index)), *self._predicted(hop)]:
             key = lookup_key(self.run, split)
@@ -263,7 +268,7 @@ class StageGraph:
         else:
             folder, hop = self._trained(index), self.run.stages[index].hop
             if self.bench.weights_of != index:
-                if self.strategy.keeps_encoder(hop):
+                if self.run.plan(hop).still:
                     self.weights(hop.parent)
                 self.bench.load_weights(folder / "weights.safetensors")
         self.bench.weights_of = index
@@ -333,7 +338,7 @@ class StageGraph:
 
     def _make_features(self, hop: Hop, split: Split, key: str) -> None:
         sentences = self.bench.with_features(split)
-        name = f"{encoder_hop(hop, self.run.stream, self.strategy).name}: {'/'.join(split)}"
+        name = f"{self.run.stream.hops[self.run.stages[hop.index].encoder].name}: {'/'.join(split)}"
         self._put(key, "features", {"hop": name}, lambda folder: save_features(folder, sentences))
 
     def _make_lookup(self, split: Split, key: str) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from xclrun.config.schema import FrozenPrecision, OptimizerState
-from xclrun.core.identity import derive, encoder_hop, hands_on
+from xclrun.core.identity import derive, hands_on
 from xclrun.core.stream import Hop
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.encode import word_numbers
@@ -194,9 +194,10 @@ class Workbench:
 
     def features_key(self, hop: Hop, split: Split) -> str | None:
         """Return the store's key of the features on which a hop is trained; None if it is trained on subwords."""
-        if not self.strategy.keeps_encoder(hop):
+        stage = self.run.stages[hop.index]
+        if not stage.plan.still:
             return None
-        trained = self.run.stages[encoder_hop(hop, self.run.stream, self.strategy).index].train
+        trained = self.run.stages[stage.encoder].train
         return features_key(trained, self.run.dataset.fingerprints[split], self.run.config.trainer.precision.value)
 
     def with_features(self, split: Split, words: bool = True) -> Encoded:
@@ -297,7 +298,7 @@ class Workbench:
 
     def stored_weights(self, hop: Hop) -> Mapping[str, Tensor]:
         """Return the weights to store after a hop: trained weights if it leaves the encoder unchanged, else all."""
-        return trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
+        return trained_tensors(self.model) if self.run.plan(hop).still else self.model.state_dict()
 
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
         """Begin a hop; return the entries of the parent's optimiser state with which this hop continues.
@@ -364,7 +365,7 @@ class Workbench:
     def _served(self, hop: Hop) -> Iterator[str]:
         """Yield each evaluated language after loading its parameters into the model."""
         seen = self.learned(hop.index)
-        if self.strategy.serving_signature(hop):
+        if self.run.plan(hop).serve:
             # Language-specific parameters replace weights, so the model's weights belong to no hop.
             self.weights_of = None
         for language in sorted(self.run.stream.languages):
