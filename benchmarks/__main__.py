@@ -7,7 +7,7 @@ A result ``A / B`` is the cost of A divided by the cost of B, usually their time
 - a step with a trimmed vocabulary / with the full one (`benchmarks.trimming`);
 - adapting heads in 40 buckets on stored features / with passes through the encoder (`benchmarks.features`);
 - MbPA's predictions, adapting to many test examples together / to one at a time (`benchmarks.adapting`);
-- memory of language-specific parameters / of naive fine-tuning, and measured / estimated memory (`benchmarks.memory`);
+- memory of language-specific parameters / of naive fine-tuning (`benchmarks.memory`);
 - a training step of two ranks / of one rank, with one thread per rank (`benchmarks.ranks`);
 - a training step on packed / padded batches, and evaluation in batches of similar lengths / in random order
   (`benchmarks.packing`);
@@ -75,14 +75,8 @@ EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM, FEATURES_AIM = 1.05, 1.3, round(1 / 1.3
 # `PACKED_AIM` requires packed steps to be at least 1.25 times as fast as padded steps.
 PACKED_AIM, SORTED_AIM, ENDS_AIM = 0.8, 0.55, 0.03
 RANKS_AIM = 0.65
-# Limits of measured / estimated peak memory, and of CPU seconds from the start of a run to its first step.
-ESTIMATE_AIM, START_AIM = 1.25, 1.0
-MEASURED = {
-    "naive": [],
-    "checkpointing": ["trainer.gradient_checkpointing=true"],
-    "lang_spec_lora_f": ["strategy=lang_spec_lora_f"],
-    "si": ["strategy=si"],
-}
+# Limit of CPU seconds from the start of a run to its first step.
+START_AIM = 1.0
 CRF_AIM = round(1 / 3.5, 3)
 PLANNING_AIM, DEMO_AIM = 45.0, 210.0  # seconds
 # A model with mBERT's shape, so its layers cost as much as mBERT's, but random weights and the data's vocabulary.
@@ -223,12 +217,6 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
             MEMORY_AIM,
             lambda: memory.over_naive("lang_spec_trans", [*overrides, *TWELVE_LAYERS]),
         )
-        for setting, chosen in MEASURED.items():
-            yield (
-                f"memory, measured / estimated ({name}, 12 layers, {setting})",
-                ESTIMATE_AIM,
-                lambda c=chosen: memory.over_estimate([*overrides, *TWELVE_LAYERS, *c], 64),  # type: ignore[misc]
-            )
     yield (
         f"training step, trimmed / whole vocabulary ({name}, mBERT's size)",
         TRIMMED_AIM,

@@ -371,10 +371,8 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
         "skip",
         # Of what a step asks of the device, not of what it computes: tests/train/test_graphs.
         "capturable",
-        # What plans and estimates ask of a model that `prepare` changes, and of tensors that a training keeps.
+        # What plans ask of a model that `prepare` changes.
         "prompt_tokens",
-        "prepared",
-        "copies",
         # Which stored states an evaluation needs, and which run a merge needs.
         "states_read_in_evaluation",
         "merged_strategy",

@@ -51,7 +51,6 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.launch.forecast import budget, forecast, missing
     from xclrun.launch.local import Local
     from xclrun.launch.sweep import make_launcher
-    from xclrun.plan.memory import check_memory
 
     jobs, node = command_jobs(args.overrides)
     launcher = make_launcher(node)
@@ -79,8 +78,6 @@ def main(arguments: Sequence[str]) -> int:
         else:
             print("\n".join(f"{measure}:\n  {command}" for measure, command in commands))
         return 0
-    if isinstance(launcher, Local):
-        check_memory([run for run in runs if not run.directory.finished])
     facts = budget(runs, width) if args.budget else forecast(runs)
     print(json.dumps(facts.to_json(), indent=1) if args.json else facts.render())
     return 0

@@ -14,8 +14,8 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,6 @@ from xclrun.core.terminal import as_note, duration, fitted, many, room, size, ta
 from xclrun.data.notes import note_lines, reader_notes
 from xclrun.launch.cluster.packing import shared_first
 from xclrun.plan import Run, notes
-from xclrun.plan.memory import Memory, of_runs
 from xclrun.store.stages import StageStore
 
 CPU = "cpu"
@@ -210,7 +209,6 @@ class Forecast:
         lines: one per strategy, in the order of the command.
         devices: devices of the estimates.
         unmeasured: strategies whose times are estimated from other strategies.
-        memory: strategy → lower and upper estimate of the peak memory of its runs on a device.
     """
 
     runs: tuple[Run, ...]
@@ -218,7 +216,6 @@ class Forecast:
     lines: tuple[Line, ...]
     devices: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
-    memory: Mapping[str, tuple[Memory, Memory]] = field(default_factory=dict)
 
     @property
     def total(self) -> Line:
@@ -242,19 +239,15 @@ class Forecast:
             "total": asdict(self.total),
             "devices": list(self.devices),
             "unmeasured": list(self.unmeasured),
-            "memory": {
-                name: {"least": least.to_json(), "most": most.to_json()} for name, (least, most) in self.memory.items()
-            },
             "notes": self.notes,
         }
 
     def render(self) -> str:
         """Return the table for a terminal."""
         lines = [*self.lines, *([self.total] if len(self.lines) > 1 else [])]
-        memory = [fitted(memory_line(self.memory), sys.stdout)] if self.memory else []
         unknown = [f"time unknown: {NO_RATE}"] if any(line.seconds is None for line in self.lines) else []
         notes = (as_note(text, sys.stdout) for text in (*unknown, *unmeasured_note(self.unmeasured), *self.notes))
-        return "\n".join([forecast_table(lines), *memory, *notes])
+        return "\n".join([forecast_table(lines), *notes])
 
 
 def unmeasured_note(strategies: Sequence[str]) -> list[str]:
@@ -265,21 +258,6 @@ def unmeasured_note(strategies: Sequence[str]) -> list[str]:
         f"no training with {', '.join(strategies)} has been timed: the time is estimated from other strategies and may "
         "be too low; do one run first for a better estimate"
     ]
-
-
-def memory_line(memory: Mapping[str, tuple[Memory, Memory]]) -> str:
-    """Return the estimate for the strategy with the largest peak."""
-    strategy, (least, most) = max(memory.items(), key=lambda item: item[1][1].total)
-    named = f" ({strategy})" if len(memory) > 1 else ""
-    parts = {"weights": most.weights, "gradients": most.gradients, "optimizer": most.optimizer}
-    further = {
-        "strategy": most.strategy,
-        "best weights": most.best,
-        "activations": max(most.activations, most.evaluation),
-    }
-    parts |= {name: value for name, value in further.items() if value}
-    listed = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
-    return f"peak memory per device: {size(least.total)} to {size(most.total)}{named}; at most {listed}"
 
 
 def forecast_table(lines: Iterable[Line], first: str = "strategy") -> str:
@@ -312,8 +290,7 @@ def forecast(runs: Sequence[Run]) -> Forecast:
         counts = (len(group), len(group) - len(unfinished), requested, len(trainings))
         lines.append(Line(strategy, *counts, seconds, weights))
         todo += trainings
-    memory = of_runs(run for run in runs if run.id not in finished)
-    return Forecast(tuple(runs), finished, tuple(lines), costs.devices(todo), costs.unmeasured(todo), memory)
+    return Forecast(tuple(runs), finished, tuple(lines), costs.devices(todo), costs.unmeasured(todo))
 
 
 @dataclass(frozen=True)

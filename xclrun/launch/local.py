@@ -17,7 +17,6 @@ from xclrun.core.terminal import line, note
 from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.plan import Run
 from xclrun.plan.checks import check_ranks
-from xclrun.plan.memory import check_memory
 from xclrun.tracking.background import BackgroundMirror
 
 
@@ -62,7 +61,6 @@ class Local(Launcher):
                 f"hydra.launcher.gpus=[{','.join(gpus)}]: repeats a GPU, but a run with runtime.devices={devices} "
                 "needs different ones; name each GPU once, and set hydra.launcher.per_gpu to share GPUs"
             )
-        check_memory(runs)
 
     def _check_launched(self, runs: Sequence[Run], ranks: int, gpus: int) -> None:
         """Check that the ranks that torchrun or another launcher started can train the runs."""

@@ -13,7 +13,7 @@ from typing import Any
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
-from xclrun.model.families import FAMILIES, GATED, NAMES, RELATIVE, check_length, positions
+from xclrun.model.families import FAMILIES, check_length, positions
 from xclrun.model.folder import BERTS
 from xclrun.model.source import check_layers, family_of, settings_of
 
@@ -21,63 +21,6 @@ from xclrun.model.source import check_layers, family_of, settings_of
 BERT_SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Dimensions:
-    """The sizes of an encoder that determine its memory.
-
-    Attributes:
-        vocabulary, positions: rows of the embedding tables; ``positions`` is 0 without a table.
-        width: H, the size of a hidden state.
-        inner: I, the size of an inner state of the feed-forward network.
-        gated: whether the feed-forward network has a second input matrix.
-        queries, keys: at one position, the total size of the queries of all heads, and the total size of the keys.
-        apart: whether each layer has separate weights.
-    """
-
-    vocabulary: int
-    positions: int
-    layers: int
-    width: int
-    inner: int
-    heads: int
-    queries: int
-    keys: int
-    gated: bool
-    apart: bool
-
-    @classmethod
-    def of(cls, config: ModelConfig) -> Dimensions:
-        """Return the dimensions of a model config's encoder."""
-        if config.path is not None:
-            settings = settings_of(config)
-        else:
-            settings = {"model_type": config.family, **described(config, config.vocab_size or 0, 0), **config.settings}
-        kind = settings["model_type"]
-
-        def size(*names: str, default: int) -> int:
-            return next((settings[name] for name in names if type(settings.get(name)) is int), default)
-
-        width, heads = size(*NAMES["width"], default=0), size(*NAMES["heads"], default=1)
-        head = size("head_dim", "d_kv", default=width // heads)
-        return cls(
-            vocabulary=size("vocab_size", default=0),
-            positions=0 if kind in RELATIVE else size(*NAMES["positions"], default=0),
-            layers=config.layers or size(*NAMES["layers"], default=0),
-            width=width,
-            inner=size("intermediate_size", "hidden_dim", "d_ff", "n_inner", default=4 * width),
-            heads=heads,
-            queries=heads * head,
-            keys=size("num_key_value_heads", default=heads) * head,
-            gated=kind in GATED,
-            apart=FAMILIES[kind].layers_apart,
-        )
-
-    @property
-    def layer(self) -> int:
-        """Number of parameters of a layer, without biases and norms."""
-        return self.width * (2 * self.queries + 2 * self.keys + (3 if self.gated else 2) * self.inner)
 
 
 @dataclass(frozen=True)
@@ -147,18 +90,6 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
         prefix = f"tasks.{head.task.head}." if len(heads) > 1 else ""
         shapes |= {prefix + name: shape for name, shape in _head_shapes(head, width)}
     return {name: [prod(shape), 1] for name, shape in shapes.items()}
-
-
-def estimated_sizes(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]]:
-    """Return the result of `sizes_of`. If this is None, estimate the sizes, under invented parameter names."""
-    if (exact := sizes_of(config, heads, vocabulary)) is not None:
-        return exact
-    encoder = Dimensions.of(config)
-    sizes = {"encoder.embed_tokens.weight": (vocabulary or encoder.vocabulary) * encoder.width}
-    sizes["encoder.position_embeddings.weight"] = encoder.positions * encoder.width
-    sizes |= {f"encoder.layers.{i}.weight": encoder.layer for i in range(encoder.layers if encoder.apart else 1)}
-    sizes |= {name: prod(shape) for head in heads for name, shape in _head_shapes(head, encoder.width)}
-    return {name: [number, 1] for name, number in sizes.items()}
 
 
 def _bert_shapes(settings: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -14,7 +14,6 @@ from xclrun.data.example import Dataset
 from xclrun.data.windows import check_windows
 from xclrun.model.families import number, positions
 from xclrun.model.folder import BERTS
-from xclrun.model.shape import Dimensions
 from xclrun.model.source import check_masks, check_settings, depth, family_of, settings_of
 from xclrun.strategy import Strategy, divisible
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
@@ -86,13 +85,13 @@ def check_frozen(config: Config, strategy: Strategy[Any]) -> None:
     """Check that weights can be stored in bf16 (``model.frozen_precision``): the encoder must be frozen."""
     if config.model.frozen_precision is FrozenPrecision.fp32:
         return
-    key, name = "model.frozen_precision=bf16", "encoder.layers.0.weight"
+    key = "model.frozen_precision=bf16"
     for trainer_key, trainer in config.trainers.items():
         if trainer.precision is not Precision.bf16:
             raise UsageError(
                 f"{key} {trainer_key}.precision={trainer.precision.value}: needs {trainer_key}.precision=bf16"
             )
-    if strategy.prepared({name: [1, 1]}, Dimensions.of(config.model))[name][1]:
+    if not getattr(strategy, "expansion", strategy).freezes_encoder:
         raise UsageError(
             f"{key} strategy={config.strategy.name}: the encoder is not frozen; use lang_spec_lora_f or lang_spec_ada_f"
         )

@@ -28,9 +28,11 @@ from xclrun.core.identity import ALGORITHMS, DataIdentity, Stage, digest, run_id
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
 from xclrun.data.blocks import trained_heads, with_blocks
+from xclrun.data.encode import tag_outputs
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.data.orders import complete_order, compute_order
+from xclrun.model.shape import HeadSizes
 from xclrun.model.source import encoder_identity
 from xclrun.plan.advice import notes_of
 from xclrun.plan.checks import (
@@ -147,6 +149,12 @@ class Run:
         """Return the number of sentences in an epoch of a hop; for a mixture, the number in all steps together."""
         sentences = self._training_sentences(hop)
         return self._steps_of_mixture(hop) * self.trainer(hop).batch(sentences) if hop.mixed else sentences
+
+    @property
+    def heads(self) -> list[HeadSizes]:
+        """Sizes of the model's heads, one for each task."""
+        label_on = self.config.model.label_on
+        return [HeadSizes(t.task, len(t.labels), tag_outputs(t.tags, label_on)) for t in self.dataset.targets]
 
     def _training_sentences(self, hop: Hop) -> int:
         sentences = sum(len(self.dataset.split(key, "train")) for key in hop.train)

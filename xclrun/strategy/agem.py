@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context
 from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy, Settings, to_batches
 
@@ -57,9 +56,6 @@ class AGEM(MemoryStrategy[Settings]):
             parameters = self.compared(context)
             reference = self.reference(self.memory_batches(context), parameters, context)
             project([p.grad for p in parameters if p.grad is not None], reference)
-
-    def copies(self, hop: Hop) -> int:
-        return int(hop.depth > 1)
 
     def compared(self, context: Context) -> list[torch.nn.Parameter]:
         """Return the parameters whose gradients are compared: shared parameters that have a gradient."""

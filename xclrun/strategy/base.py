@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from xclrun.data.batches import Batch, Encoded
     from xclrun.model.families import Family
     from xclrun.model.network import Model, Prediction
-    from xclrun.model.shape import Dimensions
 
 
 @dataclass
@@ -156,6 +155,7 @@ class Strategy(Generic[Settings]):
         adds_language_parts: whether the strategy gives each language its own parameters.
         parts_per_hop: whether the strategy adds parameters for each hop; the model's size then depends on the stream.
         has_adapters: whether the strategy adds language adapters; its settings then include ``pretrained``.
+        freezes_encoder: whether the encoder's own weights are frozen in all hops.
         mixes_languages: whether a batch can contain sentences of several languages.
         updates_in_training: whether training itself changes the state, as with a reservoir. The state is then stored
             together with the selected weights, and `end_hop` continues from this state. In hops with an empty
@@ -170,6 +170,7 @@ class Strategy(Generic[Settings]):
     adds_language_parts: ClassVar[bool] = False
     parts_per_hop: ClassVar[bool] = False
     has_adapters: ClassVar[bool] = False
+    freezes_encoder: ClassVar[bool] = False
     mixes_languages: ClassVar[bool] = False
     updates_in_training: ClassVar[bool] = False
 
@@ -291,21 +292,6 @@ class Strategy(Generic[Settings]):
     def trains(self, parameter: str, hop: Hop) -> bool:
         """Return whether ``hop`` trains the parameter with this name; ignored for parameters that `prepare` froze."""
         return True
-
-    def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
-        """Estimate the sizes of a model's parameters after `prepare`.
-
-        ``sizes`` and the result have the form name → [number of values, flag]. The flag is 1 for trained and 0 for
-        frozen parameters.
-        """
-        return sizes
-
-    def copies(self, hop: Hop) -> int:
-        """Return how many extra tensors, such as Fisher information, each trained parameter needs on the device.
-
-        Temporary tensors of `edit_gradients` count too.
-        """
-        return 0
 
     def language_specific(self, parameter: str) -> bool:
         """Return whether every language has its own values of a parameter, given by its name in the model."""

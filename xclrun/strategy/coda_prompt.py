@@ -21,7 +21,7 @@ of prefixes in the first five layers. See also `xclrun.strategy.shared.prompts`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,7 +33,6 @@ from xclrun.strategy.shared.prompts import PoolSettings, PromptPools
 
 if TYPE_CHECKING:
     from xclrun.model.prompts import PromptComponents, Prompts
-    from xclrun.model.shape import Dimensions
 
 
 @dataclass
@@ -60,10 +59,6 @@ class CodaPrompt(PartsPerHop[CodaSettings], PromptPools[CodaSettings]):
     def trains(self, parameter: str, hop: Hop) -> bool:
         # For example prompts.keys.0, the keys of hop 1.
         return not parameter.startswith("prompts.") or int(parameter.rpartition(".")[2]) == hop.index - 1
-
-    def added(self, encoder: Dimensions) -> Mapping[str, int]:
-        share = self.settings.pool * (self.settings.length + 2) * encoder.width // max(self.hops, 1)
-        return {f"prompts.{hop}": share for hop in range(self.hops)}
 
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import PromptComponents

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.core.stream import Hop
 from xclrun.strategy.agem import AGEM, mean_gradient
 from xclrun.strategy.base import Context, Length, bounded
 from xclrun.strategy.shared.memory import MemorySettings
@@ -57,10 +56,6 @@ class GEM(AGEM[GEMSettings]):
             return super().notes(lengths)
         note = f"strategy={self.settings.name}: each step uses the whole memory, up to {stored} sentences; "
         return [*super().notes(lengths), note + "set strategy.compared=16 to draw 16 sentences of each language"]
-
-    def copies(self, hop: Hop) -> int:
-        # A gradient for each earlier language.
-        return hop.depth - 1
 
     def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
         """Return one memory batch for each earlier language: (language, batch)."""

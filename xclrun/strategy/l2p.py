@@ -16,7 +16,6 @@ gives all texts of a batch the most frequently selected prompts; here, as in the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,6 @@ from xclrun.strategy.shared.prompts import PoolSettings, PromptPools
 
 if TYPE_CHECKING:
     from xclrun.model.prompts import Prompts
-    from xclrun.model.shape import Dimensions
 
 
 @dataclass
@@ -45,9 +43,6 @@ class L2P(PromptPools[L2PSettings]):
 
     def prompt_tokens(self) -> int:
         return self.settings.selected * self.settings.length
-
-    def added(self, encoder: Dimensions) -> Mapping[str, int]:
-        return {"prompts.pool": self.settings.pool * (self.settings.length + 1) * encoder.width}
 
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import PromptPool

@@ -10,5 +10,5 @@ from xclrun.strategy.shared.adapters import LanguageAdapters
 
 class LangSpecAdaF(LanguageAdapters):
     name = "lang_spec_ada_f"
-    frozen = True
+    freezes_encoder = True
     encodes_alone = True

@@ -10,4 +10,4 @@ from xclrun.strategy.shared.adapters import LanguageAdapters
 
 class LangSpecAdaT(LanguageAdapters):
     name = "lang_spec_ada_t"
-    frozen = False
+    freezes_encoder = False

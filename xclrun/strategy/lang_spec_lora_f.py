@@ -12,5 +12,5 @@ from xclrun.strategy.shared.adapters import LanguageAdapters, LoraAdapterSetting
 class LangSpecLoraF(LanguageAdapters):
     name = "lang_spec_lora_f"
     settings_type = LoraAdapterSettings
-    frozen = True
+    freezes_encoder = True
     encodes_alone = True

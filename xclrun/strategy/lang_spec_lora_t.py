@@ -12,4 +12,4 @@ from xclrun.strategy.shared.adapters import LanguageAdapters, LoraAdapterSetting
 class LangSpecLoraT(LanguageAdapters):
     name = "lang_spec_lora_t"
     settings_type = LoraAdapterSettings
-    frozen = False
+    freezes_encoder = False

@@ -10,7 +10,6 @@ Settings: ``length``, tokens of a prompt; according to the paper, gains are smal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from xclrun.strategy.shared.prompts import Prompted
 
 if TYPE_CHECKING:
     from xclrun.model.prompts import Prompts
-    from xclrun.model.shape import Dimensions
 
 
 @dataclass
@@ -38,9 +36,6 @@ class LangSpecPrompt(Prompted[PromptSettings], LanguageParts[PromptSettings]):
 
     def prompt_tokens(self) -> int:
         return self.settings.length
-
-    def added(self, encoder: Dimensions) -> Mapping[str, int]:
-        return {"prompts.prompt": self.settings.length * encoder.width}
 
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import SinglePrompt

@@ -229,10 +229,6 @@ class Merge(Expandable[MergeSettings]):
             if layers is not None and not 0 <= number <= layers:
                 raise UsageError(f"strategy.layers: the encoder has no layer {number}, only 0 (embeddings) to {layers}")
 
-    def copies(self, hop: Hop) -> int:
-        # A hop that ends with a merge also stores its initial weights.
-        return self.expansion.copies(hop) + self.merges_in_training(hop)
-
     def trains(self, parameter: str, hop: Hop) -> bool:
         return self.expansion.trains(parameter, hop)
 

@@ -67,11 +67,6 @@ class SI(ImportancePenalty[SISettings]):
 
     state_signature = ImportancePenalty.state_signature
 
-    def copies(self, hop: Hop) -> int:
-        # Path, anchor, weights and gradients before the step, weight change, and its product with the gradients; from
-        # hop 2 also the precision.
-        return 0 if not self.active() else 6 if hop.depth == 1 else 7
-
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)
         weights = context.model.named_parameters() if self.active() else ()

@@ -24,7 +24,6 @@ from xclrun.data.batches import Batch, Encoded
 from xclrun.data.encode import word_numbers
 from xclrun.model.network import Model, Prediction, build, store_frozen_in_bf16
 from xclrun.plan import Run
-from xclrun.plan.memory import heads_of
 from xclrun.store.files import read_json, write_json
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
@@ -146,7 +145,7 @@ class Workbench:
 
     def untrained(self) -> Model:
         """Return a new model before fine-tuning, prepared by the strategy."""
-        config, encodings, sizes = self.run.config, self.encodings, heads_of(self.run)
+        config, encodings, sizes = self.run.config, self.encodings, self.run.heads
         first, several = sizes[0], sizes if len(sizes) > 1 else ()
         model = build(
             config.model,

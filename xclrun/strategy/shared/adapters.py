@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from xclrun.model.families import Family
     from xclrun.model.network import Model
-    from xclrun.model.shape import Dimensions
 
 # Name of the adapter in the model; it holds the current language's values.
 NAME = "language"
@@ -100,7 +99,7 @@ class LowRankSettings(StrategyConfig):
 
 
 class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSettings]):
-    """Language-specific adapters. The encoder is trained too, unless ``frozen`` is true."""
+    """Language-specific adapters. The encoder is trained too, unless ``freezes_encoder`` is true."""
 
     has_adapters = True
     settings_type = AdapterSettings
@@ -180,32 +179,12 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSet
         names = {Adapter.madx: "SeqBnInvConfig", Adapter.pfeiffer: "SeqBnConfig", Adapter.houlsby: "DoubleSeqBnConfig"}
         return getattr(library, names[self.kind])(reduction_factor=self.reduction)
 
-    def added(self, encoder: Dimensions) -> Mapping[str, int]:
-        return {f"encoder.{NAME}.weight": self._added(encoder)}
-
-    def _added(self, encoder: Dimensions) -> int:
-        """Return the number of parameters of one language's adapters, without biases."""
-        width, inner, layers = encoder.width, encoder.inner, encoder.layers
-        if self.kind is Adapter.lora:
-            return lora_size(self.settings, encoder)
-        if self.kind is Adapter.ia3:
-            return layers * (2 * encoder.keys + inner)
-        if self.kind is Adapter.prefix:
-            # The MLP that computes keys and values has 512 inner states.
-            return width * self.settings.prefix_length + 512 * (width + 2 * layers * encoder.keys)
-        assert self.reduction is not None
-        bottleneck = 2 * width * (width // self.reduction)
-        if self.kind is Adapter.compacter:
-            return 2 * layers * (4 * width // self.reduction + bottleneck // PRODUCTS // width)
-        invertible = 4 * (width // 2) * (width // 4) if self.kind is Adapter.madx else 0
-        return layers * bottleneck * (2 if self.kind is Adapter.houlsby else 1) + invertible
-
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         encoder: Any = model.encoder
         add_adapters(encoder, self.settings, {NAME: self.config()}, NAME)
         _share_prefixes(encoder)
         for name, parameter in model.encoder.named_parameters():
-            parameter.requires_grad_(not self.frozen or self.language_specific(name))
+            parameter.requires_grad_(not self.freezes_encoder or self.language_specific(name))
         super().prepare(model, stream, library)
         for language, source in self.sources.items():
             # Skip a model on the meta device: it has no values and is only used to count parameters.
@@ -247,14 +226,6 @@ def lora_config(settings: AdapterSettings | LowRankSettings) -> Any:
         intermediate_lora="intermediate" in targets,
         output_lora="output" in targets,
     )
-
-
-def lora_size(settings: AdapterSettings | LowRankSettings, encoder: Dimensions) -> int:
-    """Return the number of parameters of a LoRA."""
-    width = encoder.width
-    sides = {"q": width + encoder.queries, "k": width + encoder.keys, "v": width + encoder.keys}
-    ranks = settings.lora_rank * encoder.layers
-    return ranks * sum(sides.get(target, width + encoder.inner) for target in settings.lora_targets)
 
 
 def add_adapters(encoder: Any, settings: StrategyConfig, configs: Mapping[str, Any], active: Any) -> None:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from xclrun.core.stream import Hop, Stream
 from xclrun.strategy.base import Settings, Strategy
-
-if TYPE_CHECKING:
-    from xclrun.model.shape import Dimensions
 
 
 class AddsParameters(Strategy[Settings]):
     """Base of strategies that add parameters before hop 0, and therefore share no hop with other strategies.
 
     Attributes:
-        frozen: whether the encoder is frozen.
         hops: number of hops after hop 0, once the stream is known.
     """
 
-    frozen: bool = True
+    freezes_encoder = True
     hops: int = 0
 
     def signature(self, hop: Hop) -> dict[str, Any]:
@@ -28,17 +24,6 @@ class AddsParameters(Strategy[Settings]):
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         return self.described()
-
-    def added(self, encoder: Dimensions) -> Mapping[str, int]:
-        """Return the estimated sizes of the added parameters: name → number of values."""
-        raise NotImplementedError
-
-    def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
-        body = {
-            name: [number, int(trained and not (self.frozen and name.startswith("encoder.")))]
-            for name, (number, trained) in sizes.items()
-        }
-        return {**body, **{name: [number, 1] for name, number in self.added(encoder).items()}}
 
 
 class PartsPerHop(AddsParameters[Settings]):

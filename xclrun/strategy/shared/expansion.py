@@ -18,7 +18,7 @@ these parameters and on the heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from xclrun.data.batches import Batch
     from xclrun.model.families import Family
     from xclrun.model.network import Model, Output
-    from xclrun.model.shape import Dimensions
 
 
 @dataclass
@@ -130,9 +129,6 @@ class Expandable(Strategy[Settings]):
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         self.expansion.check_encoder(family, width, layers)
-
-    def prepared(self, sizes: Mapping[str, list[int]], encoder: Dimensions) -> Mapping[str, list[int]]:
-        return self.expansion.prepared(sizes, encoder)
 
     def stream(self, order: Sequence[str]) -> Stream:
         return self.expansion.stream(order)

@@ -33,7 +33,6 @@ from xclrun.strategy.shared.adapters import (
     check_family,
     check_library,
     lora_config,
-    lora_size,
 )
 from xclrun.strategy.shared.added import AddsParameters, PartsPerHop
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
     from xclrun.model.families import Family
     from xclrun.model.network import Model
-    from xclrun.model.shape import Dimensions
 
 Settings = TypeVar("Settings", bound=LowRankSettings)
 
@@ -66,9 +64,6 @@ class LowRank(AddsParameters[Settings]):
     def products(self, hops: int) -> list[str]:
         """Return the names of the products in a stream with this number of hops."""
         return ["shared"]
-
-    def added(self, encoder: Dimensions) -> Mapping[str, int]:
-        return {f"encoder.loras.{name}.weight": lora_size(self.settings, encoder) for name in self.products(self.hops)}
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         from adapters.composition import Average

@@ -74,10 +74,6 @@ class QuadraticPenalty(Expandable[Settings]):
         self.anchor = {name: tensor for name, tensor in weights.items() if not self.language_specific(name)}
         self.precision = {name: torch.ones(()) for name in self.anchor}
 
-    def copies(self, hop: Hop) -> int:
-        # The anchor, and the change of the weights.
-        return 2 if self.active() and hop.depth > 1 else 0
-
     def capturable(self) -> bool:
         # Once created, the terms keep their addresses during the hop, so steps can be captured.
         return self._terms is not None
@@ -107,10 +103,6 @@ class ImportancePenalty(QuadraticPenalty[Settings]):
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         return self.described() if self.active() else None
-
-    def copies(self, hop: Hop) -> int:
-        # The anchor, the change of the weights, and the precision.
-        return 3 if self.active() and hop.depth > 1 else 0
 
     def anchor_here(self, context: Context) -> None:
         """Use the current weights as the anchors of all parameters that have a precision."""
