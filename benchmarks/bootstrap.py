@@ -15,8 +15,8 @@ import time
 import numpy as np
 
 from xclrun.analysis import formulas
-from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES, draws
+from xclrun.scores.base_scores import Counts
 
 SIZES = {"en": 4386, "de": 3549, "fr": 3193, "es": 2998, "hi": 2789, "th": 2765}
 RUNS, HOPS, TOKENS, TAGS, INTENTS = 60, 6, 7, 152, 114

@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from xclrun.analysis.base_scores import Counts
 from xclrun.command.plan import plan_runs
 from xclrun.core.identity import digest
 from xclrun.plan import Run
+from xclrun.scores.base_scores import Counts
+from xclrun.scores.counts import write_counts
 from xclrun.store import predictions
-from xclrun.store.records import write_counts
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import FACTS, StageStore
 

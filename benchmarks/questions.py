@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from xclrun.analysis.spans import spans
 from xclrun.compose.jobs import compose_command
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
+from xclrun.scores.spans import spans
 
 
 def places(example: Example) -> list[tuple[int, int]]:

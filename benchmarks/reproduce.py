@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.matrices import counted
+from xclrun.analysis.records import read_predictions, read_records
 from xclrun.command.plan import plan_runs
 from xclrun.core.errors import UsageError, XclrunError, did_you_mean
 from xclrun.plan import Run
-from xclrun.store.records import read_predictions, read_records
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,7 +22,6 @@ import numpy as np
 from benchmarks.significance import TABLES
 from xclrun.analysis import formulas
 from xclrun.analysis.anova import anova, blocked_anova, honest_difference
-from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import (
     INTERVALS,
     SENTENCES,
@@ -37,6 +36,7 @@ from xclrun.analysis.ranks import critical_difference
 from xclrun.analysis.replicates import TIE, Replicates
 from xclrun.analysis.significance import ALPHA, MIXED_ORDERS, holm, mixed_model
 from xclrun.report.style import figure_of, legend, line, plain, save, titled
+from xclrun.scores.base_scores import Counts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ import pytest
 from xclrun.core.stream import independent, joint, sequence
 from xclrun.core.task import CLASS_ACCURACY, INTENT_ACCURACY, SLOT_F1, MetricsOfKeys
 from xclrun.launch.console import Console
-from xclrun.report.terminal import MARK, MatrixRows, brief
+from xclrun.launch.matrix import MARK, MatrixRows, brief
 
 SIX = ("en", "de", "fr", "es", "hi", "th")
 METRICS = (INTENT_ACCURACY, SLOT_F1)

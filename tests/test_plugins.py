@@ -20,13 +20,13 @@ from hydra.core.config_store import ConfigStore
 
 from tests.conftest import TINY, read_csv
 from xclrun.analysis.measures import MEASURES
+from xclrun.analysis.records import read_records
 from xclrun.compose.jobs import compose_command
 from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.task import BY_NAME, BY_SHORT, METRICS, TASKS, task_of
 from xclrun.data.readers import READERS
 from xclrun.plan import Run, freeze, plan_jobs, thaw
-from xclrun.store.records import read_records
 from xclrun.strategy import STRATEGIES
 
 REPOSITORY = Path(__file__).parents[1]

@@ -20,6 +20,7 @@ import pytest
 
 from tests.conftest import TINY
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.records import record
 from xclrun.compose.jobs import command_jobs, compose_trials
 from xclrun.compose.space import Interval, Space, Values
 from xclrun.core.errors import RunError, UsageError
@@ -30,7 +31,6 @@ from xclrun.launch.search import plan_search, search
 from xclrun.launch.sweep import Sweep, SweepFailed
 from xclrun.launch.trials import Trials
 from xclrun.plan import Run
-from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory
 
 # Optuna's own affair.

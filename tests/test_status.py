@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from xclrun.analysis.measures import measure
+from xclrun.analysis.records import read_records
 from xclrun.analysis.reference import References
 from xclrun.core.errors import RunError
 from xclrun.launch import status
@@ -22,7 +23,6 @@ from xclrun.launch.status import STATES, RunStatus, render, run_status, sweep_st
 from xclrun.launch.workers import ProgressListener
 from xclrun.plan import Run
 from xclrun.store.files import read_events, write_json
-from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.train.execute import Busy, execute
 from xclrun.train.progress import Listener, Progress

@@ -15,10 +15,9 @@ import pytest
 
 import xclrun
 from tests.conftest import SMALL, composed, read_csv
-from xclrun.analysis.finished import finished_run
+from xclrun.analysis import finished, records
+from xclrun.analysis.finished import finished_run, finished_runs
 from xclrun.core.errors import RunError, UsageError
-from xclrun.store import finished, records
-from xclrun.store.finished import finished_runs
 from xclrun.store.rundir import RunDirectory
 from xclrun.study import Study
 

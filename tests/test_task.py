@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from xclrun.analysis.base_scores import Sentences
 from xclrun.core import task
 from xclrun.core.errors import UsageError
 from xclrun.core.task import (
@@ -22,7 +21,8 @@ from xclrun.core.task import (
     headline,
     task_of,
 )
-from xclrun.store.records import metrics_of
+from xclrun.scores.base_scores import Sentences
+from xclrun.scores.counts import metrics_of
 
 
 def test_names_in_tables_and_records_are_each_one_metric_s() -> None:

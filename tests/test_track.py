@@ -29,6 +29,7 @@ import yaml
 
 from tests.conftest import copy_tracked, read_csv
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.records import read_records
 from xclrun.analysis.reference import References
 from xclrun.cli import main
 from xclrun.command.plan import plan_runs
@@ -37,7 +38,6 @@ from xclrun.core.errors import RunError
 from xclrun.core.task import BY_NAME
 from xclrun.report import heatmaps
 from xclrun.report.workers import PlotWorkers
-from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import background
 from xclrun.tracking.mirror import DeletedExperiment, Mirror, UnusableDatabase, _lock_file, saved_views, tracking_uri

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import TINY
+from xclrun.analysis.records import record
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.task import short_name
 from xclrun.launch.workers import MirrorListener, ProgressListener
 from xclrun.plan import Run
-from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking.trackers import Tracker, Update, Value, tracker
 from xclrun.train.progress import Listeners, Progress

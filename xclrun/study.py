@@ -21,13 +21,14 @@ from xclrun.analysis.fewshot.scores import few_shot_scores, is_few_shot
 from xclrun.analysis.filters import filtered
 from xclrun.analysis.grouping import strategy_labels
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.records import read_gradients, read_predictions, read_records
 from xclrun.analysis.reference import References
 from xclrun.config.files import default_outputs
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import matching
 from xclrun.core.task import BY_SHORT
-from xclrun.store.records import UNREADABLE, read_gradients, read_predictions, read_records, sweeps
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import UNREADABLE_RUN, RunDirectory
+from xclrun.store.sweeps import sweeps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,7 +216,7 @@ class Study:
             chosen = hops if hop is None else {hop: hops[hop]}
             frames = [directory.table(path).to_pandas() for path in chosen.values()]
             labels, tags = manifest["labels"], manifest["tags"]
-        except UNREADABLE as error:
+        except UNREADABLE_RUN as error:
             raise RunError(f"{directory.path}: cannot read the predictions ({error})") from error
         frame = pd.concat(frames, ignore_index=True).drop(columns="run_id", errors="ignore")
         for column, value in (("language", language), ("split", split)):

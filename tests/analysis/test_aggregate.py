@@ -347,7 +347,7 @@ def test_a_thousand_runs_are_summarised() -> None:
 
 def test_analysis_needs_no_torch_and_imports_fast() -> None:
     code = (
-        "import sys; import xclrun.analysis.aggregate, xclrun.analysis.base_scores; "
+        "import sys; import xclrun.analysis.aggregate, xclrun.scores.base_scores; "
         "print(sorted({'torch', 'mlflow', 'statsmodels', 'pandas', 'scipy', 'matplotlib'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,9 +7,9 @@ from transformers.data.metrics.squad_metrics import get_raw_scores
 from transformers.data.processors.squad import SquadExample
 
 from tests.conftest import some
-from xclrun.analysis.answers import best, exact, f1, rule_of, words
-from xclrun.analysis.base_scores import of_split
 from xclrun.core.task import ANSWER_F1, EXACT_MATCH
+from xclrun.scores.answers import best, exact, f1, rule_of, words
+from xclrun.scores.base_scores import of_split
 
 
 def scores(predicted: str, gold: list[str], rule: str = "squad") -> tuple[float, float]:

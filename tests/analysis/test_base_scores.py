@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from seqeval.metrics import f1_score
 from sklearn.metrics import f1_score as sklearn_f1
 
-from xclrun.analysis.base_scores import Alignment, Predictions, of_hops, of_points, of_split
-from xclrun.analysis.spans import span_counts
 from xclrun.core.task import INTENT_ACCURACY, SLOT_F1, TOKEN_ACCURACY, MetricsOfKeys
+from xclrun.scores.base_scores import Alignment, Predictions, of_hops, of_points, of_split
+from xclrun.scores.spans import span_counts
 from xclrun.store.predictions import table
 
 TAGS = ("O", "I-a", "B-b", "B-a")

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from tests.conftest import some
-from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import (
     basic,
     bca,
@@ -18,6 +17,7 @@ from xclrun.analysis.bootstrap import (
     percentile,
     standard_error_of_mean,
 )
+from xclrun.scores.base_scores import Counts
 
 
 def span_counts(rng: np.random.Generator, *shape: int) -> tuple[np.ndarray, ...]:
@@ -41,7 +41,7 @@ def test_resamples_equal_scoring_the_drawn_sentences_one_by_one(size: int | None
 def test_span_f1_of_resamples_equals_seqeval() -> None:
     from seqeval.metrics import f1_score
 
-    from xclrun.analysis.spans import span_counts as count
+    from xclrun.scores.spans import span_counts as count
 
     rng = np.random.default_rng(1)
     names = np.array(["O", "B-a", "I-a", "B-b", "I-b"])

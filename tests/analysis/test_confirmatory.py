@@ -13,7 +13,7 @@ from xclrun.compose.jobs import command_jobs
 from xclrun.core.errors import UsageError
 from xclrun.launch.sweep import Sweep, plan_sweep
 from xclrun.store.files import read_json, write_json
-from xclrun.store.records import read_sweep
+from xclrun.store.sweeps import read_sweep
 
 FIXED = {"baseline": "er", "primary": ["F", "T"], "margin": 0.7}
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.report.study import run
-from xclrun.analysis.base_scores import Predictions, Sentences
 from xclrun.analysis.matrices import counted
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import BY_NAME
+from xclrun.scores.base_scores import Predictions, Sentences
 
 IDS, GOLD = np.array(["1", "2", "3"]), np.array([0, 1, 2])
 # Three sentences after hops 0, 1 and 2: classes, and TP, FP and FN of spans.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xclrun.analysis.base_scores import Counts, Sentences
 from xclrun.analysis.paired import cell, paired_difference
 from xclrun.core.task import STATEMENT_ACCURACY
+from xclrun.scores.base_scores import Counts, Sentences
 
 
 def right(*numbers: int, of: int) -> Counts:

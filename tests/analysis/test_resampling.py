@@ -12,13 +12,13 @@ from sklearn.metrics import f1_score
 from tests.conftest import some
 from xclrun.analysis import formulas, resampling
 from xclrun.analysis.aggregate import Comparison, comparisons, summarise
-from xclrun.analysis.base_scores import Predictions, Sentences
 from xclrun.analysis.bootstrap import basic, draws, wilson
 from xclrun.analysis.paired import cell, paired_difference
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled, measured
 from xclrun.core.task import BY_NAME, SLOT_F1
+from xclrun.scores.base_scores import Predictions, Sentences
 
 from .build import record
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from seqeval.metrics import f1_score
 from seqeval.metrics.sequence_labeling import get_entities
 
-from xclrun.analysis.base_scores import Counts
-from xclrun.analysis.spans import span_counts, spans
+from xclrun.scores.base_scores import Counts
+from xclrun.scores.spans import span_counts, spans
 
 # Everything that BIO allows and what it does not: I- first, a change of type inside a span, tags without a type, a type
 # with a hyphen, and the E- and S- of other schemes.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score
 
-from xclrun.analysis.base_scores import Sentences, of_points
 from xclrun.core.task import BESIDE_STATEMENTS, BY_NAME, STATEMENT_TRUTH, MetricsOfKeys, described, restored
+from xclrun.scores.base_scores import Sentences, of_points
 
 from .test_base_scores import row, rows_of
 

@@ -16,11 +16,11 @@ import yaml
 
 from tests.conftest import TINY
 from xclrun import __version__
+from xclrun.analysis.records import read_records
 from xclrun.command import COMMANDS, run
 from xclrun.command.plan import plan_runs
 from xclrun.config.files import choices, published, sweep_files
 from xclrun.plan import thaw
-from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 
 from .conftest import Told

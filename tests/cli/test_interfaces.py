@@ -138,8 +138,9 @@ def are_there(runs: list[RunRecord], monkeypatch: pytest.MonkeyPatch) -> None:
         mine = {run.run_id for run in own}
         return [finished_run(run) for run in runs if run.status == "finished" and run.run_id not in mine]
 
-    monkeypatch.setattr("xclrun.store.records.read_records", read_records)
-    monkeypatch.setattr("xclrun.store.finished.finished_runs", finished_runs)
+    for module in ("records", "finished"):
+        monkeypatch.setattr(f"xclrun.analysis.{module}.read_records", read_records)
+    monkeypatch.setattr("xclrun.analysis.finished.finished_runs", finished_runs)
 
 
 def test_a_report_on_settings_chosen_on_dev_has_their_runs_and_the_references_of_these(

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from xclrun.analysis.aggregate import comparisons
-from xclrun.analysis.finished import finished_run, tuning_trials
+from xclrun.analysis.finished import finished_run, tuning_trials, with_references
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.records import read_records
 from xclrun.cli import main
 from xclrun.plan import Run
 from xclrun.report.parts.budgets import budget_table, costs_with_sources
-from xclrun.store.finished import with_references
-from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.strategy.merge import Method, Start, settings_for
 from xclrun.train.execute import execute

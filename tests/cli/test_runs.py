@@ -13,12 +13,12 @@ import pytest
 
 from tests.conftest import TINY
 from tests.report.study import ORDERS, study
+from xclrun.analysis.records import record
 from xclrun.cli import main
 from xclrun.command import compare
 from xclrun.command.rerun import environment
 from xclrun.command.show import render
 from xclrun.core.terminal import table
-from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory, differing_results
 
 from .conftest import Told
@@ -253,7 +253,7 @@ def test_the_orders_for_an_effect_are_planned_from_finished_orders(
     assert xclrun(*command, "--power", "0").code == 2
     pilot = study(orders=ORDERS, seeds=(1, 2))
     asked = []
-    monkeypatch.setattr("xclrun.store.records.read_records", lambda _, only: asked.append(only) or pilot)
+    monkeypatch.setattr("xclrun.analysis.records.read_records", lambda _, only: asked.append(only) or pilot)
     [facts] = json.loads(xclrun(*command, "--power", "2").out)
     assert asked == [set(run_ids(outputs))]
     assert (facts["effect"], facts["comparisons"]) == (0.02, 4)

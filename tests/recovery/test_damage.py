@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import some
-from xclrun.store.records import read_predictions, read_records
+from xclrun.analysis.records import read_predictions, read_records
 from xclrun.store.stages import StageStore
 
 from .commands import events, predictions, small, trainings, whole

@@ -11,9 +11,9 @@ import pytest
 
 from tests.strategy.few import planned
 from xclrun.analysis.fewshot.scores import few_shot_scores
+from xclrun.analysis.records import outcomes, record
 from xclrun.plan import Run, thaw
 from xclrun.report.fewshot.read import read_few_shot
-from xclrun.store.records import outcomes, record
 from xclrun.study import Study
 
 

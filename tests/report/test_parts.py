@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from xclrun.analysis.base_scores import Predictions, Sentences
 from xclrun.analysis.fewshot.attention import COLUMNS
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.tuning import choose
@@ -25,6 +24,7 @@ from xclrun.report.section import Options
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Table
 from xclrun.report.write import write_report
+from xclrun.scores.base_scores import Predictions, Sentences
 
 from . import (
     few_shot,

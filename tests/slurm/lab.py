@@ -14,8 +14,8 @@ from recovery.commands import XCLRUN, small, wait_for
 
 from xclrun.launch.cluster.files import submissions
 from xclrun.launch.status import RunStatus, sweep_status
-from xclrun.store.records import sweeps
 from xclrun.store.rundir import RunDirectory
+from xclrun.store.sweeps import sweeps
 
 SLURM = ("hydra/launcher=slurm", "hydra.launcher.signal_delay=30")
 # Runs of some seconds, so that there is something to disturb: 8 steps an epoch.

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import yaml
 
-from xclrun.analysis.base_scores import of_hops
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.records import read_predictions, read_records
 from xclrun.core.task import INTENT_ACCURACY, SLOT_F1, Metric, MetricsOfKeys
-from xclrun.store import counts, predictions, records
-from xclrun.store.records import read_predictions, read_records
+from xclrun.scores import counts
+from xclrun.scores.base_scores import of_hops
+from xclrun.scores.counts import write_counts
+from xclrun.store import predictions
 from xclrun.store.rundir import RunDirectory
 
 LANGUAGES, TAGS, HOPS, SENTENCES = ("en", "de"), ("O", "B-a", "I-a"), 2, 9
@@ -73,7 +75,7 @@ def write_run(
     if finished:
         predictions.write(directory.scores, rows(0, 0))
         if counts:
-            records.write_counts(directory)
+            write_counts(directory)
         directory.finish()
     return directory
 
@@ -176,7 +178,7 @@ def test_a_runs_own_counts_are_not_taken_where_they_may_be_others_than_its_files
 def test_a_config_that_json_would_change_is_read_from_yaml(outputs: Path) -> None:
     directory = RunDirectory(outputs / "runs" / "a")
     directory.config.write_text(directory.config.read_text() + "numbers: {1: 2}\n")
-    records.write_counts(directory)
+    write_counts(directory)
     directory.finish()
     assert read_records(outputs)[0].config["numbers"] == {1: 2}
 
@@ -193,7 +195,7 @@ def test_own_counts_that_are_damaged_are_named(outputs: Path) -> None:
 def test_what_cannot_be_counted_ends_no_run_and_leaves_no_counts_of_an_earlier_attempt(outputs: Path) -> None:
     directory = write_run(outputs, "a", 1, counts=True)
     predictions.write(directory.predictions(1), rows(1, 1).slice(0, 5), run_id="a", hop=1)
-    records.write_counts(directory)
+    write_counts(directory)
     directory.finish()
     assert directory.counts.name not in directory.read_done()
     output: list[str] = []

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from xclrun.analysis.records import read_records
 from xclrun.compose.overrides import load_config_dir
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError
@@ -21,9 +22,9 @@ from xclrun.model.folder import read_object
 from xclrun.store.files import read_events, sha256
 from xclrun.store.lease import Lease
 from xclrun.store.prune import entries
-from xclrun.store.records import read_records, sweeps
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
+from xclrun.store.sweeps import sweeps
 from xclrun.store.users import FOLDER, outputs_folders
 from xclrun.tracking.trackers import Tracker
 

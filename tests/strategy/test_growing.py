@@ -13,12 +13,12 @@ import pytest
 
 from tests.conftest import SIZES, sentences
 from xclrun.analysis.codelength import code
+from xclrun.analysis.records import record
 from xclrun.core.stream import Hop
 from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.blocks import trained_heads
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.plan import Run
-from xclrun.store.records import record
 
 Make = Callable[..., Run]
 

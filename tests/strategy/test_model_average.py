@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from xclrun.analysis.records import record
 from xclrun.plan import Run
-from xclrun.store.records import record
 
 from .real import weights
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.conftest import SMALL
+from xclrun.analysis.records import record
 from xclrun.cli import main
 from xclrun.command import params as command
 from xclrun.compose.jobs import Composed
@@ -23,7 +24,6 @@ from xclrun.core.task import SEQUENCE_CLASS
 from xclrun.model.network import skeleton
 from xclrun.plan import Run
 from xclrun.store import cache
-from xclrun.store.records import record
 from xclrun.strategy import STRATEGIES, Strategy, make
 from xclrun.strategy.shared.expansion import Expandable
 from xclrun.strategy.shared.parameters import Count, count, keeps_parameters, sizes

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from xclrun.analysis.aggregate import summarise
+from xclrun.analysis.records import record
 from xclrun.launch.status import run_status
 from xclrun.plan import Run
 from xclrun.report.heatmaps import hop_names
-from xclrun.store.records import record
 
 Make = Callable[..., Run]
 

@@ -16,6 +16,7 @@ from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaMode
 from tests.strategy.few import CLASSES, planned
 from tests.strategy.real import graph
 from xclrun.analysis.fewshot.attention import COLUMNS
+from xclrun.analysis.records import record
 from xclrun.core.errors import UsageError
 from xclrun.core.task import SEQUENCE_CLASS
 from xclrun.data.batches import Encoded, Ragged
@@ -25,7 +26,6 @@ from xclrun.plan import Run
 from xclrun.report.fewshot import few_shot_sections
 from xclrun.report.fewshot.read import read_few_shot
 from xclrun.store import predictions
-from xclrun.store.records import record
 from xclrun.train import attention
 from xclrun.train.stages import StageGraph
 

@@ -15,11 +15,11 @@ from safetensors.numpy import load_file
 
 from tests.strategy.real import graph
 from xclrun.analysis.points import by_rule, hop_points, rules
+from xclrun.analysis.records import record
 from xclrun.core.errors import RunError, UsageError
 from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.prune import damaged
-from xclrun.store.records import record
 from xclrun.store.tensors import save_tensors
 from xclrun.train.average import average, mean_weights, weights_of
 from xclrun.train.evaluate import Evaluator

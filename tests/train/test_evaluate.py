@@ -14,11 +14,11 @@ import seqeval.metrics
 import torch
 
 from tests.questions import write_questions
-from xclrun.analysis.record import selection_score
 from xclrun.config.schema import SlotF1
 from xclrun.core.errors import RunError
 from xclrun.model.network import Model
 from xclrun.plan import Run
+from xclrun.scores.base_scores import selection_score
 from xclrun.train import evaluate
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from xclrun.analysis.records import record
 from xclrun.core.identity import derive
 from xclrun.core.stream import BEFORE, Hop, Mixture, Stream, in_blocks, independent, joint, resolve_order, sequence
 from xclrun.plan import Run
-from xclrun.store.records import record
 from xclrun.train.curriculum import Mixed
 from xclrun.train.encodings import encodings
 

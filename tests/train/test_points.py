@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xclrun.analysis.records import record
 from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.cache import CachedFile
-from xclrun.store.records import record
 from xclrun.store.tensors import load_tensors
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.points import Points, weights_file

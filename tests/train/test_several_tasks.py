@@ -15,13 +15,13 @@ from tests.conftest import some
 from tests.strategy.real import graph, weights
 from xclrun.analysis import formulas
 from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.records import read_predictions, read_records, record
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS
 from xclrun.data.batches import Batch, concat
 from xclrun.model.network import Model
 from xclrun.plan import Run
-from xclrun.store.records import read_predictions, read_records, record
 from xclrun.strategy import STRATEGIES
 from xclrun.strategy.shared.fisher import one_by_one
 from xclrun.train.curriculum import Passes

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from xclrun.analysis.records import record
 from xclrun.plan import Run
 from xclrun.store import predictions
-from xclrun.store.records import record
 
 from .conftest import stored
 

@@ -14,11 +14,11 @@ from transformers.data.metrics.squad_metrics import compute_exact, compute_f1
 
 from tests.questions import SIZES, questions, write_questions
 from tests.strategy.real import context_of
-from xclrun.analysis.answers import best, exact, f1
 from xclrun.analysis.codelength import blocks, code_of
+from xclrun.analysis.records import read_predictions, record
 from xclrun.core.errors import UsageError
 from xclrun.plan import Run
-from xclrun.store.records import read_predictions, record
+from xclrun.scores.answers import best, exact, f1
 from xclrun.strategy import STRATEGIES
 from xclrun.strategy.shared.fisher import diagonal_fisher
 from xclrun.train.stop import Stopped

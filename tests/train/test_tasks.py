@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import seqeval.metrics
 
+from xclrun.analysis.records import read_predictions, record
 from xclrun.core.task import BY_NAME
 from xclrun.plan import Run
-from xclrun.store.records import read_predictions, record
 
 Make = Callable[..., Run]
 

@@ -1,6 +1,6 @@
 """Bootstrap of scores and measures over per-sentence counts. CCL App. C.3; docs/metrics.md, "Bootstrap".
 
-A base score is a ratio of two sums over sentences (`xclrun.analysis.base_scores`). Two matrix products, (B, sentences)
+A base score is a ratio of two sums over sentences (`xclrun.scores.base_scores`). Two matrix products, (B, sentences)
 · (sentences, cells), therefore give all scores of a language in all B resamples. All cells, orders and strategies share
 the draws of a language, so comparisons are paired. Sums of small integers are exact in float32.
 """

@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.core.task import BY_NAME, KEY_SCORE, Scored
+from xclrun.core.task import ANSWERS, BY_NAME, KEY_SCORE, LABELS, TAGS, Scored
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from xclrun.analysis.record import RunRecord
 
-LABELS, TAGS, ANSWERS = "labels", "tags", "answers"
 KINDS = {Scored.labels: LABELS, Scored.words: TAGS, Scored.spans: TAGS, Scored.answers: ANSWERS}
 COLUMNS = ("log2_gold", "log2_gold_tags", "tokens", "seen")
 # Additional column for answers, since |Y| differs between examples.

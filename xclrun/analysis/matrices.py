@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import BY_NAME
+from xclrun.scores.base_scores import Predictions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xclrun.analysis.base_scores import Counts, Sentences
 from xclrun.analysis.bootstrap import CONFIDENCE, NO_SPREAD, Interval, bias, draws, without_spread
 from xclrun.analysis.replicates import TIE
 from xclrun.core.task import Metric
+from xclrun.scores.base_scores import Counts, Sentences
 
 RESAMPLES = 2000
 

@@ -241,15 +241,6 @@ def point_score(scores: Mapping[str, Mapping[str, float]], language: str, metric
     return math.nan if value is None else float(value)
 
 
-def selection_score(scores: dict[str, dict[str, float]]) -> float:
-    """Return the score that selects the best epoch: the mean over each language's metrics, then over languages.
-
-    ``scores``: language → metric → dev score.
-    """
-    by_key = [[value for name, value in metrics.items() if name != KEY_SCORE.name] for metrics in scores.values()]
-    return math.fsum(value / len(values) for values in by_key for value in values) / len(by_key)
-
-
 # JSON types of fields; all other fields are text.
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(

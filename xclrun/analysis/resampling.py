@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, combinations, compared, mean_over_orders
-from xclrun.analysis.base_scores import Counts, Predictions, Sentences
 from xclrun.analysis.bootstrap import (
     NO_SPREAD,
     RESAMPLES,
@@ -29,6 +28,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.replicates import TIE, Key, Measured
 from xclrun.core.task import BY_NAME
+from xclrun.scores.base_scores import Counts, Predictions, Sentences
 
 # Cells per resampling step; limits memory and does not affect results.
 CHUNK = 1024

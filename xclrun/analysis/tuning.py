@@ -19,12 +19,13 @@ from xclrun.analysis.fewshot.scores import is_few_shot
 from xclrun.analysis.grouping import FREE, NAMED, grouped, natural, setting_text, strategy_labels
 from xclrun.analysis.measures import MEASURES, Absent, Measure, measure
 from xclrun.analysis.points import adapts
-from xclrun.analysis.record import STREAMS, RunRecord, point_score, selection_score
+from xclrun.analysis.record import STREAMS, RunRecord, point_score
 from xclrun.analysis.reference import REFERENCE
 from xclrun.analysis.replicates import TIE
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import flat
 from xclrun.core.task import BY_NAME, short_name
+from xclrun.scores.base_scores import selection_score
 
 # The default objective: ``dev_fp`` if all runs have it, otherwise ``dev_learnt``.
 DEV = "dev"

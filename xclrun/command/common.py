@@ -198,7 +198,7 @@ def check_sweep(outputs: Path, name: str, available: Collection[str]) -> None:
 
 def chosen_sweeps(outputs: Path, name: str | None, warn: Unreadable) -> list[dict[str, Any]]:
     """Return the sweep with this name, or all sweeps (``all``), or the most recent sweep (None)."""
-    from xclrun.store.records import sweeps
+    from xclrun.store.sweeps import sweeps
 
     by_name = {sweep["name"]: sweep for sweep in sweeps(outputs, warn)}
     if not by_name and warn.named:

@@ -13,8 +13,8 @@ from xclrun.core.identity import flat
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.record import RunRecord
+    from xclrun.scores.base_scores import Predictions
 
 # Keys that do not affect results.
 NOT_SETTINGS = ("paths.", "strategy_label")
@@ -73,8 +73,8 @@ def tests(
     """Return metric → paired test of the final scores, or the reason why there is none."""
     from xclrun.analysis.bootstrap import SMALL
     from xclrun.analysis.paired import cell, paired_difference
+    from xclrun.analysis.records import read_predictions
     from xclrun.core.task import METRICS
-    from xclrun.store.records import read_predictions
 
     problems: list[str] = []
     read: list[Predictions] = []

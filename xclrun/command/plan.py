@@ -90,8 +90,8 @@ def _power(runs: Sequence[Run], points: str, chosen: Mapping[str, Any], as_json:
         chosen: primary comparisons of the command (`xclrun.analysis.confirmatory.chosen`).
     """
     from xclrun.analysis.confirmatory import margin_of
+    from xclrun.analysis.records import read_records
     from xclrun.report.power import powers
-    from xclrun.store.records import read_records
 
     effect = margin_of(points, "--power ")
     finished = {run.id for run in runs if run.directory.finished}

@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     args = _options(arguments)
     outputs, unreadable = args.outputs, Unreadable()
     from xclrun.analysis.fewshot.scores import is_few_shot
+    from xclrun.analysis.records import read_gradients, read_predictions
     from xclrun.report.embed import embed, places
     from xclrun.report.fewshot.read import read_few_shot
     from xclrun.report.published import table_of
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.report.section import Options, Sources
     from xclrun.report.style import more_formats
     from xclrun.report.write import write_report
-    from xclrun.store.records import read_gradients, read_predictions, sweeps
+    from xclrun.store.sweeps import sweeps
 
     all_sweeps: dict[str, Sweep] = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
     if args.sweep:
@@ -261,8 +262,8 @@ def _read_runs(
 
     A report on one sweep needs the runs of the sweep and their reference runs; other reports need all runs.
     """
-    from xclrun.store.finished import with_references
-    from xclrun.store.records import read_records
+    from xclrun.analysis.finished import with_references
+    from xclrun.analysis.records import read_records
 
     outputs, name = args.outputs, args.sweep or next(reversed(all_sweeps), None)
     # Index entries match references by each run's own slot_f1; with --slot-f1, read all runs instead.
@@ -362,7 +363,7 @@ def _left_out(
         pool: all records that were read; those not in ``records`` were not selected.
     """
     from xclrun.launch.status import run_status
-    from xclrun.store.records import run_directories
+    from xclrun.store.rundir import run_directories
 
     reported = {record.run_id for record in records}
     usable = {record.run_id for record in pool if record.finished or record.run_id not in reported}

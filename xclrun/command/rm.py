@@ -67,8 +67,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _removal(outputs: Path, name: str, unreadable: Unreadable) -> Removal:
     """Return what to delete; raise a `UsageError` if the name fits no sweep and no or several runs."""
-    from xclrun.store.records import sweeps
     from xclrun.store.removal import Removal
+    from xclrun.store.sweeps import sweeps
 
     by_name = {sweep["name"]: list(sweep["runs"]) for sweep in sweeps(outputs, unreadable)}
     if name in by_name:
@@ -122,13 +122,13 @@ def _trackings(removal: Removal, default: TrackingConfig) -> list[TrackingConfig
 def _configured(removal: Removal) -> Iterator[TrackingConfig]:
     import yaml
 
-    from xclrun.store.records import UNREADABLE
+    from xclrun.store.rundir import UNREADABLE_RUN
 
     for directory in removal.directories:
         try:
             config = yaml.load(directory.read_config(), Loader=yaml.CSafeLoader)["tracking"]
             tracking = TrackingConfig(to=config["to"], uri=config["uri"], experiment=config["experiment"])
-        except UNREADABLE:
+        except UNREADABLE_RUN:
             continue
         yield tracking
 

@@ -35,11 +35,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, float]]]:
     """Return the record of a run, and metric → measure → value over all languages, without undefined measures."""
+    from xclrun.analysis.finished import with_references
     from xclrun.analysis.measures import measure
+    from xclrun.analysis.records import record
     from xclrun.analysis.reference import References
     from xclrun.launch.status import sweep_status
-    from xclrun.store.finished import with_references
-    from xclrun.store.records import record
 
     outputs = directory.path.parents[1]
     if not directory.manifest.is_file():
@@ -77,7 +77,7 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
     """Return the facts of a run; scores are in [0, 1], None where they were not measured."""
     from xclrun.launch.cluster.lookup import find_jobs
     from xclrun.launch.status import run_status
-    from xclrun.store.records import sweeps
+    from xclrun.store.sweeps import sweeps
 
     outputs, run_id = directory.path.parents[1], directory.run_id
     run, measures = read_run(directory)
@@ -168,7 +168,7 @@ def _matrix(facts: dict[str, Any], metric: str) -> str:
     """
     from xclrun.core.task import BY_NAME
     from xclrun.core.terminal import table
-    from xclrun.report.terminal import MOST, MatrixRows
+    from xclrun.launch.matrix import MOST, MatrixRows
 
     languages, matrix = facts["languages"], facts["scores"][metric]
     hops = [(hop["hop"], hop["name"] if hop["hop"] else "–", hop["shared"]) for hop in facts["hops"]]

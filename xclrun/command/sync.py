@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 def _has_active_runs(outputs: Path, warn: Unreadable) -> bool:
     """Whether a run of any sweep is running or waiting."""
     from xclrun.launch.status import sweep_status
-    from xclrun.store.records import sweeps
+    from xclrun.store.sweeps import sweeps
 
     every = (status for sweep in sweeps(outputs, warn) for status in sweep_status(outputs, sweep["runs"], warn))
     return any(status.busy for status in every)

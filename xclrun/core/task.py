@@ -38,7 +38,10 @@ class Scored(Enum):
     answers = "answers"  # similarity of each answer to a gold answer (`Metric.count`)
 
 
-# Sentences of a test set (`xclrun.analysis.base_scores.Sentences`) → hits and totals of each sentence.
+# What an example's target is: its label, the tags of its words, or answers to its question.
+LABELS, TAGS, ANSWERS = "labels", "tags", "answers"
+
+# Sentences of a test set (`xclrun.scores.base_scores.Sentences`) → hits and totals of each sentence.
 Count = Callable[[Any], tuple[Any, Any]]
 
 
@@ -188,7 +191,7 @@ KEY_SCORE = Metric(
     "answers",
     "the first metric of each key's task; means over keys average different metrics",
 )
-# Metrics of answers, as in the official scripts of SQuAD and MLQA: see `xclrun.analysis.answers`.
+# Metrics of answers, as in the official scripts of SQuAD and MLQA: see `xclrun.scores.answers`.
 _NORMAL = (
     "to the nearest gold answer, without case, punctuation and articles: as in SQuAD's script 1.1, or as in MLQA's for "
     "ar, de, es, hi, vi and zh, and for English in MLQA; mean over questions"
@@ -286,7 +289,7 @@ class MetricsOfKeys:
     Attributes:
         every: metrics of all keys, if the keys share one task.
         by_key: key → metrics of its task, if keys have several tasks; empty otherwise.
-        reader: ``dataset.reader``, which decides how English answers are normalized (`xclrun.analysis.answers`).
+        reader: ``dataset.reader``, which decides how English answers are normalized (`xclrun.scores.answers`).
     """
 
     every: tuple[Metric, ...] = ()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from xclrun.analysis.codelength import ANSWERS, LABELS, TAGS
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import block_names
+from xclrun.core.task import ANSWERS, LABELS, TAGS
 from xclrun.data.example import OUTSIDE, Dataset, Example
 from xclrun.data.load import subset
 

@@ -131,7 +131,7 @@ class Console(Listener):
         return f"  {' · '.join(parts)}"
 
     def run_started(self, run: Run) -> None:
-        from xclrun.report.terminal import MatrixRows
+        from xclrun.launch.matrix import MatrixRows
 
         self.hops, self.width = len(run.stream.hops) - 1, columns(sys.stderr)
         if self.buffered and run.id not in self.deferred_before:
@@ -206,7 +206,7 @@ class Console(Listener):
         return f" · left: run {about(run_seconds)}" + ("" if seconds is None else f", sweep {about(seconds)}")
 
     def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
-        from xclrun.report.terminal import brief
+        from xclrun.launch.matrix import brief
 
         self._close_bar()
         self.slow.close()
@@ -226,9 +226,9 @@ class Console(Listener):
 
     def run_ended(self, run: Run, seconds: float) -> None:
         from xclrun.analysis.measures import headlines, measure
+        from xclrun.analysis.records import record
         from xclrun.analysis.reference import References
         from xclrun.core.task import short_name
-        from xclrun.store.records import record
 
         summaries: list[str] = []
         if not self.blind:

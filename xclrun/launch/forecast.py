@@ -400,7 +400,7 @@ def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 def _evaluated_alone(outputs: Path) -> set[str]:
     """Return the evaluations of finished runs that train on each language separately."""
-    from xclrun.store.records import run_directories
+    from xclrun.store.rundir import run_directories
 
     evaluations: set[str] = set()
     for directory in run_directories(outputs):

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from xclrun.analysis.grouping import setting_text
+from xclrun.analysis.records import record
 from xclrun.analysis.tuning import (
     DEV,
     Objective,
@@ -43,7 +44,6 @@ from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, gi
 from xclrun.launch.trials import SAMPLERS, Setting, Trials
 from xclrun.plan import Run, notes, plan_jobs
 from xclrun.store.lease import Lease
-from xclrun.store.records import record
 from xclrun.tracking.background import BackgroundMirror
 
 # Maximum number of rows in the table of trials.

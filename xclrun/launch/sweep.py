@@ -22,7 +22,7 @@ from xclrun.core.terminal import duration, if_slow, line, many, note
 from xclrun.data.notes import note_lines
 from xclrun.plan import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
-from xclrun.store.records import read_sweep
+from xclrun.store.sweeps import read_sweep
 
 if TYPE_CHECKING:
     from xclrun.compose.jobs import Composed

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from xclrun.analysis.answers import rule_of
 from xclrun.config.checks import check
 from xclrun.config.schema import (
     Config,
@@ -44,6 +43,7 @@ from xclrun.plan.checks import (
     check_ranks,
     check_tasks,
 )
+from xclrun.scores.answers import rule_of
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Strategy, make

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.matrices import counted
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError, did_you_mean
@@ -28,6 +27,7 @@ from xclrun.core.names import link
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import frame_csv
 from xclrun.report.write import FEW_SHOT, Report
+from xclrun.scores.base_scores import Predictions
 from xclrun.store.files import atomic_write
 
 # Runs → (run ID → predictions).

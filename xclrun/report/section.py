@@ -14,10 +14,10 @@ from xclrun.report.tables import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.finished import FinishedRun
     from xclrun.analysis.record import RunRecord
     from xclrun.report.fewshot.data import FewShotData
+    from xclrun.scores.base_scores import Predictions
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import Comparison, incomplete, summarise
-from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.bootstrap import SENTENCES
 from xclrun.analysis.finished import finished_run, tuning_trials
 from xclrun.analysis.record import RunRecord
@@ -20,6 +19,7 @@ from xclrun.report.inference import Inference
 from xclrun.report.section import Options, Section, Sources
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Table
+from xclrun.scores.base_scores import Predictions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,8 +19,7 @@ from xclrun.core.terminal import note
 from xclrun.store.cache import damaged_files
 from xclrun.store.files import TEMPORARY, read_json
 from xclrun.store.lease import CLOCK, Lease
-from xclrun.store.records import UNREADABLE
-from xclrun.store.rundir import RunDirectory, UnreadableRun
+from xclrun.store.rundir import UNREADABLE_RUN, RunDirectory, UnreadableRun
 from xclrun.store.stages import FACTS, StageStore
 from xclrun.store.users import outputs_folders
 
@@ -67,7 +66,7 @@ def stores(outputs: Path) -> list[Path]:
     own = outputs / "store"
     folders = [own] if own.is_dir() else []
     for directory in _directories(outputs):
-        with contextlib.suppress(*UNREADABLE):
+        with contextlib.suppress(*UNREADABLE_RUN):
             folders.append(directory.store() or own)
     return list(dict.fromkeys(folder.resolve() for folder in folders or [own]))
 
@@ -126,7 +125,7 @@ def _kind_and_hop(folder: Path) -> tuple[str, str]:
     try:
         facts = read_json(folder / FACTS)
         return str(facts["kind"]), str(facts.get("hop", ""))
-    except UNREADABLE:
+    except UNREADABLE_RUN:
         return "damaged", ""
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from xclrun.core.errors import UsageError
 from xclrun.store.files import TEMPORARY, writing
 from xclrun.store.prune import Entry, entries
-from xclrun.store.records import UNREADABLE
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import UNREADABLE_RUN, RunDirectory
 from xclrun.store.stages import StageStore
 
 
@@ -50,7 +49,7 @@ class Removal:
         keys: dict[Path, set[str]] = {}
         for directory in self.directories:
             # What an unreadable run used stays, as `xclrun store gc` keeps it.
-            with contextlib.suppress(*UNREADABLE):
+            with contextlib.suppress(*UNREADABLE_RUN):
                 root = directory.store() or self.outputs / "store"
                 keys.setdefault(root.resolve(), set()).update(directory.store_keys())
         removed = frozenset(directory.path.resolve() for directory in self.directories)

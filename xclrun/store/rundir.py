@@ -23,12 +23,14 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.core.files import UNREADABLE, read_bytes
+import yaml
+
+from xclrun.core.files import UNREADABLE, read_bytes, read_text
 from xclrun.core.version import FORMAT
 from xclrun.store.files import (
     TEMPORARY,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+# Exceptions that reading a damaged file of a run can raise.
+UNREADABLE_RUN = (*UNREADABLE, yaml.YAMLError)
 # Event: the GPU no longer accepts work from the run's process.
 GPU_BROKEN = "gpu_broken"
 
@@ -85,7 +89,7 @@ class RunDirectory:
     scores = _File("scores.parquet")
     events = _File("events.jsonl")
     done = _File("DONE")
-    counts = _File("counts.parquet")  # `xclrun.store.counts`
+    counts = _File("counts.parquet")  # `xclrun.scores.counts`
     attention = _File("attention.parquet")  # `xclrun.analysis.fewshot.attention`
     overlap = _File("overlap.parquet")  # `xclrun.train.overlap`
     class_gradients = _File("class_gradients.parquet")  # `xclrun.train.class_gradients`
@@ -207,6 +211,11 @@ class RunDirectory:
         if written and hashlib.sha256(content).hexdigest() not in written:
             raise UnreadableRun("damaged", f"{self.config} was edited; re-run the command of the run to restore it")
         return content.decode()
+
+    def config_values(self) -> dict[str, Any]:
+        """Return the config as plain data, without verifying its checksum."""
+        values: dict[str, Any] = yaml.load(read_text(self.config), Loader=yaml.CSafeLoader)
+        return values
 
     def content(self, path: Path) -> bytes:
         """Return the content of a file of a finished run, verified by its checksum in DONE.
@@ -341,6 +350,15 @@ def _has_size(path: str, size: int) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return stat.S_ISREG(status.st_mode) and status.st_size == size
+
+
+def run_directories(outputs: Path, only: Collection[str] | None = None) -> list[RunDirectory]:
+    """Return the directories of the started runs under ``outputs``, sorted by run ID; ``only``: run IDs to include."""
+    if only is not None:
+        directories = (RunDirectory(outputs / "runs" / run_id) for run_id in sorted(set(only)))
+        return [directory for directory in directories if directory.manifest.is_file() or directory.done.is_file()]
+    folders = {path.parent for name in ("manifest.json", "DONE") for path in (outputs / "runs").glob(f"*/{name}")}
+    return [RunDirectory(path) for path in sorted(folders)]
 
 
 def differing_results(first: RunDirectory, second: RunDirectory) -> list[str]:

@@ -24,8 +24,8 @@ from xclrun.core.identity import digest
 from xclrun.core.output import protect
 from xclrun.core.terminal import note
 from xclrun.store.files import read_json, write_json
-from xclrun.store.records import sweeps
 from xclrun.store.rundir import RunDirectory
+from xclrun.store.sweeps import sweeps
 
 # Maximum share of time spent on updates of running runs; after a slow update, sending pauses.
 LIVE_SHARE = 0.05

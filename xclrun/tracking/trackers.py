@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.records import read_records
 from xclrun.analysis.reference import References
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import require
@@ -23,8 +24,8 @@ from xclrun.core.files import UNREADABLE
 from xclrun.core.names import slug
 from xclrun.core.terminal import note
 from xclrun.store.files import read_json, write_json
-from xclrun.store.records import read_records, sweeps
 from xclrun.store.rundir import RunDirectory
+from xclrun.store.sweeps import sweeps
 from xclrun.tracking import payload
 
 # ``tracking.to`` → module and class.

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xclrun.analysis import base_scores
-from xclrun.analysis.spans import span_counts, word_counts
 from xclrun.config.schema import SlotF1
 from xclrun.core.errors import RunError
 from xclrun.core.task import STATEMENT_TRUTH, Scored
@@ -19,6 +17,8 @@ from xclrun.data.batches import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset, text_numbers
 from xclrun.data.transfer import copy_to_host
 from xclrun.model.network import Model, Prediction
+from xclrun.scores import base_scores
+from xclrun.scores.spans import span_counts, word_counts
 from xclrun.store import predictions
 from xclrun.train.answers import Readings, answers_of
 from xclrun.train.precision import autocast

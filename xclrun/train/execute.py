@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import OmegaConf
 
-from xclrun.analysis import base_scores
-from xclrun.analysis.base_scores import Scores
 from xclrun.config.schema import SlotF1
 from xclrun.core.errors import RunError, XclrunError
 from xclrun.core.files import UNREADABLE
@@ -28,9 +26,11 @@ from xclrun.data.encode import LONG_WORD
 from xclrun.data.notes import count_notes
 from xclrun.plan import Run
 from xclrun.plan.checks import check_ranks
+from xclrun.scores import base_scores
+from xclrun.scores.base_scores import Scores
+from xclrun.scores.counts import write_counts
 from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
-from xclrun.store.records import write_counts
 from xclrun.store.rundir import UnreadableRun
 from xclrun.store.users import register
 from xclrun.strategy.shared.parameters import count

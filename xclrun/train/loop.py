@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from xclrun.analysis.record import selection_score
 from xclrun.config.schema import Selection, SlotF1
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import derive
 from xclrun.data.batches import Batch, Encoded
 from xclrun.model.network import takes_masks
+from xclrun.scores.base_scores import selection_score
 from xclrun.strategy import Context, State, Strategy, supports_capture
 from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes

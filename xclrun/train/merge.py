@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from xclrun.analysis.record import selection_score
 from xclrun.config.checks import check
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.plan import Run, plan_run
+from xclrun.scores.base_scores import selection_score
 from xclrun.strategy.merge import SETTINGS, Method, Reverted, settings_for
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph

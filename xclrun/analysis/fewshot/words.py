@@ -15,8 +15,8 @@ from itertools import combinations, compress
 
 import numpy as np
 
-from xclrun.analysis.base_scores import confusion
 from xclrun.analysis.fewshot.gains import ByLanguage
+from xclrun.scores.base_scores import confusion
 
 # Presence of a test word in a bucket: with its gold label, only with other labels, or absent.
 PRESENCE = ("word with label", "word with another label", "word not in bucket")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis.codelength import ANSWERS, LABELS, TAGS
-from xclrun.core.task import BY_NAME, headline, short_name
+from xclrun.core.task import ANSWERS, BY_NAME, LABELS, TAGS, headline, short_name
 from xclrun.report.codelength import CodelengthSection, Coder
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.published import gli

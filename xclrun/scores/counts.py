@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.analysis import base_scores
-from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentences, with_metrics
 from xclrun.core.files import parse_json
-from xclrun.core.task import MetricsOfKeys, Scored
+from xclrun.core.task import MetricsOfKeys, Scored, Task, restored, task_identified, tasks_of_dataset
+from xclrun.scores import base_scores
+from xclrun.scores.base_scores import Alignment, Predictions, Scores, Sentences, with_metrics
 from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
 
@@ -197,3 +197,35 @@ def _from_table(file: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, 
     for hop, step, scores in file.facts["points"]:
         points.setdefault(hop, {})[step] = scores
     return Counted(Predictions(tuple(manifest["labels"]), with_metrics(sentences, metrics)), points)
+
+
+def write_counts(directory: RunDirectory) -> None:
+    """Count the prediction files of a run before it is marked as finished, and write the counts for reports."""
+    config, manifest = directory.config_values(), directory.read_manifest()
+    write(directory, config, manifest, *metrics_and_tags(config, manifest))
+
+
+def metrics_and_tags(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[MetricsOfKeys, list[str] | None]:
+    """Return (metrics of a run, names of its tags); the names are None unless span F1 is ``tag_macro``."""
+    metrics = metrics_of(config, manifest)
+    macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics.every)
+    return metrics, manifest["tags"] if macro else None
+
+
+def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKeys:
+    reader = config["dataset"].get("reader") or ""
+    if "tasks" in manifest:
+        by_key = {
+            key: _task(targets["task"]).measured(tagged=bool(targets["tags"]))
+            for targets in manifest["tasks"]
+            for key in targets["keys"]
+        }
+        return MetricsOfKeys(by_key=by_key, reader=reader)
+    # The manifest has no task if the config determines it.
+    task = _task(manifest["task"]) if "task" in manifest else tasks_of_dataset(config["dataset"])[0]
+    return MetricsOfKeys(task.measured(tagged=bool(manifest["tags"])), reader=reader)
+
+
+def _task(value: str | dict[str, Any]) -> Task:
+    """Return a task from a manifest, which has the task's name or, for a plug-in's task, its description."""
+    return task_identified(value) if isinstance(value, str) else restored(value)

@@ -1,4 +1,4 @@
-"""Read runs from their directories: the `RunRecord` of each, its predictions, and the sweeps it belongs to."""
+"""Read runs from their directories: the `RunRecord` of each, its predictions, and its tables."""
 
 from __future__ import annotations
 
@@ -7,36 +7,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
+import numpy as np
 
-from xclrun.core import files
+from xclrun.analysis.codelength import ANSWER_COLUMNS, COLUMNS, of_block
+from xclrun.analysis.fewshot.words import Outcome
+from xclrun.analysis.record import RunRecord, number_of_hops
 from xclrun.core.identity import strategy_name
 from xclrun.core.plugins import raised_in
-from xclrun.core.task import MetricsOfKeys, Scored, Task, restored, task_identified, tasks_of_dataset
+from xclrun.core.task import MetricsOfKeys, Scored
 from xclrun.core.terminal import many, note
+from xclrun.scores.base_scores import Predictions, of_hop
+from xclrun.scores.counts import Common, metrics_and_tags, metrics_of, read, stored
 from xclrun.store.cache import is_intact
-from xclrun.store.files import read_json
-from xclrun.store.rundir import RunDirectory, UnreadableRun
+from xclrun.store.predictions import read as read_rows
+from xclrun.store.rundir import UNREADABLE_RUN, RunDirectory, UnreadableRun, run_directories
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from xclrun.analysis.base_scores import Predictions
-    from xclrun.analysis.fewshot.words import Outcome
-    from xclrun.analysis.record import RunRecord
-    from xclrun.store.counts import Common
-
-# Exceptions that reading a damaged file of a run can raise.
-UNREADABLE = (*files.UNREADABLE, yaml.YAMLError)
-
-
-def run_directories(outputs: Path, only: Collection[str] | None = None) -> list[RunDirectory]:
-    """Return the directories of the started runs under ``outputs``, sorted by run ID; ``only``: run IDs to include."""
-    if only is not None:
-        directories = (RunDirectory(outputs / "runs" / run_id) for run_id in sorted(set(only)))
-        return [directory for directory in directories if directory.manifest.is_file() or directory.done.is_file()]
-    folders = {path.parent for name in ("manifest.json", "DONE") for path in (outputs / "runs").glob(f"*/{name}")}
-    return [RunDirectory(path) for path in sorted(folders)]
 
 
 def record(directory: RunDirectory, common: Common | None = None, slot_f1: str | None = None) -> RunRecord:
@@ -54,7 +41,7 @@ def record(directory: RunDirectory, common: Common | None = None, slot_f1: str |
         return _record(directory, common, slot_f1)
     except UnreadableRun:
         raise
-    except UNREADABLE as error:
+    except UNREADABLE_RUN as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
         # If a plug-in defines the metric, name the place in its code.
         reason += f", in {place}" if (place := raised_in(error)) else ""
@@ -62,20 +49,15 @@ def record(directory: RunDirectory, common: Common | None = None, slot_f1: str |
 
 
 def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None) -> RunRecord:
-    import numpy as np
-
-    from xclrun.analysis.record import RunRecord, number_of_hops
-    from xclrun.store.counts import Common, read, stored
-
     manifest = directory.read_manifest()
     counts = stored(directory)
-    config = (counts.facts.get("config") if counts else None) or _config(directory)
+    config = (counts.facts.get("config") if counts else None) or directory.config_values()
     if slot_f1 is not None:
         config["evaluate"]["slot_f1"] = slot_f1
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
     mixtures = tuple(map(tuple, manifest["stream"].get("mixtures", ())))
     hops = number_of_hops(stream, len(mixtures or languages), manifest["stream"].get("blocks"))
-    metrics, tags = _metrics_and_tags(config, manifest)
+    metrics, tags = metrics_and_tags(config, manifest)
     counted = read(directory, manifest, metrics, tags, common or Common(), counts)
     scores = {}
     for metric in metrics.all:
@@ -129,25 +111,6 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
     )
 
 
-def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKeys:
-    reader = config["dataset"].get("reader") or ""
-    if "tasks" in manifest:
-        by_key = {
-            key: _task(targets["task"]).measured(tagged=bool(targets["tags"]))
-            for targets in manifest["tasks"]
-            for key in targets["keys"]
-        }
-        return MetricsOfKeys(by_key=by_key, reader=reader)
-    # The manifest has no task if the config determines it.
-    task = _task(manifest["task"]) if "task" in manifest else tasks_of_dataset(config["dataset"])[0]
-    return MetricsOfKeys(task.measured(tagged=bool(manifest["tags"])), reader=reader)
-
-
-def _task(value: str | dict[str, Any]) -> Task:
-    """Return a task from a manifest, which has the task's name or, for a plug-in's task, its description."""
-    return task_identified(value) if isinstance(value, str) else restored(value)
-
-
 def _dev_scores(stage: dict[str, Any], epoch: dict[str, Any], slot_f1: str, metrics: MetricsOfKeys) -> dict[str, Any]:
     """Return the dev scores of an epoch, without span F1 if training used another definition.
 
@@ -160,37 +123,17 @@ def _dev_scores(stage: dict[str, Any], epoch: dict[str, Any], slot_f1: str, metr
     }
 
 
-def write_counts(directory: RunDirectory) -> None:
-    """Count the prediction files of a run before it is marked as finished, and write the counts for reports."""
-    from xclrun.store.counts import write
-
-    config, manifest = _config(directory), directory.read_manifest()
-    write(directory, config, manifest, *_metrics_and_tags(config, manifest))
-
-
-def _metrics_and_tags(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[MetricsOfKeys, list[str] | None]:
-    """Return (metrics of a run, names of its tags); the names are None unless span F1 is ``tag_macro``."""
-    metrics = metrics_of(config, manifest)
-    macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics.every)
-    return metrics, manifest["tags"] if macro else None
-
-
 def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the scores of averaged checkpoints; damaged files are ignored."""
-    from xclrun.analysis.base_scores import of_hop
-    from xclrun.store import predictions
-
-    metrics, tags = _metrics_and_tags(config, manifest)
+    metrics, tags = metrics_and_tags(config, manifest)
     for path in sorted(directory.averages.glob("*-hop-*.parquet")):
         name = re.fullmatch(r"(all|last-\d+)-hop-(\d+)-[0-9a-f]{64}\.parquet", path.name)
         if name is not None and is_intact(path):
-            yield {"hop": int(name[2]), "of": name[1], "test": of_hop(predictions.read(path), metrics, tags)}
+            yield {"hop": int(name[2]), "of": name[1], "test": of_hop(read_rows(path), metrics, tags)}
 
 
 def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the codelengths of each block (`RunRecord.coded`)."""
-    from xclrun.analysis.codelength import ANSWER_COLUMNS, COLUMNS, of_block
-
     stream = manifest["stream"]
     if "blocks" not in stream:
         return
@@ -203,11 +146,6 @@ def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[s
     for hop in (stage["hop"] for stage in manifest["stages"] if stage["hop"] >= before):
         codes = of_block(directory.table(directory.next_block(hop), columns), classes)
         yield {"hop": hop, "block": hop - before + 1, "start_knows": stream["start_knows"], "codes": codes}
-
-
-def _config(directory: RunDirectory) -> dict[str, Any]:
-    config: dict[str, Any] = yaml.load(files.read_text(directory.config), Loader=yaml.CSafeLoader)
-    return config
 
 
 def _costs(manifest: dict[str, Any]) -> dict[str, float]:
@@ -255,8 +193,6 @@ def each_record(
         slot_f1: as in `record`.
         older: receives the errors of runs of older versions.
     """
-    from xclrun.store.counts import Common
-
     common = Common()
     for directory in run_directories(outputs, only):
         try:
@@ -272,18 +208,16 @@ def read_predictions(
     outputs: Path, records: Iterable[RunRecord], warn: Callable[[str], None]
 ) -> dict[str, Predictions]:
     """Return run ID → predictions of the finished runs under ``outputs``; ``warn`` is called for unreadable ones."""
-    from xclrun.store.counts import Common, read, stored
-
     predictions, common = {}, Common()
     for run in records:
         directory = RunDirectory(outputs / "runs" / run.run_id)
         if directory.done.is_file():
             try:
                 manifest = directory.read_manifest()
-                metrics, tags = _metrics_and_tags(run.config, manifest)
+                metrics, tags = metrics_and_tags(run.config, manifest)
                 counted = read(directory, manifest, metrics, tags, common, stored(directory))
                 predictions[run.run_id] = counted.predictions
-            except UNREADABLE as error:
+            except UNREADABLE_RUN as error:
                 warn(f"predictions of {run.run_id} cannot be read ({error})")
     return predictions
 
@@ -303,7 +237,7 @@ def read_gradients(
             if path.is_file() and directory.done.is_file():
                 try:
                     tables[run.run_id] = directory.table(path).to_pandas()
-                except UNREADABLE as error:
+                except UNREADABLE_RUN as error:
                     warn(f"{path.name} of {run.run_id} cannot be read ({error})")
     return gradients
 
@@ -316,10 +250,7 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     Raises:
         OSError, ValueError, KeyError: a file is unreadable, or the two hops were tested on different sentences.
     """
-    import numpy as np
     import pyarrow.compute as pc
-
-    from xclrun.analysis.fewshot.words import Outcome
 
     manifest = directory.read_manifest()
     language, last = manifest["stream"]["languages"][-1], manifest["stages"][-1]["hop"]
@@ -334,7 +265,7 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     if not len(ids) or ids != tuple(after["example_id"].to_pylist()):
         raise ValueError(f"{directory.run_id}: hops were tested on different sentences of {language}")
     by_metric = {}
-    for metric in metrics_of(_config(directory), manifest).every:
+    for metric in metrics_of(directory.config_values(), manifest).every:
         tags = metric.of is not Scored.labels
         gold, predicted = ("gold_tags", "predicted_tags") if tags else ("gold", "predicted")
         if before[gold].null_count:
@@ -344,41 +275,3 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
         values = [(pc.list_flatten(column) if tags else column).to_numpy() for column in columns_of_metric]
         by_metric[metric.name] = Outcome(tuple(manifest["tags" if tags else "labels"]), ids, lengths, *values)
     return by_metric
-
-
-# Fields of the ``search`` entry in a sweep file (`xclrun.launch.sweep.Sweep`), and their types.
-SEARCH = {"objective": str, "keys": list, "trials": int, "made": int, "ended": bool, "runs": list}
-# As `SEARCH`, for the ``comparisons`` entry, whose fields are optional.
-COMPARISONS = {"baseline": str, "primary": list, "margin": float}
-
-
-def sweeps(outputs: Path, warn: Callable[[str], None] = note) -> list[dict[str, Any]]:
-    """Return name, command and run IDs of the sweeps, most recent last; ``warn`` is called for unreadable ones."""
-    by_time = {}
-    for path in (outputs / "sweeps").glob("*.json"):
-        try:
-            sweep = read_sweep(path)
-            by_time[float(sweep.get("given", 0)), path.name] = sweep
-        except UNREADABLE as error:
-            warn(f"{path} cannot be read ({error}); skipped; re-run the command of the sweep to restore it")
-    return [by_time[key] for key in sorted(by_time)]
-
-
-def read_sweep(path: Path) -> dict[str, Any]:
-    """Return the content of a sweep's file.
-
-    Raises:
-        OSError, ValueError: the file is unreadable.
-    """
-    sweep: dict[str, Any] = read_json(path)
-    try:
-        texts = [sweep["name"], sweep["command"], sweep["started"], *sweep["runs"]]
-        types = {key: type(value) for key, value in sweep.get("search", {}).items()}
-        chosen = {key: type(value) for key, value in sweep.get("comparisons", {}).items()}
-        valid = (not types or types.items() >= SEARCH.items()) and chosen.items() <= COMPARISONS.items()
-        texts += sweep.get("comparisons", {}).get("primary", [])
-        if valid and all(isinstance(text, str) for text in texts):
-            return sweep
-    except UNREADABLE:
-        pass
-    raise ValueError("fields are missing or have the wrong type")

@@ -6,6 +6,7 @@ F1 over single tags (``tag_macro``, as in the public CCL code) is the mean over 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.analysis import answers
-from xclrun.core.task import BY_NAME, STATEMENT_ACCURACY, Metric, MetricsOfKeys, Scored, statement_of
+from xclrun.core.task import BY_NAME, KEY_SCORE, STATEMENT_ACCURACY, Metric, MetricsOfKeys, Scored, statement_of
+from xclrun.scores import answers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -503,3 +504,12 @@ def _macro_f1(gold: np.ndarray, predicted: np.ndarray) -> float:
     hits, expected, output = (np.bincount(tags, minlength=size) for tags in (gold[gold == predicted], gold, predicted))
     scores = ratio(2 * hits, expected + output)[expected + output > 0]
     return float(scores.mean()) if scores.size else 0.0
+
+
+def selection_score(scores: dict[str, dict[str, float]]) -> float:
+    """Return the score that selects the best epoch: the mean over each language's metrics, then over languages.
+
+    ``scores``: language → metric → dev score.
+    """
+    by_key = [[value for name, value in metrics.items() if name != KEY_SCORE.name] for metrics in scores.values()]
+    return math.fsum(value / len(values) for values in by_key for value in values) / len(by_key)
