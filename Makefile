@@ -18,7 +18,7 @@ COMPILE := $(BIN)/python -m compileall -q xclrun
 DEMO   ?= outputs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-kills mutants lint format bench docs clean
+.PHONY: help setup demo test check test-full test-kills mutants lint format bench docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,11 @@ demo: $(READY)  ## train naive, er and the reference models on the embedded data
 
 test: $(TOOLS)  ## the fast tests: no GPU, no network, 5 to 11 minutes on 2 cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m 'not full'
+
+check: $(TOOLS)  ## the fast tests of one package or topic, for daily work: make check ROOM=analysis (seconds to a minute)
+	@files=$$({ ls -d tests/$(ROOM)/ tests/*$(ROOM)*.py tests/*/*$(ROOM)*.py; grep -l 'xclrun\.$(ROOM)\b' tests/test_*.py; } 2>/dev/null | sort -u); \
+	test -n "$(ROOM)" -a -n "$$files" || { echo "no tests of '$(ROOM)'; give a package or topic, e.g. make check ROOM=analysis"; exit 2; }; \
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m 'not full' $$files
 
 test-full: $(TOOLS)  ## all tests: real data beside the project, kills, wheel, Slurm (skips what is not there, and says so)
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup

@@ -77,13 +77,24 @@ def in_fast_tier(mark: pytest.Mark, case: str, number: int) -> bool:
 
 
 def leave_to_full_tier(items: Sequence[pytest.Item]) -> None:
-    """Mark the cases of tests with ``some_cases`` that are not in the fast tier as ``full``."""
-    numbers: dict[str, int] = {}
+    """Mark the cases of tests with ``some_cases`` that are not in the fast tier as ``full``.
+
+    Raises:
+        pytest.UsageError: a test has no case with a name that ``some_cases`` gives.
+    """
+    tests: dict[str, dict[str, pytest.Item]] = {}
     for item in items:
-        if mark := item.get_closest_marker("some_cases"):
-            test, _, case = item.nodeid.partition("[")
-            number = numbers[test] = numbers.get(test, -1) + 1
-            if not in_fast_tier(mark, case.removesuffix("]"), number):
+        if item.get_closest_marker("some_cases"):
+            test, _, case = item.nodeid.removesuffix("]").partition("[")
+            tests.setdefault(test, {})[case] = item
+    for test, cases in tests.items():
+        mark = next(iter(cases.values())).get_closest_marker("some_cases")
+        assert mark is not None
+        # Where fewer are collected, somebody runs a single case.
+        if len(cases) > len(mark.args) and (unknown := [name for name in mark.args if name not in cases]):
+            raise pytest.UsageError(f"{test} has no case {unknown[0]}")
+        for number, (case, item) in enumerate(cases.items()):
+            if not in_fast_tier(mark, case, number):
                 item.add_marker("full")
 
 

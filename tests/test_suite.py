@@ -5,8 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from tests.conftest import leave_to_full_tier
 
 ROOT = Path(__file__).parent
 FILES = sorted(ROOT.rglob("test_*.py"))
@@ -78,3 +82,27 @@ def test_a_loop_that_may_be_empty_is_seen() -> None:
 def test_all_of_nothing_fails_in_tests() -> None:
     with pytest.raises(AssertionError):
         assert all(x for x in [])
+
+
+@pytest.mark.parametrize(
+    ("names", "fast"),
+    [((), ["a", "e"]), (("b", "e"), ["b", "e"]), (("b", "x"), None)],
+    ids=["quarter", "named", "wrong"],
+)
+def test_some_cases_of_a_costly_test_are_fast_ones(names: tuple[str, ...], fast: list[str] | None) -> None:
+    marks = {case: [pytest.mark.some_cases(*names).mark] for case in "abcdef"}
+
+    def item(case: str) -> Any:
+        return SimpleNamespace(
+            nodeid=f"test_it[{case}]",
+            get_closest_marker=lambda name: next((m for m in marks[case] if m.name == name), None),
+            add_marker=lambda name: marks[case].append(getattr(pytest.mark, name).mark),
+        )
+
+    if fast is None:
+        with pytest.raises(pytest.UsageError, match="no case x"):
+            leave_to_full_tier([item(case) for case in marks])
+        leave_to_full_tier([item("c")])
+        return
+    leave_to_full_tier([item(case) for case in marks])
+    assert [case for case, given in marks.items() if "full" not in [mark.name for mark in given]] == fast

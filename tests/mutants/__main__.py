@@ -78,7 +78,7 @@ def verdict(mutant: Mutant, project: Path) -> str:
         "-p",
         "no:cacheprovider",
         "-m",
-        "not full",
+        "not full or some_cases",
         *mutant.tests.split(),
     ]
     # Programs that tests start must not read the project from where it is installed.

@@ -90,6 +90,14 @@ class Trained(Listener):
 # --- Sharing.
 
 
+# One of each kind of state, and of what is not naive's in a first hop; the full tier has all.
+SOME = (
+    *("er", "ewc_online", "derpp", "replay", "lang_spec_ada_t", "er+lang_spec_trans"),
+    *("agem", "kd_logit", "si", "mbpa", "multilingual", "growing"),
+)
+
+
+@pytest.mark.some_cases(*SOME)
 @pytest.mark.parametrize("strategy", [name for name in EVERY if name != "naive"])
 def test_a_run_after_naive_trains_what_is_new_and_equals_a_run_alone(
     strategy: str, calm: Make, make_run: Make, do: Do
@@ -133,6 +141,7 @@ IDLE = [
 ]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("under", "idle"),
     [("naive", idle) for idle in IDLE] + [("lang_spec_task", idle) for idle in IDLE if STRATEGIES[idle[0]].expandable],
@@ -152,13 +161,9 @@ def test_a_strategy_whose_settings_leave_it_nothing_to_do_is_naive_or_the_parts_
 
 # --- Resuming.
 
-# One strategy of each kind of state, and naive's for all others; the full tier has all.
-SOME = ("er", "ewc_online", "derpp", "replay", "lang_spec_ada_t", "er+lang_spec_trans")
 
-
-@pytest.mark.parametrize(
-    "strategy", [name if name in SOME else pytest.param(name, marks=pytest.mark.full) for name in EVERY]
-)
+@pytest.mark.some_cases(*SOME[:6])
+@pytest.mark.parametrize("strategy", EVERY)
 def test_stopped_after_every_step(strategy: str, calm: Make, make_run: Make, do: Do) -> None:
     """A run that is stopped after each of its steps, and resumed each time."""
     wanted, run, attempts = calm(*given(strategy)), make_run(*given(strategy)), 0
@@ -179,6 +184,7 @@ def test_stopped_after_every_step(strategy: str, calm: Make, make_run: Make, do:
 # --- What is kept.
 
 
+@pytest.mark.some_cases(*SOME)
 @pytest.mark.parametrize("strategy", EVERY)
 def test_a_state_is_stored_where_there_is_one_and_comes_back_as_it_was(strategy: str, calm: Make) -> None:
     """Its size is that of its tensors, and of a number for each example."""
