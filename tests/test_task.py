@@ -78,7 +78,7 @@ def test_mistakes(arguments: tuple[str, ...], message: str) -> None:
 
 EXACT = Metric(
     "exact_sentences", "exact", "exact sentences", Scored.spans, "sentence", "sentences",
-    count=lambda sentences: ((sentences.spans[1] + sentences.spans[2] == 0), None),
+    statistics=lambda sentences: sentences.stacked(sentences.spans[1] + sentences.spans[2] == 0, 1),
 )  # fmt: skip
 
 

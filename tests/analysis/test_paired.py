@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from xclrun.analysis.paired import cell, paired_difference
-from xclrun.core.task import STATEMENT_ACCURACY
+from xclrun.core.task import STATEMENT_ACCURACY, f1
 from xclrun.scores.base_scores import Counts, Sentences
 
 
@@ -95,9 +95,9 @@ def test_statements_about_one_text_are_drawn_together() -> None:
 
 
 def test_runs_scored_in_different_ways_are_not_compared() -> None:
-    """Macro F1 over tags has a column for each tag, micro F1 has one."""
+    """Macro F1 over tags has two statistics for each tag, micro F1 has two."""
     micro, hits = right(0, of=4), np.array([[2.0, 0], [0, 2], [0, 0], [2, 0]])
-    macro = Counts(hits, np.full((4, 2), 2.0), np.zeros(1, dtype=int))
+    macro = Counts(np.stack([hits, np.full((4, 2), 2.0)], axis=-1).reshape(4, 1, 4), f1)
     assert paired_difference({"en": macro}, {"en": macro}).value == 0
     with pytest.raises(ValueError, match="ways"):
         paired_difference({"en": micro}, {"en": macro})

@@ -298,9 +298,9 @@ def test_runs_scored_in_different_ways_have_no_common_bootstrap(made: tuple) -> 
         Resampled(comparisons([macro, *rest])[0], references, predictions, "slot_f1", resamples=2)
 
 
-@pytest.mark.parametrize("cells", [1, 5, 8])
+@pytest.mark.parametrize("statistics", [1, 10, 16])
 def test_runs_a_few_at_a_time_give_what_all_at_once_give(
-    cells: int, made: tuple, monkeypatch: pytest.MonkeyPatch
+    statistics: int, made: tuple, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def result() -> list[object]:
         resampled = Resampled(*made, "slot_f1", resamples=7)
@@ -309,8 +309,8 @@ def test_runs_a_few_at_a_time_give_what_all_at_once_give(
         return [*samples, *(resampled.estimate(*one, "bca") for one in every)]
 
     together = result()
-    # Three hops and the one before make four cells: one run at a time, or two.
-    monkeypatch.setattr(resampling, "CHUNK", cells)
+    # Three hops and the one before make four cells of two statistics: one run at a time, or two.
+    monkeypatch.setattr(resampling, "CHUNK", statistics)
     assert result() == together
 
 

@@ -53,8 +53,8 @@ def chosen(beliefs: dict[str, tuple[int, float]]) -> tuple[list[float], list[flo
     gold = np.array([truth for truth, _ in beliefs.values()])
     p_true = np.array([p for _, p in beliefs.values()])
     log2_gold = np.log2(np.where(gold == 1, p_true, 1 - p_true)).astype(np.float32)
-    hits, totals = statements(list(beliefs), gold, log2_gold[:, np.newaxis]).choices()
-    return hits[:, 0].tolist(), totals[:, 0].tolist()
+    hits, totals = statements(list(beliefs), gold, log2_gold[:, np.newaxis]).choices()[:, 0].T.tolist()
+    return hits, totals
 
 
 def test_the_choice_is_between_the_statements_of_one_example() -> None:
@@ -75,7 +75,7 @@ def test_near_certainty_is_compared_as_far_as_log_probabilities_tell() -> None:
     assert chosen({"a#0": (1, 1 - 1e-4), "a#1": (0, 1 - 3e-5)})[0] == [0, 0]
     assert chosen({"a#0": (1, 1 - 3e-5), "a#1": (0, 1 - 1e-4)})[0] == [1, 0]
     # A model that is certain of everything has chosen nothing: log2 p of the true statement is 0, of the false one −40.
-    hits, _ = statements(["a#0", "a#1"], np.array([1, 0]), np.array([[0.0], [-40.0]])).choices()
+    hits = statements(["a#0", "a#1"], np.array([1, 0]), np.array([[0.0], [-40.0]])).choices()[..., 0]
     assert hits[:, 0].tolist() == [0.5, 0]
 
 

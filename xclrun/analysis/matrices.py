@@ -43,11 +43,11 @@ def _cells(run: RunRecord, metric: str, language: str, predictions: Predictions 
         counts = None if predictions is None else predictions.sentences[language].counts(BY_NAME[metric])
     except ValueError:
         counts = None
-    if counts is None or counts.starts is not None:
+    if counts is None or counts.statistics.shape[-1] != 2:
         return texts
-    hits, n = counts.hits.sum(axis=0, dtype=float), float(len(counts.hits))
-    totals = [n] * len(hits) if counts.totals is None else counts.totals.sum(axis=0, dtype=float)
-    same = np.isclose(counts.scores(), scores, rtol=0, atol=1e-12)
+    hits, totals = counts.statistics.sum(axis=0, dtype=float).T
+    exact = counts.scores()
+    same = np.isclose(exact, scores, rtol=0, atol=1e-12) & np.isclose(exact * totals, hits, rtol=1e-12)
     return [
         f"{hit:g}/{total:g}" if equal else text
         for text, equal, hit, total in zip(texts, same, hits, totals, strict=True)

@@ -56,13 +56,14 @@ def paired_difference(a: Mapping[str, Counts], b: Mapping[str, Counts], seed: in
     Raises:
         ValueError: the languages, the numbers of sentences or the scoring differ.
     """
-    if not a or a.keys() != b.keys() or any(len(a[k].hits) != len(b[k].hits) for k in a):
+    if not a or a.keys() != b.keys() or any(len(a[k]) != len(b[k]) for k in a):
         raise ValueError("the runs were tested on different sentences")
-    if any((a[k].starts is None) != (b[k].starts is None) for k in a):
+    # Macro F1 has two statistics for each tag, micro F1 has two.
+    if any((a[k].statistics.shape[-1] == 2) != (b[k].statistics.shape[-1] == 2) for k in a):
         raise ValueError("the runs were scored in different ways")
     drawn_differences, differences = [], []
     for language, first in a.items():
-        second, n = b[language], len(first.hits)
+        second, n = b[language], len(first)
         drawn = draws(n, seed, language, RESAMPLES, None)
         drawn_differences.append((second.resampled(drawn) - first.resampled(drawn))[:, 0])
         differences.append(second.scores()[0] - first.scores()[0])
@@ -73,7 +74,7 @@ def paired_difference(a: Mapping[str, Counts], b: Mapping[str, Counts], seed: in
     tail = int((1 - CONFIDENCE) / 2 * (RESAMPLES + 1) + 1e-9)
     interval = Interval(float(likely[tail - 1]), float(likely[-tail]))
     beyond = min((likely <= TIE).sum(), (likely >= -TIE).sum())
-    sentences = sum(len(counts.hits) for counts in a.values())
+    sentences = sum(map(len, a.values()))
     p = float(min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1)))
     if without_spread(resampled):
         interval, p = Interval(np.nan, np.nan, NO_SPREAD), np.nan

@@ -30,8 +30,8 @@ from xclrun.analysis.replicates import TIE, Key, Measured
 from xclrun.core.task import BY_NAME
 from xclrun.scores.base_scores import Counts, Predictions, Sentences
 
-# Cells per resampling step; limits memory and does not affect results.
-CHUNK = 1024
+# Statistics of cells per resampling step; limits memory and does not affect results.
+CHUNK = 2048
 
 # (language, counts) → scores of the cells in each sample, shape (samples, cells).
 Score = Callable[[str, Counts], np.ndarray]
@@ -134,10 +134,9 @@ class Resampled:
         }
         self._of_runs: dict[tuple[str, str], list[np.ndarray | None]] = {}
         self._alone: Cells = {}
-        # Number of columns of a cell's counts: macro F1 over tags has a column for each tag.
-        every = [sentences for by_run in self._sentences.values() for sentences in by_run.values()]
-        tags = [sentences.tags for sentences in every if BY_NAME[metric].span_f1 and sentences.tags is not None]
-        self._columns = max((1 + int(tag.max(initial=0)) for tag in tags), default=1)
+        # Number of statistics of a cell.
+        counted = (sentences.counts(BY_NAME[metric]) for sentences in first.values())
+        self._columns = max((counts.statistics.shape[-1] for counts in counted), default=1)
         self._whole = self._on_all_sentences()
 
     @cached_property
@@ -181,7 +180,7 @@ class Resampled:
 
     def _resample(self, language: str, counts: Counts) -> np.ndarray:
         if language not in self._drawn:
-            self._drawn[language] = self._draw(language, len(counts.hits))
+            self._drawn[language] = self._draw(language, len(counts))
         return counts.resampled(self._drawn[language])
 
     def _values(
@@ -299,7 +298,7 @@ class Resampled:
         return wilson(round(value), [int(min(self.tested[language], limit)) for language in languages])
 
     def _batches(self, runs: Sequence[RunRecord]) -> Iterator[list[RunRecord]]:
-        """Yield groups of runs with at most `CHUNK` cells, to limit memory."""
+        """Yield groups of runs with at most `CHUNK` statistics of cells, to limit memory."""
         batch: list[RunRecord] = []
         columns = 0
         for run in runs:
@@ -316,7 +315,7 @@ class Resampled:
         """Return, for each language, the mean over runs with each sentence of this language left out in turn."""
         parts = []
         for language in self._sentences:
-            n = len(self._counts(language, [next(run for run in self.runs if language in run.languages)]).hits)
+            n = len(self._counts(language, [next(run for run in self.runs if language in run.languages)]))
 
             def scores(scored: str, counts: Counts, language: str = language, n: int = n) -> np.ndarray:
                 if scored == language:

@@ -101,7 +101,7 @@ def tests(
         except ValueError as error:
             results[metric.name] = f"not tested: {error}"
         else:
-            units = {k: len(counts.hits) for k, counts in first.items()}
+            units = {k: len(counts) for k, counts in first.items()}
             texts = any(read[0].sentences[k].units(metric) is not None for k in languages)
             results[metric.name] = {
                 "test": "paired bootstrap",

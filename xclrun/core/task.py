@@ -18,8 +18,9 @@ exact match |
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from operator import methodcaller
 from typing import Any
@@ -29,20 +30,40 @@ from xclrun.core.plugins import provides
 
 
 class Scored(Enum):
-    """The predictions that a metric scores, and what the metric counts by default (see `Metric.count`)."""
+    """The predictions that a metric scores, and its default sums (see `Metric.statistics`)."""
 
     labels = "labels"  # examples whose class is correct
     words = "words"  # words within the length limit whose tag is correct
     spans = "spans"  # micro F1 over labeled spans
     keys = "keys"  # for keys with several tasks: the first metric of each key's task
-    answers = "answers"  # similarity of each answer to a gold answer (`Metric.count`)
+    answers = "answers"  # similarity of each answer to a gold answer
 
 
 # What an example's target is: its label, the tags of its words, or answers to its question.
 LABELS, TAGS, ANSWERS = "labels", "tags", "answers"
 
-# Sentences of a test set (`xclrun.scores.base_scores.Sentences`) → hits and totals of each sentence.
-Count = Callable[[Any], tuple[Any, Any]]
+# Sentences of a test set (`xclrun.scores.base_scores.Sentences`) → statistics of each sentence.
+Statistics = Callable[[Any], Any]
+# Sums of the statistics over sentences, an array of shape (..., k) → scores, shape (...).
+Score = Callable[[Any], Any]
+
+
+def ratio(sums: Any) -> Any:
+    """Return the mean of hits / total over k/2 pairs (hits, total), shape (...); NaN if a total is 0."""
+    totals = sums[..., 1::2].astype(float)
+    totals[totals == 0] = math.nan
+    return (sums[..., ::2] / totals).mean(axis=-1)
+
+
+def f1(sums: Any) -> Any:
+    """Return F1 from k/2 pairs (2 TP, 2 TP + FP + FN), the mean over the pairs with a total above 0; 0 without one.
+
+    One pair gives micro F1, a pair for each tag gives macro F1.
+    """
+    totals = sums[..., 1::2].astype(float)
+    pairs = (totals > 0).sum(axis=-1)
+    totals[totals == 0] = 1
+    return (sums[..., ::2] / totals).sum(axis=-1) / pairs.clip(1)
 
 
 @dataclass(frozen=True)
@@ -60,11 +81,11 @@ class Metric:
         floor: name of the metric that scores a constant answer, if tables show it as a baseline.
         undefined: footnote for keys without a score, which names the missing data. Empty if the score is always
             defined.
-        count: function that returns hits and totals of each sentence, shape (sentences, cells) or (sentences, 1); a
-            cell is the model after one hop. The score is the sum of hits divided by the sum of totals, undefined for
-            totals of 0. If totals are None, each sentence counts 1. If ``count`` is None, ``of`` determines the counts.
-        mean_of: if the metric is the mean of other metrics, the names of these metrics; ``count`` is then None.
-        probabilities: whether ``count`` needs log2 p(gold class).
+        statistics: function that returns k statistics of each sentence, shape (sentences, cells, k), for example with
+            `Sentences.stacked`; a cell is the model after one hop. If None, ``of`` determines the statistics.
+        score: function that returns the score from the sums of the statistics over sentences; NaN if undefined. If
+            None, `f1` for tags and `ratio` for other predictions.
+        probabilities: whether ``statistics`` needs log2 p(gold class).
     """
 
     name: str
@@ -77,8 +98,8 @@ class Metric:
     beside: bool = False
     floor: str = ""
     undefined: str = ""
-    count: Count | None = field(default=None, compare=False)
-    mean_of: tuple[str, ...] = ()
+    statistics: Statistics | None = field(default=None, compare=False)
+    score: Score | None = field(default=None, compare=False)
     probabilities: bool = False
 
     @property
@@ -89,12 +110,16 @@ class Metric:
     @property
     def accuracy(self) -> bool:
         """Whether the metric is the share of correct classes or tags."""
-        return self.of in (Scored.labels, Scored.words) and self.count is None and not self.mean_of
+        return self.of in (Scored.labels, Scored.words) and self.statistics is None
 
     @property
     def span_f1(self) -> bool:
         """Whether the metric is F1 over spans, as defined by ``evaluate.slot_f1``."""
-        return self.of is Scored.spans and self.count is None
+        return self.of is Scored.spans and self.statistics is None
+
+    def scores(self, sums: Any) -> Any:
+        """Return the scores, shape (...), from sums of statistics over sentences, shape (..., k)."""
+        return (self.score or (f1 if self.of_tags else ratio))(sums)
 
 
 INTENT_ACCURACY = Metric("intent_accuracy", "intent", "intent accuracy", Scored.labels, "intent", "intents")
@@ -117,30 +142,36 @@ def _truth(sentences: Any) -> tuple[Any, Any]:
     return (sentences.gold == 1)[:, None], sentences.predicted == 1
 
 
-def _f1_of_true(sentences: Any) -> tuple[Any, Any]:
+def _f1_of_true(sentences: Any) -> Any:
     gold, predicted = _truth(sentences)
-    return 2 * (gold & predicted), 1 * gold + predicted
+    return sentences.stacked(2 * (gold & predicted), 1 * gold + predicted)
 
 
-def _true_rate(sentences: Any) -> tuple[Any, Any]:
+def _true_rate(sentences: Any) -> Any:
     gold, predicted = _truth(sentences)
-    return gold & predicted, gold
+    return sentences.stacked(gold & predicted, gold)
 
 
-def _false_rate(sentences: Any) -> tuple[Any, Any]:
+def _false_rate(sentences: Any) -> Any:
     gold, predicted = _truth(sentences)
-    return ~gold & ~predicted, ~gold
+    return sentences.stacked(~gold & ~predicted, ~gold)
 
 
-def _constant(sentences: Any) -> tuple[Any, Any]:
+def _both_rates(sentences: Any) -> Any:
+    gold, predicted = _truth(sentences)
+    return sentences.stacked(gold & predicted, gold, ~gold & ~predicted, ~gold)
+
+
+def _constant(sentences: Any) -> Any:
     gold, _ = _truth(sentences)
-    return gold == (2 * gold.sum() > len(gold)), None
+    return sentences.stacked(gold == (2 * gold.sum() > len(gold)), 1)
 
 
-def _beside(name: str, short: str, title: str, definition: str, count: Count | None = None, **fields: Any) -> Metric:
+def _beside(name: str, short: str, title: str, definition: str, statistics: Statistics, **fields: Any) -> Metric:
     return Metric(
-        name, short, title, Scored.labels, "statement", "statements", definition, beside=True, count=count, **fields
-    )
+        name, short, title, Scored.labels, "statement", "statements", definition, beside=True, statistics=statistics,
+        **fields,
+    )  # fmt: skip
 
 
 # Metrics of statements (degree of belief): Hussain et al. 2021, section 4.1, appendix A.6, except choice accuracy.
@@ -169,8 +200,8 @@ BESIDE_STATEMENTS = (
         undefined="needs false statements",
     ),
     _beside(
-        "balanced_accuracy", "balanced", "balanced accuracy", "mean of TPR and TNR",
-        mean_of=("true_rate", "false_rate"), undefined="needs true and false statements",
+        "balanced_accuracy", "balanced", "balanced accuracy", "mean of TPR and TNR", _both_rates,
+        undefined="needs true and false statements",
     ),
     _beside(
         "choice_accuracy", "choice", "choice accuracy",
@@ -198,11 +229,11 @@ _NORMAL = (
 )
 ANSWER_F1 = Metric(
     "answer_f1", "answers", "answer F1", Scored.answers, "answer", "answers",
-    f"F1 over the words of the predicted answer {_NORMAL}", count=methodcaller("answered", "f1"),
+    f"F1 over the words of the predicted answer {_NORMAL}", statistics=methodcaller("answered", "f1"),
 )  # fmt: skip
 EXACT_MATCH = Metric(
     "exact_match", "EM", "exact match", Scored.answers, "answer", "answers",
-    f"share of predicted answers that are equal {_NORMAL}", count=methodcaller("answered", "exact"),
+    f"share of predicted answers that are equal {_NORMAL}", statistics=methodcaller("answered", "exact"),
 )  # fmt: skip
 
 # Metrics of all registered tasks, in the order of tables.
@@ -344,21 +375,22 @@ def described(task: Task) -> dict[str, Any]:
     content = asdict(task)
     for metric in (content["label"], content["tag"], *content["beside"], *content["answers"]):
         if metric is not None:
-            # A function cannot be stored; record only whether there is one.
-            metric |= {"of": metric["of"].value, "count": metric["count"] is not None}
+            # Functions cannot be stored; record only whether there are any.
+            del metric["score"]
+            metric |= {"of": metric["of"].value, "statistics": metric["statistics"] is not None}
     return content
 
 
 def restored(content: Mapping[str, Any]) -> Task:
     """Return the task that a manifest describes and register its metrics, but not the task.
 
-    A metric with a ``count`` function needs its plug-in. If the plug-in is not loaded, such metrics are removed from
-    ``beside``, and computing a main metric with a ``count`` function raises ValueError.
+    A metric with a ``statistics`` function needs its plug-in. If the plug-in is not loaded, such metrics are removed
+    from ``beside``, and computing a main metric with a ``statistics`` function raises ValueError.
     """
     metrics: dict[str, Any] = {
         "label": content["label"] and _metric(content["label"]),
         "tag": content["tag"] and _metric(content["tag"]),
-        "beside": tuple(m for m in map(_metric, content["beside"]) if m in METRICS or m.count is None),
+        "beside": tuple(m for m in map(_metric, content["beside"]) if m in METRICS or m.statistics is None),
         "answers": tuple(map(_metric, content["answers"])),
     }
     return _add_metrics(Task(**{**content, **metrics, "classes": tuple(content["classes"])}))
@@ -370,8 +402,10 @@ def _metric(content: Mapping[str, Any]) -> Metric:
             f"the metric {content['name']} is computed by a plug-in that is not loaded; use --plugin FILE.py"
         )
 
-    count = unavailable if content["count"] else None
-    metric = Metric(**{**content, "of": Scored(content["of"]), "count": count, "mean_of": tuple(content["mean_of"])})
+    # Manifests of version 0.2.0 have hits and totals, ``count``, or the metrics of a mean, ``mean_of``.
+    own = any(map(content.get, ("statistics", "count", "mean_of")))
+    known = {field.name: content[field.name] for field in fields(Metric) if field.name in content}
+    metric = Metric(**known | {"of": Scored(content["of"]), "statistics": unavailable if own else None})
     return next((registered for registered in METRICS if registered == metric), metric)
 
 

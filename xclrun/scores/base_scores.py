@@ -1,13 +1,14 @@
 """Compute base scores: predictions → counts per sentence → scores in [0, 1]. docs/metrics.md, "Base scores".
 
-A score is a ratio of two sums over sentences: accuracy is Σ hit / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP + FN). Macro
-F1 over single tags (``tag_macro``, as in the public CCL code) is the mean over tags of each tag's F1.
+A score is a function of k sums over sentences (`Metric.statistics`, `Metric.score`): accuracy is Σ hit / Σ 1, micro F1
+is Σ 2 TP / Σ (2 TP + FP + FN). Macro F1 over single tags (``tag_macro``, as in the public CCL code) is the mean over
+tags of each tag's F1, from two sums for each tag.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.core.task import BY_NAME, KEY_SCORE, STATEMENT_ACCURACY, Metric, MetricsOfKeys, Scored, statement_of
+from xclrun.core.task import (
+    KEY_SCORE,
+    STATEMENT_ACCURACY,
+    Metric,
+    MetricsOfKeys,
+    Scored,
+    f1,
+    ratio,
+    statement_of,
+)
 from xclrun.scores import answers
 
 if TYPE_CHECKING:
@@ -39,97 +49,71 @@ UNSEEN = "?"
 Scores = dict[str, dict[str, float]]
 
 
-def ratio(hits: ArrayLike, totals: ArrayLike) -> np.ndarray:
-    """Divide element-wise; 0 / 0 is 0."""
-    above, below = np.asarray(hits, dtype=float), np.asarray(totals, dtype=float)
-    return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below != 0)
-
-
 @dataclass(frozen=True)
 class Counts:
-    """Numerators and denominators of scores, per sentence. A cell is one model tested on one language.
+    """Statistics of scores per sentence. A cell is one model tested on one language.
 
     Attributes:
-        hits: numerators, shape (sentences, cells): 1 for a correct class, 2 TP for micro F1. They are small integers,
-            whose sums are exact in float32, or fractions, such as F1 of an answer.
-        totals: denominators in the shape of ``hits``: 2 TP + FP + FN for micro F1. None means 1 everywhere, as for
-            accuracy.
-        starts: for macro scores, the first column of each cell, shape (cells,). ``hits`` and ``totals`` then have a
-            column for each tag of each cell; a cell's score is the mean over its tags with a total above 0.
+        statistics: k statistics of each sentence and cell (`Metric.statistics`), shape (sentences, cells, k), float32:
+            small integers, whose sums are exact, or fractions, such as F1 of an answer.
+        score: takes sums over sentences, shape (..., k); returns scores, shape (...).
     """
 
-    hits: np.ndarray
-    totals: np.ndarray | None = None
-    starts: np.ndarray | None = None
+    statistics: np.ndarray
+    score: Callable[[Any], Any]
 
     @classmethod
     def of_accuracy(cls, right: ArrayLike) -> Counts:
-        return cls(_float(right))
+        return cls(_stacked(right, 1), ratio)
 
     @classmethod
     def of_f1(cls, tp: ArrayLike, fp: ArrayLike, fn: ArrayLike) -> Counts:
         hits = 2 * _float(tp)
-        return cls(hits, hits + _float(fp) + _float(fn))
+        return cls(_stacked(hits, hits + _float(fp) + _float(fn)), f1)
 
     @classmethod
     def side_by_side(cls, parts: Sequence[Counts]) -> Counts:
-        """Concatenate cells of the same sentences; ``totals`` and ``starts`` must be set in all parts or in none."""
-        totals = [part.totals for part in parts if part.totals is not None]
-        offsets = np.cumsum([0, *(part.hits.shape[1] for part in parts)])
-        starts = [part.starts + at for part, at in zip(parts, offsets, strict=False) if part.starts is not None]
-        return cls(
-            np.concatenate([part.hits for part in parts], axis=1),
-            np.concatenate(totals, axis=1) if totals else None,
-            np.concatenate(starts) if starts else None,
-        )
+        """Concatenate cells of the same sentences. Zeros fill up parts with fewer statistics, such as fewer tags."""
+        k = max(part.statistics.shape[-1] for part in parts)
+        wide = [np.pad(part.statistics, ((0, 0), (0, 0), (0, k - part.statistics.shape[-1]))) for part in parts]
+        return cls(np.concatenate(wide, axis=1), parts[0].score)
 
-    def cell(self, k: int) -> Counts:
-        if self.starts is None:
-            columns, starts = slice(k, k + 1), None
-        else:
-            ends = [*self.starts[1:], self.hits.shape[1]]
-            columns, starts = slice(self.starts[k], ends[k]), np.zeros(1, dtype=int)
-        return Counts(self.hits[:, columns], None if self.totals is None else self.totals[:, columns], starts)
+    def __len__(self) -> int:
+        """Return the number of sentences."""
+        return len(self.statistics)
+
+    def cell(self, number: int) -> Counts:
+        return replace(self, statistics=self.statistics[:, number : number + 1])
 
     def scores(self) -> np.ndarray:
         """Return the scores on all sentences, shape (cells,)."""
-        hits = self.hits.sum(axis=0, dtype=float)
-        return hits / len(self.hits) if self.totals is None else self._ratio(hits, self.totals.sum(axis=0, dtype=float))
+        return np.asarray(self.score(self._sums()))
 
     def resampled(self, drawn: np.ndarray) -> np.ndarray:
         """Return the scores of resamples, shape (samples, cells).
 
         ``drawn``: how often each resample contains each sentence, shape (samples, sentences).
         """
-        hits = drawn @ self.hits
-        if self.totals is None:
-            return hits / drawn.sum(axis=1, keepdims=True, dtype=float)
-        return self._ratio(hits, drawn @ self.totals)
-
-    def _ratio(self, hits: np.ndarray, totals: np.ndarray) -> np.ndarray:
-        """Return the scores of cells, shape (..., cells), from sums over sentences, shape (..., columns)."""
-        ratios = ratio(hits, totals)
-        if self.starts is None:
-            return ratios
-        return ratio(
-            np.add.reduceat(ratios, self.starts, axis=-1), np.add.reduceat(totals > 0, self.starts, axis=-1, dtype=int)
-        )
+        sums = drawn @ self.statistics.reshape(len(self), -1)
+        return np.asarray(self.score(sums.reshape(-1, *self.statistics.shape[1:])))
 
     def together(self, units: ArrayLike) -> Counts:
-        """Sum the counts over the sentences of each resampling unit; ``units``: index of each sentence's unit."""
+        """Sum the statistics over the sentences of each resampling unit; ``units``: index of each sentence's unit."""
         index = np.asarray(units)
-        totals = np.ones_like(self.hits) if self.totals is None else self.totals
-        sums = [np.zeros((int(index.max()) + 1, self.hits.shape[1]), np.float32) for _ in range(2)]
-        for total, counts in zip(sums, (self.hits, totals), strict=True):
-            np.add.at(total, index, counts)
-        return Counts(sums[0], sums[1], self.starts)
+        sums = np.zeros((int(index.max()) + 1, *self.statistics.shape[1:]), np.float32)
+        np.add.at(sums, index, self.statistics)
+        return replace(self, statistics=sums)
 
     def jackknife(self) -> np.ndarray:
         """Return the scores with each sentence left out in turn, shape (sentences, cells)."""
-        hits = self.hits.sum(axis=0, dtype=float) - self.hits
-        if self.totals is None:
-            return hits / (len(self.hits) - 1)
-        return self._ratio(hits, self.totals.sum(axis=0, dtype=float) - self.totals)
+        return np.asarray(self.score(self._sums() - self.statistics))
+
+    def _sums(self) -> np.ndarray:
+        return np.asarray(self.statistics.sum(axis=0, dtype=float))
+
+
+def _stacked(*statistics: ArrayLike) -> np.ndarray:
+    return np.stack(np.broadcast_arrays(*statistics), axis=-1, dtype=np.float32, casting="unsafe")
 
 
 def _float(counts: ArrayLike) -> np.ndarray:
@@ -178,37 +162,28 @@ class Sentences:
         """
         if metric.of is Scored.keys and self.metrics:
             return self.counts(self.metrics[0])
-        if metric.mean_of:
-            raise ValueError(f"{metric.title} cannot be written as a ratio of sums over sentences")
         if self.metrics and metric not in self.metrics:
             raise ValueError(f"the key's task has no {metric.title}")
-        if metric.count is not None:
-            hits, totals = metric.count(self)
-            return Counts(self._of_cells(hits), None if totals is None else self._of_cells(totals))
-        if metric.of is Scored.labels:
-            return Counts.of_accuracy(self.right)
-        if metric.span_f1 and self.tags is not None:
-            return self._tag_counts(self.tags)
-        if self.spans is None:
-            raise ValueError("the predictions have no span counts")
-        return Counts.of_f1(*self.spans)
+        own = metric.statistics
+        return Counts(_float(self._default_statistics(metric.of) if own is None else own(self)), metric.scores)
 
     def scores(self, metric: Metric) -> np.ndarray:
         """Return the scores of the cells, shape (cells,); NaN if the key's task lacks the metric."""
-        if metric.of is Scored.keys and self.metrics:
-            return self.scores(self.metrics[0])
-        if self.metrics and metric not in self.metrics:
+        if metric.of is not Scored.keys and self.metrics and metric not in self.metrics:
             return np.full(self.predicted.shape[1], np.nan)
-        if metric.span_f1 and self.tags is not None:
-            return np.array([_macro_f1(self.tags[:, 0], predicted) for predicted in self.tags[:, 1:].T])
-        if metric.mean_of:
-            return np.mean([self.scores(BY_NAME[name]) for name in metric.mean_of], axis=0)
-        counts = self.counts(metric)
-        if metric.count is None or counts.totals is None:
-            return counts.scores()
-        return np.where(counts.totals.any(axis=0), counts.scores(), np.nan)
+        return self.counts(metric).scores()
 
-    def _tag_counts(self, tags: np.ndarray) -> Counts:
+    def _default_statistics(self, of: Scored) -> np.ndarray:
+        """Return the statistics of an accuracy, or of F1 over spans or tags, shape (S, cells, k)."""
+        if of is Scored.labels:
+            return Counts.of_accuracy(self.right).statistics
+        if of is Scored.spans and self.tags is not None:
+            return self._statistics_of_tags(self.tags)
+        if self.spans is None:
+            raise ValueError("the predictions have no span counts")
+        return Counts.of_f1(*self.spans).statistics
+
+    def _statistics_of_tags(self, tags: np.ndarray) -> np.ndarray:
         assert self.lengths is not None
         names, words = np.unique(tags, return_inverse=True)
         gold, *predicted = words.reshape(tags.shape).T
@@ -218,19 +193,20 @@ class Sentences:
             places = sentences[chosen] * size + numbers[chosen]
             return np.bincount(places, minlength=len(self.ids) * size).reshape(-1, size)
 
-        hits = [2 * count(gold, gold == cell) for cell in predicted]
-        totals = [count(gold) + count(cell) for cell in predicted]
-        starts = size * np.arange(len(predicted))
-        return Counts(_float(np.concatenate(hits, axis=1)), _float(np.concatenate(totals, axis=1)), starts)
+        expected = count(gold)
+        pairs = [[2 * count(gold, gold == cell), expected + count(cell)] for cell in predicted]
+        # (cells, 2, S, tags) → (S, cells, 2 · tags), a pair of columns for each tag.
+        return np.array(pairs, dtype=np.float32).transpose(2, 0, 3, 1).reshape(len(self.ids), len(predicted), -1)
 
-    def _of_cells(self, counts: ArrayLike) -> np.ndarray:
-        return np.broadcast_to(_float(counts), self.predicted.shape)
+    def stacked(self, *statistics: ArrayLike) -> np.ndarray:
+        """Stack k statistics, each of shape (S, cells) or (S, 1), or a number, to an array of shape (S, cells, k)."""
+        return _stacked(*(np.broadcast_to(each, self.predicted.shape) for each in statistics))
 
-    def answered(self, likeness: str) -> tuple[np.ndarray, None]:
-        """Return F1 (``f1``) or exact match (``exact``) of each answer, shape (S, cells)."""
+    def answered(self, likeness: str) -> np.ndarray:
+        """Return the statistics of F1 (``f1``) or exact match (``exact``) of the answers, shape (S, cells, 2)."""
         if self.answers is None:
             raise ValueError("the predictions have no answers")
-        return self.answers[list(LIKENESS).index(likeness)], None
+        return self.stacked(self.answers[list(LIKENESS).index(likeness)], 1)
 
     def units(self, metric: Metric) -> np.ndarray | None:
         """Return the index of each sentence's resampling unit, its text, shape (S,); None if the unit is a sentence.
@@ -247,8 +223,8 @@ class Sentences:
         numbers, units = np.unique(self.texts, return_inverse=True)
         return units if len(numbers) < len(units) else None
 
-    def choices(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return hits and totals of the choice accuracy over S statements, each of shape (S, cells).
+    def choices(self) -> np.ndarray:
+        """Return hits and totals of the choice accuracy over S statements, shape (S, cells, 2).
 
         Statements about one example share the ID up to the last ``#``; class 1 is true. An example counts if exactly
         one of its several statements is true. The hit is 1 if this statement has the highest P(true), 1/k in a k-way
@@ -269,7 +245,7 @@ class Sentences:
         equal = np.zeros_like(best)
         np.add.at(equal, group, first)
         counted = (gold & (true == 1)[group] & (size > 1)[group])[:, np.newaxis]
-        return np.where(counted & first, 1 / equal[group], 0), counted
+        return self.stacked(np.where(counted & first, 1 / equal[group], 0), counted)
 
 
 @dataclass(frozen=True)
@@ -496,14 +472,6 @@ def _likeness(table: pa.Table, reader: str) -> np.ndarray:
         rule = rules.setdefault(key, answers.rule_of(key, reader))
         scores.append([answers.best(score, answer, gold, rule) for score in LIKENESS.values()])
     return np.array(scores, np.float32).reshape(-1, len(LIKENESS)).T
-
-
-def _macro_f1(gold: np.ndarray, predicted: np.ndarray) -> float:
-    """Return the mean F1 over the tag strings in ``gold`` or ``predicted``; ``B-x`` and ``I-x`` are different tags."""
-    size = 1 + max(gold.max(initial=0), predicted.max(initial=0))
-    hits, expected, output = (np.bincount(tags, minlength=size) for tags in (gold[gold == predicted], gold, predicted))
-    scores = ratio(2 * hits, expected + output)[expected + output > 0]
-    return float(scores.mean()) if scores.size else 0.0
 
 
 def selection_score(scores: dict[str, dict[str, float]]) -> float:
