@@ -17,7 +17,7 @@ import torch
 from benchmarks.tape import Tape
 from xclrun.core.errors import RunError
 from xclrun.plan import Run
-from xclrun.strategy import supports_capture
+from xclrun.strategy import Step, supports_capture
 from xclrun.strategy.naive import Naive
 from xclrun.train.graphs import CapturedSteps
 from xclrun.train.loop import HopTraining
@@ -105,10 +105,10 @@ class Counting(Naive):
     """A strategy of one's own, which notes on the host what its loss does."""
 
     signature = Naive.signature
-    steps = 0
+    calls = 0
 
     def loss(self, batch: Any, context: Any) -> Any:
-        self.steps += 1
+        self.calls += 1
         return super().loss(batch, context)
 
 
@@ -164,11 +164,11 @@ def test_what_the_host_looks_at_in_a_batch_is_a_part_of_its_shape(
     assert (padded.whole, whole.whole, empty.whole) == (False, True, False)
     assert width % 16 == padded.tags.shape[1] % 8 == 0
 
-    def step(batch: Any) -> list[torch.Tensor]:
-        return [batch.attention_mask.sum() * (2 if batch.whole else 1)]
+    def work(step: Step) -> list[torch.Tensor]:
+        return [step.batch.attention_mask.sum() * (2 if step.batch.whole else 1)]
 
-    steps = CapturedSteps(Tape(), step, part=2)
-    losses = [steps.take(batch)[0] for batch in (padded, padded, whole, whole, empty, whole)]
+    steps = CapturedSteps(Tape(), work, part=2)
+    losses = [steps.take(Step(batch))[0] for batch in (padded, padded, whole, whole, empty, whole)]
     pieces = int(sentences.lengths[:2].sum())
     # Each is a tensor of its own: later steps do not write into it.
     assert [int(loss) for loss in losses] == [pieces, pieces, 4 * lengths[0], 4 * lengths[0], 0, 4 * lengths[0]]

@@ -30,18 +30,23 @@ from xclrun.strategy.base import (
     divisible,
     supports_capture,
 )
+from xclrun.strategy.shared.steps import MeanGradient, Step, Term, repeatable
 
 __all__ = [
     "STRATEGIES",
     "Context",
     "Length",
+    "MeanGradient",
     "State",
+    "Step",
     "Strategy",
+    "Term",
     "adds_parameters",
     "divisible",
     "make",
     "names_with",
     "register",
+    "repeatable",
     "strategy_class",
     "supports_capture",
 ]

@@ -35,6 +35,7 @@ from xclrun.core.identity import LATER, derive
 from xclrun.core.plugins import place
 from xclrun.core.stream import BEFORE, Hop, Stream, sequence
 from xclrun.core.task import Task
+from xclrun.strategy.shared.steps import MeanGradient, Step
 
 if TYPE_CHECKING:
     import torch
@@ -129,6 +130,7 @@ Settings = TypeVar("Settings", bound=StrategyConfig)
 HOOK_SIGNATURES: Mapping[str, str] = {
     "prepare": "signature",
     "begin_hop": "signature",
+    "steps": "signature",
     "replay": "signature",
     "loss": "signature",
     "edit_gradients": "signature",
@@ -333,6 +335,22 @@ class Strategy(Generic[Settings]):
 
     def begin_hop(self, context: Context) -> None:
         """Prepare the strategy for a hop, for example activate or freeze parameters."""
+
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        """Return the optimizer steps of a main mini-batch; default: one step on it with the model's own loss.
+
+        The loop takes each step before it asks for the next one.
+
+        Args:
+            number: number of main mini-batches in this hop so far, including this one.
+            main: the mini-batch of the hop's own data.
+        """
+
+        def edit(mean_gradient: MeanGradient) -> None:
+            self.edit_gradients(context)
+
+        for batch in self.replay(number, main, context):
+            yield Step(batch, lambda part, rows: self.loss(part, context), edit=edit, hooks=self)
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
         """Return the batches to train on in this step, one optimiser step each; default: only the main mini-batch.

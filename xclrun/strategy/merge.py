@@ -53,6 +53,7 @@ from xclrun.strategy.base import Context, Length, Library, State, Strategy, boun
 from xclrun.strategy.lang_spec_ft import LangSpecFT
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
+from xclrun.strategy.shared.steps import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -254,22 +255,8 @@ class Merge(Expandable[MergeSettings]):
         if self.merges_in_training(context.hop):
             self.before = {name: p.detach().clone() for name, p in context.model.named_parameters()}
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        return self.expansion.replay(step, main, context)
-
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        return self.expansion.loss(batch, context)
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        self.expansion.skip(batch, context)
-
-    def edit_gradients(self, context: Context) -> None:
-        self.expansion.edit_gradients(context)
-
-    def capturable(self) -> bool:
-        from xclrun.strategy.base import supports_capture
-
-        return supports_capture(self.expansion) and self.expansion.capturable()
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        return self.expansion.steps(number, main, context)
 
     def end_training(self, context: Context) -> None:
         self.expansion.end_training(context)

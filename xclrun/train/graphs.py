@@ -9,8 +9,9 @@ memory. Therefore
   (`xclrun.data.batches.Encoded.even`);
 - values that change between steps are read from memory: the learning rate is a tensor, and the graph reads the seed of
   the GPU's generator, which the loop sets before each step;
-- decisions of the host, such as branches in Python, are made once, during the capture. `Strategy.capturable` returns
-  whether a step can be captured; other steps run kernel by kernel, on batches with the same padding.
+- decisions of the host, such as branches in Python, are made once, during the capture. Therefore only steps whose
+  functions repeat themselves are captured (`Step.repeats`); other steps run kernel by kernel, on batches with the same
+  padding.
 
 A replayed step gives the same result as a step that runs kernel by kernel. So a resumed hop is bit-identical, although
 the interruption changes which steps are captured.
@@ -19,7 +20,7 @@ the interruption changes which steps are captured.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -27,9 +28,10 @@ from torch import Tensor
 
 from xclrun.core.errors import RunError, first_line
 from xclrun.data.batches import Batch
+from xclrun.strategy import Step
 
-# Takes an optimiser step on a batch, and returns the loss of each micro-batch (scalars).
-Step = Callable[[Batch], Sequence[Tensor]]
+# Takes an optimiser step, and returns the loss of each micro-batch (scalars).
+Take = Callable[[Step], Sequence[Tensor]]
 
 
 class Capturer(Protocol):
@@ -80,32 +82,32 @@ class CapturedSteps:
     """The captured steps of a hop, one per batch shape.
 
     Args:
-        step: takes a step kernel by kernel.
+        work: takes a step kernel by kernel.
         part: maximum number of sentences in a micro-batch.
     """
 
-    def __init__(self, capturer: Capturer, step: Step, part: int) -> None:
-        self.capturer, self.step, self.part = capturer, step, part
+    def __init__(self, capturer: Capturer, work: Take, part: int) -> None:
+        self.capturer, self.work, self.part = capturer, work, part
         self.warmed_up: set[Hashable] = set()
         self.captured: dict[Hashable, CapturedStep] = {}
 
-    def take(self, batch: Batch) -> Sequence[Tensor]:
-        """Take a step on a batch and return the loss of each micro-batch.
+    def take(self, step: Step) -> Sequence[Tensor]:
+        """Take a step and return the loss of each micro-batch.
 
-        A step is captured when its batch shape occurs for the second time.
+        A step is captured when its batch shape and functions occur for the second time.
 
         Raises:
             RunError: the step cannot be captured.
         """
-        key = self._shape(batch)
+        key = self._shape(step.batch), *(() if step.hooks else (step.loss, step.edit))
         if key not in self.captured:
             if key not in self.warmed_up:
                 self.warmed_up.add(key)
-                return self.capturer.warm_up(lambda: self.step(batch))
-            self.captured[key] = self._capture(batch)
+                return self.capturer.warm_up(lambda: self.work(step))
+            self.captured[key] = self._capture(step)
         captured = self.captured[key]
         for name, tensor in captured.batch.tensors.items():
-            tensor.copy_(batch.tensors[name])
+            tensor.copy_(step.batch.tensors[name])
         captured.replay()
         # Copy the losses, because the next replay overwrites them.
         return [loss.clone() for loss in captured.losses]
@@ -115,10 +117,10 @@ class CapturedSteps:
         shapes = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors.items())
         return batch.task, shapes, tuple(part.whole for part in batch.split(self.part))
 
-    def _capture(self, batch: Batch) -> CapturedStep:
-        copy = batch.copied()
+    def _capture(self, step: Step) -> CapturedStep:
+        copy = step.batch.copied()
         try:
-            replay, losses = self.capturer.capture(lambda: self.step(copy))
+            replay, losses = self.capturer.capture(lambda: self.work(replace(step, batch=copy)))
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:

@@ -22,16 +22,17 @@ from torch import Tensor, nn
 from xclrun.config.schema import Selection, SlotF1
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import derive
-from xclrun.data.batches import Batch, Encoded
+from xclrun.data.batches import Encoded
 from xclrun.model.network import takes_masks
 from xclrun.scores.base_scores import selection_score
-from xclrun.strategy import Context, State, Strategy, supports_capture
+from xclrun.strategy import Context, State, Step, Strategy
 from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes
+from xclrun.train.gradients import Gradients
 from xclrun.train.graphs import CapturedSteps, Capturer, CudaCapturer
 from xclrun.train.optimize import load_optimizer_state, lr_factor, make_optimizer, optimizer_state, set_lr
 from xclrun.train.points import Points
-from xclrun.train.precision import autocast, products
+from xclrun.train.precision import products
 from xclrun.train.progress import Progress
 from xclrun.train.stop import Stopped
 
@@ -167,10 +168,8 @@ class HopTraining:
         self.look_every = 1 if context.device.type == "cpu" else 25
         # For each update since losses were last read: (main step, losses of its micro-batches, on the device).
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
-        # This rank's numbers of sentences and subwords from the memory, not yet summed over ranks.
-        self._from_memory = [0, 0]
-        # Whether the ranks are computing different micro-batches of a batch.
-        self._counts_parts = False
+        part = self.trainer.part(self.sentences)
+        self.gradients = Gradients(context, part, self.ranks, self.scaler, self._seed_dropout)
 
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
         context, size = self.context, self.trainer.batch(self.sentences)
@@ -181,7 +180,7 @@ class HopTraining:
 
     def capture(self, capturer: Capturer) -> None:
         """Capture steps with ``capturer``, if encoder and strategy support CUDA graphs."""
-        if supports_capture(self.strategy) and takes_masks(self.context.model.encoder):
+        if takes_masks(self.context.model.encoder):
             self.captured = CapturedSteps(capturer, self._step, self.trainer.part(self.sentences))
 
     def run(self) -> dict[str, Any]:
@@ -195,7 +194,7 @@ class HopTraining:
             Stopped: a signal was received; a checkpoint was saved.
         """
         # Restore `observe_batch` after training, because it references the optimiser and the best weights.
-        self.context.observe_batch, before = self._count_beside, self.context.observe_batch
+        self.context.observe_batch, before = self.gradients.observe, self.context.observe_batch
         self.context.model.packs = self.trainer.packing
         try:
             with products(self.context.precision), self._checkpointing():
@@ -232,8 +231,8 @@ class HopTraining:
             for on_cpu in self.curriculum.batches(position.epoch, begin):
                 position.step += 1
                 main = on_cpu.to(self.context.device)
-                for batch in self.strategy.replay(position.step, main, self.context):
-                    self._update(batch, batch is main)
+                for step in self.strategy.steps(position.step, main, self.context):
+                    self._update(step, step.batch is main)
                 self._point()
                 self.listener.stepped(self._progress())
                 due = time.monotonic() - saved > 60 * self.trainer.checkpoint_minutes
@@ -259,16 +258,14 @@ class HopTraining:
         same = before.keys() == now.keys() and all(torch.equal(before[name], now[name]) for name in before)
         return {} if same else {"edited": True}
 
-    def _update(self, batch: Batch, main: bool = True) -> None:
-        """Take one optimiser step on a batch; ``main`` is false for replayed batches."""
-        position = self.position
+    def _update(self, step: Step, main: bool) -> None:
+        """Take one optimiser step; ``main`` is false for replayed batches."""
+        position, batch = self.position, step.batch
         factor = lr_factor(position.step - 1, self.steps, self.trainer.schedule, self.trainer.warmup)
         set_lr(self.optimizer, self.trainer.lr * factor)
         self._seed_dropout()
-        if self.captured is not None and self.strategy.capturable():
-            losses = self.captured.take(batch)
-        else:
-            losses = self._step(batch, main)
+        captured = self.captured if step.repeats else None
+        losses = self._step(step, main) if captured is None else captured.take(step)
         self._losses.append((position.step, losses))
         position.examples += batch.size
         position.tokens += batch.pieces
@@ -277,37 +274,16 @@ class HopTraining:
         if position.updates % self.look_every == 0:
             self._add_losses()
 
-    def _step(self, batch: Batch, main: bool = True) -> Sequence[Tensor]:
-        """Sum the micro-batches' gradients, step the optimiser, and return the micro-batches' losses."""
+    def _step(self, step: Step, main: bool = True) -> Sequence[Tensor]:
+        """Step the optimiser once, and return the micro-batches' losses."""
         self.optimizer.zero_grad(set_to_none=True)
-        parts = batch.split(self.trainer.part(self.sentences))
-        losses = [torch.zeros((), device=self.context.device) for _ in parts]
-        divided = self.ranks.several and len(parts) > 1
-        self._counts_parts = divided
-        for number, part in enumerate(parts):
-            if number not in self.ranks.parts(len(parts)):
-                self.strategy.skip(part, self.context)
-                continue
-            if number:
-                self._seed_dropout(number)
-            with autocast(self.context.device, self.context.precision):
-                loss = self.strategy.loss(part, self.context) * (part.size / batch.size)
-            self.scaler.scale(loss).backward()
-            losses[number] = loss.detach()
-        self._counts_parts = False
-        if len(parts) > 1:
-            self._seed_dropout(len(parts))
-        if divided:
-            self.ranks.sum_gradients(self.context.model.parameters())
-        elif self.ranks.rank:
-            # Every rank computed the only micro-batch, so only rank 0 counts its loss.
-            losses = [torch.zeros_like(loss) for loss in losses]
-        self.context.gather = self._gather if divided else list
+        losses = self.gradients.add(step)
         self.scaler.unscale_(self.optimizer)
         if main:
             for observer in self.observers.values():
                 observer.look(self.position.step)
-        self.strategy.edit_gradients(self.context)
+        if step.edit is not None:
+            step.edit(self.gradients.mean)
         if self.trainer.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.context.model.parameters(), self.trainer.clip_norm)
         self.scaler.step(self.optimizer)
@@ -322,16 +298,6 @@ class HopTraining:
         place = self.context.hop.depth, self.position.updates, *part
         _seed(derive(self.context.seed, "dropout", *place), self.context.device)
 
-    def _gather(self, values: list[Any]) -> list[Any]:
-        return [value for part in self.ranks.gather(values, self.context.device) for value in part]
-
-    def _count_beside(self, batch: Batch) -> None:
-        if self._counts_parts:
-            self._from_memory = [self._from_memory[0] + batch.size, self._from_memory[1] + batch.pieces]
-        else:
-            self.position.beside_examples += batch.size
-            self.position.beside_tokens += batch.pieces
-
     def _add_losses(self) -> None:
         """Read the losses since the last call, and add them to the epoch's sum.
 
@@ -341,10 +307,10 @@ class HopTraining:
         if not self._losses:
             return
         losses = torch.stack([loss for _, parts in self._losses for loss in parts]).tolist()
-        *losses, examples, tokens = self.ranks.sum([*losses, *self._from_memory])
+        *losses, examples, tokens = self.ranks.sum([*losses, *self.gradients.beside])
         self.position.beside_examples += int(examples)
         self.position.beside_tokens += int(tokens)
-        self._from_memory, values = [0, 0], iter(losses)
+        self.gradients.beside, values = [0, 0], iter(losses)
         for step, parts in self._losses:
             value = sum(next(values) for _ in parts)
             if not math.isfinite(value):
