@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,11 +162,11 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 
 
 @pytest.fixture
-def outputs(tmp_path: Path) -> Iterator[Path]:
+def outputs(tmp_path: Path) -> Path:
     """Outputs with the directories of runs."""
     for run_id in "abcdef":
         place(tmp_path, example_record(run_id))
-    yield tmp_path
+    return tmp_path
 
 
 def connect(outputs: Path, uri: str | None = None) -> Mirror:
