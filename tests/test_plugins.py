@@ -302,7 +302,7 @@ def test_a_plugin_that_ends_the_process_fails_its_runs_alone(
 
 def test_a_plugin_that_ends_the_process_while_a_command_plans(shown: Path, xclrun: Command) -> None:
     asks = FILES["flooding.py"].replace(
-        "def signature(self, hop):", "def signature(self, hop):\n        raise SystemExit"
+        "    def loss(", "    def plan(self, hop):\n        raise SystemExit\n\n    def loss("
     )
     (shown / "flooding.py").write_text(asks, encoding="utf-8")
     code, said = xclrun("--plugin", "flooding.py", *TINY, "strategy=flooding")
@@ -379,9 +379,9 @@ def test_files_that_are_refused(content: str | None, message: str, tmp_path: Pat
 
 
 def test_a_mistake_in_a_plugin_is_told_with_its_line(shown: Path, xclrun: Command) -> None:
-    (shown / "own.py").write_text(FILES["flooding.py"].replace("self.settings.level}", "self.settings.lvel}"))
+    (shown / "own.py").write_text(FILES["flooding.py"] + "\n    plan = property(lambda self: self.settings.lvel)\n")
     code, said = xclrun("--plugin", "own.py", "plan", "strategy=flooding", *TINY)
-    line = 1 + FILES["flooding.py"][: FILES["flooding.py"].index("self.settings.level}")].count("\n")
+    line = 2 + FILES["flooding.py"].count("\n")
     assert (code, said.count("\n")) == (1, 1)
     end = f"has no attribute 'lvel' (in own.py, line {line}; XCLRUN_DEBUG=1 shows the traceback)\n"
     assert said.endswith(end), said

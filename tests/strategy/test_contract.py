@@ -1,6 +1,7 @@
 """The contract of all strategies: what they share, that they resume, what they keep, note and refuse; the registry."""
 
 import dataclasses
+import re
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -19,10 +20,10 @@ from xclrun.config.files import choices, load_yaml, packaged
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, digest, stages
-from xclrun.core.stream import Hop
-from xclrun.plan import Run, notes
+from xclrun.core.stream import Hop, sequence
+from xclrun.plan import Run
 from xclrun.strategy import STRATEGIES, Strategy, adds_parameters, make, register, strategy_class
-from xclrun.strategy.base import HOOK_SIGNATURES
+from xclrun.strategy.base import HOOKS, check_hooks
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.naive import Naive
 from xclrun.train.progress import Listener
@@ -237,8 +238,8 @@ POINTS = f"{ADAPTING} evaluate.every_examples=20 trainer.selection=last"
     ],
 )
 def test_settings_that_do_not_do_what_they_seem_to_are_noted(overrides: str, note: str | None, make_run: Make) -> None:
-    found = notes([make_run(*overrides.split())])
-    assert [note is not None and note in text for text in found] == [True] * (note is not None)
+    notes = make_run(*overrides.split()).notes
+    assert [note is not None and note in text for text in notes] == [True] * (note is not None)
 
 
 CLS = r"\[CLS\] depends on frozen"
@@ -296,28 +297,49 @@ def test_an_expansion_that_cannot_be_is_refused_in_a_line(
     assert (code, said.count("\n"), told in said) == (2, 1, True), said
 
 
-# --- Hooks and their signatures.
+# --- Hooks and plans.
 
 
 def hook(self: Any, *given: Any) -> Any: ...
 
 
-@pytest.mark.parametrize("base", [Strategy, Naive, ExperienceReplay])
-@pytest.mark.parametrize(("name", "signature"), HOOK_SIGNATURES.items())
-def test_a_hook_without_its_signature_is_refused(base: type, name: str, signature: str) -> None:
-    """Also over a base that has one: it speaks of the base's hooks; and where a mixin brings the hook."""
-    message = rf"Mine: overrides {name} but inherits {signature}, .* {signature} = Strategy\.signature"
+@pytest.mark.parametrize("base", [Naive, ExperienceReplay])
+@pytest.mark.parametrize(("name", "entries"), HOOKS.items())
+def test_a_plugin_that_overrides_a_hook_of_a_strategy_defines_plan(
+    base: type, name: str, entries: tuple[str, ...]
+) -> None:
+    """Otherwise it would share the results of the strategy that it extends; also where a mixin brings the hook."""
+    own = ", ".join(f"{entry}=self.described()" for entry in entries)
+    message = (
+        rf"Mine: overrides {name} but inherits plan .*: return replace\(super\(\).plan\(hop\), {re.escape(own)}\)$"
+    )
+    content = {"name": "mine", name: hook}
     with pytest.raises(UsageError, match=message):
-        type("Mine", (base,), {name: hook})
+        check_hooks(type("Mine", (base,), content))
     with pytest.raises(UsageError, match=message):
-        type("Mine", (type("Mixin", (), {name: hook}), base), {})
-    own = type("Mine", (base,), {name: hook, signature: Strategy.signature})
+        check_hooks(type("Mine", (type("Mixin", (), {name: hook}), base), {}))
+    planned = type("Mine", (base,), {**content, "plan": Naive.plan})
+    check_hooks(planned)
     # A class derived from it that overrides nothing inherits both.
-    assert getattr(type("Further", (own,), {}), signature) is Strategy.signature
+    check_hooks(type("Further", (planned,), {}))
+    with pytest.raises(UsageError, match="Further: overrides"):
+        check_hooks(type("Further", (planned, base), {name: hook}))
+
+
+@pytest.mark.parametrize(("name", "entries"), HOOKS.items())
+def test_a_strategy_without_a_plan_shares_no_result_that_its_hooks_can_change(
+    name: str, entries: tuple[str, ...]
+) -> None:
+    mine = type("Mine", (Strategy,), {name: hook})
+    check_hooks(mine)
+    strategy = mine(StrategyConfig("mine"))
+    plan = strategy.plan(sequence(("en", "de")).hops[1])
+    assert plan.train == strategy.described()
+    assert all(getattr(plan, entry) == strategy.described() for entry in entries)
 
 
 def test_a_hook_that_is_assigned_later_is_refused_when_the_strategy_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the class, which inherits naive's empty signature, or to the object: it would share naive's hops."""
+    """To the class, which inherits naive's empty plan, or to the object: it would share naive's hops."""
 
     class Mine(Naive):
         pass
@@ -331,15 +353,13 @@ def test_a_hook_that_is_assigned_later_is_refused_when_the_strategy_is_made(monk
     monkeypatch.setattr("xclrun.strategy.strategy_class", found.__getitem__)
     make(StrategyConfig("assigned"))
     Mine.loss = hook  # type: ignore[method-assign]
-    for name, told in (("assigned", "overrides loss but inherits signature"), ("object", "assigns loss to the object")):
+    for name, told in (("assigned", "overrides loss but inherits plan"), ("object", "assigns loss to the object")):
         with pytest.raises(UsageError, match=told):
             make(StrategyConfig(name))
 
 
 def test_a_new_strategy_shares_no_training_with_another(make_run: Callable[..., Run]) -> None:
     class Penalised(Strategy[StrategyConfig]):
-        signature = Strategy.signature
-
         def loss(self, batch: Any, context: Any) -> Any:
             return 1e6 * super().loss(batch, context)
 
@@ -359,7 +379,6 @@ def test_a_new_strategy_shares_no_training_with_another(make_run: Callable[..., 
 def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
     """What is left out here says something of a run, or of parts that a hook puts in; a new hook has to be placed."""
     public = {name for name, value in vars(Strategy).items() if callable(value) and not name.startswith("_")}
-    signatures = set(HOOK_SIGNATURES.values()) | {"points_signature", "described", "version_id"}
     told = {
         "stream",
         "unsupported",
@@ -367,23 +386,20 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
         "check_encoder",
         "footprint",
         "trains",
-        "hops_read_in_evaluation",
-        "hops_read_in_training",
-        "reads_features",
-        "limit",
-        # The training data that the budget counts as memory.
-        "revisited",
         # Accounts for parts that another process computes.
         "skip",
         # Of what a step asks of the device, not of what it computes: tests/train/test_graphs.
         "capturable",
         # What plans ask of a model that `prepare` changes.
         "prompt_tokens",
-        # Which stored states an evaluation needs, and which run a merge needs.
-        "states_read_in_evaluation",
+        # Which run a merge needs.
         "merged_strategy",
+        # What can change results, and how it is written.
+        "plan",
+        "described",
+        "version_id",
     }
-    assert public - {"settings_type"} == set(HOOK_SIGNATURES) | signatures | told | {"language_specific"}
+    assert public - {"settings_type"} == set(HOOKS) | told | {"language_specific"}
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,6 @@ def in_third_hop(run: Run) -> tuple[Any, Context]:
 class ReplayInPlace(ExperienceReplay):
     """The same by other means: a replayed language's parts are copied into the model, and the model's own back."""
 
-    signature = ExperienceReplay.signature
     library_of: Callable[[str], dict[str, Tensor]]
 
     def replay(self, step: int, main: Any, context: Context) -> Iterable[Any]:

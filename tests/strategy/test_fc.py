@@ -36,7 +36,7 @@ def fc(compose: Callable[..., object]) -> FC:
 
 def test_the_first_training_is_plain_fine_tuning_unless_it_adapts(fc: FC) -> None:
     def signed(stream: object) -> list[bool]:
-        return [bool(fc.signature(hop)) for hop in stream.hops]  # type: ignore[attr-defined]
+        return [bool(fc.plan(hop).train) for hop in stream.hops]  # type: ignore[attr-defined]
 
     assert signed(transfer("en", "de")) == [False, False, True]
     assert signed(transfer(None, "de")) == [False, True]

@@ -287,19 +287,19 @@ def test_points_adapt_where_that_is_asked_for_and_dev_rows_never(make_run: Make,
         assert last[columns].astype(words).equals(rows(adapted, hop)[columns].astype(words))
 
 
-def test_what_it_signs() -> None:
+def test_what_can_change_its_results() -> None:
     hops = sequence(("en", "de")).hops
     own = {"name", "neighbours", "key", "distance", "version"}
     own |= {"adapt_steps", "adapt_lr", "adapt_penalty", "adapt_together"}
     for number, trains in ((6, True), (0, False)):
         # What is never replayed is written all the same.
-        strategy = mbpa(replay_number=number)
-        assert [bool(strategy.signature(hop)) for hop in hops] == [False, trains, trains]
-        assert all(strategy.state_signature(hop)["name"] == "replay" for hop in hops[1:])
-        assert [set(strategy.serving_signature(hop)) for hop in hops] == [set(), own, own]
-        assert [strategy.points_signature(hop) for hop in hops] == [{}, {}, {}]
-    asked = mbpa(adapt_points=True)
-    assert asked.points_signature(hops[1]) == asked.serving_signature(hops[1]) == mbpa().serving_signature(hops[1])
+        plans = [mbpa(replay_number=number).plan(hop) for hop in hops]
+        assert [bool(plan.train) for plan in plans] == [False, trains, trains]
+        assert all((plan.state or {})["name"] == "replay" for plan in plans[1:])
+        assert [set(plan.serve) for plan in plans] == [set(), own, own]
+        assert [plan.at_points for plan in plans] == [{}, {}, {}]
+    asked = mbpa(adapt_points=True).plan(hops[1])
+    assert asked.at_points == asked.serve == mbpa().plan(hops[1]).serve
     for nothing in (mbpa(neighbours=0), mbpa(adapt_steps=0)):
-        assert not nothing.serving_signature(hops[1])
-        assert not nothing.reads_features(hops[1])
+        assert not nothing.plan(hops[1]).serve
+        assert not nothing.plan(hops[1]).features

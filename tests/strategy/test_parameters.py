@@ -227,8 +227,6 @@ def test_what_is_counted_without_a_model_is_what_strategies_leave_as_it_was(comp
     assert {"lang_spec_enc", "mbpa", "l2_init", "cos_pooler", "lang_spec_lora_f"} <= set(own)
 
     class Mine(Strategy[StrategyConfig]):
-        signature = Strategy.signature
-
         def prepare(self, *given: Any) -> None:
             pass
 

@@ -123,8 +123,6 @@ def si(**changed: Any) -> SI:
 class Path(SI):
     """Beside SI, every step by itself: gradients and weights before it, noted by other means."""
 
-    state_signature = signature = SI.signature  # type: ignore[assignment]
-
     def edit_gradients(self, context: Context) -> None:
         self.noted = [*getattr(self, "noted", []), (copied(context.model), gradients(context.model))]
         super().edit_gradients(context)

@@ -38,8 +38,6 @@ class Main:
 class Noting(Replay):
     """Draws (key, index) pairs in place of batches."""
 
-    signature = Replay.signature
-
     def batches(self, drawn: Any, context: Any) -> Any:
         return [[(key, int(i)) for key, indices in drawn.items() for i in indices]]
 

@@ -38,7 +38,7 @@ def test_a_row_says_what_the_code_says(row: list[str], compose: Callable[..., Co
     cls = STRATEGIES[name]
     strategy: Any = make(compose(f"strategy={name}", "order=[en,de]").config.strategy)
     hop = strategy.stream(("en", "de")).hops[1]
-    assert (strategy.state_signature(hop) is None) == row[2].startswith("none"), "kept"
+    assert (strategy.plan(hop).state is None) == row[2].startswith("none"), "kept"
     assert cls.expandable == ("⊕" in row[0])
     assert refused(strategy, SPAN) == ("not for answers" in row[1] or (issubclass(cls, HeadsOnly) and name != "fc"))
     # The others learn every kind of task.

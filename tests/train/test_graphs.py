@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.tape import Tape
 from xclrun.core.errors import RunError
-from xclrun.plan import Run, notes
+from xclrun.plan import Run
 from xclrun.strategy import Step, supports_capture
 from xclrun.strategy.naive import Naive
 from xclrun.train.graphs import CapturedSteps
@@ -104,7 +104,7 @@ def test_a_hop_that_was_stopped_goes_on_to_the_same_bits(
 class Counting(Naive):
     """A strategy of one's own, which notes on the host what its loss does."""
 
-    signature = Naive.signature
+    plan = Naive.plan
     calls = 0
 
     def loss(self, batch: Any, context: Any) -> Any:
@@ -115,7 +115,7 @@ class Counting(Naive):
 class Waiting(Counting):
     """One that claims to repeat itself, and reads what the device has."""
 
-    signature = Naive.signature
+    plan = Naive.plan
 
     def capturable(self) -> bool:
         return True
@@ -190,7 +190,7 @@ def test_padding_to_few_shapes_changes_no_more_than_rounding(
 
 def test_a_plan_says_of_which_strategies_nothing_is_recorded(make_run: Make) -> None:
     def told(*overrides: str) -> list[str]:
-        return [note for note in notes([make_run(*overrides)]) if "cuda_graphs" in note]
+        return [note for note in make_run(*overrides).notes if "cuda_graphs" in note]
 
     assert len(told(*GRAPHS, "strategy=si")) == 1
     assert told(*GRAPHS, "strategy=er") == told("strategy=si") == []

@@ -153,7 +153,7 @@ def test_gradients_are_clipped_to_the_norm(clip: float, make_run: Make, training
     norms: list[tuple[float, float]] = []
 
     class Measuring(Naive):
-        signature = Strategy.signature
+        plan = Strategy.plan
 
         def edit_gradients(self, context: Any) -> None:
             norms.append((norm(context.model), -1.0))
@@ -176,7 +176,7 @@ def test_gradients_are_clipped_to_the_norm(clip: float, make_run: Make, training
 
 def test_a_strategy_s_edit_reaches_the_optimiser(make_run: Make, training: Training) -> None:
     class Silent(Naive):
-        signature = Strategy.signature
+        plan = Strategy.plan
 
         def edit_gradients(self, context: Any) -> None:
             for parameter in context.model.parameters():
@@ -304,7 +304,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_updates(make_run: Make, train
     losses: list[float] = []
 
     class Listening(Naive):
-        signature = Strategy.signature
+        plan = Strategy.plan
 
         def loss(self, batch: Any, context: Any) -> Tensor:
             loss = super().loss(batch, context)
@@ -329,7 +329,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(
     value: float, update: int, where: str, make_run: Make, training: Training
 ) -> None:
     class Diverging(Naive):
-        signature = Strategy.signature
+        plan = Strategy.plan
         taken = 0
 
         def loss(self, batch: Any, context: Any) -> Tensor:

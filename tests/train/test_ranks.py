@@ -557,8 +557,6 @@ class Failures(StopAt):
 
 
 class Counting(Strategy[Any]):
-    signature = Strategy.signature
-
     def loss(self, batch: Any, context: Context) -> Any:
         raise NotImplementedError
 

@@ -151,7 +151,7 @@ class Learning(Naive):
         super().__init__(StrategyConfig("learning"))
         self.seen, self.sums = 0, torch.zeros(2)
 
-    signature = state_signature = Strategy.signature
+    plan = Strategy.plan
 
     def loss(self, batch: Any, context: Any) -> torch.Tensor:
         self.seen += 1
@@ -189,7 +189,7 @@ class WritingInPlace(Learning):
         super().__init__()
         self.fixed = torch.full((3,), 0.25)
 
-    signature = state_signature = Strategy.signature
+    plan = Strategy.plan
 
     def loss(self, batch: Any, context: Any) -> torch.Tensor:
         return super().loss(batch, context) * self.fixed.sum()

@@ -31,7 +31,7 @@ class Plan:
         still: whether training leaves the encoder unchanged and in eval mode. The encoder's features are then computed
             once per sentence, to train the heads.
         limit: maximum number of training sentences if `choose` selects a subset, otherwise None.
-        revisits: earlier hops whose training data the training reads without a memory.
+        rereads: earlier hops whose training data the training reads without a memory.
     """
 
     train: Mapping[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Plan:
     features: bool = False
     still: bool = False
     limit: int | None = None
-    revisits: Sequence[int] = ()
+    rereads: Sequence[int] = ()
 
     @property
     def at_points(self) -> Mapping[str, Any]:

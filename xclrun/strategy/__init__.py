@@ -23,11 +23,13 @@ from xclrun.core.plugins import place, provides
 from xclrun.strategy.base import (
     Context,
     Length,
+    Plan,
     State,
     Strategy,
     adds_parameters,
-    check_signatures,
+    check_hooks,
     divisible,
+    packaged,
     supports_capture,
 )
 from xclrun.strategy.shared.steps import MeanGradient, Step, Term, repeatable
@@ -37,6 +39,7 @@ __all__ = [
     "Context",
     "Length",
     "MeanGradient",
+    "Plan",
     "State",
     "Step",
     "Strategy",
@@ -95,19 +98,20 @@ def register(cls: Class) -> Class:
     if name in STRATEGIES:
         raise UsageError(f"{title}: the name '{name}' is already taken; choose another name")
     _check_settings(cls, title)
-    _check_hooks(cls, title)
+    _check_names(cls, title)
+    check_hooks(cls)
     STRATEGIES.registered[name] = cls
     provides("strategy", name, cls.__doc__)
     return cls
 
 
-def _check_hooks(cls: type[Strategy[Any]], title: str) -> None:
+def _check_names(cls: type[Strategy[Any]], title: str) -> None:
     """Refuse a public method whose name resembles a hook: a misspelled hook would never be called."""
     hooks = [name for name, value in vars(Strategy).items() if callable(value) and not name.startswith("_")]
-    packaged = [base for base in cls.__mro__ if base.__module__.startswith(f"{__name__}.")]
+    inside = [base for base in cls.__mro__ if packaged(base)]
     for base in cls.__mro__:
-        for name, value in vars(base).items() if base not in packaged else ():
-            new = callable(value) and not name.startswith("_") and not any(hasattr(other, name) for other in packaged)
+        for name, value in vars(base).items() if base not in inside else ():
+            new = callable(value) and not name.startswith("_") and not any(hasattr(other, name) for other in inside)
             if new and (near := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)):
                 raise UsageError(
                     f"{title}: '{name}' is not a hook and is never called; did you mean '{near[0]}'? If it is a "
@@ -143,8 +147,8 @@ def make(settings: StrategyConfig) -> Strategy[Any]:
     """Create a strategy with these settings.
 
     Raises:
-        UsageError: a setting is invalid or belongs to another strategy, or the class overrides a hook without its
-            signature.
+        UsageError: a setting is invalid or belongs to another strategy, or the class overrides a hook without
+            `Strategy.plan`.
     """
     cls = strategy_class(settings.name)
     if not isinstance(settings, cls.settings_type):
@@ -153,5 +157,5 @@ def make(settings: StrategyConfig) -> Strategy[Any]:
             f"use strategy={settings.name}"
         )
     strategy = cls(settings)
-    check_signatures(cls, strategy)
+    check_hooks(strategy)
     return strategy

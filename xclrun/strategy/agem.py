@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 class AGEM(MemoryStrategy[Settings]):
     name = "agem"
     settings_type = MemorySettings
-    signature = MemoryStrategy.signature
     _step = 0
     _parts = 0
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 class AGEMReplay(Replay[ReplaySettings]):
     name = "agem_replay"
-    signature = Replay.signature
     _intervals = range(0)
     _largest = 0
 

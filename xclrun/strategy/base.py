@@ -9,13 +9,9 @@ Order of the calls in a run::
     prepare → for each hop: begin_hop → (for each step: replay → loss → edit_gradients) … → end_training → end_hop →
     (for each evaluated language: for_language → predict …)
 
-A signature is a dict of everything about a strategy that can change a stored result: usually its name, version and
-settings. Runs with equal signatures share the result. `HOOK_SIGNATURES` assigns a signature method to each hook that
-can change results. A class that overrides such a hook must also define this method; otherwise the class is refused.
-``signature = Strategy.signature`` is always safe: only runs with the same strategy and settings then share a trained
-hop. If a signature omits the name or a setting, strategies that differ in the omitted value share the hop. Omit the
-name or a setting only if all strategies that differ in it train the hop identically, and add a test that the results
-are bit-identical.
+`Strategy.plan` returns all that is known about a hop before it runs, above all what can change its results
+(`xclrun.core.graph.Plan`). The default is always safe: only runs with the same strategy and settings then share a
+result. A plug-in that extends another strategy than `Strategy` and overrides a hook of `HOOKS` must define `plan` too.
 """
 
 from __future__ import annotations
@@ -114,34 +110,33 @@ class Library(Protocol):
         """Return the weights with these names after a hop (1 or later), on the CPU."""
 
     def state(self, hop: int) -> State:
-        """Return the strategy's state after a hop; the hop must be in `Strategy.states_read_in_evaluation`."""
+        """Return the strategy's state after a hop; the hop must be in `Plan.states`."""
 
     def features(self, language: str, split: str) -> np.ndarray:
         """Return the [CLS] states of a split from the encoder of hop 0 in eval mode: (n, H) float32.
 
-        Available only if `Strategy.reads_features` returns True: for the training splits of the languages learned so
+        Available only with `Plan.features`: for the training splits of the languages learned so
         far, and for the test splits of all languages.
         """
 
 
 Settings = TypeVar("Settings", bound=StrategyConfig)
 
-# Hook → signature method that must return everything in the hook that can change results.
-HOOK_SIGNATURES: Mapping[str, str] = {
-    "prepare": "signature",
-    "begin_hop": "signature",
-    "steps": "signature",
-    "replay": "signature",
-    "loss": "signature",
-    "edit_gradients": "signature",
-    "end_training": "signature",
-    "choose": "signature",
-    "keeps_encoder": "signature",
-    "end_hop": "state_signature",
-    "state_dict": "state_signature",
-    "load_state_dict": "state_signature",
-    "for_language": "serving_signature",
-    "predict": "serving_signature",
+# Hook → the entries of `Plan` that must contain everything in the hook that can change results.
+HOOKS: Mapping[str, tuple[str, ...]] = {
+    "prepare": ("train", "serve"),
+    "begin_hop": ("train",),
+    "steps": ("train",),
+    "replay": ("train",),
+    "loss": ("train",),
+    "edit_gradients": ("train",),
+    "end_training": ("train",),
+    "choose": ("train",),
+    "end_hop": ("state",),
+    "state_dict": ("state",),
+    "load_state_dict": ("state",),
+    "for_language": ("serve",),
+    "predict": ("serve",),
 }
 
 
@@ -161,7 +156,7 @@ class Strategy(Generic[Settings]):
         mixes_languages: whether a batch can contain sentences of several languages.
         updates_in_training: whether training itself changes the state, as with a reservoir. The state is then stored
             together with the selected weights, and `end_hop` continues from this state. In hops with an empty
-            `signature`, training must leave the state unchanged.
+            `Plan.train`, training must leave the state unchanged.
     """
 
     name: ClassVar[str] = ""
@@ -179,11 +174,6 @@ class Strategy(Generic[Settings]):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a class that overrides a hook but inherits its signature: runs would load the base class's results."""
-        super().__init_subclass__(**options)
-        check_signatures(cls)
-
     # Called when a run is planned.
 
     def stream(self, order: Sequence[str]) -> Stream:
@@ -191,66 +181,18 @@ class Strategy(Generic[Settings]):
         return sequence(order)
 
     def plan(self, hop: Hop) -> Plan:
-        """Return all that is known about a hop before it runs."""
+        """Return all that is known about a hop before it runs.
+
+        By default, every result that an overridden hook can change depends on name, version and settings, so runs with
+        other strategies or settings share none of these results.
+        """
+        changed = {kind for hook, kinds in HOOKS.items() if _overrides(type(self), hook) for kind in kinds}
+        described = self.described()
         return Plan(
-            train=self.signature(hop),
-            state=self.state_signature(hop),
-            serve=self.serving_signature(hop),
-            points=self.points_signature(hop),
-            reads=self.hops_read_in_evaluation(hop),
-            states=self.states_read_in_evaluation(hop),
-            trains_with=self.hops_read_in_training(hop),
-            features=self.reads_features(hop),
-            still=self.keeps_encoder(hop),
-            limit=self.limit(hop),
+            train=described,
+            state=described if "state" in changed else None,
+            serve=described if "serve" in changed else {},
         )
-
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        """Return everything about the strategy that can change the *training* of ``hop``.
-
-        Empty if the hop is trained as in `naive`.
-        """
-        return self.described()
-
-    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        """Return everything that can change the strategy's state after ``hop``; None without a state."""
-        return None
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        """Return everything that can change the *evaluation* after ``hop``, in addition to the trained weights.
-
-        Must not be empty if `for_language` changes the model, `predict` is overridden, or `prepare` adds parameters.
-        """
-        return {}
-
-    def points_signature(self, hop: Hop) -> dict[str, Any]:
-        """Return everything that can change evaluations inside ``hop``; empty if the model's own `predict` is used."""
-        return self.serving_signature(hop)
-
-    def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
-        """Return the hops whose weights `for_language` may read in the evaluation after ``hop``."""
-        return ()
-
-    def states_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
-        """Return earlier hops whose states `for_language` may read in the evaluation after ``hop``.
-
-        These hops must be among `hops_read_in_evaluation`. `serving_signature` must contain the complete
-        `state_signature` of each of these hops.
-        """
-        return ()
-
-    def hops_read_in_training(self, hop: Hop) -> Sequence[int]:
-        """Return the hops whose weights the training of ``hop`` may read."""
-        return ()
-
-    def revisited(self, hop: Hop, stream: Stream) -> Sequence[str]:
-        """Return the languages of earlier hops whose training data the training of ``hop`` reads without a memory."""
-        earlier = {key for past in stream.hops[1 : hop.index] for key in past.train}
-        return [key for key in hop.train if key in earlier]
-
-    def reads_features(self, hop: Hop) -> bool:
-        """Return whether `predict` reads `Library.features` in the evaluation after ``hop``."""
-        return False
 
     def merged_strategy(self) -> StrategyConfig | None:
         """Return the settings of the strategy that trains the models if this strategy only merges models.
@@ -267,10 +209,6 @@ class Strategy(Generic[Settings]):
         """Return warnings about ineffective settings, one line each, for a run with hops of these lengths."""
         return ()
 
-    def limit(self, hop: Hop) -> int | None:
-        """Return the maximum number of training sentences of a hop if `choose` selects a subset, otherwise None."""
-        return None
-
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         """Raise a `UsageError` if the strategy cannot work with an encoder.
 
@@ -283,13 +221,6 @@ class Strategy(Generic[Settings]):
     def prompt_tokens(self) -> int:
         """Return the number of prompt tokens that the model has in front of each text."""
         return 0
-
-    def keeps_encoder(self, hop: Hop) -> bool:
-        """Return whether the training of ``hop`` leaves the encoder unchanged and in eval mode.
-
-        The encoder's features are then computed once per sentence, to train the heads.
-        """
-        return False
 
     def trains(self, parameter: str, hop: Hop) -> bool:
         """Return whether ``hop`` trains the parameter with this name; ignored for parameters that `prepare` froze."""
@@ -416,7 +347,7 @@ class Strategy(Generic[Settings]):
     def state_dict(self) -> State:
         """Return everything that the next hop needs.
 
-        If a hop's `signature` is empty, only `end_hop` may change the state.
+        If a hop's `Plan.train` is empty, only `end_hop` may change the state.
 
         Checkpoints inside a hop omit tensors that have not changed since the hop began. To be recognised as changed, a
         tensor must be a new object or be changed by torch operations, not through numpy or ``.data``.
@@ -427,21 +358,28 @@ class Strategy(Generic[Settings]):
         """Restore the state that `state_dict` returned."""
 
 
-def check_signatures(cls: type[Strategy[Any]], instance: Strategy[Any] | None = None) -> None:
-    """Raise a `UsageError` if a class overrides a hook but inherits its signature, or a hook is set on an instance.
+def check_hooks(strategy: type[Strategy[Any]] | Strategy[Any]) -> None:
+    """Raise a `UsageError` if a plug-in overrides a hook but inherits another strategy's `plan`, or assigns a hook.
 
-    Called when a class is created, and again when a strategy is created, because hooks can be assigned in between.
+    Called when a class is registered, and when a strategy is created, because hooks can be assigned in between.
     """
-    name = place(cls)
-    for hook, signature in HOOK_SIGNATURES.items():
-        if instance is not None and hook in vars(instance):
-            raise UsageError(f"{name}: assigns {hook} to the object; define {hook} and {signature} in the class")
+    cls, assigned = (strategy, {}) if isinstance(strategy, type) else (type(strategy), vars(strategy))
+    name, plan = place(cls), _depth(cls, "plan")
+    for hook, entries in HOOKS.items():
+        if hook in assigned:
+            raise UsageError(f"{name}: assigns {hook} to the object; define {hook} and plan in the class")
         # Compare positions in the method resolution order, so that the hooks of a mixin count too.
-        if _depth(cls, signature) > _depth(cls, hook):
+        if (depth := _depth(cls, hook)) < plan and not packaged(cls.__mro__[depth]) and cls.plan is not Strategy.plan:
+            own = ", ".join(f"{entry}=self.described()" for entry in entries)
             raise UsageError(
-                f"{name}: overrides {hook} but inherits {signature}, and would share results of another strategy; "
-                f"define {signature} in the same class, for example {signature} = Strategy.signature"
+                f"{name}: overrides {hook} but inherits plan from {cls.__mro__[plan].__name__}, and would share its "
+                f"results; define plan in the same class, for example: return replace(super().plan(hop), {own})"
             )
+
+
+def packaged(cls: type) -> bool:
+    """Return whether a class is part of xclrun, and not of a plug-in."""
+    return cls.__module__.startswith("xclrun.")
 
 
 def adds_parameters(strategy: Strategy[Any]) -> bool:
@@ -460,6 +398,10 @@ def supports_capture(strategy: Strategy[Any]) -> bool:
     cls, hooks = type(strategy), ("loss", "edit_gradients")
     assigned = any(hook in vars(strategy) for hook in hooks)
     return not assigned and all(_depth(cls, "capturable") <= _depth(cls, hook) for hook in hooks)
+
+
+def _overrides(cls: type[Strategy[Any]], hook: str) -> bool:
+    return getattr(cls, hook) is not getattr(Strategy, hook)
 
 
 def _depth(cls: type, name: str) -> int:

@@ -45,7 +45,6 @@ class CodaSettings(PoolSettings):
 class CodaPrompt(PartsPerHop[CodaSettings], PromptPools[CodaSettings]):
     name = "coda_prompt"
     settings_type = CodaSettings
-    signature = PromptPools.signature
 
     def stream(self, order: Sequence[str]) -> Stream:
         stream, pool = super().stream(order), self.settings.pool

@@ -10,12 +10,12 @@ Settings: ``alpha`` α, the factor of the cosines (10 in FS).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Library, bounded
+from xclrun.strategy.base import Context, Library, Plan, bounded
 from xclrun.strategy.shared.heads_only import HeadsOnly, reinitialise
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ class CosineSettings(StrategyConfig):
 class CosPooler(HeadsOnly[CosineSettings]):
     name = "cos_pooler"
     settings_type = CosineSettings
-    signature = HeadsOnly.signature
 
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        return self.signature(hop)
+    def plan(self, hop: Hop) -> Plan:
+        plan = super().plan(hop)
+        return replace(plan, serve=plan.train)
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         self.model, self.adapting = model, False

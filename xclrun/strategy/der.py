@@ -26,11 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, State, bounded
 from xclrun.strategy.shared.distillation import by_example, squared_distance
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
@@ -176,9 +175,9 @@ class DER(Expandable[Settings]):
     settings_type = DERSettings
     updates_in_training = True
     revisits = True
+    stateful = True
     # The reservoir is used from the first hop on.
     acts_from = 1
-    signature = Expandable.signature
     _drawn: MemoryBatches[dict[str, Tensor]] | None = None
 
     def __init__(self, settings: Settings) -> None:
@@ -192,9 +191,6 @@ class DER(Expandable[Settings]):
 
     def active(self) -> bool:
         return self.settings.memory > 0 and self.settings.alpha > 0
-
-    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        return self.described() if self.active() else None
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
         self._step, self._seen, self._rows = step, {}, 0

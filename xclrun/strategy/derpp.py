@@ -37,7 +37,6 @@ class DERPPSettings(DERSettings):
 class DERPP(DER[DERPPSettings]):
     name = "derpp"
     settings_type = DERPPSettings
-    signature = DER.signature
     _labelled: MemoryBatches[dict[str, Tensor]] | None = None
 
     def active(self) -> bool:

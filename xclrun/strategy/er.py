@@ -40,7 +40,6 @@ class ReplaySettings(MemorySettings):
 class ExperienceReplay(MemoryStrategy[ReplaySettings]):
     name = "er"
     settings_type = ReplaySettings
-    signature = MemoryStrategy.signature
     _replayed: str | None = None
 
     def __init__(self, settings: ReplaySettings) -> None:

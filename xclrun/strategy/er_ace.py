@@ -25,10 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Library, bounded
+from xclrun.strategy.base import Context, Library, Plan, bounded
 from xclrun.strategy.shared.memory import MemoryBatches, MemorySettings, MemoryStrategy, to_batches
 
 if TYPE_CHECKING:
@@ -60,13 +60,12 @@ class ERACE(MemoryStrategy[ERACESettings]):
             return "strategy.cosine needs class heads, which not all tasks have; use strategy.cosine=null"
         return super().unsupported(tasks)
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return super().signature(hop) if self.settings.cosine is None else self.described()
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
+    def plan(self, hop: Hop) -> Plan:
+        plan, cosine = super().plan(hop), self.settings.cosine
+        if cosine is None:
+            return plan
         # Hop 0 is included, because the model before fine-tuning already has cosine heads.
-        cosine = {} if self.settings.cosine is None else {"cosine": self.settings.cosine}
-        return super().serving_signature(hop) | cosine
+        return replace(plan, train=self.described(), serve={**plan.serve, "cosine": cosine})
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         super().prepare(model, stream, library)

@@ -22,7 +22,6 @@ from xclrun.strategy.shared.penalty import tensor_group
 class EWC(FisherPenalty[PenaltySettings]):
     name = "ewc"
     settings_type = PenaltySettings
-    state_signature = FisherPenalty.state_signature
 
     def end_hop(self, context: Context) -> None:
         weights = dict(context.model.named_parameters())

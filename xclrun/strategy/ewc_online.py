@@ -52,7 +52,6 @@ class EWCOnlineSettings(PenaltySettings):
 class EWCOnline(FisherPenalty[EWCOnlineSettings]):
     name = "ewc_online"
     settings_type = EWCOnlineSettings
-    signature, state_signature = FisherPenalty.signature, FisherPenalty.state_signature
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)

@@ -29,7 +29,6 @@ class ResetSettings(StrategyConfig):
 class FCResetPooler(HeadsOnly[ResetSettings]):
     name = "fc_reset_pooler"
     settings_type = ResetSettings
-    signature = HeadsOnly.signature
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)

@@ -15,13 +15,13 @@ less than fine-tuning, because backward passes end above the frozen layers, and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
 from xclrun.model.structure import is_embedding, layer
-from xclrun.strategy.base import Context, Strategy, bounded
+from xclrun.strategy.base import Context, Plan, Strategy, bounded
 
 if TYPE_CHECKING:
     from xclrun.model.families import Family
@@ -36,8 +36,8 @@ class FreezeBottom(Strategy[FreezeSettings]):
     name = "freeze_bottom"
     settings_type = FreezeSettings
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described() if hop.depth > 1 else {}
+    def plan(self, hop: Hop) -> Plan:
+        return Plan(train=self.described() if hop.depth > 1 else {})
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         if family is not None and not family.layers_apart:

@@ -29,7 +29,7 @@ import numpy as np
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.stream import Hop, Stream, growing
-from xclrun.strategy.base import Context, Strategy, bounded
+from xclrun.strategy.base import Context, Plan, Strategy, bounded
 
 
 @dataclass
@@ -40,14 +40,13 @@ class GDumbSettings(StrategyConfig):
 class GDumb(Strategy[GDumbSettings]):
     name = "gdumb"
     settings_type = GDumbSettings
-    signature = Strategy.signature
     mixes_languages = True
 
     def stream(self, order: Sequence[str]) -> Stream:
         return growing(order)
 
-    def limit(self, hop: Hop) -> int | None:
-        return self.settings.memory
+    def plan(self, hop: Hop) -> Plan:
+        return Plan(train=self.described(), limit=self.settings.memory)
 
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         stream: list[tuple[str, int]] = []

@@ -47,7 +47,6 @@ class GEMSettings(MemorySettings):
 class GEM(AGEM[GEMSettings]):
     name = "gem"
     settings_type = GEMSettings
-    signature = AGEM.signature
     capturable = AGEM.capturable
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.stream import Hop, Stream, growing, sequence
-from xclrun.strategy.base import Strategy
+from xclrun.strategy.base import Plan, Strategy
 
 
 @dataclass
@@ -29,9 +28,9 @@ class Growing(Strategy[GrowingSettings]):
     settings_type = GrowingSettings
     mixes_languages = True
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
+    def plan(self, hop: Hop) -> Plan:
         # Empty, because stage keys already contain the hop's data and parent, which determine the training.
-        return {}
+        return Plan()
 
     def stream(self, order: Sequence[str]) -> Stream:
         return sequence(order, cumulative=True) if self.settings.continues else growing(order)

@@ -17,14 +17,14 @@ the rate 0.1. Cost: r extra steps per main step; no state, but all earlier train
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Length, bounded
+from xclrun.core.stream import Hop
+from xclrun.strategy.base import Context, Length, Plan, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 from xclrun.strategy.shared.memory import indices_at, to_batches
 
@@ -42,7 +42,6 @@ class JointReplaySettings(ExpandableSettings):
 class JointReplay(Expandable[JointReplaySettings]):
     name = "joint_replay"
     settings_type = JointReplaySettings
-    signature = Expandable.signature
     revisits = True
     _replayed: str | None = None
 
@@ -63,9 +62,8 @@ class JointReplay(Expandable[JointReplaySettings]):
             f"Set strategy.rate to {enough:g} or more."
         ]
 
-    def revisited(self, hop: Hop, stream: Stream) -> Sequence[str]:
-        hops = stream.hops[1 : hop.index] if hop.depth > 1 else ()
-        return [key for past in hops for key in past.train] if self.active() else []
+    def plan(self, hop: Hop) -> Plan:
+        return replace(super().plan(hop), rereads=range(1, hop.index) if hop.depth > 1 and self.active() else ())
 
     def due(self, step: int) -> int:
         """Return the number of batches replayed after a main step (from 1)."""
@@ -73,7 +71,8 @@ class JointReplay(Expandable[JointReplaySettings]):
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
         yield main
-        earlier = {key: np.arange(len(context.train[key])) for key in self.revisited(context.hop, context.stream)}
+        hops = [context.stream.hops[index] for index in self.plan(context.hop).rereads]
+        earlier = {key: np.arange(len(context.train[key])) for hop in hops for key in hop.train}
         total = sum(map(len, earlier.values()))
         for place in range(self.due(step) if total else 0):
             generator = context.generator("joint replay", step, place)

@@ -53,7 +53,6 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
 
     name = "kd_logit"
     settings_type = DistillationSettings
-    signature, state_signature = MemoryStrategy.signature, MemoryStrategy.state_signature
 
     def __init__(self, settings: DistillationSettings) -> None:
         super().__init__(settings)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 class L2Init(QuadraticPenalty[PullSettings]):
     name = "l2_init"
     settings_type = PullSettings
-    signature = QuadraticPenalty.signature
     acts_from = 1
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:

@@ -19,7 +19,6 @@ from xclrun.strategy.shared.penalty import PullSettings, QuadraticPenalty
 class L2Prev(QuadraticPenalty[PullSettings]):
     name = "l2_prev"
     settings_type = PullSettings
-    signature = QuadraticPenalty.signature
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)

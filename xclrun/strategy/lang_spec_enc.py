@@ -28,7 +28,6 @@ class LayersSettings(StrategyConfig):
 class LangSpecEnc(LanguageParts[LayersSettings]):
     name = "lang_spec_enc"
     settings_type = LayersSettings
-    signature = LanguageParts.signature
 
     def __init__(self, settings: LayersSettings) -> None:
         super().__init__(settings)

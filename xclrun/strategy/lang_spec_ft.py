@@ -10,11 +10,12 @@ for strategies with adapters. The first hops of such strategies are shared with 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from xclrun.core.stream import Hop, Stream, independent
 from xclrun.strategy import names_with
-from xclrun.strategy.base import Strategy
+from xclrun.strategy.base import Plan, Strategy
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 
@@ -33,14 +34,9 @@ class LangSpecFT(Expandable[ExpandableSettings]):
     def language_specific(self, parameter: str) -> bool:
         return True
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.expansion.signature(hop)
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        return {} if hop.depth else self.expansion.serving_signature(hop)
-
-    def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
-        return ()
+    def plan(self, hop: Hop) -> Plan:
+        plan = self.expansion.plan(hop)
+        return replace(plan, serve={} if hop.depth else plan.serve, reads=())
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
         """Use the hop's model for every language."""

@@ -32,7 +32,6 @@ class LangSpecPrompt(Prompted[PromptSettings], LanguageParts[PromptSettings]):
     settings_type = PromptSettings
     parts = ("prompts.",)
     encodes_alone = True
-    signature = Prompted.signature
 
     def prompt_tokens(self) -> int:
         return self.settings.length

@@ -39,8 +39,6 @@ class HeadsSettings(StrategyConfig):
 class LangSpecTask(LanguageParts[HeadsSettings]):
     name = "lang_spec_task"
     settings_type = HeadsSettings
-    signature = LanguageParts.signature
-    serving_signature = LanguageParts.serving_signature
     parts = HEADS
 
     def unseen_parts(self, language: str) -> Mapping[str, Tensor]:

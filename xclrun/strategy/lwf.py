@@ -64,7 +64,6 @@ class LwF(Expandable[LwFSettings]):
 
     name = "lwf"
     settings_type = LwFSettings
-    signature = Expandable.signature
     revisits = True
 
     def __init__(self, settings: LwFSettings) -> None:

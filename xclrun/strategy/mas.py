@@ -40,7 +40,6 @@ class MASSettings(PullSettings):
 class MAS(ImportancePenalty[MASSettings]):
     name = "mas"
     settings_type = MASSettings
-    signature, state_signature = ImportancePenalty.signature, ImportancePenalty.state_signature
     factor = 2.0
 
     def begin_hop(self, context: Context) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Length, Library, bounded
+from xclrun.strategy.base import Context, Length, Library, Plan, bounded
 from xclrun.strategy.replay import Replay, ReplaySettings
 from xclrun.strategy.shared.memory import select_sentences
 
@@ -92,24 +92,21 @@ class MbPA(Replay[MbPASettings]):
 
     # Training and memory are shared with replay.
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.trained_as.signature(hop)
-
-    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        # Even without replay there is a state: predictions use the memory.
-        return self.trained_as.described() if self.settings.replay_write > 0 else None
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        if not self.reads_features(hop):
-            return {}
-        # `points_signature` covers `adapt_points`; the signatures of training and state cover the settings of replay.
+    def plan(self, hop: Hop) -> Plan:
+        adapts = self.adapts(hop)
+        # `points` covers `adapt_points`; training and state cover the settings of replay.
         excluded = ("adapt_points", "replay_write", "replay_interval", "replay_number")
-        return {key: value for key, value in self.described().items() if key not in excluded}
+        return Plan(
+            train=self.trained_as.plan(hop).train,
+            # Even without replay there is a state: predictions use the memory.
+            state=self.trained_as.described() if self.settings.replay_write > 0 else None,
+            serve={key: value for key, value in self.described().items() if key not in excluded} if adapts else {},
+            points=None if self.settings.adapt_points else {},
+            features=adapts,
+        )
 
-    def points_signature(self, hop: Hop) -> dict[str, Any]:
-        return self.serving_signature(hop) if self.settings.adapt_points else {}
-
-    def reads_features(self, hop: Hop) -> bool:
+    def adapts(self, hop: Hop) -> bool:
+        """Return whether predictions after a hop adapt the model."""
         s = self.settings
         return hop.depth > 0 and s.replay_write > 0 and s.neighbours > 0 and s.adapt_steps > 0
 
@@ -119,7 +116,7 @@ class MbPA(Replay[MbPASettings]):
         return "strategy.key=pooler is ambiguous, because each task has its own pooler; use strategy.key=cls"
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
-        inside = any(length.points and self.reads_features(length.hop) for length in lengths)
+        inside = any(length.points and self.adapts(length.hop) for length in lengths)
         if not inside or self.settings.adapt_points:
             return super().notes(lengths)
         return [
@@ -145,7 +142,7 @@ class MbPA(Replay[MbPASettings]):
     def predict(self, batch: Batch, language: str, split: str, context: Context) -> Prediction:
         # Neighbours must have the example's task, because each task has its own heads.
         memory = {k: rows for k, rows in self.memory.items() if len(rows) and context.train[k].task == batch.task}
-        if not self.reads_features(context.hop) or not memory:
+        if not self.adapts(context.hop) or not memory:
             return context.model.predict(batch)
         stored = np.concatenate([self.keys(key, "train")[indices] for key, indices in memory.items()])
         queries = self.keys(language, split)[batch.indices]

@@ -49,7 +49,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
 from xclrun.model.structure import is_embedding, layer
 from xclrun.strategy import make
-from xclrun.strategy.base import Context, Length, Library, State, Strategy, bounded
+from xclrun.strategy.base import Context, Length, Library, Plan, State, Strategy, bounded
 from xclrun.strategy.lang_spec_ft import LangSpecFT
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
@@ -155,7 +155,7 @@ class Merge(Expandable[MergeSettings]):
         # Another strategy may have an expansion of its own, which then adds the parameters.
         if getattr(expansion, "expansion", expansion).adds_language_parts:
             return "languages do not share all weights, so there is no model of all languages to merge"
-        if any(expansion.serving_signature(hop) or expansion.keeps_encoder(hop) for hop in hops):
+        if any(plan.serve or plan.still for plan in map(expansion.plan, hops)):
             return "a merge combines plain weights, but this strategy adds parameters or changes predictions"
         return "it has one hop; a merge needs several" if len(hops) < 3 else None
 
@@ -174,30 +174,19 @@ class Merge(Expandable[MergeSettings]):
         # A sequence, even if the merged models are independent: the merge after hop i has learned languages 1 … i.
         return replace(self.expansion.stream(order), kind="sequence")
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described() if self.merges_in_training(hop) else self.expansion.signature(hop)
-
-    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        trained = self.expansion.state_signature(hop)
-        if self.settings.method is not Method.fisher:
-            return trained
-        settings = {"version": self.version, "examples": self.settings.fisher_examples}
-        return {"name": self.name, **settings, "trained": trained}
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described() if hop.depth and self.settings.start is not Start.merged else {}
-
-    def points_signature(self, hop: Hop) -> dict[str, Any]:
-        return self.expansion.points_signature(hop)
-
-    def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
-        return range(1, hop.index + 1) if self.serving_signature(hop) else ()
-
-    def states_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
-        return range(1, hop.index) if self.settings.method is Method.fisher else ()
-
-    def hops_read_in_training(self, hop: Hop) -> Sequence[int]:
-        return self.expansion.hops_read_in_training(hop)
+    def plan(self, hop: Hop) -> Plan:
+        plan, weighted = self.expansion.plan(hop), self.settings.method is Method.fisher
+        serves = hop.depth > 0 and self.settings.start is not Start.merged
+        fisher = {"name": self.name, "version": self.version, "examples": self.settings.fisher_examples}
+        return replace(
+            plan,
+            train=self.described() if self.merges_in_training(hop) else plan.train,
+            state={**fisher, "trained": plan.state} if weighted else plan.state,
+            serve=self.described() if serves else {},
+            points=plan.at_points,
+            reads=range(1, hop.index + 1) if serves else (),
+            states=range(1, hop.index) if weighted else (),
+        )
 
     def merged_strategy(self) -> StrategyConfig | None:
         if self.settings.start is Start.merged:
@@ -218,9 +207,6 @@ class Merge(Expandable[MergeSettings]):
                 "most of their changes, so the sum is too large; choose strategy.scale on dev data, or use method=mean"
             )
         return notes
-
-    def limit(self, hop: Hop) -> int | None:
-        return self.expansion.limit(hop)
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         self.expansion.check_encoder(family, width, layers)
@@ -315,7 +301,7 @@ class Merge(Expandable[MergeSettings]):
         if s.method is Method.slerp:
             return merging.spherical_mean(models)
         if s.method is Method.fisher:
-            earlier = self.states_read_in_evaluation(self.hops[len(models)])
+            earlier = self.plan(self.hops[len(models)]).states
             fisher = [*(tensor_group(self.library.state(index), GROUP) for index in earlier), self.fisher]
             return merging.weighted_mean(models, fisher)
         if s.method is Method.revert:

@@ -35,7 +35,6 @@ class AverageSettings(ExpandableSettings):
 class ModelAverage(Expandable[AverageSettings]):
     name = "model_average"
     settings_type = AverageSettings
-    signature = Expandable.signature
 
     def __init__(self, settings: AverageSettings) -> None:
         super().__init__(settings)

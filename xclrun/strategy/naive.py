@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.stream import Hop
-from xclrun.strategy.base import Strategy
+from xclrun.strategy.base import Plan, Strategy
 
 
 class Naive(Strategy[StrategyConfig]):
     name = "naive"
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return {}
+    def plan(self, hop: Hop) -> Plan:
+        return Plan()

@@ -17,11 +17,11 @@ Deviations: heads are trained too, since encoders need them; no dropout before A
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from xclrun.core.stream import Hop
-from xclrun.strategy.base import Context, bounded
+from xclrun.strategy.base import Context, Plan, bounded
 from xclrun.strategy.inc_lora import IncLora
 from xclrun.strategy.shared.adapters import LowRankSettings
 from xclrun.strategy.shared.low_rank import LowRankPerHop, product
@@ -43,11 +43,10 @@ class OLora(LowRankPerHop[OLoraSettings]):
     # O-LoRA changes the loss, so it cannot be the expansion of another strategy.
     expands = False
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described() if hop.depth > 1 and self.settings.penalty > 0 else self._without_penalty()
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        return self._without_penalty()
+    def plan(self, hop: Hop) -> Plan:
+        serve = self._without_penalty()
+        train = self.described() if hop.depth > 1 and self.settings.penalty > 0 else serve
+        return replace(super().plan(hop), train=train, serve=serve)
 
     def _without_penalty(self) -> dict[str, Any]:
         settings = {key: value for key, value in self.described().items() if key != "penalty"}

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.stream import Hop
-from xclrun.strategy.base import Context, Length, State, Strategy, bounded
+from xclrun.strategy.base import Context, Length, Plan, State, Strategy, bounded
 from xclrun.strategy.shared.memory import indices_at
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ class Replay(Strategy[Settings]):
         """Whether training differs from plain fine-tuning."""
         return self.settings.replay_write > 0 and self.settings.replay_number > 0
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
+    def plan(self, hop: Hop) -> Plan:
+        described = self.described()
         # The memory is used from the first hop on.
-        return self.described() if hop.depth > 0 and self.active() else {}
-
-    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        return self.described() if self.active() else None
+        return Plan(
+            train=described if hop.depth > 0 and self.active() else {}, state=described if self.active() else None
+        )
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         interval = self.settings.replay_interval

@@ -20,11 +20,11 @@ the step). The state that training stores with the selected weights takes 12 byt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from xclrun.core.stream import Hop
-from xclrun.strategy.base import Context, State, bounded
+from xclrun.strategy.base import Context, Plan, State, bounded
 from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings, tensor_group
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ class SI(ImportancePenalty[SISettings]):
         self._step: list[tuple[Tensor, nn.Parameter, Tensor, Tensor]] = []
         self._scaled = False
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        if self.active() and hop.depth == 1:
-            # Omit c and ξ: hop 1 has no penalty, and its path depends on neither.
-            return {"name": self.name, "version": self.version, "expansion": self.expansion.signature(hop)}
-        return super().signature(hop)
-
-    state_signature = ImportancePenalty.state_signature
+    def plan(self, hop: Hop) -> Plan:
+        plan = super().plan(hop)
+        if not self.active() or hop.depth != 1:
+            return plan
+        # Omit c and ξ: hop 1 has no penalty, and its path depends on neither.
+        train = {"name": self.name, "version": self.version, "expansion": self.expansion.plan(hop).train}
+        return replace(plan, train=train)
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)

@@ -1,9 +1,9 @@
 """Features of a frozen encoder, computed once for each split and encoder, and cached in the store.
 
-A hop that leaves the encoder unchanged (`Strategy.keeps_encoder`) is trained on these features instead of subwords.
+A hop that leaves the encoder unchanged (`Plan.still`) is trained on these features instead of subwords.
 Features are the float32 inputs of the heads (`xclrun.model.network.Features`), computed in eval mode. A sentence of W
 words takes 4·H·(W + 1) bytes with hidden size H, or 4·H bytes if the task has no tags. Strategies that compare
-sentences in `predict` (`Strategy.reads_features`) use only [CLS] features, computed with the encoder of hop 0.
+sentences in `predict` (`Plan.features`) use only [CLS] features, computed with the encoder of hop 0.
 
 Batches depend only on the sentences, so all processes compute bit-identical features.
 """

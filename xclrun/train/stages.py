@@ -148,7 +148,7 @@ class StageGraph:
             earlier, plan = self.run.stream.hops[1 : stage.hop.index], stage.plan
             learned = {key for hop in earlier for key in hop.train}
             reread = {key for key in stage.hop.train if key in learned}
-            reread |= {key for index in plan.revisits for key in self.run.stream.hops[index].train}
+            reread |= {key for index in plan.rereads for key in self.run.stream.hops[index].train}
             kept = sum(len(self.run.dataset.split(key, "train")) for key in reread)
             kept = kept if plan.limit is None else min(kept, plan.limit)
             return {"examples": kept, "bytes": 8 * kept, "seconds": 0.0}

@@ -103,7 +103,6 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSet
 
     has_adapters = True
     settings_type = AdapterSettings
-    signature = AddsParameters.signature
 
     def __init__(self, settings: AdapterSettings) -> None:
         self.kind = Adapter(settings.adapter)

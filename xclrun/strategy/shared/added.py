@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Settings, Strategy
+from xclrun.strategy.base import Plan, Settings, Strategy
 
 
 class AddsParameters(Strategy[Settings]):
@@ -19,15 +20,13 @@ class AddsParameters(Strategy[Settings]):
     freezes_encoder = True
     hops: int = 0
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described()
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described()
+    def plan(self, hop: Hop) -> Plan:
+        described = self.described()
+        return replace(super().plan(hop), train=described, serve=described)
 
 
 class PartsPerHop(AddsParameters[Settings]):
-    """Base of strategies that add parameters for each hop; the number of hops is part of their signatures."""
+    """Base of strategies that add parameters for each hop; the number of hops is part of `described`."""
 
     parts_per_hop = True
 

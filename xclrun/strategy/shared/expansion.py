@@ -19,14 +19,14 @@ these parameters and on the heads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
 from xclrun.strategy import make, names_with
-from xclrun.strategy.base import Context, Library, Strategy
+from xclrun.strategy.base import Context, Library, Plan, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.language_parts import LanguageParts
 
@@ -55,11 +55,13 @@ class Expandable(Strategy[Settings]):
         acts_from: depth of the first hop in which the strategy changes training. Earlier hops are trained as with the
             expansion alone.
         revisits: whether batches of earlier languages go through the model in training.
+        stateful: whether the strategy has a state while it is `active`.
     """
 
     expandable = True
     acts_from: ClassVar[int] = 2
     revisits: ClassVar[bool] = False
+    stateful: ClassVar[bool] = False
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -79,12 +81,15 @@ class Expandable(Strategy[Settings]):
         """Return whether the strategy has any effect with its settings."""
         return True
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described() if hop.depth >= self.acts_from and self.active() else self.expansion.signature(hop)
-
-    def hops_read_in_training(self, hop: Hop) -> Sequence[int]:
-        revisits = self.revisits and isinstance(self.expansion, LanguageParts) and self.active()
-        return range(1, hop.index) if revisits else ()
+    def plan(self, hop: Hop) -> Plan:
+        plan, active = self.expansion.plan(hop), self.active()
+        revisits = self.revisits and isinstance(self.expansion, LanguageParts) and active
+        return replace(
+            plan,
+            train=self.described() if active and hop.depth >= self.acts_from else plan.train,
+            state=self.described() if active and self.stateful else None,
+            trains_with=range(1, hop.index) if revisits else (),
+        )
 
     def with_language(self, language: str, context: Context, function: Callable[[Model], Result]) -> Result:
         """Apply ``function`` to the model with the parameters for an earlier language.
@@ -120,12 +125,6 @@ class Expandable(Strategy[Settings]):
     def version_id(self) -> int | str:
         version = super().version_id()
         return version if self.settings.expansion is None else f"{version}+{self.expansion.version_id()}"
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        return self.expansion.serving_signature(hop)
-
-    def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
-        return self.expansion.hops_read_in_evaluation(hop)
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         self.expansion.check_encoder(family, width, layers)

@@ -17,11 +17,11 @@ other streams. All other hops adapt only the heads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from xclrun.core.identity import derive
 from xclrun.core.stream import Hop
-from xclrun.strategy.base import Context, Settings, Strategy
+from xclrun.strategy.base import Context, Plan, Settings, Strategy
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,11 +48,9 @@ class HeadsOnly(Strategy[Settings]):
             return None
         return "tunes BERT's pooler, which this task does not use; use strategy=fc or strategy=naive"
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described() if self.adapts(hop) else {}
-
-    def keeps_encoder(self, hop: Hop) -> bool:
-        return self.adapts(hop)
+    def plan(self, hop: Hop) -> Plan:
+        adapts = self.adapts(hop)
+        return Plan(train=self.described() if adapts else {}, still=adapts)
 
     def trains(self, parameter: str, hop: Hop) -> bool:
         return not (self.adapts(hop) and parameter.startswith(self.frozen))

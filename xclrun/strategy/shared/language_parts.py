@@ -10,11 +10,11 @@ the language's hop.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Library, Settings, Strategy
+from xclrun.strategy.base import Context, Library, Plan, Settings, Strategy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,16 +44,15 @@ class LanguageParts(Strategy[Settings]):
     def language_specific(self, parameter: str) -> bool:
         return parameter.startswith(self.parts)
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        # Empty for the first hop, which is trained as in plain fine-tuning.
-        return self.described() if hop.depth > 1 else {}
-
-    def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        # Empty before fine-tuning, when all languages have the same parameters.
-        return self.described() if hop.depth else {}
-
-    def hops_read_in_evaluation(self, hop: Hop) -> Sequence[int]:
-        return range(1, hop.index + 1)
+    def plan(self, hop: Hop) -> Plan:
+        described = self.described()
+        return Plan(
+            # Empty for the first hop, which is trained as in plain fine-tuning.
+            train=described if hop.depth > 1 else {},
+            # Empty before fine-tuning, when all languages have the same parameters.
+            serve=described if hop.depth else {},
+            reads=range(1, hop.index + 1),
+        )
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         import torch

@@ -52,7 +52,6 @@ class LowRank(AddsParameters[Settings]):
     """Base of the strategies with low-rank updates; by default, all hops share one product."""
 
     expands = True
-    signature = AddsParameters.signature
 
     def __init__(self, settings: Settings) -> None:
         check_library(settings)
@@ -80,8 +79,6 @@ class LowRank(AddsParameters[Settings]):
 
 class LowRankPerHop(PartsPerHop[Settings], LowRank[Settings]):
     """Base of the strategies with one product for each hop."""
-
-    signature = LowRank.signature
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         super().check_encoder(family, width, layers)

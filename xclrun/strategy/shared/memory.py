@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, Length, State, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
@@ -230,6 +229,7 @@ class MemoryStrategy(Expandable[Settings]):
     """Base of the strategies with a balanced memory, filled after each hop and used in later hops."""
 
     revisits = True
+    stateful = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -237,9 +237,6 @@ class MemoryStrategy(Expandable[Settings]):
 
     def active(self) -> bool:
         return self.settings.memory > 0
-
-    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        return self.described() if self.active() else None
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         k, name, expansion = self.settings.every_k, self.settings.name, self.settings.expansion

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, State, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
@@ -57,8 +56,6 @@ class QuadraticPenalty(Expandable[Settings]):
         self.precision: dict[str, Tensor] = {}
         self.anchor: dict[str, Tensor] = {}
         self._terms: list[tuple[nn.Parameter, Tensor, Tensor]] | None = None
-
-    signature = Expandable.signature
 
     def active(self) -> bool:
         return self.settings.penalty > 0
@@ -101,8 +98,7 @@ class QuadraticPenalty(Expandable[Settings]):
 class ImportancePenalty(QuadraticPenalty[Settings]):
     """Base of the penalties whose precision is updated after each hop; the precision is the strategy's state."""
 
-    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        return self.described() if self.active() else None
+    stateful = True
 
     def anchor_here(self, context: Context) -> None:
         """Use the current weights as the anchors of all parameters that have a precision."""

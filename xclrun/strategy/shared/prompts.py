@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 class Prompted(AddsParameters[Settings]):
     """Base of the strategies that train prompts and heads."""
 
-    signature = AddsParameters.signature
-
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         """Return new prompts for an encoder with these embeddings and hidden size."""
         raise NotImplementedError
@@ -58,8 +56,6 @@ PoolSettingsType = TypeVar("PoolSettingsType", bound=PoolSettings)
 
 class PromptPools(Prompted[PoolSettingsType]):
     """Base of the strategies with a pool of prompts that all languages share, and a penalty on its keys."""
-
-    signature = Prompted.signature
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
         loss, prompts = super().loss(batch, context), context.model.prompts
