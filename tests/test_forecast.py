@@ -16,8 +16,10 @@ import pytest
 from tests.conftest import SIZES
 from tests.questions import write_questions
 from xclrun.cli import main
+from xclrun.core.terminal import size
 from xclrun.launch.forecast import Costs, Line, budget, forecast, forecast_table, makespan
 from xclrun.launch.sweep import Sweep, announce
+from xclrun.model.network import skeleton
 from xclrun.plan import Run
 from xclrun.store.files import write_json
 
@@ -27,13 +29,60 @@ def test_unknown_before_anything_ran(make_run: Callable[..., Run]) -> None:
     [line] = result.lines
     assert (line.strategy, line.runs, line.finished, line.asked, line.needed) == ("naive", 1, 0, 3, 3)
     assert line.seconds is None
-    assert line.bytes is None
     [naive] = [row for row in result.render().splitlines() if row.startswith("naive")]
-    assert naive.split()[-2:] == ["unknown", "unknown"]
+    assert naive.split()[-3:-1] == ["unknown", size(line.bytes).split()[0]]
     assert "do one of these runs first" in result.render()
     cost = budget([make_run()], 4)
-    assert (cost.runs, cost.trainings, cost.seconds, cost.wall, cost.bytes) == (1, 3, None, None, None)
+    assert (cost.runs, cost.trainings, cost.seconds, cost.wall, cost.bytes) == (1, 3, None, None, line.bytes)
+    assert size(cost.bytes) in cost.render()
     assert "do one of these runs first" in cost.render()
+
+
+def test_disk_is_known_from_the_shape_before_anything_ran(make_run: Callable[..., Run]) -> None:
+    """H = 16, I = 32, one layer; the whole vocabulary, because the data's is unknown."""
+    run = make_run("model.positions=64", "model.vocab_size=90")
+    tags, labels = len(run.dataset.tags), len(run.dataset.labels)
+    layer = 4 * (16 * 16 + 16) + 2 * 16 * 32 + 32 + 16 + 4 * 16
+    encoder = (90 + 64 + 2) * 16 + 2 * 16 + layer + 16 * 17
+    heads = labels * 17 + tags * 17 + 2 * tags + tags * tags
+    result = forecast([run])
+    assert result.total.bytes == 3 * 4 * (encoder + heads)
+    assert result.bounded
+    assert "at most" in result.render()
+    # Two moment estimates for each parameter, also after the last hop.
+    kept = make_run("model.positions=64", "model.vocab_size=90", "trainer.optimizer_state=kept")
+    assert forecast([kept]).total.bytes == 3 * 12 * (encoder + heads)
+
+
+def test_families_without_a_known_shape_are_counted_on_the_model(make_run: Callable[..., Run]) -> None:
+    run = make_run("model.family=electra", "model.positions=64")
+    model = skeleton(run.config.model, len(run.dataset.labels), len(run.dataset.tags))
+    assert forecast([run]).total.bytes == 3 * 4 * sum(p.numel() for p in model.parameters())
+
+
+def test_peak_memory_is_that_of_comparable_trainings_by_device(
+    make_run: Callable[..., Run], finished: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(finished().store.root, tmp_path / "outputs" / "store")
+    done, peaks = make_run(), []
+    for number, stage in enumerate(done.stages[1:]):
+        facts, gpu = done.store.facts(stage.train), f"{number:064x}"
+        peaks.append(facts["training"]["peak_bytes"])
+        facts["cost"]["device"] = "NVIDIA A100"
+        facts["training"]["peak_bytes"] = 1000 + number % 2
+        shutil.copytree(done.store.path(stage.train), done.store.path(gpu))
+        write_json(done.store.path(gpu) / "stage.json", facts)
+    assert min(peaks) > 10_000_000  # a process with PyTorch
+    on = {device: forecast([make_run("seed=2", f"runtime.device={device}")]) for device in ("cpu", "cuda", "auto")}
+    assert on["cpu"].memory == {"cpu": {"naive": max(peaks)}}
+    assert on["cuda"].memory == {"NVIDIA A100": {"naive": 1001}}
+    assert on["auto"].memory == on["cpu"].memory | on["cuda"].memory
+    assert f"peak memory on cpu, measured: naive {size(max(peaks))}" in on["cpu"].render()
+    # Memory of other strategies, models, batches and optimizers is unknown.
+    monkeypatch.setitem(sys.modules, "bitsandbytes", sys)
+    for other in ("model.hidden_layers=2", "trainer.batch_size=2", "trainer.optimizer=adam_8bit"):
+        assert forecast([make_run("seed=2", other)]).memory == {}
+    assert forecast([make_run("strategy=si")]).memory == {}
 
 
 def test_what_readers_left_out_is_told_with_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

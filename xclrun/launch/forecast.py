@@ -1,9 +1,13 @@
-"""Forecast of a command: number of hop trainings before and after sharing, time and disk. Needs no torch.
+"""Forecast of a command: number of hop trainings before and after sharing, time, disk and memory.
 
 Times are estimated from stored trainings with the same encoder, batch size, precision and device, and if possible the
 same strategy: from seconds per training sentence, or per step for mixtures with ``mixture_steps``. A note names the
 strategies whose times are estimated from other strategies. Times include selection on dev, but not evaluation on test,
 loading, or waiting in a queue.
+
+Disk is measured in stored trainings, or computed from the shape of the model. Peak memory is what comparable trainings
+with the same strategy have used; `xclrun.launch.measure` measures other strategies. Needs torch only for unusual
+encoders.
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,11 +30,13 @@ from xclrun.core.terminal import as_note, duration, fitted, many, room, size, ta
 from xclrun.data.notes import note_lines, reader_notes
 from xclrun.launch.cluster.packing import shared_first
 from xclrun.plan import Run, notes
+from xclrun.plan.disk import open_vocabulary, parameters, stored_bytes
 from xclrun.store.stages import StageStore
 
 CPU = "cpu"
 # Why there is no estimate.
 NO_RATE = "no comparable training on this device; do one of these runs first"
+BOUNDED = "disk: at most, because the data determine the size of the vocabulary"
 # A run and the index of a hop.
 Training = tuple[Run, int]
 
@@ -70,6 +76,7 @@ class Costs:
         rates: (model, strategy, device) → seconds per sentence of each stored training without ``mixture_steps``.
         paces: (model, strategy, device) → seconds per step of each stored training.
         sizes: (model, strategy) → size in bytes of the weights of each stored training.
+        peaks: (model, strategy, device) → largest peak memory of a stored training, in bytes (`xclrun.train.peak`).
     """
 
     def __init__(self, store: StageStore) -> None:
@@ -77,6 +84,9 @@ class Costs:
         self.rates: dict[tuple[str, str, str], list[float]] = {}
         self.paces: dict[tuple[str, str, str], list[float]] = {}
         self.sizes: dict[tuple[str, str], list[int]] = {}
+        self.peaks: dict[tuple[str, str, str], int] = {}
+        # Model → numbers of parameters.
+        self._parameters: dict[str, tuple[int, int] | None] = {}
         for key in self.keys:
             try:
                 facts = store.facts(key)
@@ -85,6 +95,7 @@ class Costs:
                 cost, training = facts["cost"], facts["training"]
                 rate = training["seconds"] / (cost["examples"] * max(1, len(training["epochs"])))
                 pace = training["seconds"] / training["step"]
+                peak = int(training.get("peak_bytes", 0))
                 weights = sum(file.stat().st_size for file in store.path(key).glob("*.safetensors"))
             except UNREADABLE:
                 continue
@@ -92,14 +103,16 @@ class Costs:
             on_device = (*name, cost.get("device", CPU))
             self.paces.setdefault(on_device, []).append(pace)
             self.sizes.setdefault(name, []).append(weights)
+            if peak:
+                self.peaks[on_device] = max(peak, self.peaks.get(on_device, 0))
             if "steps" not in cost:
                 self.rates.setdefault(on_device, []).append(rate)
 
     def device(self, run: Run, model: str) -> str | None:
         """Return the device for estimates: among the allowed devices, the one with the most stored trainings."""
-        allowed, trained = run.config.runtime.device, Counter[str]()
+        trained = Counter[str]()
         for (name, _, device), paces in self.paces.items():
-            if name == model and (allowed is Device.auto or (device == CPU) is (allowed is Device.cpu)):
+            if name == model and _allowed(run, device):
                 trained[device] += len(paces)
         return max(trained, key=lambda device: (trained[device], device != CPU, device), default=None)
 
@@ -138,14 +151,44 @@ class Costs:
         return None if pace is None else pace * steps
 
     def bytes(self, training: Training) -> int | None:
-        """Return the estimated size of the weights of a training, or None."""
+        """Return the size of the weights of a training: measured, or computed from the model's shape; or None."""
         run, index = training
-        weights = _median(self.sizes, run.costs[index])
-        return None if weights is None else round(weights)
+        cost = run.costs[index]
+        same = self.sizes.get((cost["model"], cost["strategy"]))
+        if same or (open_vocabulary(run) and self._trained(cost["model"])):
+            return round(_median(self.sizes, cost) or 0)
+        if cost["model"] not in self._parameters:
+            self._parameters[cost["model"]] = parameters(run)
+        numbers = self._parameters[cost["model"]]
+        return None if numbers is None else stored_bytes(run, run.stages[index].hop, *numbers)
+
+    def bounded(self, trainings: Iterable[Training]) -> bool:
+        """Whether a size is an upper bound, because it counts the largest possible vocabulary."""
+        return any(open_vocabulary(run) and not self._trained(run.costs[index]["model"]) for run, index in trainings)
+
+    def _trained(self, model: str) -> bool:
+        return any(name == model for name, _ in self.sizes)
+
+    def memory(self, trainings: Iterable[Training]) -> dict[str, dict[str, int]]:
+        """Return device → strategy → peak memory of comparable stored trainings with this strategy, in bytes."""
+        found: dict[str, dict[str, int]] = {}
+        for run, index in trainings:
+            model, strategy = run.costs[index]["model"], run.costs[index]["strategy"]
+            for (name, of, device), peak in self.peaks.items():
+                if (name, of) == (model, strategy) and _allowed(run, device):
+                    by_strategy = found.setdefault(device, {})
+                    by_strategy[strategy] = max(peak, by_strategy.get(strategy, 0))
+        return found
 
     def of_run(self, run: Run) -> float | None:
         """Return the estimated seconds of all trainings that a run needs, or None."""
         return total(self.seconds((run, index)) for index in needed(run, self.keys))
+
+
+def _allowed(run: Run, device: str) -> bool:
+    """Whether a run can be trained on a device, given its name."""
+    allowed = run.config.runtime.device
+    return allowed is Device.auto or (device == CPU) is (allowed is Device.cpu)
 
 
 def _on_device(
@@ -209,6 +252,8 @@ class Forecast:
         lines: one per strategy, in the order of the command.
         devices: devices of the estimates.
         unmeasured: strategies whose times are estimated from other strategies.
+        memory: device → strategy → peak memory of comparable stored trainings, in bytes.
+        bounded: whether the disk space is an upper bound.
     """
 
     runs: tuple[Run, ...]
@@ -216,6 +261,8 @@ class Forecast:
     lines: tuple[Line, ...]
     devices: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
+    memory: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    bounded: bool = False
 
     @property
     def total(self) -> Line:
@@ -239,15 +286,19 @@ class Forecast:
             "total": asdict(self.total),
             "devices": list(self.devices),
             "unmeasured": list(self.unmeasured),
+            "memory": self.memory,
+            "disk_is_upper_bound": self.bounded,
             "notes": self.notes,
         }
 
     def render(self) -> str:
         """Return the table for a terminal."""
         lines = [*self.lines, *([self.total] if len(self.lines) > 1 else [])]
+        memory = [fitted(text, sys.stdout) for text in memory_lines(self.memory)]
         unknown = [f"time unknown: {NO_RATE}"] if any(line.seconds is None for line in self.lines) else []
+        unknown += [BOUNDED] if self.bounded else []
         notes = (as_note(text, sys.stdout) for text in (*unknown, *unmeasured_note(self.unmeasured), *self.notes))
-        return "\n".join([forecast_table(lines), *notes])
+        return "\n".join([forecast_table(lines), *memory, *notes])
 
 
 def unmeasured_note(strategies: Sequence[str]) -> list[str]:
@@ -257,6 +308,14 @@ def unmeasured_note(strategies: Sequence[str]) -> list[str]:
     return [
         f"no training with {', '.join(strategies)} has been timed: the time is estimated from other strategies and may "
         "be too low; do one run first for a better estimate"
+    ]
+
+
+def memory_lines(memory: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a line for each device, with the measured peak memory of each strategy."""
+    return [
+        f"peak memory on {device}, measured: {', '.join(f'{name} {size(peak)}' for name, peak in peaks.items())}"
+        for device, peaks in sorted(memory.items())
     ]
 
 
@@ -290,7 +349,15 @@ def forecast(runs: Sequence[Run]) -> Forecast:
         counts = (len(group), len(group) - len(unfinished), requested, len(trainings))
         lines.append(Line(strategy, *counts, seconds, weights))
         todo += trainings
-    return Forecast(tuple(runs), finished, tuple(lines), costs.devices(todo), costs.unmeasured(todo))
+    return Forecast(
+        tuple(runs),
+        finished,
+        tuple(lines),
+        costs.devices(todo),
+        costs.unmeasured(todo),
+        costs.memory(todo),
+        costs.bounded(todo),
+    )
 
 
 @dataclass(frozen=True)
@@ -323,12 +390,14 @@ class Budget:
     def render(self) -> str:
         """Return the text for a terminal."""
         lines = [f"{many(self.runs, 'run')} to do, {many(self.trainings, 'hop training')} after sharing"]
-        if self.seconds is None or self.wall is None or self.bytes is None:
-            return "\n".join([*lines, fitted(f"cannot estimate hours, disk and wall time: {NO_RATE}", sys.stdout)])
+        disk = "unknown" if self.bytes is None else f"{size(self.bytes)} of weights"
+        if self.seconds is None or self.wall is None:
+            unknown = fitted(f"cannot estimate hours and wall time: {NO_RATE}", sys.stdout)
+            return "\n".join([*lines, f"disk       {disk}", unknown])
         wall = f"{duration(self.wall)} with {many(self.width, 'parallel job')}, without waiting in the queue"
         name = "CPU-hours" if self.devices == (CPU,) else "GPU-hours" if CPU not in self.devices else "hours"
         on = f" on {', '.join(self.devices)}" if self.devices else ""
-        facts = {name: f"{self.seconds / 3600:.2f}{on}", "disk": f"{size(self.bytes)} of weights", "wall time": wall}
+        facts = {name: f"{self.seconds / 3600:.2f}{on}", "disk": disk, "wall time": wall}
         notes = (as_note(text, sys.stdout) for text in unmeasured_note(self.unmeasured))
         return "\n".join([*lines, *(f"{name:<9}  {value}" for name, value in facts.items()), *notes])
 

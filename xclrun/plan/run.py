@@ -136,6 +136,8 @@ class Run:
         trainer = {key: settings[key] for key in ("batch_size", "gradient_accumulation", "precision")}
         if settings["optimizer_state"] != "fresh":
             trainer["optimizer_state"] = settings["optimizer_state"]
+        if self.trainer(hop).optimizer.eight_bit:
+            trainer["optimizer"] = settings["optimizer"]
         trainer |= {key: True for key in ("packing", "cuda_graphs", "gradient_checkpointing") if settings[key]}
         heads = [number for target in self.dataset.targets for number in (len(target.labels), len(target.tags))]
         return {

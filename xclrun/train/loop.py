@@ -31,6 +31,7 @@ from xclrun.train.curriculum import Mixed, Passes
 from xclrun.train.gradients import Gradients
 from xclrun.train.graphs import CapturedSteps, Capturer, CudaCapturer
 from xclrun.train.optimize import load_optimizer_state, lr_factor, make_optimizer, optimizer_state, set_lr
+from xclrun.train.peak import peak_bytes, reset_peak
 from xclrun.train.points import Points
 from xclrun.train.precision import products
 from xclrun.train.progress import Progress
@@ -52,6 +53,7 @@ class Position:
         beside_examples, beside_tokens: sentences and subwords from the memory that are in no batch, but enter a further
             loss term (KD) or a reference gradient (A-GEM).
         seconds: time of training and dev evaluation, summed over all attempts.
+        peak_bytes: peak memory of training and dev evaluation, the maximum of all attempts (`xclrun.train.peak`).
         loss_sum, loss_count: sum of the losses of this epoch's updates, and their number.
         best_score, best_epoch, best_step: best selection score so far, and the epoch and step that reached it.
         epochs: training curve, one entry per finished epoch.
@@ -66,6 +68,7 @@ class Position:
     beside_examples: int = 0
     beside_tokens: int = 0
     seconds: float = 0.0
+    peak_bytes: int = 0
     loss_sum: float = 0.0
     loss_count: int = 0
     best_score: float | None = None
@@ -221,6 +224,7 @@ class HopTraining:
             encoder.gradient_checkpointing_disable()
 
     def _run(self) -> dict[str, Any]:
+        reset_peak(self.context.device)
         self._resume()
         model, position = self.context.model, self.position
         model.train()
@@ -246,7 +250,9 @@ class HopTraining:
             load_weights(model, self.best)
         elif self.gathers:
             self.gathered = self.strategy.state_dict()
-        return asdict(position) | self._end_training()
+        edited = self._end_training()
+        self._note_peak()
+        return asdict(position) | edited
 
     def _end_training(self) -> dict[str, Any]:
         """Call the strategy's `end_training`; return ``{"edited": True}`` if the weights changed, else ``{}``."""
@@ -390,6 +396,9 @@ class HopTraining:
         patience = self.trainer.patience
         return patience is not None and self.position.epoch - self.position.best_epoch >= patience > 0
 
+    def _note_peak(self) -> None:
+        self.position.peak_bytes = max(self.position.peak_bytes, peak_bytes(self.context.device))
+
     def _progress(self) -> Progress:
         now = time.monotonic()
         self.position.seconds += now - self.clock
@@ -406,6 +415,7 @@ class HopTraining:
         self._add_losses()
         if self.ranks.rank:
             return
+        self._note_peak()
         state = self.strategy.state_dict() if self.own else State()
         unchanged = self.began_with.among(state.tensors)
         changed = {name: tensor for name, tensor in state.tensors.items() if name not in set(unchanged)}
