@@ -14,6 +14,7 @@ from xclrun.cli import main
 from xclrun.command.plan import plan_runs
 from xclrun.core import task as tasks
 from xclrun.core.task import KEY_SCORE, METRICS, task_of
+from xclrun.plan import notes
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = sorted([REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").rglob("*.md")])
@@ -189,9 +190,9 @@ def test_er_replays_in_the_tutorials_study(tmp_path: Path, monkeypatch: pytest.M
     [study] = re.findall(r"^    xclrun (dataset=jsonl .*) -m$", page, re.MULTILINE)
     runs = plan_runs(shlex.split(study))
     assert {run.strategy_name for run in runs} >= {"naive", "er", "lang_spec_ft"}
-    assert [note for run in runs for note in run.notes] == []
+    assert notes(runs) == []
     without = plan_runs([*shlex.split(study), "dataset.replay.every_k=100"])
-    assert [run.strategy_name for run in without if run.notes] == ["er", "er"]
+    assert [run.strategy_name for run in without if notes([run])] == ["er", "er"]
 
 
 def test_the_tutorial_reads_and_writes_one_outputs_folder() -> None:

@@ -20,7 +20,7 @@ from xclrun.core.terminal import size
 from xclrun.launch.forecast import Costs, Line, budget, forecast, forecast_table, makespan
 from xclrun.launch.sweep import Sweep, announce
 from xclrun.model.network import skeleton
-from xclrun.plan import Run
+from xclrun.plan import Run, notes
 from xclrun.store.files import write_json
 
 
@@ -237,13 +237,13 @@ def test_a_strategy_of_which_its_settings_leave_nothing_is_said(make_run: Callab
     }
     output = ": with these settings and this order, both strategies train and evaluate every hop identically"
     for name, arguments in nothing.items():
-        assert make_run(f"strategy={name}", *arguments).notes == (f"strategy={name} equals strategy=naive{output}",)
+        assert notes([make_run(f"strategy={name}", *arguments)]) == [f"strategy={name} equals strategy=naive{output}"]
     both = make_run("strategy=er", "strategy.expansion=lang_spec_task", "strategy.memory=0")
-    assert both.notes == (f"strategy=er+lang_spec_task equals strategy=lang_spec_task{output}",)
+    assert notes([both]) == [f"strategy=er+lang_spec_task equals strategy=lang_spec_task{output}"]
     # Trained as naive is, but on other data, or served otherwise.
     for name in ("naive", "full", "lang_spec_ft", "multilingual", "inc_joint", "zero_shot"):
-        assert make_run(f"strategy={name}").notes == ()
-    assert make_run("strategy=mbpa", "strategy.replay_number=0").notes == ()
+        assert notes([make_run(f"strategy={name}")]) == []
+    assert notes([make_run("strategy=mbpa", "strategy.replay_number=0")]) == []
 
 
 def test_what_settings_do_not_do_is_said_before_anything_runs(
@@ -256,23 +256,23 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
     )
     room = "; strategy.memory=53 has room for all 53 sentences"
     for name in ("er", "agem", "kd_logit"):
-        assert make_run(f"strategy={name}", *seldom).notes == (f"strategy={name} {output}{room}.",)
-    assert make_run("strategy=er", "strategy.every_k=9", "strategy.memory=52").notes == (f"strategy=er {output}.",)
+        assert notes([make_run(f"strategy={name}", *seldom)]) == [f"strategy={name} {output}{room}."]
+    assert notes([make_run("strategy=er", "strategy.every_k=9", "strategy.memory=52")]) == [f"strategy=er {output}."]
     quiet = [("strategy.every_k=8",), ("trainer.epochs=3", *seldom)]
-    assert [make_run("strategy=er", *arguments).notes for arguments in quiet] == [(), ()]
+    assert [notes([make_run("strategy=er", *arguments)]) for arguments in quiet] == [[], []]
 
     never = make_run("strategy=er", "strategy.every_k=20")
-    assert never.notes == (
+    assert notes([never]) == [
         "strategy=er never uses its memory: strategy.every_k=20 exceeds the 8 to 10 steps per hop, so er equals "
-        "naive. Set strategy.every_k to 8 or less.",
-    )
+        "naive. Set strategy.every_k to 8 or less."
+    ]
     extra = make_run("strategy=er", "strategy.every_k=20", "strategy.expansion=lang_spec_task")
-    assert "er equals lang_spec_task" in extra.notes[0]
+    assert "er equals lang_spec_task" in notes([extra])[0]
     result = forecast([never, make_run("strategy=er", "strategy.every_k=20", "seed=2")])
-    assert result.render().splitlines()[-1] == f"note: {never.notes[0]}"
-    assert result.to_json()["notes"] == list(never.notes)
+    assert result.render().splitlines()[-1] == f"note: {notes([never])[0]}"
+    assert result.to_json()["notes"] == notes([never])
     announce(Sweep("x", "xclrun", result.runs), unfinished=2)
-    assert capsys.readouterr().err.count(f"  note: {never.notes[0]}\n") == 1
+    assert capsys.readouterr().err.count(f"  note: {notes([never])[0]}\n") == 1
 
 
 def test_the_task_that_labels_alone_are_learnt_by_is_told(
@@ -283,10 +283,10 @@ def test_the_task_that_labels_alone_are_learnt_by_is_told(
             del row["tags"]
 
     data = changed_corpus({(language, split): untag for language in SIZES for split in ("train", "dev", "test")})
-    [output] = make_run(data=data).notes
+    [output] = notes([make_run(data=data)])
     assert output.startswith("dataset.task=intent_slots: jsonl has no tags")
     assert "dataset.task=sequence_class" in output
-    assert make_run("dataset.task=sequence_class", data=data).notes == ()
+    assert notes([make_run("dataset.task=sequence_class", data=data)]) == []
 
 
 FEW = ("experiment=fewshot", "order=list", "language=de", "shots=1")
@@ -329,33 +329,33 @@ def test_a_setting_that_does_nothing_is_told(
 ) -> None:
     quiet = ("trainer.patience=null",)
     run, bare = make_run(*quiet, *arguments), make_run(*quiet, *arguments[:without])
-    assert bare.notes == ()
+    assert notes([bare]) == []
     assert run.id != bare.id
-    assert len(run.notes) == (output is not None)
+    assert len(notes([run])) == (output is not None)
     if output is not None:
         key = arguments[-1].partition("=")[0]
-        assert run.notes[0].startswith(key)
-        assert output in run.notes[0]
+        assert notes([run])[0].startswith(key)
+        assert output in notes([run])[0]
         # Of evaluation everything is in the keys of what it evaluates, whatever comes of it.
         assert run.stages == bare.stages or key.startswith("evaluate.")
 
 
 def test_a_patience_that_no_hop_is_long_enough_for_is_told(make_run: Callable[..., Run]) -> None:
     output = "trainer.patience=3 has no effect with trainer.epochs=3; lower it to allow early stopping"
-    assert make_run("trainer.patience=3", "trainer.epochs=3").notes == (output,)
-    assert make_run("trainer.patience=3", "trainer.epochs=4").notes == ()
-    source = make_run(*FEW, "trainer.patience=null", "protocol.source_trainer.patience=99").notes
+    assert notes([make_run("trainer.patience=3", "trainer.epochs=3")]) == [output]
+    assert notes([make_run("trainer.patience=3", "trainer.epochs=4")]) == []
+    source = notes([make_run(*FEW, "trainer.patience=null", "protocol.source_trainer.patience=99")])
     assert source[0].startswith("protocol.source_trainer.patience=99 has no effect with protocol.source_trainer.")
 
 
 def test_an_order_by_size_that_sizes_do_not_decide_is_named(make_run: Callable[..., Run]) -> None:
-    [note] = make_run("order=h2l", "dataset.max_train=13").notes
+    [note] = notes([make_run("order=h2l", "dataset.max_train=13")])
     assert note.startswith("order=h2l: some languages have equally many training sentences (dataset.max_train=13)")
     assert "the dataset's order: de,en,es;" in note
-    assert "order: es,en,de;" in make_run("order=l2h", "dataset.max_train=13").notes[0]
-    assert make_run("order=h2l").notes == make_run("order=[en,de,es]", "dataset.max_train=13").notes == ()
+    assert "order: es,en,de;" in notes([make_run("order=l2h", "dataset.max_train=13")])[0]
+    assert notes([make_run("order=h2l")]) == notes([make_run("order=[en,de,es]", "dataset.max_train=13")]) == []
     # Of buckets it is not the limit that makes them equal.
-    equals, _ = make_run("order=h2l", "shots=1", "dataset.max_train=13").notes
+    equals, _ = notes([make_run("order=h2l", "shots=1", "dataset.max_train=13")])
     assert equals.startswith("order=h2l: some languages have equally many training sentences and ")
 
 

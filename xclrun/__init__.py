@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from xclrun.core.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from xclrun.study import Study
 
-__all__ = ["load"]
-
-__version__ = "0.2.0"
+__all__ = ["__version__", "load"]
 
 
 def load(outputs: str | Path | None = None) -> Study:

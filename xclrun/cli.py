@@ -80,8 +80,8 @@ def _check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    from xclrun import __version__
     from xclrun import command as commands
+    from xclrun.core.version import VERSION
 
     arguments = load_files(arguments)
     first = arguments[0] if arguments else "--help"
@@ -89,7 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(commands.overview())
         return 0
     if first == "-V" or "--version" in arguments:
-        print(f"xclrun {__version__}")
+        print(f"xclrun {VERSION}")
         return 0
     load_installed()
     if first in commands.COMMANDS:

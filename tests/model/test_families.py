@@ -15,10 +15,9 @@ from torch import nn
 from tests.strategy.real import StopAfter, files, untrained
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
-from xclrun.model.encoder import pretrained_encoder
+from xclrun.model.encoder import check_settings, pretrained_encoder
 from xclrun.model.families import FAMILIES, UNFIT
 from xclrun.model.folder import check_folder
-from xclrun.model.source import check_settings
 from xclrun.model.structure import is_embedding, layer
 from xclrun.plan import Run
 from xclrun.train.encodings import encodings

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from xclrun.analysis.fewshot.data import FewShotData
 from xclrun.analysis.fewshot.words import Outcome, Words
 from xclrun.analysis.record import RunRecord
-from xclrun.report.fewshot import FewShotData
 
 ZERO_SHOT = {"de": 0.86, "fi": 0.74, "hi": 0.62, "tr": 0.57, "zh": 0.60}
 TAGS = ("O", "ADJ", "NOUN", "VERB")

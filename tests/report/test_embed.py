@@ -9,7 +9,8 @@ import pytest
 from tests.conftest import blank_figures, read_csv
 from xclrun.core.errors import UsageError
 from xclrun.report.embed import embed
-from xclrun.report.write import Report, write_report
+from xclrun.report.report import Report
+from xclrun.report.write import write_report
 
 from .few_shot import study as few_shot_study
 from .study import study

@@ -16,21 +16,23 @@ from statsmodels.stats.multitest import multipletests
 
 from tests.conftest import blank_figures
 from xclrun.analysis.fewshot.attention import COLUMNS
+from xclrun.analysis.fewshot.data import FewShotData
 from xclrun.analysis.fewshot.gains import mean_gains
 from xclrun.analysis.fewshot.scores import dev_curve, few_shot_scores
 from xclrun.analysis.fewshot.words import Outcome, improvement, jaccards, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError
-from xclrun.report.fewshot import FewShotData, few_shot_sections
+from xclrun.report.fewshot import few_shot_sections
 from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.inference import p_text
 from xclrun.report.parts.fewshot_gains import gain_figure, scatter, script_table, table_3
 from xclrun.report.parts.fewshot_means import by_language, by_strategy
 from xclrun.report.parts.fewshot_variance import adapting_curves
 from xclrun.report.published import fsxlt
+from xclrun.report.report import Report
 from xclrun.report.section import Options, Sources
 from xclrun.report.tables import Cell, Table
-from xclrun.report.write import Report, write_report
+from xclrun.report.write import write_report
 
 from .few_shot import given, run, study
 from .study import run as other

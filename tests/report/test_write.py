@@ -21,6 +21,7 @@ from xclrun.core.names import code
 from xclrun.report import write
 from xclrun.report.caveats import comparison_caveats
 from xclrun.report.part import Block, Part
+from xclrun.report.report import Report, _wrapped
 from xclrun.report.section import Options, Sources
 from xclrun.report.tables import Table, frame_csv, mark_best, percent_cell
 from xclrun.report.write import write_report
@@ -36,12 +37,12 @@ def records() -> list:
 
 
 @pytest.fixture(scope="module")
-def report(records: list, tmp_path_factory: pytest.TempPathFactory) -> write.Report:
+def report(records: list, tmp_path_factory: pytest.TempPathFactory) -> Report:
     with blank_figures():
         return write_report(records, tmp_path_factory.mktemp("reports") / "demo", "demo", ["xclrun report demo"])
 
 
-def test_files_written(report: write.Report) -> None:
+def test_files_written(report: Report) -> None:
     files = {str(path.relative_to(report.directory)) for path in report.directory.rglob("*") if path.is_file()}
     stems = {f"learning_curves_mini_tiny_{metric}" for metric in ("intent", "slots")}
     stems |= {f"training_curves_mini_tiny_{quantity}" for quantity in ("loss", "intent", "slots")}
@@ -59,7 +60,7 @@ def test_files_written(report: write.Report) -> None:
     assert {str(path.relative_to(report.directory)) for path in report.figures} == figures
 
 
-def test_the_csv_holds_the_summary_in_full_precision(report: write.Report, records: list) -> None:
+def test_the_csv_holds_the_summary_in_full_precision(report: Report, records: list) -> None:
     read = read_csv(report.summary_csv, keep_default_na=False, na_values={"value": [""]}, dtype={"language": str})
     expected = summarise(records)
     assert list(read.columns) == list(expected.columns)
@@ -141,7 +142,7 @@ def test_a_number_stays_as_it_is(text: str) -> None:
     assert next(csv.reader([Table("t", (text, "x"), ()).csv()])) == [text, "x"]
 
 
-def test_the_page_for_people(report: write.Report) -> None:
+def test_the_page_for_people(report: Report) -> None:
     page = report.summary_md.read_text(encoding="utf-8")
     assert page.startswith("# demo\n\n6 finished runs · created 2")
     for part in (
@@ -181,7 +182,7 @@ def test_formats_are_saved_where_asked_and_those_of_an_earlier_report_go(tmp_pat
     assert "with <code>--formats pdf,png</code>" in page
 
 
-def test_what_a_terminal_shows(report: write.Report) -> None:
+def test_what_a_terminal_shows(report: Report) -> None:
     for width in (100, 80):
         text = report.render(width)
         assert max(map(len, text.splitlines())) <= width
@@ -195,7 +196,7 @@ def test_what_a_terminal_shows(report: write.Report) -> None:
     assert "\x1b" not in text
 
 
-def test_facts_as_json(report: write.Report) -> None:
+def test_facts_as_json(report: Report) -> None:
     facts = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert facts["runs"] == {"finished": 6}
     assert facts["summary_csv"] == str(report.summary_csv)
@@ -275,7 +276,7 @@ def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
 
 def test_a_command_in_a_note_can_be_copied_from_a_terminal() -> None:
     command = f"xclrun {'key=value ' * 12}-m"
-    lines = write._wrapped([f"T needs reference runs: {command}", "a note " * 20], 60).splitlines()
+    lines = _wrapped([f"T needs reference runs: {command}", "a note " * 20], 60).splitlines()
     assert lines[:2] == ["- T needs reference runs:", f"    {command}"]
     assert max(map(len, lines[2:])) <= 60
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from xclrun.compose.jobs import Composed
 from xclrun.core.errors import UsageError
 from xclrun.model.network import Model, skeleton
-from xclrun.plan import Run
+from xclrun.plan import Run, notes
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy import make
 from xclrun.strategy.shared.adapters import Adapter
@@ -244,8 +244,8 @@ def test_settings_that_cannot_work_are_refused_while_planning(given: Any, messag
 
 
 def test_a_reduction_that_is_another_kind_s_is_told(make_run: Make) -> None:
-    notes = [make_run("strategy=lang_spec_ada_f", f"strategy.adapter={kind}").notes for kind in ("houlsby", "madx")]
-    assert [note for own in notes for note in own if "reduction" in note] == [
+    found = [notes([make_run("strategy=lang_spec_ada_f", f"strategy.adapter={kind}")]) for kind in ("houlsby", "madx")]
+    assert [note for own in found for note in own if "reduction" in note] == [
         "strategy.reduction=2 is MAD-X's default, not houlsby's; set strategy.reduction=null to use 16"
     ]
 

@@ -21,7 +21,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, digest, stages
 from xclrun.core.stream import Hop, sequence
-from xclrun.plan import Run
+from xclrun.plan import Run, notes
 from xclrun.strategy import STRATEGIES, Strategy, adds_parameters, make, register, strategy_class
 from xclrun.strategy.base import HOOKS, check_hooks
 from xclrun.strategy.er import ExperienceReplay
@@ -238,8 +238,8 @@ POINTS = f"{ADAPTING} evaluate.every_examples=20 trainer.selection=last"
     ],
 )
 def test_settings_that_do_not_do_what_they_seem_to_are_noted(overrides: str, note: str | None, make_run: Make) -> None:
-    notes = make_run(*overrides.split()).notes
-    assert [note is not None and note in text for text in notes] == [True] * (note is not None)
+    found = notes([make_run(*overrides.split())])
+    assert [note is not None and note in text for text in found] == [True] * (note is not None)
 
 
 CLS = r"\[CLS\] depends on frozen"

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.tape import Tape
 from xclrun.core.errors import RunError
-from xclrun.plan import Run
+from xclrun.plan import Run, notes
 from xclrun.strategy import Step, supports_capture
 from xclrun.strategy.naive import Naive
 from xclrun.train.graphs import CapturedSteps
@@ -190,7 +190,7 @@ def test_padding_to_few_shapes_changes_no_more_than_rounding(
 
 def test_a_plan_says_of_which_strategies_nothing_is_recorded(make_run: Make) -> None:
     def told(*overrides: str) -> list[str]:
-        return [note for note in make_run(*overrides).notes if "cuda_graphs" in note]
+        return [note for note in notes([make_run(*overrides)]) if "cuda_graphs" in note]
 
     assert len(told(*GRAPHS, "strategy=si")) == 1
     assert told(*GRAPHS, "strategy=er") == told("strategy=si") == []

@@ -135,8 +135,7 @@ def _configured(removal: Removal) -> Iterator[TrackingConfig]:
 
 def _remove_copies(removal: Removal, tracking: TrackingConfig) -> bool:
     """Remove the copies of the runs in a tracker; return whether none can remain."""
-    from xclrun.tracking.background import DATABASE
-    from xclrun.tracking.trackers import tracker
+    from xclrun.tracking.trackers import DATABASE, tracker
 
     if tracking.to == "mlflow" and tracking.uri is None and not (removal.outputs / DATABASE).is_file():
         return True

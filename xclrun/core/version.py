@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from functools import cache
 from pathlib import Path
 
-from xclrun import __version__
+VERSION = "0.2.0"
 
 # The folder of the package.
 PACKAGE = Path(__file__).parents[1]
@@ -22,14 +21,16 @@ FORMAT = 1
 @cache
 def code_version() -> str:
     """Return the version of the code: the release and, in a checkout, the commit, with ``.dirty`` for local changes."""
+    import subprocess
+
     checkout = PACKAGE.parent
     if (stamp := checkout / STAMP).is_file():
         return stamp.read_text().strip()
     if not (checkout / ".git").exists():
-        return __version__
+        return VERSION
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty=.dirty", "--exclude=*"]
     try:
         commit = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return __version__
-    return f"{__version__}+g{commit}"
+        return VERSION
+    return f"{VERSION}+g{commit}"

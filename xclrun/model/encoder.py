@@ -6,7 +6,7 @@ Only code of `transformers` is run, never code in an encoder's folder. Encoder-d
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from xclrun.config.schema import ModelConfig
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.model.adapter_files import quiet
 from xclrun.model.families import FAMILIES, family
 from xclrun.model.folder import one_line
 from xclrun.model.shape import described
-from xclrun.model.source import DROPOUTS, check_layers, locate, subject_of
+from xclrun.model.source import DROPOUTS, SPECIAL, check_layers, locate, subject_of
+
+# Family → settings that transformers reads, although its config classes do not list them.
+UNLISTED: Mapping[str, tuple[str, ...]] = {
+    "deberta": ("embedding_size", "talking_head"),
+    "deberta-v2": (
+        "attention_head_size", "conv_act", "conv_groups", "conv_kernel_size", "embedding_size", "norm_rel_ebd",
+        "position_buckets", "share_att_key",
+    ),
+    "qwen2": ("head_dim",),
+    **dict.fromkeys(("mistral", "gemma", "gemma2", "modernbert"), ("rope_scaling",)),
+}  # fmt: skip
 
 
 def shape_of(config: ModelConfig, vocabulary: int, pad: int) -> Any:
@@ -38,6 +49,25 @@ def shape_of(config: ModelConfig, vocabulary: int, pad: int) -> Any:
 def fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
     with one_line(f"model.family={config.family} model.settings={config.settings}: the encoder cannot be built"):
         return empty_encoder(shape_of(config, vocabulary, pad))
+
+
+def check_settings(model: ModelConfig) -> None:
+    """Check that the names in ``model.settings`` exist and that transformers can build the encoder.
+
+    Transformers itself accepts any name.
+    """
+    from transformers import AutoConfig, PretrainedConfig
+
+    library = AutoConfig.for_model(model.family)
+    listed = {*library.to_dict(), *library.attribute_map, *UNLISTED.get(model.family, ())}
+    for key in model.settings:
+        if key in DROPOUTS:
+            raise UsageError(f"model.settings.{key}: set model.dropout={model.dropout} instead")
+        if key not in listed:
+            suggestion = did_you_mean(key, listed - PretrainedConfig().to_dict().keys())
+            raise UsageError(f"model.settings.{key}: {model.family} has no such setting; {suggestion}")
+    with torch.device("meta"):
+        fresh_encoder(model, model.vocab_size or len(SPECIAL), 0)
 
 
 def _adjust(shape: Any, config: ModelConfig) -> None:

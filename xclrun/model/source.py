@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from xclrun.config.schema import ModelConfig
-from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.example import Dataset
@@ -213,39 +213,3 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
 
 def family_of(model: ModelConfig) -> Family:
     return family(settings_of(model), f"model.family={model.family}" if model.from_scratch else subject_of(model))
-
-
-# Family → settings that transformers reads, although its config classes do not list them.
-UNLISTED: Mapping[str, tuple[str, ...]] = {
-    "deberta": ("embedding_size", "talking_head"),
-    "deberta-v2": (
-        "attention_head_size", "conv_act", "conv_groups", "conv_kernel_size", "embedding_size", "norm_rel_ebd",
-        "position_buckets", "share_att_key",
-    ),
-    "qwen2": ("head_dim",),
-    **dict.fromkeys(("mistral", "gemma", "gemma2", "modernbert"), ("rope_scaling",)),
-}  # fmt: skip
-
-
-def check_settings(model: ModelConfig) -> None:
-    """Check that the names in ``model.settings`` exist and that transformers can build the encoder.
-
-    Transformers itself accepts any name.
-    """
-    if not model.from_scratch or not model.settings:
-        return
-    import torch
-    from transformers import AutoConfig, PretrainedConfig
-
-    from xclrun.model.encoder import fresh_encoder
-
-    library = AutoConfig.for_model(model.family)
-    listed = {*library.to_dict(), *library.attribute_map, *UNLISTED.get(model.family, ())}
-    for key in model.settings:
-        if key in DROPOUTS:
-            raise UsageError(f"model.settings.{key}: set model.dropout={model.dropout} instead")
-        if key not in listed:
-            suggestion = did_you_mean(key, listed - PretrainedConfig().to_dict().keys())
-            raise UsageError(f"model.settings.{key}: {model.family} has no such setting; {suggestion}")
-    with torch.device("meta"):
-        fresh_encoder(model, model.vocab_size or len(SPECIAL), 0)

@@ -4,7 +4,8 @@ warns about settings without effect, and `frozen` saves the config for another p
 
 from __future__ import annotations
 
+from xclrun.plan.advice import notes
 from xclrun.plan.frozen import freeze, thaw
-from xclrun.plan.run import Run, notes, plan_jobs, plan_run, stream_of
+from xclrun.plan.run import Run, plan_jobs, plan_run, stream_of
 
 __all__ = ["Run", "freeze", "notes", "plan_jobs", "plan_run", "stream_of", "thaw"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xclrun.config.schema import BucketCounts, Config, PointSplits, Sampler, SlotF1
 from xclrun.core.stream import sequence
@@ -13,16 +13,18 @@ from xclrun.data.example import Dataset
 from xclrun.data.load import size_limits
 from xclrun.data.orders import notes as order_notes
 from xclrun.data.parts import stating
+from xclrun.plan.run import Run
 from xclrun.strategy import Length, Strategy, adds_parameters, supports_capture
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.expansion import Expandable
 
-if TYPE_CHECKING:
-    from xclrun.plan.run import Run
+
+def notes(runs: Iterable[Run]) -> list[str]:
+    """Return the distinct warnings about several runs, one line each."""
+    return list(dict.fromkeys(note for run in runs for note in _notes_of(run)))
 
 
-def notes_of(run: Run) -> Iterator[str]:
-    """Yield the warnings about a run, one line each."""
+def _notes_of(run: Run) -> Iterator[str]:
     config, dataset = run.config, run.dataset
     yield from _equal_sizes(run)
     yield from _without_dev(run)

@@ -14,7 +14,7 @@ from xclrun.data.example import Dataset
 from xclrun.data.windows import check_windows
 from xclrun.model.families import number, positions
 from xclrun.model.folder import BERTS
-from xclrun.model.source import check_masks, check_settings, depth, family_of, settings_of
+from xclrun.model.source import check_masks, depth, family_of, settings_of
 from xclrun.strategy import Strategy, divisible
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
@@ -132,7 +132,11 @@ def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
 def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
     """Check that the encoder supports strategy and tasks."""
     kind = family_of(config.model)
-    check_settings(config.model)
+    if config.model.from_scratch and config.model.settings:
+        # Imported here, because planning needs no torch otherwise.
+        from xclrun.model.encoder import check_settings
+
+        check_settings(config.model)
     settings = settings_of(config.model)
     strategy.check_encoder(kind, number(settings, "width"), depth(config.model))
     _check_prompts(config, settings, strategy.prompt_tokens())

@@ -33,7 +33,6 @@ from xclrun.data.load import load_dataset, read_whole
 from xclrun.data.orders import complete_order, compute_order
 from xclrun.model.shape import HeadSizes
 from xclrun.model.source import encoder_identity
-from xclrun.plan.advice import notes_of
 from xclrun.plan.checks import (
     check_encoder,
     check_frozen,
@@ -170,11 +169,6 @@ class Run:
         """Return the number of epochs of a hop's training; 1 for a mixture."""
         return 1 if hop.mixed else self.trainer(hop).epochs
 
-    @cached_property
-    def notes(self) -> tuple[str, ...]:
-        """Warnings to print before the run starts (`xclrun.plan.advice`), one line each."""
-        return tuple(notes_of(self))
-
     @property
     def in_blocks(self) -> dict[str, Any]:
         """Manifest entries of a stream in blocks: number of blocks, and heads trained before the first block."""
@@ -256,11 +250,6 @@ def _identity(dataset: Dataset) -> DataIdentity:
         whole = [[*labels, sorted(target.keys)] for labels, target in zip(sets, dataset.targets, strict=True)]
         return DataIdentity(dataset.fingerprints, digest(whole), spans)
     return DataIdentity(dataset.fingerprints, digest(sets[0]), spans)
-
-
-def notes(runs: Iterable[Run]) -> list[str]:
-    """Return the distinct notes of several runs."""
-    return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
 def plan_jobs(configs: Iterable[Config]) -> list[Run]:

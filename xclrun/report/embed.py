@@ -24,9 +24,9 @@ from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.files import read_text
 from xclrun.core.names import link
+from xclrun.report.report import FEW_SHOT, Report
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import frame_csv
-from xclrun.report.write import FEW_SHOT, Report
 from xclrun.scores.base_scores import Predictions
 from xclrun.store.files import atomic_write
 

@@ -13,18 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import xclrun
 from xclrun.analysis.record import RunRecord
 from xclrun.core.names import link, slug
+from xclrun.core.version import VERSION
 from xclrun.report.part import Plot
+from xclrun.report.report import Report
 from xclrun.report.section import Section
 from xclrun.report.style import TITLE, more_formats
 from xclrun.report.tables import Cell, Table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-    from xclrun.report.write import Report
 
 
 def page(
@@ -54,7 +53,7 @@ def page(
     ]
     finished = [record for record in report.records if record.status == "finished"]
     return templates().get_template("page.html").render(
-        name=report.name, date=date, version=xclrun.__version__, commands=commands, finished=finished,
+        name=report.name, date=date, version=VERSION, commands=commands, finished=finished,
         defined=definitions(sections), sections=list(zip(sections, blocks, strict=True)), drawn=drawn,
         report_caveats=report.caveats, environment=_environment(finished), runs=runs, run_sets=run_sets,
         run_sets_json=_json([list(ids) for ids in run_sets]), css=_asset("page.css"), js=_asset("page.js"),

@@ -14,9 +14,9 @@ from xclrun.report.tables import Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from xclrun.analysis.fewshot.data import FewShotData
     from xclrun.analysis.finished import FinishedRun
     from xclrun.analysis.record import RunRecord
-    from xclrun.report.fewshot.data import FewShotData
     from xclrun.scores.base_scores import Predictions
 
 

@@ -17,29 +17,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from xclrun import __version__
 from xclrun.config.checks import TRACKERS
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.identity import digest
 from xclrun.core.output import protect
 from xclrun.core.terminal import note
+from xclrun.core.version import VERSION
 from xclrun.store.files import read_json, write_json
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.sweeps import sweeps
+from xclrun.tracking.trackers import DATABASE, MARKERS, tracker
 
 # Maximum share of time spent on updates of running runs; after a slow update, sending pauses.
 LIVE_SHARE = 0.05
 _LIVE = "live "
 
-# MLflow's SQLite file in the outputs folder.
-DATABASE = "mlflow.db"
-
 # Exit code if MLflow's database is damaged or from another version of MLflow (sysexits.h).
 UNUSABLE = os.EX_DATAERR
-
-
-# Folder of the marker files in the outputs folder.
-MARKERS = Path("tracked", "sent")
 
 
 @dataclass
@@ -134,8 +128,6 @@ class BackgroundMirror:
 
 def send() -> None:
     """Send the runs whose IDs arrive on standard input; at end of input, send all changed runs of the sweep."""
-    from xclrun.tracking.trackers import tracker
-
     request = json.loads(sys.stdin.readline())
     outputs, tracking, runs = Path(request["outputs"]), TrackingConfig(**request["tracking"]), request["runs"]
     mirror = tracker(outputs, tracking)
@@ -195,7 +187,7 @@ def _state(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> str 
     # Transfer depends on other runs.
     finished = sorted(path.parent.name for path in (outputs / "runs").glob("*/DONE"))
     groups = [(s["name"], s["runs"]) for s in sweeps(outputs, lambda text: None) if not set(runs).isdisjoint(s["runs"])]
-    return digest([__version__, states, finished, sorted(groups)])
+    return digest([VERSION, states, finished, sorted(groups)])
 
 
 if __name__ == "__main__":

@@ -30,9 +30,8 @@ from xclrun.core.terminal import note
 from xclrun.store.files import writing
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import payload
-from xclrun.tracking.background import DATABASE, MARKERS
 from xclrun.tracking.payload import FORMAT, NOTE, TAG, VIEW_TAG, VIEW_VERSIONS, allowed, milliseconds, view_address
-from xclrun.tracking.trackers import Tracker, Update
+from xclrun.tracking.trackers import DATABASE, MARKERS, Tracker, Update
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

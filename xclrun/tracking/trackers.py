@@ -28,6 +28,10 @@ from xclrun.store.rundir import RunDirectory
 from xclrun.store.sweeps import sweeps
 from xclrun.tracking import payload
 
+# MLflow's SQLite file in the outputs folder.
+DATABASE = "mlflow.db"
+# Folder of the marker files of background processes in the outputs folder.
+MARKERS = Path("tracked", "sent")
 # ``tracking.to`` → module and class.
 _CLASSES = {
     "mlflow": "xclrun.tracking.mirror:Mirror",

@@ -15,9 +15,10 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from xclrun.analysis.fewshot.data import FewShotData
 from xclrun.analysis.fewshot.gains import ByLanguage
 from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, called, groups, over_buckets, replicates
-from xclrun.analysis.fewshot.words import Outcome, Words, overlaps
+from xclrun.analysis.fewshot.words import Words, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.replicates import Replicates, most_shared
 from xclrun.analysis.significance import not_compared
@@ -167,23 +168,6 @@ def _shared(scores: pd.DataFrame, labels: Sequence[str]) -> Replicates | str:
     """Return the scores of ``labels`` in all blocks that these strategies have (`Tests.of`)."""
     data = replicates(scores[scores["strategy"].isin(labels)], labels)
     return NOTHING_SHARED.format(" and ".join(labels)) if data is None else data
-
-
-@dataclass(frozen=True)
-class FewShotData:
-    """Data of few-shot runs beyond their scores, by run ID.
-
-    Attributes:
-        outcomes: metric → run ID → predictions for the target's test split.
-        words: words of source, bucket and test split.
-        attention: summaries of the attention from [CLS] (see `xclrun.analysis.fewshot.attention`).
-        reasons: why data could not be read.
-    """
-
-    outcomes: Mapping[str, Mapping[str, Outcome]] = field(default_factory=dict)
-    words: Mapping[str, Words] = field(default_factory=dict)
-    attention: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

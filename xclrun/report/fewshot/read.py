@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xclrun.analysis.fewshot.data import FewShotData
 from xclrun.analysis.fewshot.scores import is_few_shot
 from xclrun.analysis.fewshot.words import Outcome, Words
 from xclrun.analysis.record import RunRecord
@@ -13,7 +14,6 @@ from xclrun.analysis.records import outcomes
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.files import UNREADABLE
 from xclrun.data.example import Dataset, Example
-from xclrun.report.fewshot.data import FewShotData
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xclrun.analysis.fewshot.data import FewShotData
 from xclrun.analysis.fewshot.gains import ALL, mean_gains
 from xclrun.analysis.fewshot.scores import NO_SOURCE, few_shot_scores, groups, numbered, over_buckets
 from xclrun.analysis.record import RunRecord
 from xclrun.report.conclusions import caveat, compare
-from xclrun.report.fewshot.data import FewShotData, FewShotRuns, FewShotSource, shots_name
+from xclrun.report.fewshot.data import FewShotRuns, FewShotSource, shots_name
 from xclrun.report.section import Options, Section
 from xclrun.report.tables import percent
 
