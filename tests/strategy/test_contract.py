@@ -385,13 +385,10 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
         "notes",
         "check_encoder",
         "footprint",
-        "trains",
         # Accounts for parts that another process computes.
         "skip",
         # Of what a step asks of the device, not of what it computes: tests/train/test_graphs.
         "capturable",
-        # What plans ask of a model that `prepare` changes.
-        "prompt_tokens",
         # Which run a merge needs.
         "merged_strategy",
         # What can change results, and how it is written.
@@ -399,7 +396,7 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
         "described",
         "version_id",
     }
-    assert public - {"settings_type"} == set(HOOKS) | told | {"language_specific"}
+    assert public - {"settings_type"} == set(HOOKS) | told
 
 
 @pytest.mark.parametrize(

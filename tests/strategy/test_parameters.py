@@ -165,8 +165,8 @@ def test_what_is_counted_as_trained_is_what_changes(name: str, finished: Make) -
     named = {n: p.numel() for n, p in model.named_parameters()}
     assert sum(named[n] for n in moved) <= counted["trained_by_hop"][1]
     strategy, hop = run.strategy(), run.stream.hops[2]
-    assert {n for n in named if strategy.trains(n, hop)} >= moved
-    assert sum(size for n, size in named.items() if strategy.trains(n, hop)) == counted["trained_by_hop"][1]
+    assert {n for n in named if strategy.parameters.trains(n, hop)} >= moved
+    assert sum(size for n, size in named.items() if strategy.parameters.trains(n, hop)) == counted["trained_by_hop"][1]
     assert counted["trained_by_hop"][0] == counted["total"] == sum(named.values())
 
 

@@ -116,7 +116,7 @@ def test_the_parts_that_serve_a_language(strategy: str, make_run: Make, do: Do, 
     assert export(run, 2, None, tmp_path / "own")["language"] == "de"
     parts = {name: load_tensors(tmp_path / name / "language.safetensors") for name in ("en", "de", "own")}
     hop_1 = load_tensors(run.store.path(run.stages[1].train) / "weights.safetensors")
-    assert parts["en"].keys() == {name for name in hop_1 if run.strategy().language_specific(name)}
+    assert parts["en"].keys() == {name for name in hop_1 if run.strategy().parameters.language_specific(name)}
     assert all(torch.equal(tensor, hop_1[name]) for name, tensor in parts["en"].items())
     assert any(not torch.equal(tensor, parts["de"][name]) for name, tensor in parts["en"].items())
     assert all(torch.equal(tensor, parts["de"][name]) for name, tensor in parts["own"].items())

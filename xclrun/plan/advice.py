@@ -38,7 +38,7 @@ def _notes_of(run: Run) -> Iterator[str]:
     strategy = run.strategy()
     keys = [key for key, trainer in config.trainers.items() if trainer.cuda_graphs]
     # Added parameters other than prompts change the encoder's modules, which prevents capture.
-    captured = supports_capture(strategy) and (strategy.prompt_tokens() or not adds_parameters(strategy))
+    captured = supports_capture(strategy) and (strategy.parameters.prompt_tokens or not adds_parameters(strategy))
     if keys and not captured:
         yield (
             f"{keys[0]}.cuda_graphs=true only adds padding, because no step of strategy={run.strategy_name} can be "

@@ -45,9 +45,10 @@ def check_packing(config: Config, strategy: Strategy[Any]) -> None:
     for name, trainer in config.trainers.items():
         if trainer.packing:
             check_masks(config.model, f"{name}.packing")
-            if isinstance(strategy.adapters, AdapterSettings) and strategy.adapters.adapter is Adapter.prefix:
+            adapters = strategy.parameters.adapters
+            if isinstance(adapters, AdapterSettings) and adapters.adapter is Adapter.prefix:
                 raise UsageError(f"strategy.adapter=prefix {name}.packing=true: prefixes do not support packing")
-            if strategy.prompt_tokens():
+            if strategy.parameters.prompt_tokens:
                 raise UsageError(f"strategy={config.strategy.name} {name}.packing=true: prompts do not support packing")
 
 
@@ -139,7 +140,7 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
         check_settings(config.model)
     settings = settings_of(config.model)
     strategy.check_encoder(kind, number(settings, "width"), depth(config.model))
-    _check_prompts(config, settings, strategy.prompt_tokens())
+    _check_prompts(config, settings, strategy.parameters.prompt_tokens)
     absolute = settings.get("position_embedding_type", "absolute") == "absolute"
     if config.evaluate.attention and not (kind.attends and absolute):
         raise UsageError(

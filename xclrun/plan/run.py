@@ -191,7 +191,7 @@ class Run:
 
     def reference(self) -> Run:
         """Return the reference run: training on each language separately, with adapters if this run has them."""
-        alone = ExpandableSettings(LangSpecFT.name, expansion=self.strategy().adapters)
+        alone = ExpandableSettings(LangSpecFT.name, expansion=self.strategy().parameters.adapters)
         return plan_run(replace(self.config, strategy=alone, strategy_label=None))
 
     def merged_run(self) -> Run | None:

@@ -23,6 +23,7 @@ from xclrun.core.plugins import place, provides
 from xclrun.strategy.base import (
     Context,
     Length,
+    Parameters,
     Plan,
     State,
     Strategy,
@@ -39,6 +40,7 @@ __all__ = [
     "Context",
     "Length",
     "MeanGradient",
+    "Parameters",
     "Plan",
     "State",
     "Step",

@@ -59,7 +59,7 @@ class AGEM(MemoryStrategy[Settings]):
     def compared(self, context: Context) -> list[torch.nn.Parameter]:
         """Return the parameters whose gradients are compared: shared parameters that have a gradient."""
         parameters = context.model.named_parameters()
-        return [p for name, p in parameters if p.grad is not None and not self.language_specific(name)]
+        return [p for name, p in parameters if p.grad is not None and not self.parameters.language_specific(name)]
 
     def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
         """Return this step's random memory batch as (language, batch).

@@ -103,6 +103,23 @@ class Length:
     points: bool
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """How a strategy treats the parameters of the model, which are given by their names.
+
+    Attributes:
+        trains: (name, hop) → whether the hop trains a parameter; ignored for parameters that `Strategy.prepare` froze.
+        language_specific: name → whether every language has its own values of a parameter.
+        prompt_tokens: number of prompt tokens that the model has in front of each text.
+        adapters: settings of the language adapters of the strategy or its expansion; None without adapters.
+    """
+
+    trains: Callable[[str, Hop], bool] = lambda name, hop: True
+    language_specific: Callable[[str], bool] = lambda name: False
+    prompt_tokens: int = 0
+    adapters: StrategyConfig | None = None
+
+
 class Library(Protocol):
     """Stored artifacts of a run: weights and states of earlier hops, and features of the encoder before training."""
 
@@ -218,22 +235,10 @@ class Strategy(Generic[Settings]):
             width: hidden size H.
         """
 
-    def prompt_tokens(self) -> int:
-        """Return the number of prompt tokens that the model has in front of each text."""
-        return 0
-
-    def trains(self, parameter: str, hop: Hop) -> bool:
-        """Return whether ``hop`` trains the parameter with this name; ignored for parameters that `prepare` froze."""
-        return True
-
-    def language_specific(self, parameter: str) -> bool:
-        """Return whether every language has its own values of a parameter, given by its name in the model."""
-        return False
-
     @property
-    def adapters(self) -> StrategyConfig | None:
-        """Settings of the language adapters of this strategy or its expansion; None without adapters."""
-        return self.settings if self.has_adapters else None
+    def parameters(self) -> Parameters:
+        """How the strategy treats the parameters of the model."""
+        return Parameters()
 
     def version_id(self) -> int | str:
         """Return the version of the strategy for the run ID, which also contains the settings."""

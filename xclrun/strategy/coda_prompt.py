@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, bounded
+from xclrun.strategy.base import Context, Parameters, bounded
 from xclrun.strategy.shared.added import PartsPerHop
 from xclrun.strategy.shared.prompts import PoolSettings, PromptPools
 
@@ -52,12 +52,9 @@ class CodaPrompt(PartsPerHop[CodaSettings], PromptPools[CodaSettings]):
             raise UsageError(f"strategy.pool={pool}: must be at least {self.hops}, one component for each hop")
         return stream
 
-    def prompt_tokens(self) -> int:
-        return self.settings.length
-
-    def trains(self, parameter: str, hop: Hop) -> bool:
-        # For example prompts.keys.0, the keys of hop 1.
-        return not parameter.startswith("prompts.") or int(parameter.rpartition(".")[2]) == hop.index - 1
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(trains=_trains, prompt_tokens=self.settings.length)
 
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import PromptComponents
@@ -66,3 +63,8 @@ class CodaPrompt(PartsPerHop[CodaSettings], PromptPools[CodaSettings]):
 
     def begin_hop(self, context: Context) -> None:
         cast("PromptComponents", context.model.prompts).begin(context.hop.index)
+
+
+def _trains(parameter: str, hop: Hop) -> bool:
+    # For example prompts.keys.0, the keys of hop 1.
+    return not parameter.startswith("prompts.") or int(parameter.rpartition(".")[2]) == hop.index - 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Library, Plan, bounded
+from xclrun.strategy.base import Context, Library, Parameters, Plan, bounded
 from xclrun.strategy.shared.heads_only import HeadsOnly, reinitialise
 
 if TYPE_CHECKING:
@@ -39,9 +39,11 @@ class CosPooler(HeadsOnly[CosineSettings]):
         self.model, self.adapting = model, False
         self.adapted = {language for hop in stream.hops if self.adapts(hop) for language in hop.train}
 
-    def trains(self, parameter: str, hop: Hop) -> bool:
+    @property
+    def parameters(self) -> Parameters:
         # Cosine logits have no bias, so the classifier's bias is not trained.
-        return super().trains(parameter, hop) and not (self.adapts(hop) and parameter == "classifier.bias")
+        frozen = (*self.frozen, "classifier.bias")
+        return Parameters(trains=lambda name, hop: not (self.adapts(hop) and name.startswith(frozen)))
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Library, Plan, bounded
+from xclrun.strategy.base import Context, Library, Parameters, Plan, bounded
 from xclrun.strategy.shared.memory import MemoryBatches, MemorySettings, MemoryStrategy, to_batches
 
 if TYPE_CHECKING:
@@ -75,9 +75,14 @@ class ERACE(MemoryStrategy[ERACESettings]):
             for head in (module for module in model.modules() if isinstance(module, ClassHead)):
                 head.scale = self.settings.cosine
 
-    def trains(self, parameter: str, hop: Hop) -> bool:
+    @property
+    def parameters(self) -> Parameters:
+        if self.settings.cosine is None:
+            return super().parameters
         # Cosine logits have no bias, so the heads' biases are not trained.
-        return self.settings.cosine is None or not parameter.endswith(("intent.bias", "classifier.bias"))
+        return replace(
+            super().parameters, trains=lambda name, hop: not name.endswith(("intent.bias", "classifier.bias"))
+        )
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
         self._drawn, self._main = None, main

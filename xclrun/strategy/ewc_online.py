@@ -41,7 +41,9 @@ class FisherPenalty(ImportancePenalty[Settings]):
         """Return the Fisher information of the trained hop, by parameter name."""
         from xclrun.strategy.shared.fisher import diagonal_fisher
 
-        return mean_over_hop(context, "fisher", self.settings.fisher_examples, diagonal_fisher, self.language_specific)
+        return mean_over_hop(
+            context, "fisher", self.settings.fisher_examples, diagonal_fisher, self.parameters.language_specific
+        )
 
 
 @dataclass

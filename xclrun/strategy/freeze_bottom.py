@@ -21,7 +21,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
 from xclrun.model.structure import is_embedding, layer
-from xclrun.strategy.base import Context, Plan, Strategy, bounded
+from xclrun.strategy.base import Context, Parameters, Plan, Strategy, bounded
 
 if TYPE_CHECKING:
     from xclrun.model.families import Family
@@ -48,11 +48,14 @@ class FreezeBottom(Strategy[FreezeSettings]):
         if layers is not None and self.settings.layers > layers:
             raise UsageError(f"strategy.layers={self.settings.layers}: must be at most {layers}, the encoder's depth")
 
-    def trains(self, parameter: str, hop: Hop) -> bool:
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(trains=lambda name, hop: not (hop.depth > 1 and self._in_bottom(name)))
+
+    def _in_bottom(self, parameter: str) -> bool:
         number = layer(parameter)
-        bottom = is_embedding(parameter) if number is None else number <= self.settings.layers
-        return not (hop.depth > 1 and bottom)
+        return is_embedding(parameter) if number is None else number <= self.settings.layers
 
     def begin_hop(self, context: Context) -> None:
         for name, parameter in context.model.named_parameters():
-            parameter.requires_grad_(self.trains(name, context.hop))
+            parameter.requires_grad_(self.parameters.trains(name, context.hop))

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from xclrun.core.errors import UsageError
-from xclrun.strategy.base import bounded
+from xclrun.strategy.base import Parameters, bounded
 from xclrun.strategy.shared.prompts import PoolSettings, PromptPools
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class L2P(PromptPools[L2PSettings]):
             raise UsageError(f"strategy.selected={settings.selected}: must be at most strategy.pool={settings.pool}")
         super().__init__(settings)
 
-    def prompt_tokens(self) -> int:
-        return self.settings.selected * self.settings.length
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(prompt_tokens=self.settings.selected * self.settings.length)
 
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import PromptPool

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.model.structure import is_embedding
+from xclrun.strategy.base import Parameters
 from xclrun.strategy.shared.language_parts import LanguageParts
 
 
 class LangSpecEmbed(LanguageParts[StrategyConfig]):
     name = "lang_spec_embed"
 
-    def language_specific(self, parameter: str) -> bool:
-        return is_embedding(parameter)
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(language_specific=is_embedding)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.model.structure import layer
+from xclrun.strategy.base import Parameters
 from xclrun.strategy.shared.language_parts import LanguageParts
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class LangSpecEnc(LanguageParts[LayersSettings]):
             if layers is not None and not 1 <= number <= layers:
                 raise UsageError(f"strategy.layers: the encoder has no layer {number}, only layers 1 to {layers}")
 
-    def language_specific(self, parameter: str) -> bool:
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(language_specific=self._chosen)
+
+    def _chosen(self, parameter: str) -> bool:
         number = layer(parameter)
         return number is not None and (self.settings.layers is None or number in self.settings.layers)

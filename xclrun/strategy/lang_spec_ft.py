@@ -15,7 +15,7 @@ from typing import Any
 
 from xclrun.core.stream import Hop, Stream, independent
 from xclrun.strategy import names_with
-from xclrun.strategy.base import Plan, Strategy
+from xclrun.strategy.base import Parameters, Plan, Strategy
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 
@@ -31,8 +31,9 @@ class LangSpecFT(Expandable[ExpandableSettings]):
         adapters = ", ".join(names_with("has_adapters"))
         return f"each language already has its own model; only adapters can be added; choose {adapters}"
 
-    def language_specific(self, parameter: str) -> bool:
-        return True
+    @property
+    def parameters(self) -> Parameters:
+        return replace(self.expansion.parameters, language_specific=lambda name: True)
 
     def plan(self, hop: Hop) -> Plan:
         plan = self.expansion.plan(hop)

@@ -10,11 +10,11 @@ Settings: ``length``, tokens of a prompt; according to the paper, gains are smal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.strategy.base import bounded
+from xclrun.strategy.base import Parameters, bounded
 from xclrun.strategy.shared.language_parts import LanguageParts
 from xclrun.strategy.shared.prompts import Prompted
 
@@ -33,8 +33,9 @@ class LangSpecPrompt(Prompted[PromptSettings], LanguageParts[PromptSettings]):
     parts = ("prompts.",)
     encodes_alone = True
 
-    def prompt_tokens(self) -> int:
-        return self.settings.length
+    @property
+    def parameters(self) -> Parameters:
+        return replace(super().parameters, prompt_tokens=self.settings.length)
 
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import SinglePrompt

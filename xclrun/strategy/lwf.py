@@ -117,7 +117,7 @@ class LwF(Expandable[LwFSettings]):
     def edit_gradients(self, context: Context) -> None:
         if self._warming_up:
             for name, parameter in context.model.named_parameters():
-                if not self.language_specific(name):
+                if not self.parameters.language_specific(name):
                     parameter.grad = None
 
     def capturable(self) -> bool:

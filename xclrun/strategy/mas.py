@@ -47,7 +47,9 @@ class MAS(ImportancePenalty[MASSettings]):
         self.anchor_here(context)
 
     def end_hop(self, context: Context) -> None:
-        total = mean_over_hop(context, "sensitivity", self.settings.examples, sensitivity, self.language_specific)
+        total = mean_over_hop(
+            context, "sensitivity", self.settings.examples, sensitivity, self.parameters.language_specific
+        )
         for name, before in self.precision.items():
             total[name] = before.to(context.device) + total[name] if name in total else before
         self.precision, self.anchor, self._terms = total, {}, None

@@ -49,7 +49,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
 from xclrun.model.structure import is_embedding, layer
 from xclrun.strategy import make
-from xclrun.strategy.base import Context, Length, Library, Plan, State, Strategy, bounded
+from xclrun.strategy.base import Context, Length, Library, Parameters, Plan, State, Strategy, bounded
 from xclrun.strategy.lang_spec_ft import LangSpecFT
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
@@ -216,12 +216,10 @@ class Merge(Expandable[MergeSettings]):
             if layers is not None and not 0 <= number <= layers:
                 raise UsageError(f"strategy.layers: the encoder has no layer {number}, only 0 (embeddings) to {layers}")
 
-    def trains(self, parameter: str, hop: Hop) -> bool:
-        return self.expansion.trains(parameter, hop)
-
-    def language_specific(self, parameter: str) -> bool:
+    @property
+    def parameters(self) -> Parameters:
         # One merged model is evaluated on all languages, however many models were trained.
-        return False
+        return replace(self.expansion.parameters, language_specific=lambda name: False)
 
     # Training: delegated to the other strategy.
 

@@ -55,7 +55,7 @@ class ModelAverage(Expandable[AverageSettings]):
         self.before = {
             name: p.detach().clone()
             for name, p in context.model.named_parameters()
-            if p.requires_grad and not self.language_specific(name) and not name.startswith(fresh)
+            if p.requires_grad and not self.parameters.language_specific(name) and not name.startswith(fresh)
         }
 
     def end_training(self, context: Context) -> None:

@@ -71,7 +71,9 @@ class SI(ImportancePenalty[SISettings]):
         super().begin_hop(context)
         weights = context.model.named_parameters() if self.active() else ()
         self.start = {
-            name: p.detach().clone() for name, p in weights if p.requires_grad and not self.language_specific(name)
+            name: p.detach().clone()
+            for name, p in weights
+            if p.requires_grad and not self.parameters.language_specific(name)
         }
         self.path = {name: p.new_zeros(p.shape) for name, p in self.start.items()}
         self.anchor, self._step, self._before = self.start, [], {}

@@ -46,7 +46,7 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
             f"{option}: {run.id} stored no weights of evaluation points; retrain it with "
             "evaluate.keep_points=5 or evaluate.keep_points=all"
         )
-    if strategy.adapters is not None or any(stage.plan.serve for stage in hops):
+    if strategy.parameters.adapters is not None or any(stage.plan.serve for stage in hops):
         raise UsageError(f"{option}: {run.strategy_name} has language-specific weights, which cannot be averaged")
     return [_chosen(run, stage, option, last) for stage in hops]
 

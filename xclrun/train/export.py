@@ -66,9 +66,10 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     graph = StageGraph(run, Listener(), StopFlag())
     bench, strategy = graph.bench, graph.strategy
     # `for_language` sets the weights that are evaluated: merged ones, or a language's own parameters.
-    served_apart = bool(run.plan(hop).serve) or strategy.adapters is not None
+    served_apart = bool(run.plan(hop).serve) or strategy.parameters.adapters is not None
     own_parts = served_apart and (
-        strategy.adapters is not None or any(map(strategy.language_specific, bench.model.state_dict()))
+        strategy.parameters.adapters is not None
+        or any(map(strategy.parameters.language_specific, bench.model.state_dict()))
     )
     language = language and key_of(language, run.stream.languages, "--language")
     _check_language(run, hop, language, own_parts)
@@ -99,11 +100,11 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
         for name, inputs in (("intent", "[CLS]"), ("classifier", "the pooler's output")):
             if (head := getattr(model, name)) is not None and head.scale is not None:
                 facts["heads"][name] = f"{head.scale} · cosine similarity of {inputs} and the label's row of `weight`"
-        parts = {k: v for k, v in model.state_dict().items() if strategy.language_specific(k)}
+        parts = {k: v for k, v in model.state_dict().items() if strategy.parameters.language_specific(k)}
         if own_parts and 0 < len(parts) < len(model.state_dict()):
             save_tensors(folder / "language.safetensors", parts)
             facts["language_parts"] = sorted(parts)
-        if strategy.adapters is not None:
+        if strategy.parameters.adapters is not None:
             encoder: Any = model.encoder
             encoder.save_adapter(str(folder / "adapter"), NAME, use_safetensors=True)
             facts["adapter"] = "load it into the encoder with load_adapter of the library adapters"

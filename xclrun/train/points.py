@@ -153,7 +153,7 @@ class Points:
             yield
             return
         weights = self.context.model.state_dict()
-        saved = {name: t.clone() for name, t in weights.items() if strategy.language_specific(name)}
+        saved = {name: t.clone() for name, t in weights.items() if strategy.parameters.language_specific(name)}
         try:
             yield
         finally:

@@ -312,7 +312,7 @@ class Workbench:
         continued = {
             name
             for name, parameter in self.model.named_parameters()
-            if not self.strategy.language_specific(name) and torch.equal(parameter, before[name])
+            if not self.strategy.parameters.language_specific(name) and torch.equal(parameter, before[name])
         }
         return {key: tensor for key, tensor in load_tensors(optimizer).items() if key.rpartition("/")[0] in continued}
 

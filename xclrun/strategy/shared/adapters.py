@@ -43,7 +43,7 @@ from xclrun.core.errors import UsageError, require
 from xclrun.core.identity import digest
 from xclrun.core.stream import Stream
 from xclrun.model.adapter_files import adapter_identity, quiet, read_adapter
-from xclrun.strategy.base import Length, Library, bounded
+from xclrun.strategy.base import Length, Library, Parameters, bounded
 from xclrun.strategy.shared.added import AddsParameters
 from xclrun.strategy.shared.language_parts import LanguageParts
 
@@ -116,8 +116,9 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSet
             )
         self.pretrained: dict[str, Mapping[str, Tensor]] = {}
 
-    def language_specific(self, parameter: str) -> bool:
-        return NAME in parameter.split(".")
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(language_specific=lambda name: NAME in name.split("."), adapters=self.settings)
 
     @property
     def reduction(self) -> int | None:
@@ -183,7 +184,7 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSet
         add_adapters(encoder, self.settings, {NAME: self.config()}, NAME)
         _share_prefixes(encoder)
         for name, parameter in model.encoder.named_parameters():
-            parameter.requires_grad_(not self.freezes_encoder or self.language_specific(name))
+            parameter.requires_grad_(not self.freezes_encoder or self.parameters.language_specific(name))
         super().prepare(model, stream, library)
         for language, source in self.sources.items():
             # Skip a model on the meta device: it has no values and is only used to count parameters.

@@ -26,7 +26,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
 from xclrun.strategy import make, names_with
-from xclrun.strategy.base import Context, Library, Plan, Strategy
+from xclrun.strategy.base import Context, Library, Parameters, Plan, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.language_parts import LanguageParts
 
@@ -115,8 +115,8 @@ class Expandable(Strategy[Settings]):
     # Delegated to the expansion.
 
     @property
-    def adapters(self) -> StrategyConfig | None:
-        return self.expansion.adapters
+    def parameters(self) -> Parameters:
+        return self.expansion.parameters
 
     def described(self) -> dict[str, Any]:
         described = super().described()
@@ -131,15 +131,6 @@ class Expandable(Strategy[Settings]):
 
     def stream(self, order: Sequence[str]) -> Stream:
         return self.expansion.stream(order)
-
-    def prompt_tokens(self) -> int:
-        return self.expansion.prompt_tokens()
-
-    def trains(self, parameter: str, hop: Hop) -> bool:
-        return self.expansion.trains(parameter, hop)
-
-    def language_specific(self, parameter: str) -> bool:
-        return self.expansion.language_specific(parameter)
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         self.expansion.prepare(model, stream, library)

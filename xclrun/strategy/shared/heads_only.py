@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from xclrun.core.identity import derive
 from xclrun.core.stream import Hop
-from xclrun.strategy.base import Context, Plan, Settings, Strategy
+from xclrun.strategy.base import Context, Parameters, Plan, Settings, Strategy
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,13 +52,14 @@ class HeadsOnly(Strategy[Settings]):
         adapts = self.adapts(hop)
         return Plan(train=self.described() if adapts else {}, still=adapts)
 
-    def trains(self, parameter: str, hop: Hop) -> bool:
-        return not (self.adapts(hop) and parameter.startswith(self.frozen))
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(trains=lambda name, hop: not (self.adapts(hop) and name.startswith(self.frozen)))
 
     def begin_hop(self, context: Context) -> None:
         context.model.still = self.adapts(context.hop)
         for name, parameter in context.model.named_parameters():
-            parameter.requires_grad_(self.trains(name, context.hop))
+            parameter.requires_grad_(self.parameters.trains(name, context.hop))
 
 
 def reinitialise(layer: nn.Linear, context: Context, purpose: str, std: float | None = None) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Library, Plan, Settings, Strategy
+from xclrun.strategy.base import Context, Library, Parameters, Plan, Settings, Strategy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ class LanguageParts(Strategy[Settings]):
     """Base of the strategies whose model has language-specific parameters.
 
     Attributes:
-        parts: name prefixes of the language-specific parameters, unless `language_specific` is overridden.
+        parts: name prefixes of the language-specific parameters, unless `parameters` is overridden.
         encodes_alone: whether all trained parameters of the encoder are language-specific.
     """
 
@@ -41,8 +41,9 @@ class LanguageParts(Strategy[Settings]):
     parts: tuple[str, ...] = ()
     encodes_alone: ClassVar[bool] = False
 
-    def language_specific(self, parameter: str) -> bool:
-        return parameter.startswith(self.parts)
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(language_specific=lambda name: name.startswith(self.parts))
 
     def plan(self, hop: Hop) -> Plan:
         described = self.described()
@@ -61,7 +62,7 @@ class LanguageParts(Strategy[Settings]):
         # Use the initial seed, because it does not depend on earlier draws.
         self.seed = torch.initial_seed()
         self.hop_of = {language: hop.index for hop in stream.hops for language in hop.train}
-        self.initial = {k: v.clone() for k, v in model.state_dict().items() if self.language_specific(k)}
+        self.initial = {k: v.clone() for k, v in model.state_dict().items() if self.parameters.language_specific(k)}
         self.cache: dict[str, Mapping[str, Tensor]] = {}
         if not self.initial:
             raise UsageError(

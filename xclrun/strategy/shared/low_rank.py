@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from xclrun.core.errors import UsageError
-from xclrun.core.stream import Hop, Stream
+from xclrun.core.stream import Stream
 from xclrun.model.families import FAMILIES
-from xclrun.strategy.base import Context, Library
+from xclrun.strategy.base import Context, Library, Parameters
 from xclrun.strategy.shared.adapters import (
     NAME,
     LowRankSettings,
@@ -91,13 +91,14 @@ class LowRankPerHop(PartsPerHop[Settings], LowRank[Settings]):
     def products(self, hops: int) -> list[str]:
         return [product(hop) for hop in range(1, hops + 1)]
 
-    def trains(self, parameter: str, hop: Hop) -> bool:
-        return ".loras." not in parameter or f".loras.{product(hop.index)}." in parameter
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(trains=lambda name, hop: ".loras." not in name or f".loras.{product(hop.index)}." in name)
 
     def begin_hop(self, context: Context) -> None:
         for name, parameter in context.model.named_parameters():
             if ".loras." in name:
-                parameter.requires_grad_(self.trains(name, context.hop))
+                parameter.requires_grad_(self.parameters.trains(name, context.hop))
 
 
 def product(hop: int) -> str:

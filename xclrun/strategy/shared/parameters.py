@@ -124,9 +124,9 @@ def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
     languages = len(stream.languages)
     numbers: dict[tuple[str, str, int, bool, tuple[int, ...]], int] = {}
     for name, (n, trainable) in sizes.items():
-        trained = tuple(hop.index for hop in stream.hops[1:] if trainable and strategy.trains(name, hop))
+        trained = tuple(hop.index for hop in stream.hops[1:] if trainable and strategy.parameters.trains(name, hop))
         # Frozen parameters are equal in all languages, so they count once.
-        key = (*_place(name), strategy.language_specific(name) and bool(trained), trained)
+        key = (*_place(name), strategy.parameters.language_specific(name) and bool(trained), trained)
         numbers[key] = numbers.get(key, 0) + n
     parts = []
     # Adjacent equal layers form one part. Adapters are sorted last; otherwise, they would separate equal layers.

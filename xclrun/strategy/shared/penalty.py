@@ -68,7 +68,7 @@ class QuadraticPenalty(Expandable[Settings]):
         """Use ``weights`` (by name) as the anchors of shared parameters, with precision 1."""
         import torch
 
-        self.anchor = {name: tensor for name, tensor in weights.items() if not self.language_specific(name)}
+        self.anchor = {name: tensor for name, tensor in weights.items() if not self.parameters.language_specific(name)}
         self.precision = {name: torch.ones(()) for name in self.anchor}
 
     def capturable(self) -> bool:
