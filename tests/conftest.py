@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
 import json
@@ -400,3 +401,36 @@ def run_python() -> Callable[..., str]:
         return done.stdout.strip()
 
     return run
+
+
+@pytest.fixture
+def forget_plugins() -> Iterator[Callable[[], None]]:
+    """Forget the plug-ins that a test has loaded, after it, or when it calls this to go on as another process would."""
+    from hydra.core.config_store import ConfigStore
+
+    from xclrun.analysis.measures import MEASURES
+    from xclrun.core import plugins, task
+    from xclrun.data.readers import READERS
+    from xclrun.strategy import STRATEGIES
+
+    # What plug-ins are added to.
+    registries: tuple[Any, ...] = (
+        plugins._loaded, plugins._files, plugins._folders, STRATEGIES.registered, MEASURES, READERS,
+        task.TASKS, task.METRICS, task.BY_NAME, task.BY_SHORT,
+    )  # fmt: skip
+    before = [copy.copy(registry) for registry in registries]
+
+    def forget() -> None:
+        # Hydra's store lasts as long as the process.
+        for kind in ("strategy", "dataset"):
+            for name in plugins.provided(kind):
+                ConfigStore.instance().repo.get(kind, {}).pop(f"{name}.yaml", None)
+        for registry, content in zip(registries, before, strict=True):
+            registry.clear()
+            registry.extend(content) if isinstance(registry, list) else registry.update(content)
+        # Packages of tests/test_plugins.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "shown"]:
+            del sys.modules[name]
+
+    yield forget
+    forget()

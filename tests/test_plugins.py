@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from hydra.core.config_store import ConfigStore
 
 from tests.conftest import TINY, read_csv
-from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.records import read_records
 from xclrun.compose.jobs import compose_command
 from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError
-from xclrun.core.task import BY_NAME, BY_SHORT, METRICS, TASKS, task_of
-from xclrun.data.readers import READERS
+from xclrun.core.task import BY_NAME, TASKS, task_of
 from xclrun.plan import Run, freeze, plan_jobs, thaw
 from xclrun.strategy import STRATEGIES
 
@@ -33,35 +28,15 @@ REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "plugins.md").read_text(encoding="utf-8")
 # The files that the page shows, by name.
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
-# What plug-ins are added to.
-REGISTRIES: tuple[Any, ...] = (
-    plugins._loaded, plugins._files, plugins._folders, STRATEGIES.registered, MEASURES, READERS,
-    TASKS, METRICS, BY_NAME, BY_SHORT,
-)  # fmt: skip
-
 Command = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(autouse=True)
-def forget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], None]]:
+def forget(forget_plugins: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], None]:
     """Take away what a test has loaded, after it or before it goes on as another process would."""
-    before = [copy.copy(registry) for registry in REGISTRIES]
-
-    def back() -> None:
-        # Hydra's store lasts as long as the process.
-        for kind in ("strategy", "dataset"):
-            for name in plugins.provided(kind):
-                ConfigStore.instance().repo[kind].pop(f"{name}.yaml", None)
-        for registry, content in zip(REGISTRIES, before, strict=True):
-            registry.clear()
-            registry.extend(content) if isinstance(registry, list) else registry.update(content)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "shown"]:
-            del sys.modules[name]
-
     monkeypatch.delenv("XCLRUN_OUTPUTS", raising=False)
     monkeypatch.chdir(tmp_path)
-    yield back
-    back()
+    return forget_plugins
 
 
 @pytest.fixture

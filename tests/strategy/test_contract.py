@@ -2,17 +2,15 @@
 
 import dataclasses
 import re
-import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.conftest import done, one_thread, small_run, some
-from tests.train.conftest import StopAt, predicted, stored
+from tests.train.conftest import predicted, stored
 from xclrun.compose.jobs import Composed
 from xclrun.compose.keys import expansion_choices
 from xclrun.config.checks import check
@@ -20,14 +18,12 @@ from xclrun.config.files import choices, load_yaml, packaged
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, digest, stages
-from xclrun.core.stream import Hop, sequence
+from xclrun.core.stream import sequence
 from xclrun.plan import Run, notes
 from xclrun.strategy import STRATEGIES, Strategy, adds_parameters, make, register, strategy_class
 from xclrun.strategy.base import HOOKS, check_hooks
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.naive import Naive
-from xclrun.train.progress import Listener
-from xclrun.train.stop import Stopped
 
 from .real import state
 
@@ -78,16 +74,6 @@ def results(run: Run) -> tuple[Any, Any]:
     return stored(run.store), predicted(run)
 
 
-class Trained(Listener):
-    """Notes the hops that are trained."""
-
-    def __init__(self) -> None:
-        self.hops: list[int] = []
-
-    def hop_started(self, run: Run, hop: Hop) -> None:
-        self.hops.append(hop.index)
-
-
 # --- Sharing.
 
 
@@ -100,21 +86,11 @@ SOME = (
 
 @pytest.mark.some_cases(*SOME)
 @pytest.mark.parametrize("strategy", [name for name in EVERY if name != "naive"])
-def test_a_run_after_naive_trains_what_is_new_and_equals_a_run_alone(
-    strategy: str, calm: Make, make_run: Make, do: Do
-) -> None:
-    """So it is for each pair: what two have in common, naive has too."""
-    overrides, trained = given(strategy), Trained()
-    naive = calm("strategy=naive", *(text for text in overrides if text.startswith("dataset.")))
-    run = make_run(*overrides)
-    shutil.copytree(naive.outputs, run.outputs)
-    alone = calm(*overrides)
-    do(run, trained)
-    assert run.id == alone.id
-    assert predicted(run) == predicted(alone)
-    assert stored(run.store).items() >= stored(alone.store).items()
-    known = {*naive.store.all_keys()}
-    assert trained.hops == [s.hop.index for s in run.stages if s.hop.index and s.train not in known]
+def test_a_run_shares_its_first_hop_with_naive_and_no_later_one(strategy: str, make_run: Make) -> None:
+    """That what is shared is equal is in the contract (tests/testing/test_strategy_contract)."""
+    run = make_run(*given(strategy))
+    naive = make_run("strategy=naive", *(text for text in given(strategy) if text.startswith("dataset.")))
+    known = {stage.train for stage in naive.stages}
     own_first = strategy in OWN_FIRST or adds_parameters(run.strategy())
     assert (run.stages[1].train in known) == (not own_first)
     # No later hop of a sequence is naive's; of reference models each is some naive run's first hop.
@@ -160,49 +136,19 @@ def test_a_strategy_whose_settings_leave_it_nothing_to_do_is_naive_or_the_parts_
     assert all(found[key].items() >= files.items() for key, files in wanted.items())
 
 
-# --- Resuming.
-
-
-@pytest.mark.some_cases(*SOME[:6])
-@pytest.mark.parametrize("strategy", EVERY)
-def test_stopped_after_every_step(strategy: str, calm: Make, make_run: Make, do: Do) -> None:
-    """A run that is stopped after each of its steps, and resumed each time."""
-    wanted, run, attempts = calm(*given(strategy)), make_run(*given(strategy)), 0
-    while not run.directory.finished:
-        listener = StopAt(1)
-        try:
-            do(run, listener, listener.stop)
-        except Stopped:
-            assert len(list(run.store.root.glob("*/*.checkpoints/*"))) == 1
-        attempts += 1
-        assert attempts < 100
-    # The last attempt has no step left.
-    assert attempts == 1 + sum(stage["training"]["step"] for stage in wanted.directory.read_manifest()["stages"][1:])
-    assert results(run) == results(wanted)
-    assert not list(run.store.root.glob("*/*.checkpoints"))
-
-
 # --- What is kept.
 
 
 @pytest.mark.some_cases(*SOME)
 @pytest.mark.parametrize("strategy", EVERY)
-def test_a_state_is_stored_where_there_is_one_and_comes_back_as_it_was(strategy: str, calm: Make) -> None:
-    """Its size is that of its tensors, and of a number for each example."""
+def test_the_size_of_a_state_is_that_of_its_tensors_and_of_a_number_for_each_example(strategy: str, calm: Make) -> None:
     run = calm(*given(strategy))
     facts = run.directory.read_manifest()["stages"]
     for hop, stage in enumerate(some(run.stages[1:]), start=1):
         examples, size = (facts[hop]["kept"][name] for name in ("examples", "bytes"))
-        if stage.state is None:
-            assert size == 8 * examples, "of training data"
-            continue
-        assert size > 0
-        kept, again = state(run, hop), run.strategy()
-        again.load_state_dict(kept)
-        found = again.state_dict()
-        assert (found.facts, found.tensors.keys()) == (kept.facts, kept.tensors.keys())
-        assert not [name for name, tensor in kept.tensors.items() if not torch.equal(found.tensors[name], tensor)]
-        assert size == sum(tensor.nbytes for tensor in kept.tensors.values()) + 8 * examples
+        tensors = {} if stage.state is None else state(run, hop).tensors
+        assert size == sum(tensor.nbytes for tensor in tensors.values()) + 8 * examples
+        assert size > 0 or stage.state is None
 
 
 # --- Notes and refusals.

@@ -1,20 +1,36 @@
-"""Contract suites for authors of plug-ins: checks of readers and trackers.
+"""Contract suites for authors of plug-ins: checks of strategies, readers and trackers.
 
 Each suite has a function that runs all checks (``check_reader``) and one that returns them for
 ``pytest.mark.parametrize`` (``reader_checks``). pytest is not needed.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from xclrun.testing.readers import check_reader, reader_checks
 from xclrun.testing.suite import Check, ContractError
 from xclrun.testing.trackers import Sent, check_tracker, example_record, tracker_checks
+
+if TYPE_CHECKING:
+    from xclrun.testing.strategies import check_strategy, strategy_checks
 
 __all__ = [
     "Check",
     "ContractError",
     "Sent",
     "check_reader",
+    "check_strategy",
     "check_tracker",
     "example_record",
     "reader_checks",
+    "strategy_checks",
     "tracker_checks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The checks of strategies import torch.
+    if name in ("check_strategy", "strategy_checks"):
+        from xclrun.testing import strategies
+
+        return getattr(strategies, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

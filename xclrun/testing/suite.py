@@ -31,6 +31,7 @@ class Check:
             self.run()
         except Exception as error:
             observed = str(error) if isinstance(error, ContractError) else f"{type(error).__name__}: {error}"
+            observed = shortened(" ".join(observed.split()), 600)
             raise ContractError(f"{self.plugin}: {self.name}: {self.requirement} {observed}") from error
 
     def __str__(self) -> str:
@@ -66,9 +67,8 @@ def expect(condition: object, observed: str) -> None:
 
 
 def expect_equal(observed: object, expected: object, name: str) -> None:
-    expect(observed == expected, f"{name} {shortened(observed)} instead of {shortened(expected)}")
+    expect(observed == expected, f"{name} {shortened(repr(observed))} instead of {shortened(repr(expected))}")
 
 
-def shortened(value: object, longest: int = 300) -> str:
-    text = " ".join(repr(value).split())
+def shortened(text: str, longest: int = 300) -> str:
     return text if len(text) <= longest else f"{text[:longest]} …"
