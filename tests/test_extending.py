@@ -113,7 +113,7 @@ def test_pages_are_short_and_their_commands_work(
 def test_the_tests_of_the_pages_pass(copy: Path) -> None:
     files = [name for page in PAGES for _, name, _ in BLOCK.findall(text(page)) if name.startswith("tests/")]
     named = [name for page in PAGES for name in re.findall(r"^    pytest (\S+)$", text(page), re.MULTILINE)]
-    assert len(files) == 4
+    assert len(files) == 6
     output = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, *named)
     assert " passed" in output
 

@@ -165,6 +165,8 @@ class StrategyCase:
         """Load the plug-in, unless it is loaded."""
         if self.plugin is not None:
             plugins.load_file(self.plugin, str(self.plugin))
+        elif self.name not in STRATEGIES:
+            plugins.load_installed()
 
     def plan(self, outputs: Path, *overrides: str, strategy: str = "") -> Run:
         """Plan a run whose outputs are in a folder.
