@@ -57,7 +57,7 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
             bench.strategy.begin_hop(bench.context(hop))
         context, checkpoints = bench.context(run.stream.hops[HOP]), Checkpoints(Path(folder) / "none")
         with contextlib.suppress(Enough):
-            HopTraining(bench, context, checkpoints).run()
+            HopTraining(bench.work(context), checkpoints).run()
         if bench.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated())
         return _resident("VmHWM") - before

@@ -20,8 +20,8 @@ import torch
 from benchmarks.timing import summary
 from xclrun.command.plan import plan_runs
 from xclrun.plan import freeze
-from xclrun.train import ranks
-from xclrun.train.execute import set_threads
+from xclrun.train import others
+from xclrun.train.precision import set_threads
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag
 from xclrun.train.workbench import Workbench
@@ -71,8 +71,8 @@ def two_over_one(overrides: Sequence[str], outputs: Path, batch: int = 16) -> di
     ]
     [alone], [several] = plan_runs(settings), plan_runs([*settings, f"runtime.devices={DEVICES}"])
     freeze(several)
-    group, hop = ranks.ranks_of(several), alone.stream.hops[1]
-    set_threads(several, group)
+    group, hop = others.ranks_of(several), alone.stream.hops[1]
+    set_threads(several.config.runtime.threads, group.on_machine)
     group.begin(several)
     benches = [Workbench(several, Listener(), StopFlag(), group), Workbench(alone, Listener(), StopFlag())]
     took: list[tuple[tuple[float, float], ...]] = []

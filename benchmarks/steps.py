@@ -125,7 +125,7 @@ def a_hop(strategy: str, overrides: Sequence[str], outputs: Path) -> tuple[HopTr
         strategy_.end_hop(bench.context(hop))
     context = bench.context(hops[HOP])
     strategy_.begin_hop(context)
-    return HopTraining(bench, context, Checkpoints(outputs / "no-checkpoints")), bench
+    return HopTraining(bench.work(context), Checkpoints(outputs / "no-checkpoints")), bench
 
 
 def _found(pairs: Sequence[tuple[float, float]], every_k: int | None) -> dict[str, Any]:

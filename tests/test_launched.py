@@ -89,7 +89,7 @@ def test_ranks_that_wait_print_a_notice(monkeypatch: pytest.MonkeyPatch, capsys:
         raise RunError("no other rank")
 
     monkeypatch.setattr("threading.Timer", Now)
-    monkeypatch.setattr("xclrun.train.ranks._launched_store", unreachable)
-    monkeypatch.setattr("xclrun.train.ranks._ignore_signals", lambda: None)
+    monkeypatch.setattr("xclrun.train.others._launched_store", unreachable)
+    monkeypatch.setattr("xclrun.train.others._ignore_signals", lambda: None)
     assert main(["-q", "strategy=naive"]) == 1
     assert "rank 1 of 4 is waiting for rank 0 at node-1:29500" in capsys.readouterr().err

@@ -158,7 +158,7 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
 def _join_ranks() -> None:
     """Connect the ranks that torchrun or another launcher started, if any; only rank 0 returns."""
     if launched() > 1:
-        from xclrun.train.ranks import join_launched
+        from xclrun.train.others import join_launched
 
         join_launched()
 

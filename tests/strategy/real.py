@@ -78,7 +78,7 @@ def train_hop(context: Context, strategy: Any, run: Run, folder: Path) -> None:
     """Train a hop of a run by the loop alone, with checkpoints under ``folder``."""
     bench = graph(run).bench
     bench.strategy = strategy
-    HopTraining(bench, context, Checkpoints(folder / str(context.hop.index))).run()
+    HopTraining(bench.work(context), Checkpoints(folder / str(context.hop.index))).run()
 
 
 def files(run: Run) -> list[bytes]:

@@ -77,7 +77,7 @@ def training(threads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         bench.evaluator = evaluator(
             run.dataset, device, config.evaluate.batch_size, config.trainer.precision.value, config.evaluate.slot_f1
         )
-        return HopTraining(bench, context, Checkpoints(checkpoints or tmp_path / "checkpoints"))
+        return HopTraining(bench.work(context), Checkpoints(checkpoints or tmp_path / "checkpoints"))
 
     return make
 

@@ -49,7 +49,7 @@ def test_frozen_matrices_keep_their_bytes_and_compute_as_rounded_ones_do(
                     tensor.copy_(before[name].bfloat16())
             before = frozen_matrices(copied(bench.model))
         bench.strategy.begin_hop(bench.context(hop))
-        HopTraining(bench, bench.context(hop), Checkpoints(tmp_path / str(stored))).run()
+        HopTraining(bench.work(bench.context(hop)), Checkpoints(tmp_path / str(stored))).run()
         after = copied(bench.model)
         assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
         result.append({name: tensor for name, tensor in after.items() if name not in before})

@@ -193,7 +193,7 @@ def test_frozen_parameters_stay(make_run: Make, training: Training) -> None:
     first = training(run)
     for parameter in first.context.model.encoder.parameters():
         parameter.requires_grad_(False)
-    frozen = HopTraining(Workbench(run, Listener(), first.stop), first.context, first.checkpoints)
+    frozen = HopTraining(Workbench(run, Listener(), first.stop).work(first.context), first.checkpoints)
     before = copied(frozen.context.model)
     frozen.run()
     after = copied(frozen.context.model)

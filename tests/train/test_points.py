@@ -125,7 +125,7 @@ def test_a_run_that_is_stopped_has_the_same_points_and_weights_of_the_last(
 
 def test_a_checkpoint_counts_with_the_weights_that_are_kept_and_no_others(tmp_path: Path) -> None:
     nothing: Any = None
-    points = Points(nothing, nothing, 10, lambda n: min(n, 2), tmp_path)
+    points = Points(nothing, 10, lambda n: min(n, 2), tmp_path)
     facts = [{"step": step} for step in (1, 2, 3)]
     for point in facts:
         for ending in (".parquet", ".weights"):

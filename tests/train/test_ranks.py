@@ -29,7 +29,7 @@ from xclrun.plan import Run
 from xclrun.plan.checks import check_ranks
 from xclrun.store import predictions
 from xclrun.strategy import Context, Strategy, divisible
-from xclrun.train import messages, ranks
+from xclrun.train import messages, others, ranks
 from xclrun.train.ranks import Group, Ranks
 
 from .conftest import StopAt, stopped
@@ -46,9 +46,10 @@ same_ranks = pytest.mark.xdist_group("ranks")
 
 @pytest.fixture(scope="module", autouse=True)
 def ended() -> Iterator[None]:
-    """End the ranks after the tests."""
+    """End the ranks after the tests; other tests are in a process without ranks."""
     yield
-    ranks.end_ranks()
+    others.end_ranks()
+    others._group = None
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -105,7 +106,7 @@ def test_two_ranks_equal_one_process(compare: Callable[..., None]) -> None:
     # Two gradients are large enough to be summed in place.
     large = f"model.intermediate_size={ranks.LARGE // 16}"
     compare(2, "strategy=derpp", "order=[en,de]", "trainer.epochs=1", large)
-    group = ranks._group
+    group = others._group
     assert group is not None
     assert group.folder is not None
     assert stat.S_IMODE(group.folder.stat().st_mode) == 0o700, "other users could command the ranks"
@@ -223,8 +224,8 @@ class KillRank(StopAt):
     def stepped(self, progress: Any) -> None:
         self.taken += 1
         if self.taken == self.step:
-            assert ranks._group is not None
-            os.kill(ranks._group.processes[-1].pid, self.number)
+            assert others._group is not None
+            os.kill(others._group.processes[-1].pid, self.number)
 
 
 @pytest.mark.full
@@ -266,12 +267,13 @@ os._exit(0)
 AGAIN = """
 import os
 import torch.distributed as dist
+from xclrun.train.others import follow
 from xclrun.train.ranks import Group
 
 store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
 if not (child := os.fork()):
     other = dist.TCPStore("127.0.0.1", store.port, 2, is_master=False)
-    Group(1, 2, other, local=1, on_machine=2, minutes=1, cuda=False, launched=True).follow()
+    follow(Group(1, 2, other, local=1, on_machine=2, minutes=1, cuda=False, launched=True))
 group = Group(0, 2, store, local=0, on_machine=2, minutes=1, cuda=False, launched=True)
 for _ in range(2):
     group.failed = True
@@ -339,7 +341,7 @@ def test_a_waiting_rank_seldom_looks_for_the_next_operation(monkeypatch: pytest.
             group.store.set("operation/0/1", messages.encode(("reset", ())))
 
     monkeypatch.setattr("xclrun.train.ranks.time.sleep", pause)
-    assert group._receive() == ("reset", ())
+    assert group.receive() == ("reset", ())
     assert len(pauses) == 50
     assert sum(pauses) > 4
 
@@ -514,7 +516,7 @@ def test_ranks_print_no_warnings_unless_the_user_requests_them(
     # `torch.multiprocessing.spawn` is a function too, which hides the module.
     monkeypatch.setattr(import_module("torch.multiprocessing.spawn"), "start_processes", start)
     with pytest.raises(Enough):
-        ranks._started(2, 1.0, cuda=False)
+        others._started(2, 1.0, cuda=False)
     assert seen == [expected]
 
 

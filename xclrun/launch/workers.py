@@ -212,7 +212,7 @@ def work_in_processes(
             begin_worker(launcher)
             if gpu is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-            from xclrun.train.ranks import end_ranks
+            from xclrun.train.others import end_ranks
 
             try:
                 work(runs, Console(console.runs, buffered=True, blind=console.blind), mirror, since)

@@ -36,11 +36,12 @@ from xclrun.store.users import register
 from xclrun.strategy.shared.parameters import count
 from xclrun.train import attention
 from xclrun.train.class_gradients import FILE as CLASS_GRADIENTS
+from xclrun.train.others import ranks_of
 from xclrun.train.overlap import FILE as OVERLAP
 from xclrun.train.points import FILE as POINTS
-from xclrun.train.precision import device_facts
+from xclrun.train.precision import device_facts, set_threads
 from xclrun.train.progress import Listener
-from xclrun.train.ranks import ALONE, Ranks, ranks_of
+from xclrun.train.ranks import ALONE, Ranks
 from xclrun.train.stages import Busy, StageGraph, made_here
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Busy", "execute", "make_stages"]
 
-# PyTorch's default number of threads, before a run changes it.
-THREADS = torch.get_num_threads()
 # Text after the operation's name in PyTorch's error for a nondeterministic operation.
 NOT_DETERMINISTIC = " does not have a deterministic implementation"
 # Print a note if more than this fraction of a split's sentences is truncated.
@@ -142,18 +141,13 @@ def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFla
     stop.check()
 
 
-def set_threads(run: Run, ranks: Ranks = ALONE) -> None:
-    """Set PyTorch's number of threads; by default, the ranks on a machine divide its cores equally."""
-    torch.set_num_threads(run.config.runtime.threads or max(1, THREADS // ranks.on_machine))
-
-
 def _ranks(run: Run) -> Ranks:
     """Return the ranks of a run; if the store has all evaluations, this process is the only rank."""
     ranks = ALONE
     if not all(run.store.has(stage.evaluation) for stage in run.stages):
         ranks = ranks_of(run)
         check_ranks(run.config, run.strategy(), ranks.size)
-    set_threads(run, ranks)
+    set_threads(run.config.runtime.threads, ranks.on_machine)
     return ranks
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,20 +25,18 @@ from xclrun.core.identity import derive
 from xclrun.data.batches import Encoded
 from xclrun.model.network import takes_masks
 from xclrun.scores.base_scores import selection_score
-from xclrun.strategy import Context, State, Step, Strategy
+from xclrun.strategy import State, Step, Strategy
 from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes
 from xclrun.train.gradients import Gradients
 from xclrun.train.graphs import CapturedSteps, Capturer, CudaCapturer
+from xclrun.train.hop import HopWork
 from xclrun.train.optimize import load_optimizer_state, lr_factor, make_optimizer, optimizer_state, set_lr
 from xclrun.train.peak import peak_bytes, reset_peak
 from xclrun.train.points import Points
 from xclrun.train.precision import products
 from xclrun.train.progress import Progress
 from xclrun.train.stop import Stopped
-
-if TYPE_CHECKING:
-    from xclrun.train.workbench import Workbench
 
 
 @dataclass
@@ -122,7 +120,6 @@ class HopTraining:
     """The training of one hop: ``context.model`` starts with the parent hop's weights and ends with this hop's weights.
 
     Args:
-        bench: the workbench; `begin_hop` of its strategy must have been called.
         points: evaluates the model at points inside the hop; None: no evaluation points.
         inherited: the optimiser's initial state, for some or all parameters (see `optimizer_state`).
         observers: observers of gradients, by their name in checkpoints.
@@ -130,22 +127,21 @@ class HopTraining:
 
     def __init__(
         self,
-        bench: Workbench,
-        context: Context,
+        work: HopWork,
         checkpoints: Checkpoints,
         points: Points | None = None,
         inherited: Mapping[str, Tensor] | None = None,
         observers: Mapping[str, GradientObserver] | None = None,
     ) -> None:
-        strategy, trainer = bench.strategy, bench.run.trainer(context.hop)
+        context, strategy, trainer = work.context, work.strategy, work.trainer
         self.observers = observers or {}
         if trainer.cuda_graphs:
             context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
         # If dev scores are only logged, runs with different evaluate.slot_f1 share the training and log span_micro.
-        self.evaluator = bench.evaluator if trainer.uses_dev else replace(bench.evaluator, slot_f1=SlotF1.span_micro)
-        self.dev, self.checkpoints = bench.dev(context.hop), checkpoints
-        self.listener, self.stop, self.ranks = bench.listener, bench.stop, bench.ranks
+        self.evaluator = work.evaluator if trainer.uses_dev else replace(work.evaluator, slot_f1=SlotF1.span_micro)
+        self.dev, self.checkpoints = work.dev, checkpoints
+        self.listener, self.stop, self.ranks = work.listener, work.stop, work.ranks
         parts = [context.train[language] for language in context.hop.train]
         self.sentences = sum(map(len, parts))
         self.curriculum = self._curriculum(parts)

@@ -22,13 +22,11 @@ from xclrun.core.terminal import note
 from xclrun.store import predictions
 from xclrun.store.cache import CachedFile
 from xclrun.store.tensors import content
-from xclrun.strategy import Context
 from xclrun.train.evaluate import Answer
+from xclrun.train.hop import HopWork
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from xclrun.train.workbench import Workbench
 
 # ``evaluate.point_splits`` → the splits that are evaluated.
 SPLITS = {PointSplits.dev_test: ("dev", "test"), PointSplits.test: ("test",)}
@@ -46,15 +44,13 @@ class Points:
     """Takes the evaluation points of one hop.
 
     Attributes:
-        context: context of the training.
         every: b, the number of the hop's own sentences between two points.
         stored: returns how many of the last points keep their weights, given the number of points.
         folder: folder for the rows and weights of each point.
         warn: reports damaged files.
     """
 
-    bench: Workbench
-    context: Context
+    work: HopWork
     every: int
     stored: Callable[[int], int]
     folder: Path
@@ -81,26 +77,26 @@ class Points:
         Raises:
             Stopped: a signal was received; no row was written, and the weights are unchanged.
         """
-        bench, hop = self.bench, self.context.hop
-        languages, split_rows = sorted({language for language, _ in bench.point_splits()}), {}
-        splits = list(dict.fromkeys(split for _, split in bench.point_splits()))
+        work, hop = self.work, self.work.context.hop
+        languages, split_rows = sorted({language for language, _ in work.points}), {}
+        splits = list(dict.fromkeys(split for _, split in work.points))
         with self._restored():
             # Start with the language being learned, because its parameters are already in the model.
             for language in sorted(languages, key=lambda language: language not in hop.train):
                 if language not in hop.train:
-                    bench.strategy.for_language(language, bench.learned(hop.index - 1))
+                    work.strategy.for_language(language, work.earlier)
                 for split in splits:
-                    bench.stop.check()
-                    encoded, answer = bench.sentences(hop, language, split), self._answer(language, split)
-                    rows = bench.evaluator.predict(self.context.model, encoded, language, split, answer)
+                    work.stop.check()
+                    encoded, answer = work.points[language, split], self._answer(language, split)
+                    rows = work.evaluator.predict(work.context.model, encoded, language, split, answer)
                     split_rows[split, language] = rows
         columns = predictions.joined(split_rows[split, language] for split in splits for language in languages)
         n = len(columns["split"])
         # −1 is a placeholder: runs may number the hop differently, and each sets its number when it copies the rows.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
-        if not bench.ranks.rank:
+        if not work.ranks.rank:
             if self.stored(1):
-                self._weights(step).write(content(bench.stored_weights(hop)))
+                self._weights(step).write(content(work.weights()))
             self._rows(step).write(predictions.content(predictions.table(columns)))
         return {"step": step, "examples": examples, "own": seen}
 
@@ -141,18 +137,18 @@ class Points:
 
         Dev splits, whose scores select checkpoints, are always predicted by the model alone.
         """
-        if split != "test" or not self.bench.run.plan(self.context.hop).at_points:
+        if split != "test" or not self.work.plan.at_points:
             return None
-        return lambda batch: self.bench.strategy.predict(batch, language, split, self.context)
+        return lambda batch: self.work.strategy.predict(batch, language, split, self.work.context)
 
     @contextmanager
     def _restored(self) -> Iterator[None]:
         """Restore the language-specific parameters after the block, which loads parameters of other languages."""
-        strategy = self.bench.strategy
-        if not self.bench.run.plan(self.context.hop).serve:
+        strategy = self.work.strategy
+        if not self.work.plan.serve:
             yield
             return
-        weights = self.context.model.state_dict()
+        weights = self.work.context.model.state_dict()
         saved = {name: t.clone() for name, t in weights.items() if strategy.parameters.language_specific(name)}
         try:
             yield

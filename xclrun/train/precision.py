@@ -16,6 +16,8 @@ from xclrun.config.schema import Config, Device, Precision
 from xclrun.core.errors import UsageError
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# PyTorch's default number of threads, before a run changes it.
+THREADS = torch.get_num_threads()
 # Warn if a bf16 matrix product takes this many times as long as an fp32 product (about 30 without bf16 instructions).
 SLOW = 2.0
 
@@ -134,3 +136,8 @@ def context_broken() -> bool:
     except RuntimeError:
         return True
     return False
+
+
+def set_threads(threads: int | None, processes: int = 1) -> None:
+    """Set PyTorch's number of threads; None: ``processes`` on this machine divide its cores equally."""
+    torch.set_num_threads(threads or max(1, THREADS // processes))

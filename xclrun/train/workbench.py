@@ -33,6 +33,7 @@ from xclrun.train.class_gradients import ClassGradients
 from xclrun.train.encodings import Encodings, cached_cut, encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.features import features_key, load_cls, load_features, with_features
+from xclrun.train.hop import HopWork
 from xclrun.train.loop import GradientObserver, HopTraining, load_weights, trained_tensors
 from xclrun.train.optimize import optimizer_state
 from xclrun.train.overlap import GradientOverlap
@@ -247,6 +248,24 @@ class Workbench:
         context.batch_size = trainer.batch(sum(len(context.train[language]) for language in hop.train))
         return context
 
+    def work(self, context: Context) -> HopWork:
+        """Return what the training of a hop uses; ``context`` is the context of the training."""
+        hop = context.hop
+        return HopWork(
+            context=context,
+            strategy=self.strategy,
+            trainer=self.run.trainer(hop),
+            plan=self.run.plan(hop),
+            dev=self.dev(hop),
+            points={(language, split): self.sentences(hop, language, split) for language, split in self.point_splits()},
+            earlier=self.learned(hop.index - 1),
+            weights=lambda: self.stored_weights(hop),
+            evaluator=self.evaluator,
+            listener=self.listener,
+            stop=self.stop,
+            ranks=self.ranks,
+        )
+
     # Operations of a hop.
 
     @repeated
@@ -268,16 +287,16 @@ class Workbench:
         # If training is interrupted, the model's weights belong to no hop.
         self.weights_of = None
         checkpoints = Checkpoints(folder, self.listener.noted)
-        inherited = self._begin(context, optimizer)
+        inherited, work = self._begin(context, optimizer), self.work(context)
         points, every = None, evaluate.every(sum(len(context.train[language]) for language in hop.train))
         if every is not None:
-            points = Points(self, context, every, evaluate.kept, checkpoints.folder, checkpoints.warn)
+            points = Points(work, every, evaluate.kept, checkpoints.folder, checkpoints.warn)
         observers: dict[str, GradientObserver] = {}
         if evaluate.gradient_overlap:
             observers["overlap"] = GradientOverlap(self.model, load_tensors(last) if last else {})
         if evaluate.class_gradients:
             observers["class_gradients"] = ClassGradients(self.model, self.run.dataset.targets)
-        training = HopTraining(self, context, checkpoints, points, inherited, observers)
+        training = HopTraining(work, checkpoints, points, inherited, observers)
         counters = training.run()
         hands_over = trainer.optimizer_state is OptimizerState.kept and hands_on(hop, self.run.stream)
 

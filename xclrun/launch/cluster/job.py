@@ -147,7 +147,7 @@ class PackJob:
 def _join_tasks() -> None:
     """Connect the tasks of a job (``hydra.launcher.tasks_per_node``); only the first task returns."""
     if int(os.environ.get("SLURM_NTASKS", "1")) > 1:
-        from xclrun.train.ranks import join_launched
+        from xclrun.train.others import join_launched
 
         os.environ.update(slurm.rank_variables(os.environ))
         join_launched()
