@@ -298,6 +298,6 @@ def test_predictions_that_are_not_finite_are_refused(
 
     rows(model, run)  # labels and tags that training never had are no error
     monkeypatch.setattr(model, "predict", broken)
-    # All ranks raise it, and none of them ends (`Group._followed`).
+    # All ranks raise it, and none of them ends (`others._followed`).
     with pytest.raises(RunError, match=r"en/test.*not finite"):
         rows(model, run)

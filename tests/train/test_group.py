@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from xclrun.core.errors import RunError, UsageError
-from xclrun.train import ranks
+from xclrun.train import others, ranks
 from xclrun.train.ranks import END, ENDED, Group, Ranks, SharedStop
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -267,7 +267,7 @@ def test_ranks_compare_what_can_change_results(
     monkeypatch.setattr(
         Group, "_facts", lambda self, run: {name: f"{name == different and self.rank == 2}" for name in FACTS}
     )
-    found = together(lambda group: group._compare(SimpleNamespace()))  # type: ignore[arg-type]
+    found = together(lambda group: group.compare(SimpleNamespace()))  # type: ignore[arg-type]
     if different is None:
         assert found == [None] * 3
         return
@@ -283,7 +283,7 @@ def test_ranks_compare_what_can_change_results(
 def test_operations_reach_all_ranks_in_order_until_rank_0_ends(together: Callable[..., list[Any]]) -> None:
     def work(group: Group) -> list[Any]:
         if group.rank:
-            return [group._receive() for _ in range(3)]
+            return [group.receive() for _ in range(3)]
         with group.repeat("first", [1, "two"]):
             assert group.repeating
             # What the operation itself repeats is not announced again.
@@ -308,13 +308,12 @@ def test_an_error_of_another_rank_is_what_rank_0_reports(
     def refuse(bench: Any, *arguments: Any) -> None:
         raise RunError(f"no {arguments[0]}")
 
-    monkeypatch.setattr("xclrun.train.workbench.Workbench", None)
-    monkeypatch.setitem(ranks.OPERATIONS, "load", refuse)
+    monkeypatch.setitem(others.OPERATIONS, "load", refuse)
 
     def work(group: Group) -> Any:
         if group.rank:
-            followed = group._followed()
-            group._disconnect()
+            followed = others._followed(group)
+            group.disconnect()
             return followed
         with group.repeat("load", ["weights"]):
             group.agree(0)
@@ -360,7 +359,7 @@ def test_each_connection_counts_its_operations_from_the_start(together: Callable
 
     def work(group: Group) -> Any:
         if group.rank:
-            group._receive()
+            group.receive()
         else:
             with group.repeat("first", []):
                 pass
@@ -369,7 +368,7 @@ def test_each_connection_counts_its_operations_from_the_start(together: Callable
         group.reconnect()
         assert (group.connection, group.operations, group.failed) == (1, 0, False)
         if group.rank:
-            return group._receive()
+            return group.receive()
         with group.repeat("second", []):
             pass
         return None
@@ -445,13 +444,13 @@ def test_a_rank_that_does_not_end_is_killed_and_a_forked_process_ends_none(monke
 def test_launched_ranks_wait_for_what_rank_0_does_next(
     answer: str, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "_ignore_signals", lambda: None)
-    monkeypatch.setattr(ranks.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(others, "_ignore_signals", lambda: None)
+    monkeypatch.setattr(others.signal, "signal", lambda *_: None)
     group = alone(monkeypatch, rank=1, launched=True)
     group.store.set("next/0", answer)
-    assert group._continues() is again
+    assert others._continues(group) is again
     # Ranks that this process started end.
-    assert alone(monkeypatch, rank=1)._continues() is False
+    assert others._continues(alone(monkeypatch, rank=1)) is False
 
 
 # --- Which group serves a run.
@@ -471,9 +470,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         group.ended = closed
         return group
 
-    monkeypatch.setattr(ranks, "_started", start)
-    monkeypatch.setattr(ranks, "_group", None)
-    monkeypatch.setattr(ranks, "launched", lambda: 1)
+    monkeypatch.setattr(others, "_started", start)
+    monkeypatch.setattr(others, "_group", None)
+    monkeypatch.setattr(others, "launched", lambda: 1)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     return calls
 
@@ -491,9 +490,9 @@ def asks(devices: int = 2, rank_timeout: float = 30.0, device: str = "cpu") -> A
 def test_a_group_serves_all_runs_with_its_settings(
     change: dict[str, Any], kept: bool, started: list[tuple[Any, ...]]
 ) -> None:
-    first: Any = ranks.ranks_of(asks())
-    assert ranks.ranks_of(asks(devices=1)) is ranks.ALONE
-    assert (ranks.ranks_of(asks(**change)) is first) is kept
+    first: Any = others.ranks_of(asks())
+    assert others.ranks_of(asks(devices=1)) is ranks.ALONE
+    assert (others.ranks_of(asks(**change)) is first) is kept
     assert len(started) == (1 if kept else 2)
     # The other one has ended.
     assert first.ended == [True] * (not kept)
@@ -503,9 +502,9 @@ def test_a_group_serves_all_runs_with_its_settings(
 def test_a_group_that_failed_or_belongs_to_another_process_serves_none(
     fact: str, value: Any, started: list[tuple[Any, ...]]
 ) -> None:
-    first: Any = ranks.ranks_of(asks())
+    first: Any = others.ranks_of(asks())
     setattr(first, fact, value)
-    assert ranks.ranks_of(asks()) is not first
+    assert others.ranks_of(asks()) is not first
     assert len(started) == 2
     assert first.ended == [True] * (fact == "failed")
 
@@ -513,30 +512,30 @@ def test_a_group_that_failed_or_belongs_to_another_process_serves_none(
 def test_ranks_of_a_launcher_serve_the_next_run_after_a_failure(
     started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "launched", lambda: 2)
+    monkeypatch.setattr(others, "launched", lambda: 2)
     with pytest.raises(UsageError, match="worker processes cannot use"):
-        ranks.ranks_of(asks(devices=1))
+        others.ranks_of(asks(devices=1))
     told: list[str] = []
     group = SimpleNamespace(size=2, failed=False, closed=False, process=os.getpid(), reconnect=lambda: told.append("r"))
-    monkeypatch.setattr(ranks, "_group", group)
-    assert ranks.ranks_of(asks(devices=1)) is group
+    monkeypatch.setattr(others, "_group", group)
+    assert others.ranks_of(asks(devices=1)) is group
     assert told == []
     group.failed = True
-    assert ranks.ranks_of(asks(devices=1)) is group
+    assert others.ranks_of(asks(devices=1)) is group
     assert told == ["r"]
     group.closed = True
     with pytest.raises(RunError, match="one of the 2 ranks ended"):
-        ranks.ranks_of(asks(devices=1))
+        others.ranks_of(asks(devices=1))
     group.process = -1
     with pytest.raises(UsageError, match="worker processes cannot use"):
-        ranks.ranks_of(asks(devices=1))
+        others.ranks_of(asks(devices=1))
 
 
 def test_more_ranks_than_gpus_are_refused(started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(UsageError, match="number of visible GPUs is 1"):
-        ranks.ranks_of(asks(device="auto"))
-    ranks.ranks_of(asks(device="cpu"))
+        others.ranks_of(asks(device="auto"))
+    others.ranks_of(asks(device="cpu"))
     assert started == [(2, 30.0, False)]
 
 
