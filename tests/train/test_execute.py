@@ -322,7 +322,7 @@ def test_without_memory_the_phase_and_the_keys_that_help_are_told(
     try:
         exec("import torch\nraise torch.cuda.OutOfMemoryError('CUDA out of memory')", {"__name__": f"xclrun.{where}"})
     except torch.cuda.OutOfMemoryError as error:
-        result = str(execute._translated(error, run))
+        result = str(execute.translated(error, run))
     assert result.startswith(f"the GPU is out of memory during {message}")
     # Every key that is advised is there.
     keys = [word for word in result.partition("try ")[2].split() if "=" in word]
@@ -337,7 +337,7 @@ def test_an_operation_without_a_deterministic_algorithm_names_the_key(make_run: 
             torch.nn.functional.max_unpool1d(torch.ones(1, 1, 2), torch.tensor([[[0, 2]]]), 2)
     finally:
         torch.use_deterministic_algorithms(False)
-    result = execute._translated(raised.value, make_run())
+    result = execute.translated(raised.value, make_run())
     assert isinstance(result, RunError)
     assert str(result).startswith("runtime.deterministic=true: ")
     assert str(result).endswith("; use runtime.deterministic=false")

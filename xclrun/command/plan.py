@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.reference import reference_command
 from xclrun.command.common import Parser
 from xclrun.core.errors import UsageError
 from xclrun.plan import Run, plan_jobs
+
+if TYPE_CHECKING:
+    from xclrun.launch.sweep import Launcher
 
 # Parallel jobs of a launcher that does not say how many it starts, such as Slurm's.
 WIDTH = 8
@@ -22,13 +26,19 @@ def main(arguments: Sequence[str]) -> int:
         prog="xclrun plan",
         description="Dry run of `xclrun OVERRIDES -m`: runs, finished runs, hop trainings before and after "
         "deduplication, estimated time and disk. Nothing is trained.",
-        usage="xclrun plan KEY=VALUE … [--missing | --budget | --power POINTS] [--json]",
+        usage="xclrun plan KEY=VALUE … [--json]\n"
+        "       xclrun plan KEY=VALUE … --missing | --budget | --measure | --power POINTS",
     )
     parser.add_overrides(outputs=True)
     parser.add_argument(
         "--missing",
         action="store_true",
         help="print the commands for missing runs, and the measures that need these runs",
+    )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="train a few steps of each kind of run on this device (Slurm: in a job) and print peak memory and seconds",
     )
     parser.add_argument("--budget", action="store_true", help="GPU-hours, disk, and wall time with N parallel jobs")
     parser.add_argument(
@@ -60,6 +70,8 @@ def main(arguments: Sequence[str]) -> int:
             raise UsageError(f"--missing: not available for a search ({SWEEPER}), whose later trials are unknown")
         if args.power is not None:
             raise UsageError(f"--power: not available for a search ({SWEEPER}); name the strategies and orders")
+        if args.measure:
+            raise UsageError(f"--measure: not available for a search ({SWEEPER}); measure one of its settings")
         from xclrun.launch.search import plan_search, search_forecast
 
         search_facts, text = search_forecast(plan_search(jobs, launcher), width if args.budget else None)
@@ -78,6 +90,8 @@ def main(arguments: Sequence[str]) -> int:
         else:
             print("\n".join(f"{measure}:\n  {command}" for measure, command in commands))
         return 0
+    if args.measure:
+        return _measure(runs, launcher, args)
     facts = budget(runs, width) if args.budget else forecast(runs)
     print(json.dumps(facts.to_json(), indent=1) if args.json else facts.render())
     return 0
@@ -104,6 +118,24 @@ def _power(runs: Sequence[Run], points: str, chosen: Mapping[str, Any], as_json:
     print(json.dumps([power.to_json() for power in found], indent=1) if as_json else "\n\n".join(
         power.render() for power in found
     ))  # fmt: skip
+
+
+def _measure(runs: Sequence[Run], launcher: Launcher, args: Any) -> int:
+    """Measure each kind of run, here or in a job of Slurm; return 1 if one cannot be trained."""
+    from xclrun.launch.cluster.launcher import Slurm
+    from xclrun.launch.measure import measure_kinds, render
+
+    if isinstance(launcher, Slurm) and launcher.cluster == "slurm":
+        # Set in the tasks of a job.
+        if "SLURM_PROCID" not in os.environ:
+            launcher.check()
+            options = ["--measure", *(["--json"] if args.json else [])]
+            return launcher.attached(runs[0].outputs, ["plan", *args.overrides, *options])
+    else:
+        launcher.check_runs(runs)
+    rows = list(measure_kinds(runs))
+    print(json.dumps([row.to_json() for row in rows], indent=1) if args.json else render(rows))
+    return int(any(row.error for row in rows))
 
 
 def plan_runs(overrides: Sequence[str]) -> list[Run]:

@@ -99,11 +99,11 @@ def execute(
             try:
                 ranks = _ranks(run)
             except BaseException as raised:
-                translated = _translated(raised, run)
-                listener.run_failed(run, translated)
-                if translated is raised:
+                explained = translated(raised, run)
+                listener.run_failed(run, explained)
+                if explained is raised:
                     raise
-                raise translated from raised
+                raise explained from raised
             try:
                 known += [dict(settings) for settings in tried if settings not in known]
                 _Execution(run, listener, stop, patient, ranks, known).run_all()
@@ -191,7 +191,7 @@ class _Execution:
             directory.event("finished")
             directory.finish()
         except BaseException as raised:
-            error = _translated(raised, self.run)
+            error = translated(raised, self.run)
             try:
                 self._note_end(error)
                 if error is raised:
@@ -375,7 +375,7 @@ def _targets(run: Run) -> dict[str, Any]:
     return facts
 
 
-def _translated(error: BaseException, run: Run) -> BaseException:
+def translated(error: BaseException, run: Run) -> BaseException:
     """Return the error to show: a one-line error if the cause is known, otherwise the error itself."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return RunError(_out_of_memory(error, run))

@@ -229,6 +229,18 @@ class Slurm(Launcher):
             after = [*others, *(array["job"] for _, array in of_wave)]
         line(f"submitted in {time.monotonic() - began:.1f} s")
 
+    def attached(self, outputs: Path, arguments: Sequence[str]) -> int:
+        """Run ``xclrun ARGUMENTS`` as a job of one task, print its output, and return its exit code."""
+        names = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "cpus_per_task", "mem")
+        options = {name.replace("_", "-"): value for name in names if (value := getattr(self, name)) is not None}
+        options |= {"ntasks": 1, "time": self.minutes, **self.options}
+        words = [f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()
+                 if value is not None and value is not False]  # fmt: skip
+        copy = str(copy_code(outputs / "slurm" / "code").absolute())
+        command = [*self.python_words, "-u", copy, "-u", "-m", "xclrun", *arguments]
+        start = ["bash", "-c", "\n".join([*self.setup, 'exec "$@"']), "bash", *command]
+        return subprocess.run(["srun", *words, *start], env=slurm.session_free(os.environ), check=False).returncode
+
     def _executor(
         self, folder: Path, array: dict[str, Any], start: Sequence[str], after: Sequence[str]
     ) -> SlurmExecutor:
