@@ -28,7 +28,7 @@ def test_batches_consist_of_the_longest_sentences_of_each_split(make_run: Make, 
     run = make_run("trainer.gradient_accumulation=2", "evaluate.batch_size=3", "strategy=er")
     short, splits = _shortened(run, tmp_path), encodings(run).splits
     size = 2 * run.config.trainer.batch_size
-    for (key, split), examples in short.dataset.splits.items():
+    for key, split in short.dataset.splits:
         if key in run.stream.languages:
             expected = sorted(splits[key, split].lengths)[-(size if split == "train" else 3) :]
             assert sorted(encodings(short).splits[key, split].lengths) == expected

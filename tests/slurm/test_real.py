@@ -218,3 +218,11 @@ def test_what_is_edited_after_submission_does_not_reach_queued_jobs(lab: Lab, tm
     assert [run.state for run in lab.wait(outputs)] == ["finished"]
     [manifest] = [json.loads(path.read_text()) for path in outputs.glob("runs/*/manifest.json")]
     assert manifest["status"] == "finished"
+
+
+def test_plan_measures_in_a_job(lab: Lab, tmp_path: Path) -> None:
+    command = ["plan", *small("strategy=naive", "order=[en,de]"), *SLURM, f"paths.outputs={tmp_path}"]
+    done = lab.xclrun(*command, "hydra.launcher.setup=['export OMP_NUM_THREADS=1']", "--measure")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Measured on cpu: 3 steps")
+    assert [path.name for path in tmp_path.iterdir()] == ["slurm"]

@@ -126,7 +126,7 @@ def _settings(config: Config, outputs: Path) -> Config:
 
     protocol = config.protocol
     # With these settings, strategies use their memory at each step.
-    at_once = {"every_k": 1, "replay_interval": config.trainer.batch(1), "replay_write": 1.0}
+    at_once: dict[str, Any] = {"every_k": 1, "replay_interval": config.trainer.batch(1), "replay_write": 1.0}
     names = {field.name for field in fields(config.strategy)}
     return replace(
         config,
