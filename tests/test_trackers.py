@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.conftest import TINY
+from tests.testing.test_tracker_contract import entries
 from xclrun.analysis.records import record
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.task import short_name
@@ -186,7 +186,8 @@ def test_listeners_write_the_epochs_of_the_hop_and_notify_trackers_now_and_then(
     assert train(1) == [1]
 
 
-def test_event_files_hold_scores_losses_and_measures_each_once(directory: RunDirectory) -> None:
+def test_event_files_hold_a_description_the_config_and_the_settings(directory: RunDirectory) -> None:
+    """That they hold scores, losses and measures is in the contract (tests/testing/test_tracker_contract)."""
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
@@ -203,34 +204,12 @@ def test_event_files_hold_scores_losses_and_measures_each_once(directory: RunDir
     def values(tag: str) -> list[tuple[int, Any]]:
         return [(event.step, make_ndarray(event.tensor_proto).item()) for event in events.Tensors(tag)]
 
-    for key, curve in expected(directory).items():
-        name, _, last = key.rpartition(".")
-        steps, numbers = zip(*values(f"{name}/{last}"), strict=True)
-        assert steps == tuple(step for step, _ in curve)
-        np.testing.assert_allclose(numbers, [value for _, value in curve], rtol=1e-6)
-    [(step, final)] = values("measure/intent.FP")
-    mean = 100 * record(directory).scores["intent_accuracy"][-1].mean()
-    assert (step, final) == (3, pytest.approx(mean, rel=1e-6))
+    assert [step for step, _ in values("measure/intent.FP")] == [3]
     texts = "".join(str(v) for tag in ("run", "config", "intent.scores") for _, v in values(tag))
     assert "**er**" in texts
     assert "| hop | en | de | es |" in texts
     assert [v for _, v in values("status")] == [b"interrupted", b"finished"]
     assert "_hparams_/session_start_info" in events.Tags()["tensors"]
-
-
-def entries(file: Path) -> Iterator[bytes]:
-    """Yield the entries of a file of Weights & Biases: LevelDB's log format after a header of 7 bytes."""
-    content, at, entry = file.read_bytes(), 7, b""
-    while at + 7 <= len(content):
-        if (remaining := 32768 - at % 32768) < 7:
-            at += remaining
-            continue
-        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
-        entry, at = entry + content[at + 7 : at + 7 + size], at + 7 + size
-        # Whole, or the last part of one.
-        if kind in (1, 4):
-            yield entry
-            entry = b""
 
 
 @pytest.mark.full
@@ -251,26 +230,18 @@ def test_weights_and_biases_offline_continues_a_run_under_its_id(
     assert tracker(outputs, TrackingConfig(to="wandb", experiment="mine")).send_all() == 0
     files = sorted((outputs / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 2
-    rows: list[dict[str, Any]] = []
-    summary: dict[str, Any] = {}
+    named, tables = set(), set()
     for file in files:
         for data in entries(file):
             entry = Record()
             entry.ParseFromString(data)
             if entry.HasField("run"):
-                assert (entry.run.run_id, entry.run.project) == (directory.run_id, "mine")
+                named.add((entry.run.run_id, entry.run.project))
                 assert set(entry.run.tags) >= {"er", "seed 1"}
             if entry.HasField("history"):
-                rows.append({i.key or i.nested_key[0]: json.loads(i.value_json) for i in entry.history.item})
-            if entry.HasField("summary"):
-                summary |= {i.key or i.nested_key[0]: json.loads(i.value_json) for i in entry.summary.update}
-    for name, curve in expected(directory).items():
-        axis = "hop" if ".score." in name else "update"
-        assert [(row[axis], row[name]) for row in rows if name in row] == curve
-    final = 100 * record(directory).scores["intent_accuracy"][-1].mean()
-    assert summary["intent.FP"] == pytest.approx(final)
-    assert summary["status"] == "finished"
-    assert any("intent.scores" in row for row in rows)
+                tables |= {(i.key or i.nested_key[0]) for i in entry.history.item}
+    assert named == {(directory.run_id, "mine")}
+    assert "intent.scores" in tables
     written = [path for path in outputs.rglob("*") if path.is_file()]
     assert not [path for path in written if key.encode() in path.read_bytes()]
 
