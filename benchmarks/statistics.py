@@ -35,6 +35,7 @@ from xclrun.analysis.bootstrap import (
 from xclrun.analysis.ranks import critical_difference
 from xclrun.analysis.replicates import TIE, Replicates
 from xclrun.analysis.significance import ALPHA, MIXED_ORDERS, holm, mixed_model
+from xclrun.core.quantity import SHARE
 from xclrun.report.style import figure_of, legend, line, plain, save, titled
 from xclrun.scores.base_scores import Counts
 
@@ -176,11 +177,12 @@ def coverage(
         for name, tally in tallies.items():
             value, of, true = float(values[name].mean()), resampled[name], float(truth[name].mean())
             leaving = [each[name].mean(axis=-1) for each in left]
+            bounds = (SHARE if name == "FP" else SHARE.difference).bounds
             for kind in kinds:
                 found = (
                     mean_of_intervals([standard_error_of_mean(order) for order in of.T])
                     if kind == "paper"
-                    else interval(kind, of.mean(axis=-1), value, lambda leaving=leaving: leaving, name == "FP")
+                    else interval(kind, of.mean(axis=-1), value, lambda leaving=leaving: leaving, bounds)
                 )
                 tally[kind] += int(found.low <= true <= found.high)
                 tally[f"excludes {kind}"] += not found.low - TIE <= value <= found.high + TIE

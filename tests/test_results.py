@@ -14,8 +14,8 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from tests.conftest import read_csv
-from xclrun.analysis.measures import MEASURES
-from xclrun.report.tables import percent
+from xclrun.analysis.measures import quantity
+from xclrun.core.quantity import SHARE
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 OPENS = r"^<!-- report: ([^/\s]+)/(\S+)(?: once there is one)? -->\n"
@@ -51,7 +51,7 @@ def compared(page: Path) -> int:
         printed = {(row["strategy"], name): row[column] for row in table for column, name in columns.items()}
         available: dict[str, dict[tuple[str, str], str]] = {}
         for row in means.itertuples():
-            of = MEASURES[row.measure].shown
+            of = quantity(row.metric, row.measure).shown
             text = (
                 "n/a" if row.value != row.value else of(row.value) + ("" if row.std != row.std else f" ± {of(row.std)}")
             )
@@ -81,11 +81,10 @@ def test_few_shot_tables_are_means_of_the_scores_beside_the_page(page: Path) -> 
             own = of_strategy[of_strategy["language"] == row["language"]]
             for k in sorted(own["shots"].unique()):
                 buckets = own[own["shots"] == k].groupby("bucket")["score"].mean()
-                spread = f" ± {percent(buckets.std())}" if len(buckets) > 1 else ""
-                assert row[f"K = {k}"] == percent(buckets.mean()) + spread
+                assert row[f"K = {k}"] == SHARE.spread(buckets.mean(), buckets.std())
                 count += 1
             seeds = own.groupby("seed")["zero_shot"].first()
-            assert row["K = 0"] == percent(seeds.mean()) + (f" ± {percent(seeds.std())}" if len(seeds) > 1 else "")
+            assert row["K = 0"] == SHARE.spread(seeds.mean(), seeds.std())
     assert count
 
 
@@ -269,11 +268,14 @@ def test_a_number_that_was_changed_is_seen(tmp_path: Path) -> None:
     page, numbers = tmp_path / "page.md", tmp_path / "page" / "few.csv"
     numbers.parent.mkdir()
     frame = pd.DataFrame(
-        [("naive", "mean", "m", "F", 0.125, 0.01, ""), ("naive", "mean", "m", "FP", 0.5, float("nan"), "")],
+        [
+            ("naive", "mean", "class_accuracy", "F", 0.125, 0.01, ""),
+            ("naive", "mean", "class_accuracy", "FP", 0.5, float("nan"), ""),
+        ],
         columns=["strategy", "order", "metric", "measure", "value", "std", "status"],
     )
     frame.to_csv(numbers, index=False)
-    page.write_text(place.format(header + f"| naive | {percent(0.125)} ± 1.00 | 50.00 |\n"), encoding="utf-8")
+    page.write_text(place.format(header + f"| naive | {SHARE.shown(0.125)} ± 1.00 | 50.00 |\n"), encoding="utf-8")
     assert compared(page) == 2
     page.write_text(page.read_text(encoding="utf-8").replace("50.00", "50.01"), encoding="utf-8")
     with pytest.raises(AssertionError, match=r"page\.md: tables/x\.md"):

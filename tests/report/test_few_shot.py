@@ -22,6 +22,7 @@ from xclrun.analysis.fewshot.scores import dev_curve, few_shot_scores
 from xclrun.analysis.fewshot.words import Outcome, improvement, jaccards, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError
+from xclrun.core.quantity import SHARE
 from xclrun.report.fewshot import few_shot_sections
 from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.inference import p_text
@@ -238,7 +239,8 @@ def test_learning_curves_fall_where_dev_scores_fall() -> None:
         replace(run("de", 1, 0), curve=curve(0.9, 0.8, 0.85)),
         replace(run("de", 1, 1), curve=curve(0.5, 0.6)),
     )
-    figure = adapting_curves({("de", 1): [dev_curve(r, "token_accuracy") for r in (falling, rising)]}, "score", "x")
+    lines = {("de", 1): [dev_curve(r, "token_accuracy") for r in (falling, rising)]}
+    figure = adapting_curves(lines, "token_accuracy", "score", "x")
     (axes,) = figure.axes
     lines = [line for line in axes.lines if line.get_marker() == "None"]
     assert [line.get_ydata().tolist() for line in lines] == [pytest.approx([50, 60]), pytest.approx([90, 80, 85])]
@@ -502,5 +504,5 @@ def test_a_baseline_that_no_run_has_is_refused_and_one_of_other_runs_marks_nothi
 
 def test_names_of_points_that_lie_on_one_another_stand_beside_one_another() -> None:
     points = {"de": (4, 0.05), "hi": (3, 0.22), "fi": (4, 0.053), "zh": (4, 0.13)}
-    figure = scatter({"shared WALS features": points}, "tokens", "gains")
+    figure = scatter({"shared WALS features": points}, "tokens", SHARE.difference, "gains")
     assert [text.get_text() for text in figure.axes[0].texts] == ["de, fi", "hi", "zh"]

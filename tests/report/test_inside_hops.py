@@ -11,9 +11,10 @@ import pytest
 
 from xclrun.analysis.points import aultc
 from xclrun.analysis.record import RunRecord
+from xclrun.core.quantity import SHARE
 from xclrun.report.parts import inside_hops
 from xclrun.report.summary import Summary
-from xclrun.report.tables import Table, percent
+from xclrun.report.tables import Table
 
 from .study import LANGUAGES, run, study, summary_of
 from .test_figures import is_cut_off, texts
@@ -62,7 +63,7 @@ def test_the_measures_of_lifelong_learning_are_means_over_runs() -> None:
             ([aultc(r, "slot_f1") for r in runs], [r.scores["slot_f1"][-1].mean() for r in runs]),
             strict=True,
         ):
-            assert column_shown[(label,)] == f"{percent(np.mean(values))} ± {percent(np.std(values, ddof=1))}"
+            assert column_shown[(label,)] == f"{SHARE.shown(np.mean(values))} ± {SHARE.shown(np.std(values, ddof=1))}"
     assert table.header == ("strategy", "runs", "AULTC ↑", "F_m_curve ↓", "F_m ↓", "I ↓", "I_m_curve ↓", "FP ↑")
     assert [row[2].best for row in table.rows].count(True) == 1
     best = max(table.rows, key=lambda row: row[2].value)

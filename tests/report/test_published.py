@@ -16,11 +16,12 @@ from xclrun.analysis.anova import anova, tukey
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.replicates import Replicates
 from xclrun.compose.jobs import compose_command
+from xclrun.core.quantity import SHARE
 from xclrun.data.example import SPLITS
 from xclrun.data.load import load_dataset
 from xclrun.report.published import beside_ours, ccl_tables, ll, published_names
 from xclrun.report.published.setup import setup_notes
-from xclrun.report.tables import Cell, percent
+from xclrun.report.tables import Cell
 
 from .study import ORDERS, run, summary_of
 
@@ -117,7 +118,7 @@ def test_every_table_is_set_beside_ours(table: str) -> None:
         if our_table.header[k] != "ours"
     ]
     for row in some(rows):
-        text = percent(row.value) if row.unit == "percent" else None
+        text = SHARE.shown(row.value) if row.unit == "percent" else None
         assert text is None or text in published
 
 

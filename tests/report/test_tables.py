@@ -10,9 +10,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.core.quantity import SHARE
 from xclrun.report.caveats import comparison_caveats
 from xclrun.report.summary import RUNS, Summary
-from xclrun.report.tables import Cell, Table, percent
+from xclrun.report.tables import Cell, Table
 
 from .study import LANGUAGES, run, section_of, study
 from .study import rows_of as cells
@@ -241,4 +242,4 @@ def test_markdown_has_bold_and_marks_and_says_what_they_mean_and_csv_has_values_
 
 @pytest.mark.parametrize(("value", "text"), [(0.91057, "91.06"), (-0.00001, "0.00"), (-0.1, "-10.00"), (1.0, "100.00")])
 def test_percent(value: float, text: str) -> None:
-    assert percent(value) == percent(np.float64(value)) == text
+    assert SHARE.shown(value) == SHARE.shown(np.float64(value)) == text

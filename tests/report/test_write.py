@@ -18,6 +18,7 @@ from tests.conftest import blank_figures, read_csv
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.core.errors import UsageError
 from xclrun.core.names import code
+from xclrun.core.quantity import SHARE
 from xclrun.report import write
 from xclrun.report.caveats import comparison_caveats
 from xclrun.report.part import Block, Part
@@ -343,7 +344,7 @@ def test_strategies_with_the_same_scores_throughout_are_named() -> None:
 def test_of_cells_that_look_alike_none_is_the_best() -> None:
     def best(*values: float) -> list[bool]:
         cells = [percent_cell(value) for value in values]
-        mark_best(cells)
+        mark_best(cells, SHARE)
         return [cell.best for cell in cells]
 
     assert best(0.5, 0.5, 0.4) == [True, True, False]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from xclrun.analysis.grouping import grouped, natural, strategy_labels
-from xclrun.analysis.measures import MEASURES, Absent, Measure, Measured, explain, headlines, measure
+from xclrun.analysis.measures import MEASURES, Absent, Measure, Measured, explain, headlines, measure, quantity
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_control, is_reference
 from xclrun.analysis.replicates import TIE, crossed, given_references, most_shared
@@ -248,7 +248,9 @@ def _metric_rows(
                     yield (*head, *([math.nan] * 4), 0, NOTHING_SHARED, short_name(metric), "")
                     continue
                 values = [measured[run.run_id].get((name, language)) for run in scored]
-                *results, ci_given = _average(MEASURES[name], values, scored, whole - len(chosen))
+                *results, ci_given = _average(
+                    MEASURES[name], values, scored, whole - len(chosen), quantity(metric, name).bounds
+                )
                 yield (*head, *results, short_name(metric), ci_given)
 
 
@@ -265,7 +267,11 @@ def _keys(runs: Sequence[RunRecord], languages: Sequence[str], names: Collection
 
 
 def _average(
-    definition: Measure, values: Sequence[float | Absent | None], runs: Sequence[RunRecord], lacking: int
+    definition: Measure,
+    values: Sequence[float | Absent | None],
+    runs: Sequence[RunRecord],
+    lacking: int,
+    bounds: tuple[float, float],
 ) -> tuple[float, float, float, float, int, str, str]:
     """Return value, std, ci_low, ci_high, n, status and ci_given of one row, from the values of its runs."""
     nan = math.nan
@@ -301,8 +307,8 @@ def _average(
     if equal:
         return mean, std, nan, nan, n, status, ""
     low, high = mean - (half := _t_quantile(df) * error), mean + half
-    if definition.unit == "%":
-        low, high = max(0.0, low), min(1.0, high)
+    least, most = bounds
+    low, high = max(least, low), min(most, high)
     return mean, std, low, high, n, status, given_references(blocks) if definition.shared else ""
 
 

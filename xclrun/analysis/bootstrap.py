@@ -172,7 +172,7 @@ def interval(
     values: ArrayLike,
     observed: float,
     jackknife: Callable[[], Sequence[ArrayLike]],
-    is_score: bool = False,
+    bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> Interval:
     """Compute an interval of any kind except ``paper``, which needs the orders one by one.
 
@@ -180,7 +180,7 @@ def interval(
         kind: ``centred``, ``percentile``, ``basic`` or ``bca``.
         values, observed: see `centred`.
         jackknife: computes the argument ``jackknife`` of `bca`; called only for ``kind="bca"``.
-        is_score: clip the interval to [0, 1].
+        bounds: smallest and largest possible value, to which the interval is clipped.
     """
     compute = {
         "centred": lambda: centred(values, observed),
@@ -189,9 +189,7 @@ def interval(
         "bca": lambda: bca(values, observed, jackknife()),
     }
     computed = compute[kind]()
-    if not is_score:
-        return computed
-    low, high = np.clip([computed.low, computed.high], 0, 1)
+    low, high = np.clip([computed.low, computed.high], *bounds)
     return Interval(float(low), float(high), computed.reason)
 
 

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,8 @@ from xclrun.analysis.record import STREAMS, RunRecord
 from xclrun.analysis.reference import reference_name
 from xclrun.core.errors import UsageError
 from xclrun.core.plugins import provides
-from xclrun.core.task import BY_NAME
+from xclrun.core.quantity import Quantity
+from xclrun.core.task import BY_NAME, Metric
 
 NOT_A_SEQUENCE = {
     "independent": "needs a sequence of hops instead of one model per language",
@@ -33,19 +35,30 @@ NOT_A_SEQUENCE = {
 }
 
 
+# Units of measures that are a score, or a difference of scores, in the unit of the metric.
+SCORE, DIFFERENCE = "%", "points"
+
+
 @dataclass(frozen=True)
 class Scores:
     """Input of a measure, for a run with N languages. Leading axes (...) are resamples.
 
     Attributes:
-        R: the score matrix, shape (..., hops + 1, N).
-        M: the reference scores, shape (..., N); NaN if unknown.
+        R: the score matrix, shape (..., hops + 1, N). Scores of metrics of which lower is better are negated, so in
+            formulas higher is always better.
+        M: the reference scores, shape (..., N), negated like ``R``; NaN if unknown.
     """
 
     R: np.ndarray
     M: np.ndarray
     record: RunRecord
     metric: str
+
+    @classmethod
+    def of(cls, R: np.ndarray, M: np.ndarray, record: RunRecord, metric: str) -> Scores:
+        """Return the input for scores as they were measured."""
+        goodness = BY_NAME[metric].goodness
+        return cls(goodness(R), goodness(M), record, metric)
 
     @property
     def final(self) -> np.ndarray:
@@ -83,7 +96,8 @@ class Measure:
             hops. Empty for measures that need only R and M.
         headline: whether the measure is tested, resampled, and printed in tables and on the console; other measures
             are only in ``summary.csv`` and MLflow.
-        unit: ``%`` or ``points`` (a difference of percentages), or a unit whose values are printed unscaled.
+        unit: `SCORE` or `DIFFERENCE`, whose unit follows from the metric, or a unit whose values are printed unscaled.
+        higher_is_better: for a `SCORE`, whether it is better if the formula's result is higher.
     """
 
     name: str
@@ -101,18 +115,24 @@ class Measure:
     headline: bool = False
     unit: str = "points"
 
-    @property
-    def arrow(self) -> str:
-        return "↑" if self.higher_is_better else "↓"
+    def quantity(self, metric: Metric) -> Quantity:
+        """Return the quantity of the measure's values for a metric."""
+        if self.unit == SCORE:
+            return replace(metric.quantity, higher_is_better=self.higher_is_better == metric.higher_is_better)
+        if self.unit == DIFFERENCE:
+            return replace(metric.difference, higher_is_better=self.higher_is_better)
+        return Quantity(self.higher_is_better, self.unit)
 
-    @property
-    def scale(self) -> int:
-        """Factor by which values are multiplied for printing."""
-        return 100 if self.unit in ("%", "points") else 1
+    def value(self, scores: Scores) -> np.ndarray | float:
+        """Return the value, shape (...); of a `SCORE`, in the direction of the metric."""
+        return self._directed(self.formula(scores), scores)
 
-    def shown(self, value: float) -> str:
-        """Format a value for tables, with two decimals and without ``-0.00``."""
-        return f"{round(self.scale * value, 2) + 0.0:.2f}"
+    def values_by_language(self, scores: Scores) -> np.ndarray:
+        """Return the value of each language, shape (..., N); empty for a measure without such values."""
+        return np.empty(0) if self.by_language is None else self._directed(self.by_language(scores), scores)
+
+    def _directed(self, values: Any, scores: Scores) -> Any:
+        return BY_NAME[scores.metric].goodness(values) if self.unit == SCORE else values
 
     @property
     def shared(self) -> bool:
@@ -144,6 +164,11 @@ def _add(measure: Measure) -> Measure:
     MEASURES[measure.name] = measure
     provides("measure", measure.name, measure.definition)
     return measure
+
+
+def quantity(metric: str, measure: str = "") -> Quantity:
+    """Return the quantity of a measure of a metric; without a measure, of the metric's scores."""
+    return MEASURES[measure].quantity(BY_NAME[metric]) if measure else BY_NAME[metric].quantity
 
 
 def headlines() -> list[Measure]:
@@ -479,7 +504,7 @@ def measure(
         reference: the reference scores M, shape (N,); NaN if unknown.
         names: measures to compute.
     """
-    scores = Scores(record.scores[metric], reference, record, metric)
+    scores = Scores.of(record.scores[metric], reference, record, metric)
     measured: Measured = {}
     for name in (name for name in MEASURES if name in names):
         entry = MEASURES[name]
@@ -487,8 +512,8 @@ def measure(
             reason = NOT_A_SEQUENCE[record.stream] if "sequence" in entry.streams else entry.otherwise
             measured[name, ""] = Absent(reason)
             continue
-        measured[name, ""] = _value_or_reason(float(entry.formula(scores)), entry, scores, None)
-        for j, value in enumerate(() if entry.by_language is None else entry.by_language(scores)):
+        measured[name, ""] = _value_or_reason(float(entry.value(scores)), entry, scores, None)
+        for j, value in enumerate(entry.values_by_language(scores)):
             measured[name, record.languages[j]] = _value_or_reason(float(value), entry, scores, j)
     return measured
 

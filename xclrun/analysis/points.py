@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from xclrun.analysis import formulas
 from xclrun.analysis.record import RunRecord, point_score
+from xclrun.core.task import BY_NAME
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class HopPoints:
         examples: number of sentences of the hop seen up to each point, without replay, shape (P,).
         dev, test: scores, shape (P, N); NaN if not measured.
         averaged: name of an average of checkpoints (``last-5``, ``all``) → its test scores, shape (N,).
+        metric: name of the metric.
     """
 
     hop: int
@@ -38,6 +40,12 @@ class HopPoints:
     dev: np.ndarray
     test: np.ndarray
     averaged: Mapping[str, np.ndarray] = field(default_factory=dict)
+    metric: str = ""
+
+    @property
+    def ranked(self) -> np.ndarray:
+        """The dev scores such that higher is better, shape (P, N)."""
+        return np.asarray(BY_NAME[self.metric].goodness(self.dev) if self.metric else self.dev)
 
 
 def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
@@ -61,7 +69,7 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
         examples = np.array([point["own"] for point in points], dtype=float)
         dev, test = (np.array([scores(point.get(split, {})) for point in points]) for split in ("dev", "test"))
         averaged = {mean["of"]: np.array(scores(mean["test"])) for mean in record.averaged if mean["hop"] == hop}
-        hops.append(HopPoints(hop, sources, seen, examples, dev, test, averaged))
+        hops.append(HopPoints(hop, sources, seen, examples, dev, test, averaged, metric))
     return hops
 
 
@@ -118,27 +126,29 @@ def switches(record: RunRecord) -> np.ndarray:
 
 
 def aultc(record: RunRecord, metric: str) -> float:
-    """Return `formulas.aultc` of a run; NaN if the curve is incomplete."""
+    """Return `formulas.aultc` of a run, with higher values better; NaN if the curve is incomplete."""
     curve = learning_curve(record, metric)
-    return float("nan") if curve is None else float(formulas.aultc(*curve))
+    return float("nan") if curve is None else float(formulas.aultc(curve[0], BY_NAME[metric].goodness(curve[1])))
 
 
 def curve_forgetting(record: RunRecord, metric: str) -> np.ndarray:
     """Return `formulas.curve_forgetting` of a run with N languages, shape (N,); NaN if the curve is incomplete."""
     curve = curves(record, metric)
-    return np.full(len(record.languages), np.nan) if curve is None else formulas.curve_forgetting(curve[1])
+    if curve is None:
+        return np.full(len(record.languages), np.nan)
+    return formulas.curve_forgetting(BY_NAME[metric].goodness(curve[1]))
 
 
 def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -> float:
     """Return the mean over languages i = 1…N of M[i] − a_i(i/N): LL's intransigence for multi-task training.
 
-    M is ``reference``. a_i(x) is the score on language i at the last evaluation within the first fraction x of the
-    stream. NaN if the curve or M is incomplete.
+    M is ``reference``, with higher values better (`Metric.goodness`). a_i(x) is the score on language i at the last
+    evaluation within the first fraction x of the stream. NaN if the curve or M is incomplete.
     """
     curve = curves(record, metric)
     if curve is None:
         return float("nan")
-    seen, scores = curve
+    seen, scores = curve[0], BY_NAME[metric].goodness(curve[1])
     n = len(record.languages)
     places = [int(np.searchsorted(seen, seen[-1] * i / n * (1 + 1e-12), side="right")) - 1 for i in range(1, n + 1)]
     return float(np.mean([reference[i] - scores[place, i] for i, place in enumerate(places)]))
@@ -148,11 +158,18 @@ def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -
 LEAST = 0.005
 
 
+def least(metric: str) -> str:
+    """Return `LEAST` in words, for a metric."""
+    difference = BY_NAME[metric].difference
+    unit = "percentage points" if difference.unit == "points" else difference.unit
+    return f"{difference.scale * LEAST:g} {unit}"
+
+
 def selected(dev: ArrayLike, test: ArrayLike, sources: Sequence[int]) -> np.ndarray:
     """Return the test scores at the point with the best mean dev score over the languages ``sources``, shape (..., N).
 
-    ``dev`` and ``test`` have shape (..., P, N), for P points and N languages. In a tie, the first point is chosen.
-    Points without a dev score are ignored.
+    ``dev`` and ``test`` have shape (..., P, N), for P points and N languages; higher dev scores are better. In a tie,
+    the first point is chosen. Points without a dev score are ignored.
     """
     return _at_best(np.asarray(dev, dtype=float)[..., list(sources)].mean(axis=-1)[..., None], test)
 
@@ -213,15 +230,15 @@ RULES = {
         Rule(
             "current_dev",
             "mean dev score of the languages that the hop trains on",
-            lambda hop: selected(hop.dev, hop.test, hop.sources),
+            lambda hop: selected(hop.ranked, hop.test, hop.sources),
         ),
-        Rule("source_dev", "dev score of the order's first language", lambda hop: selected(hop.dev, hop.test, [0])),
+        Rule("source_dev", "dev score of the order's first language", lambda hop: selected(hop.ranked, hop.test, [0])),
         Rule(
             "mean_seen_dev",
             "mean dev score of all languages learned so far, including the current hop",
-            lambda hop: selected(hop.dev, hop.test, hop.seen),
+            lambda hop: selected(hop.ranked, hop.test, hop.seen),
         ),
-        Rule("oracle", "dev score of each tested language", lambda hop: oracle(hop.dev, hop.test)),
+        Rule("oracle", "dev score of each tested language", lambda hop: oracle(hop.ranked, hop.test)),
         Rule("last", "the last checkpoint, without dev data", lambda hop: hop.test[-1], dev=False),
     )
 }  # fmt: skip

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from xclrun.core.files import parse_json
-from xclrun.core.task import KEY_SCORE, METRICS
+from xclrun.core.quantity import Quantity
+from xclrun.core.task import BY_NAME, KEY_SCORE, METRICS
 
 SCHEMA = 1
 
@@ -60,7 +61,7 @@ class RunRecord:
         languages: the N languages, in the order of the stream; column j of a matrix is ``languages[j]``.
         bucket: number of the bucket; None if the run uses the whole training split.
         stream: key of `STREAMS`.
-        scores: metric → score matrix R in [0, 1], shape (hops + 1, N); row 0 is hop 0; NaN if not measured. Read-only.
+        scores: metric → score matrix R, shape (hops + 1, N); row 0 is hop 0; NaN if not measured. Read-only.
         config: the resolved config, nested.
         algorithms: version of the algorithms; runs of different versions are never averaged.
         curve: one dict per epoch: ``hop``, ``epoch``, ``step``, ``examples``, ``loss``, and ``dev``: language →
@@ -136,8 +137,10 @@ class RunRecord:
         shape = (self.hops + 1, len(self.languages))
         if matrix.shape != shape:
             raise ValueError(f"run {self.run_id}: {metric} has shape {matrix.shape}; {self.stream} needs {shape}")
-        if not np.all(np.isnan(matrix) | ((matrix >= 0) & (matrix <= 1))):
-            raise ValueError(f"run {self.run_id}: {metric} has scores outside [0, 1]")
+        # A record in a tracker can have a metric of a plug-in that is not loaded.
+        low, high = BY_NAME[metric].quantity.bounds if metric in BY_NAME else Quantity.bounds
+        if not np.all(np.isnan(matrix) | ((matrix >= low) & (matrix <= high))):
+            raise ValueError(f"run {self.run_id}: {metric} has scores outside [{low:g}, {high:g}]")
         matrix.flags.writeable = False
         return matrix
 

@@ -23,7 +23,7 @@ from xclrun.analysis.bootstrap import (
     wilson,
     without_spread,
 )
-from xclrun.analysis.measures import MEASURES, Absent, Scores, explain, headlines, measure
+from xclrun.analysis.measures import MEASURES, Absent, Scores, explain, headlines, measure, quantity
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.replicates import TIE, Key, Measured
@@ -219,7 +219,7 @@ class Resampled:
                 M[..., j] = alone[cell[0].run_id, cell[1], cell[2]]
             elif entering[j]:
                 return None
-        return np.asarray(entry.formula(Scores(R, M, run, self.metric)))
+        return np.asarray(entry.value(Scores.of(R, M, run, self.metric)))
 
     def of_strategy(self, label: str, name: str) -> np.ndarray | None:
         """Return the mean of a measure over a strategy's runs in each resample, shape (B,).
@@ -285,8 +285,8 @@ class Resampled:
         elif without_spread(values):
             ends = self._without_spread(runs, name, value)
         else:
-            is_score = MEASURES[name].unit == "%"
-            ends = interval(kind, values, value, lambda: self._jackknife(runs, name), is_score)
+            bounds = quantity(self.metric, name).bounds
+            ends = interval(kind, values, value, lambda: self._jackknife(runs, name), bounds)
         return Estimate(value, bias(values, value), ends)
 
     def _without_spread(self, runs: Sequence[RunRecord], name: str, value: float) -> Interval:

@@ -24,6 +24,7 @@ from xclrun.analysis.reference import REFERENCE
 from xclrun.analysis.replicates import TIE
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import flat
+from xclrun.core.quantity import Quantity
 from xclrun.core.task import BY_NAME, short_name
 from xclrun.scores.base_scores import selection_score
 
@@ -44,15 +45,29 @@ class Objective:
         compute: takes a run and a metric; returns the value, a fraction, or the reason why it is missing.
         streams: streams for which the objective is defined.
         points: whether the objective needs the dev scores of all languages after each hop (`dev_scores`).
+        measure: the measure that is computed from dev scores; None: a score.
     """
 
     name: str
     title: str
     definition: str
-    higher_is_better: bool
     compute: Callable[[RunRecord, str], float | Absent]
     streams: tuple[str, ...] = tuple(STREAMS)
     points: bool = False
+    measure: Measure | None = None
+
+    def quantity(self, metrics: Iterable[str]) -> Quantity:
+        """Return the quantity of the objective's mean over metrics.
+
+        Raises:
+            UsageError: the metrics differ in unit or direction.
+        """
+        entries = [BY_NAME[metric] for metric in dict.fromkeys(metrics)]
+        kinds = {entry.quantity if self.measure is None else self.measure.quantity(entry) for entry in entries}
+        if len(kinds) > 1:
+            names = ", ".join(entry.name for entry in entries)
+            raise UsageError(f"{self.name}: {names} differ in unit or direction, so their mean selects no settings")
+        return kinds.pop()
 
     def value(self, run: RunRecord) -> float | Absent:
         """Return the objective's mean over the metrics of a run, or the reason why it is missing."""
@@ -123,12 +138,14 @@ class Choice:
     Attributes:
         keys: the selected keys, dotted.
         tuned: one entry for each strategy.
+        quantity: the objective's quantity.
         why: the reason if the default objective is ``dev_learnt`` instead of ``dev_fp``; otherwise empty.
     """
 
     objective: Objective
     keys: tuple[str, ...]
     tuned: tuple[Tuned, ...]
+    quantity: Quantity
     why: str = ""
 
     @property
@@ -145,7 +162,7 @@ class Choice:
         runs = [run for tuned in chosen for run in tuned.trials[0].runs]
         metrics = list(dict.fromkeys(short_name(metric) for run in runs for metric in run.metrics))
         mean = f"mean of {' and '.join(metrics)}; " if len(metrics) > 1 else ""
-        best = "highest" if self.objective.higher_is_better else "lowest"
+        best = "highest" if self.quantity.higher_is_better else "lowest"
         counts = sorted({len(tuned.trials[0].runs) for tuned in chosen})
         each = f"{' or '.join(map(str, counts))} run{'s' if counts != [1] else ''} per setting"
         return (
@@ -199,13 +216,13 @@ def objectives() -> dict[str, Objective]:
         "dev score on a language right after its hop, averaged over the languages learned; ignores later forgetting"
     )
     title = "dev score right after learning"
-    available = {"dev_learnt": Objective("dev_learnt", title, definition, True, learnt_on_dev)}
+    available = {"dev_learnt": Objective("dev_learnt", title, definition, learnt_on_dev)}
     for entry in MEASURES.values():
         cells = entry.needs(3)
         if cells.any() and not cells[0].any() and not entry.reference:
             name, title, on_dev = f"dev_{entry.name.lower()}", f"{entry.name} on dev", partial(_on_dev, entry)
             available[name] = Objective(
-                name, title, entry.definition, entry.higher_is_better, on_dev, entry.streams, points=True
+                name, title, entry.definition, on_dev, entry.streams, points=True, measure=entry
             )
     return available
 
@@ -258,13 +275,13 @@ def choose(records: Iterable[RunRecord], keys: Sequence[str], objective: str = D
         missing = ((run, value) for run in every if isinstance(value := criterion.value(run), Absent))
         if (first := next(missing, None)) is not None:
             criterion, why = available["dev_learnt"], f"{first[0].run_id}: {first[1].reason}"
-    tuned = []
+    tuned, kind = [], criterion.quantity(metric for run in every for metric in run.metrics)
     for (dataset, model, label), grid in sorted(grids.items(), key=lambda item: (item[0][2] != BASELINE, item[0])):
         trials = [
             scored_trial(dict(zip(keys, values, strict=True)), cell, criterion, option) for values, cell in grid.items()
         ]
-        tuned.append(_best(dataset, model, label, trials, criterion))
-    return Choice(criterion, keys, tuple(tuned), why)
+        tuned.append(_best(dataset, model, label, trials, kind))
+    return Choice(criterion, keys, tuple(tuned), kind, why)
 
 
 def check_objective(objective: str, option: str) -> None:
@@ -318,8 +335,8 @@ def scored_trial(values: dict[str, str], runs: Sequence[RunRecord], objective: O
     return Trial(values, float(mean_over_orders(distinct, scores)), std, tuple(distinct))
 
 
-def _best(dataset: str, model: str, label: str, trials: Sequence[Trial], objective: Objective) -> Tuned:
-    sign = -1 if objective.higher_is_better else 1
+def _best(dataset: str, model: str, label: str, trials: Sequence[Trial], kind: Quantity) -> Tuned:
+    sign = -1 if kind.higher_is_better else 1
     best = min(sign * trial.score for trial in trials)
 
     def distance(trial: Trial) -> float:

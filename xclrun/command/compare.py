@@ -14,6 +14,7 @@ from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
+    from xclrun.core.quantity import Quantity
     from xclrun.scores.base_scores import Predictions
 
 # Keys that do not affect results.
@@ -124,7 +125,8 @@ def _examples(read: Predictions, language: str) -> list[tuple[str, str]]:
 
 
 def render(facts: dict[str, Any]) -> str:
-    """Format the differences for the terminal, with scores in percent."""
+    """Format the differences for the terminal."""
+    from xclrun.analysis.measures import quantity
     from xclrun.core.terminal import fitted, table
 
     first, second = facts["runs"]
@@ -138,11 +140,13 @@ def render(facts: dict[str, Any]) -> str:
         a, b = facts["scoring"][metric]
         way = f" (A: {a}, B: {b})" if a != b else " (tag_macro)" if a == "tag_macro" else ""
         values = {name: pair for name, pair in measures.items() if pair != [None, None]}
-        values |= {f"final {language}": pair for language, pair in facts["final"][metric].items()}
-        rows = [(name, *_percents(pair, comparable=a == b)) for name, pair in values.items()]
-        lines += ["", f"{metric}{way} in %", "", table(("", "A", "B", "B − A"), rows)]
+        score = quantity(metric)
+        rows = [(name, *_texts(pair, quantity(metric, name), a == b)) for name, pair in values.items()]
+        final = facts["final"][metric].items()
+        rows += [(f"final {language}", *_texts(pair, score, a == b)) for language, pair in final]
+        lines += ["", f"{metric}{way} in {score.unit}", "", table(("", "A", "B", "B − A"), rows)]
         test = facts["tests"][metric]
-        sentence = test if isinstance(test, str) else _sentence(test, facts["languages"])
+        sentence = test if isinstance(test, str) else _sentence(test, score, facts["languages"])
         lines.append(fitted(sentence, sys.stdout))
     if any(not isinstance(test, str) for test in facts["tests"].values()):
         scope = "p-values are uncorrected and concern only these two runs; `xclrun report` tests over orders"
@@ -150,18 +154,18 @@ def render(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _percents(values: Sequence[float | None], comparable: bool) -> tuple[str, ...]:
+def _texts(values: Sequence[float | None], quantity: Quantity, comparable: bool) -> tuple[str, ...]:
     """Return the two values of a row and their difference."""
     a, b = values
-    difference = "" if a is None or b is None or not comparable else f"{100 * (b - a):+.2f}"
-    return *("" if value is None else f"{100 * value:.2f}" for value in values), difference
+    difference = "" if a is None or b is None or not comparable else quantity.change(b - a)
+    return *("" if value is None else quantity.shown(value) for value in values), difference
 
 
-def _sentence(test: dict[str, Any], languages: Sequence[str]) -> str:
+def _sentence(test: dict[str, Any], quantity: Quantity, languages: Sequence[str]) -> str:
     """Describe the result of a paired test."""
     missing = [language for language in languages if language not in test["languages"]]
     over = f"{', '.join(test['languages'])} (in only one run: {', '.join(missing)})" if missing else "languages"
-    value = f"B − A, final, mean over {over}: {100 * test['value']:+.2f}"
+    value = f"B − A, final, mean over {over}: {quantity.change(test['value'])}"
     bootstrap = f"(paired bootstrap over {test['sentences']:,} test {test['drawn']})"
     small = ", ".join(f"{language} {n}" for language, n in test["small"].items())
     note = f"; small test sets ({small} {test['drawn']}): resampling underestimates the uncertainty" if small else ""
@@ -169,7 +173,8 @@ def _sentence(test: dict[str, Any], languages: Sequence[str]) -> str:
         return f"{value}; no interval and no p: {test['reason']} {bootstrap}{note}"
     low, high = test["interval"]
     return (
-        f"{value} (bias {100 * test['bias']:+.2f}), 95 % interval {100 * low:+.2f} to {100 * high:+.2f}, "
+        f"{value} (bias {quantity.change(test['bias'])}), 95 % interval {quantity.change(low)} to "
+        f"{quantity.change(high)}, "
         f"p = {test['p']:.2g} {bootstrap}{note}"
     )
 

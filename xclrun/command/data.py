@@ -71,7 +71,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
-    from xclrun.report.tables import Table, percent
+    from xclrun.core.quantity import SHARE
+    from xclrun.report.tables import Table
 
     subwords = facts["pieces"]
     windows_of = {(r["language"], r["split"]): r["windows"] for r in subwords}
@@ -112,7 +113,7 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
         ("language", "split", "subwords per word", "unknown words %", "longest", cut,
          *(name.replace("_", " ") for name in lost)),
         tuple(
-            (r["language"], r["split"], f"{r['fertility']:.2f}", percent(r["unknown"]), str(r["longest"]),
+            (r["language"], r["split"], f"{r['fertility']:.2f}", SHARE.shown(r["unknown"]), str(r["longest"]),
              str(r["truncated"]), *(str(r[name]) for name in lost))
             for r in subwords
         ),

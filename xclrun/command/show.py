@@ -118,15 +118,16 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
 
 
 def render(facts: dict[str, Any]) -> str:
-    """Format the facts of a run for the terminal, with scores in percent."""
-    from xclrun.analysis.measures import MEASURES
+    """Format the facts of a run for the terminal."""
+    from xclrun.analysis.measures import quantity
 
     lines = _head(facts)
     for metric, measures in facts["measures"].items():
         way = " (tag_macro)" if facts["scoring"][metric] == "tag_macro" else ""
         # A name and its value stay on one line.
-        values = "  ".join(f"{name}\xa0{MEASURES[name].shown(value)}" for name, value in measures.items())
-        lines += ["", f"{metric}{way} in %, on each language after each hop", "", _matrix(facts, metric)]
+        values = "  ".join(f"{name}\xa0{quantity(metric, name).shown(value)}" for name, value in measures.items())
+        unit = quantity(metric).unit
+        lines += ["", f"{metric}{way} in {unit}, on each language after each hop", "", _matrix(facts, metric)]
         lines += [text.replace("\xa0", " ") for text in textwrap.wrap(values, WIDTH)]
     return "\n".join(lines)
 
@@ -170,7 +171,7 @@ def _matrix(facts: dict[str, Any], metric: str) -> str:
     from xclrun.core.terminal import table
     from xclrun.launch.matrix import MOST, MatrixRows
 
-    languages, matrix = facts["languages"], facts["scores"][metric]
+    languages, matrix, shown = facts["languages"], facts["scores"][metric], BY_NAME[metric].quantity.shown
     hops = [(hop["hop"], hop["name"] if hop["hop"] else "–", hop["shared"]) for hop in facts["hops"]]
     if len(languages) > MOST:
         layout = MatrixRows(languages, [BY_NAME[metric]], [learnt for _, learnt, _ in hops], WIDTH, styled=False)
@@ -185,7 +186,7 @@ def _matrix(facts: dict[str, Any], metric: str) -> str:
             str(hop),
             learnt,
             "shared" if shared else "trained" if hop else "before",
-            *("" if value is None else f"{100 * value:.2f}" for value in values),
+            *("" if value is None else shown(value) for value in values),
         ]
         for (hop, learnt, shared), values in zip(hops, matrix, strict=False)
     ]

@@ -27,6 +27,7 @@ from typing import Any
 
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import provides
+from xclrun.core.quantity import Quantity
 
 
 class Scored(Enum):
@@ -86,6 +87,7 @@ class Metric:
         score: function that returns the score from the sums of the statistics over sentences; NaN if undefined. If
             None, `f1` for tags and `ratio` for other predictions.
         probabilities: whether ``statistics`` needs log2 p(gold class).
+        unit: ``%`` for fractions, which are printed in percent; or the unit of scores, such as ``bits``.
     """
 
     name: str
@@ -101,6 +103,24 @@ class Metric:
     statistics: Statistics | None = field(default=None, compare=False)
     score: Score | None = field(default=None, compare=False)
     probabilities: bool = False
+    higher_is_better: bool = True
+    unit: str = "%"
+
+    @property
+    def quantity(self) -> Quantity:
+        """The metric's scores as a quantity."""
+        if self.unit == "%":
+            return Quantity(self.higher_is_better, bounds=(0.0, 1.0))
+        return Quantity(self.higher_is_better, self.unit, decimals=3)
+
+    @property
+    def difference(self) -> Quantity:
+        """Differences of the metric's scores as a quantity; higher is better."""
+        return replace(self.quantity.difference, higher_is_better=True)
+
+    def goodness(self, scores: Any) -> Any:
+        """Return scores such that higher is better: negated if lower is better. Goodness of goodness is the score."""
+        return scores if self.higher_is_better else -scores
 
     @property
     def of_tags(self) -> bool:

@@ -225,7 +225,7 @@ class Console(Listener):
         self.say(self.rows.row(hop.index, hop_label(hop), scores, current, note))
 
     def run_ended(self, run: Run, seconds: float) -> None:
-        from xclrun.analysis.measures import headlines, measure
+        from xclrun.analysis.measures import headlines, measure, quantity
         from xclrun.analysis.records import record
         from xclrun.analysis.reference import References
         from xclrun.core.task import short_name
@@ -238,7 +238,11 @@ class Console(Listener):
             for metric in scored.metrics:
                 measured = measure(scored, metric, references.scores(scored, metric))
                 values = [(headline, measured[headline.name, ""]) for headline in headlines()]
-                texts = [f"{m.name} {m.scale * value:.2f}" for m, value in values if isinstance(value, float)]
+                texts = [
+                    f"{m.name} {quantity(metric, m.name).shown(value)}"
+                    for m, value in values
+                    if isinstance(value, float)
+                ]
                 summaries.append(f"{short_name(metric)}: {'  '.join(texts)}")
         rest = None if self.time_left is None or run.id == self.runs[-1] else self.time_left.seconds()
         end = f"({duration(seconds)})" + (f" · left: sweep {about(rest)}" if rest else "")

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xclrun.core.quantity import SHARE, Quantity
 from xclrun.core.task import Metric
 
 MARK = "›"
@@ -39,13 +40,15 @@ def brief(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 59.5 * 60 else f"{seconds / 3600:.1f} h"
 
 
-def block(value: float) -> str:
-    """Return a score in [0, 1] as one of eight block characters; ``·`` for NaN."""
-    return UNKNOWN if math.isnan(value) else BLOCKS[min(7, int(8 * value))]
+def block(value: float, most: float = 1.0) -> str:
+    """Return a score between 0 and ``most`` as one of eight block characters; ``·`` for NaN."""
+    return UNKNOWN if math.isnan(value) else BLOCKS[max(0, min(7, int(8 * value / most)))]
 
 
-def score(value: float) -> str:
-    """Format a score as percent in at most four characters: ``92.5``, ``100``."""
+def score(value: float, quantity: Quantity = SHARE) -> str:
+    """Format a score in four characters, if it fits: ``92.5`` and ``100`` for percent, ``1.02`` for bits."""
+    if quantity.scale == 1:
+        return f"{value:.2f}"
     return "100" if value >= 0.9995 else f"{100 * value:.1f}"
 
 
@@ -137,7 +140,7 @@ class MatrixRows:
         return "\n".join(lines)
 
     def _cell(self, scores: Mapping[str, float], metrics: Sequence[Metric], learned: bool) -> Text:
-        text = "|".join(score(scores[metric.name]) for metric in metrics if metric.name in scores)
+        text = "|".join(score(scores[metric.name], metric.quantity) for metric in metrics if metric.name in scores)
         return Text().append(f"{MARK}{text}", LEARNED) if learned else Text(text)
 
     def _items(self, hop: str, key: str, cells: Sequence[Text], note: str) -> list[str]:
@@ -160,12 +163,15 @@ class MatrixRows:
     ) -> list[str]:
         """Lay out the scores of one metric as blocks; the first line ends with the mean."""
         values = {language: scores[language].get(metric.name, math.nan) for language in self.languages}
-        blocks = [Text(block(value), LEARNED if name == learned else "") for name, value in values.items()]
+        numbers, kind = [value for value in values.values() if not math.isnan(value)], metric.quantity
+        # Scores without an upper bound are drawn relative to the highest one.
+        most = max(numbers, default=0.0) or 1.0
+        most = kind.bounds[1] if math.isfinite(kind.bounds[1]) else most
+        blocks = [Text(block(value, most), LEARNED if name == learned else "") for name, value in values.items()]
         lines = [Text.assemble(*blocks[k : k + self._across]) for k in range(0, len(blocks), self._across)]
-        numbers = [value for value in values.values() if not math.isnan(value)]
-        mean = Text(score(sum(numbers) / len(numbers)) if numbers else "")
+        mean = Text(score(sum(numbers) / len(numbers), kind) if numbers else "")
         last = values.get(learned, math.nan) if learned else math.nan
-        marked = Text("" if math.isnan(last) else f"{MARK}{score(last)}")
+        marked = Text("" if math.isnan(last) else f"{MARK}{score(last, kind)}")
         hop, name, note = lead
         return self._of_blocks(hop, name or metric.short, lines, (mean, marked), note)
 

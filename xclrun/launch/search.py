@@ -37,6 +37,7 @@ from xclrun.config.schema import PointSplits
 from xclrun.core.errors import UsageError, XclrunError, did_you_mean, require
 from xclrun.core.identity import digest, flat
 from xclrun.core.plugins import typed_command
+from xclrun.core.quantity import Quantity
 from xclrun.core.terminal import as_note, duration, if_slow, line, many, note
 from xclrun.data.notes import note_lines, reader_notes
 from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table, scaled, unmeasured_note
@@ -86,13 +87,19 @@ class Search:
         return int(min(self.space.settings["trials"], self.space.number))
 
     @property
+    def quantity(self) -> Quantity:
+        """The quantity of the objective."""
+        metrics = (metric for run in self.probe for metric in run.dataset.metrics.columns)
+        return self.objective.quantity(metric.name for metric in metrics if not metric.beside)
+
+    @property
     def together(self) -> int:
         """Number of settings to try at the same time."""
         return int(self.space.settings["parallel"])
 
     def trials(self, journal: Path | None = None) -> Trials:
         """Return its trials; only the holder of the lease may open the journal, others must open a copy."""
-        return Trials(self.space, self.identity, self.objective.higher_is_better, journal or self.journal)
+        return Trials(self.space, self.identity, self.quantity.higher_is_better, journal or self.journal)
 
     def done(self) -> int:
         """Return the number of settings that have been tried, without writing to the journal."""
@@ -353,10 +360,11 @@ class _Searching:
             return None
         self.scored.append(trial)
         if setting.open:
-            sign = 1 if self.search.objective.higher_is_better else -1
-            best = max(self.scored, key=lambda trial: sign * trial.score)
-            so_far = "the best so far" if best is trial else f"best so far {_percent(best)}: {best.name}"
-            line(f"  {self.search.objective.title} {_percent(trial)}; {so_far}")
+            quantity = self.search.quantity
+            best = quantity.best(self.scored, key=lambda trial: trial.score)
+            texts = [quantity.spread(each.score, each.std) for each in (trial, best)]
+            so_far = "the best so far" if best is trial else f"best so far {texts[1]}: {best.name}"
+            line(f"  {self.search.objective.title} {texts[0]}; {so_far}")
         return trial
 
     def _sweep(self, runs: Iterable[Run], ended: bool) -> Sweep:
@@ -395,7 +403,7 @@ class _Searching:
         more = len(tuned.trials) - ROWS
         footnotes = (f"{more} more in the report",) if more > 0 else ()
         few = replace(tuned, trials=tuned.trials[:ROWS])
-        line(trial_table([few], choice.keys, choice.objective, footnotes).text())
+        line(trial_table([few], choice, footnotes).text())
         sweep = self._sweep(s.probe, ended=True)
         with BackgroundMirror(sweep.outputs, sweep.tracking, [run.run_id for run in runs]) as mirror:
             pass
@@ -408,8 +416,3 @@ class _Searching:
 
 def _text(values: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
-
-
-def _percent(trial: Trial) -> str:
-    spread = f" ± {100 * trial.std:.2f}" if trial.std == trial.std else ""
-    return f"{100 * trial.score + 0.0:.2f}{spread}"

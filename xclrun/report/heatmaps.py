@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.record import RunRecord
-from xclrun.core.task import short_name
+from xclrun.core.quantity import Quantity
+from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.style import (
     MOST,
     WIDEST,
-    axis_of,
     cut,
     figure_of,
     metric_title,
     panel_grid,
+    score_axis,
     short,
     tickless,
     tip,
@@ -46,13 +47,14 @@ def heatmap(record: RunRecord, metric: str) -> Figure:
     """Draw a run's score matrix R. Rows are hops, columns are languages; frames mark the language just learned."""
     if metric not in record.scores:
         raise ValueError(f"run {record.run_id} has no scores for {metric}; it has {', '.join(record.metrics)}")
-    scores = 100 * record.scores[metric]
+    quantity = BY_NAME[metric].quantity
+    scores = quantity.scale * record.scores[metric]
     rows, columns = scores.shape
     many = columns > MOST
     wide, high = (CELL, CELL) if many else (0.62, 0.42)
     figure = figure_of(max(4.2, 2.3 + wide * columns), 1.75 + high * rows)
     axes = figure.subplots()
-    image = _cells(axes, scores, record, axis_of([scores]))
+    image = _cells(axes, scores, record, score_axis([scores], quantity), quantity)
     _names(axes, record.languages, hop_names(record), TICKS if many else None)
     axes.set(xlabel="evaluated on", ylabel="after hop")
     figure.colorbar(image, ax=axes, label=metric_title(metric, [record]), fraction=0.06, pad=0.02)
@@ -74,10 +76,12 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
     columns = min(3, len(strategies), max(1, int(WIDEST / 1.5 // width)) if many else 3)
     figure, grid = panel_grid(len(strategies), columns, (width, 0.85 + high * (most + 1)), (0.9, 0.7))
     rows_of = [hop_names(runs[0]) for runs in strategies.values()]
-    matrices = {label: 100 * np.mean([r.scores[metric] for r in runs], axis=0) for label, runs in strategies.items()}
-    ends = axis_of(matrices.values())
+    quantity = BY_NAME[metric].quantity
+    means = {label: np.mean([r.scores[metric] for r in runs], axis=0) for label, runs in strategies.items()}
+    matrices = {label: quantity.scale * mean for label, mean in means.items()}
+    ends = score_axis(matrices.values(), quantity)
     for k, (axes, (label, runs)) in enumerate(zip(grid, strategies.items(), strict=False)):
-        image = _cells(axes, matrices[label], runs[0], ends, 6.5)
+        image = _cells(axes, matrices[label], runs[0], ends, quantity, 6.5)
         # Add the tooltip to the axes: the numbers would hide a tooltip of the image.
         tip(axes, f"{label}: mean of {len(runs)} run{'s' if len(runs) > 1 else ''}")
         # Omit names that the panel below or the first panel of the row already shows.
@@ -110,13 +114,27 @@ def _names(axes: Axes, languages: Sequence[str], hops: Sequence[str], size: floa
             axis.set_ticks(range(len(names)), names, fontsize=size, rotation=rotation)
 
 
-def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float, float], size: float = 8) -> AxesImage:
-    """Draw a matrix in percent, grey where not measured; ``size``: font size; ``ends``: limits of the colour scale."""
+def _cells(
+    axes: Axes,
+    scores: np.ndarray,
+    record: RunRecord,
+    ends: tuple[float, float],
+    quantity: Quantity,
+    size: float = 8,
+) -> AxesImage:
+    """Draw a matrix as printed, grey where not measured; ``size``: font size; ``ends``: limits of the colour scale."""
     axes.set_facecolor("#dddddd")
     image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
     if scores.shape[1] <= MOST:
         # Numbers fit into their cells, so the layout can ignore them, which saves measuring text.
-        write_cells(axes, scores, "{:.1f}", ends[0] + 0.6 * (ends[1] - ends[0]), fontsize=size, in_layout=False)
+        write_cells(
+            axes,
+            scores,
+            f"{{:.{quantity.decimals - 1}f}}",
+            ends[0] + 0.6 * (ends[1] - ends[0]),
+            fontsize=size,
+            in_layout=False,
+        )
     _outlines(axes, record)
     tickless(axes)
     axes.spines[:].set_visible(False)

@@ -14,7 +14,7 @@ from xclrun.analysis.aggregate import BASELINE, Comparison
 from xclrun.analysis.anova import Anova, anova, blocked_anova, tukey
 from xclrun.analysis.bootstrap import paired_p_value
 from xclrun.analysis.confirmatory import PRIMARY
-from xclrun.analysis.measures import MEASURES
+from xclrun.analysis.measures import MEASURES, quantity
 from xclrun.analysis.power import Components, detectable_effect, power_warnings
 from xclrun.analysis.ranks import CriticalDifference, critical_difference
 from xclrun.analysis.reference import References, is_control, is_reference
@@ -35,8 +35,9 @@ from xclrun.analysis.significance import (
     wilcoxon,
     with_holm,
 )
+from xclrun.core.quantity import SHARE, Quantity
 from xclrun.core.task import short_name
-from xclrun.report.tables import Cell, Reasons, Table, percent
+from xclrun.report.tables import Cell, Reasons, Table
 
 LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
 
@@ -81,6 +82,7 @@ class Tests:
     Attributes:
         data: values of strategies with common blocks, for tests of all strategies. The mixed model uses all values;
             other tests use means of replicates (`averaged`).
+        quantity: the quantity of the values.
         few_shot: the runs are few-shot runs, so a block has one language (the target) instead of a set.
         resampled: the bootstrap of the measure ``name``; None without a bootstrap.
         shared: orders with the same seed share inputs of the measure (`xclrun.analysis.measures.Measure.shared`).
@@ -90,7 +92,7 @@ class Tests:
     """
 
     data: Replicates
-    higher_is_better: bool
+    quantity: Quantity
     few_shot: bool = False
     resampled: Resampled | None = None
     name: str = ""
@@ -255,7 +257,7 @@ class Tests:
 
     @cached_property
     def ranks(self) -> CriticalDifference:
-        return critical_difference(self.averaged, self.higher_is_better)
+        return critical_difference(self.averaged, self.quantity.higher_is_better)
 
     @cached_property
     def analyses(self) -> dict[str, Anova]:
@@ -291,7 +293,8 @@ class Verdicts:
         tests: (metric, measure) → tests.
         baseline: label of the baseline strategy.
         primary: measures of the primary comparisons; None: all.
-        margin: margin of the equivalence tests, as a fraction; None: no equivalence tests.
+        margin: margin of the equivalence tests, as a fraction; None: no equivalence tests. Metrics that are not in
+            percent have none.
     """
 
     SUBJECTS = ("metric", "measure")
@@ -303,6 +306,14 @@ class Verdicts:
         self.tests, self.baseline, self._primary, self.margin = tests, baseline, primary, margin
         # (strategy, metric, measure) → a primary comparison without `Tests`; it counts in the family.
         self._without_tests: dict[tuple[str, str, str], Pair] = {}
+
+    def quantity(self, key: Subject) -> Quantity:
+        """Return the quantity of a subject's values: scores of its metric."""
+        return quantity(key[0])
+
+    def units(self, keys: Iterable[tuple[str, str, str]]) -> str:
+        """Return the units of the differences of primary comparisons: ``points``, ``points or bits``."""
+        return " or ".join(dict.fromkeys(self.quantity(key[1:]).difference.unit for key in keys))
 
     def of_metric(self, metric: str) -> dict[str, Tests]:
         """Return measure → tests of one metric."""
@@ -341,7 +352,10 @@ class Verdicts:
     @property
     def equivalences(self) -> list[float]:
         """The p-values of the equivalence tests of the primary comparisons, without correction."""
-        return [math.nan if self.margin is None else p.equivalence(self.margin) for p in self.unadjusted.values()]
+        return [
+            math.nan if self.margin is None or self.quantity(key[1:]).scale == 1 else pair.equivalence(self.margin)
+            for key, pair in self.unadjusted.items()
+        ]
 
     @property
     def equivalence_family(self) -> list[float]:
@@ -410,10 +424,13 @@ class Verdicts:
             p_values = [_p_cell(test.p, test.reason, reasons) for test in (raw, pair)]
             if self.margin is not None:
                 p_values.append(_p_cell(self.equivalent[key], pair.reason, reasons))
-            difference = Cell("–" if math.isnan(pair.difference) else percent(pair.difference), pair.difference)
-            both = "–" if math.isnan(pair.p) else "[{}, {}]".format(*map(percent, pair.interval(family)))
+            quantity = self.quantity((metric, name))
+            difference = Cell("–" if math.isnan(pair.difference) else quantity.shown(pair.difference), pair.difference)
+            both = "–" if math.isnan(pair.p) else quantity.interval(*pair.interval(family))
             count = Cell(str(pair.n), float(pair.n))
-            rows.append((*subject((metric, name)), label, count, difference, _interval(pair), both, effect, *p_values))
+            rows.append(
+                (*subject((metric, name)), label, count, difference, _interval(pair, quantity), both, effect, *p_values)
+            )
             if pair.p < ALPHA and abs(pair.skew) > SKEWED:
                 p = p_text(pair.sign_flip(), sign=True)
                 skewed.append(f"{' '.join(subject((metric, name)))} {label} (skew {pair.skew:.1f}): p {p}")
@@ -424,9 +441,10 @@ class Verdicts:
         notes = (
             *reasons.lines(),
             *self.each_scope(),
-            f"n: replicates that both strategies have{once}; Δ: strategy − baseline ({self.baseline}) in points, with "
-            "the 95 % interval of the paired t-test (the variance is estimated for each pair); d_z: Δ divided by the "
-            "standard deviation of the differences over replicates, from three replicates on",
+            f"n: replicates that both strategies have{once}; Δ: strategy − baseline ({self.baseline}) in "
+            f"{self.units(self.primary)}, with the 95 % interval of the paired t-test (the variance is estimated for "
+            "each pair); d_z: Δ divided by the standard deviation of the differences over replicates, from three "
+            "replicates on",
         )
         if self.is_tested:
             notes += (
@@ -437,7 +455,7 @@ class Verdicts:
             )
         if self.margin is not None:
             notes += (
-                f"p (TOST): two one-sided t-tests of a true difference below {percent(self.margin)} points, with "
+                f"p (TOST): two one-sided t-tests of a true difference below {SHARE.shown(self.margin)} points, with "
                 "Holm's correction over the same comparisons",
             )
         if skewed:
@@ -455,14 +473,15 @@ class Verdicts:
         for label, metric, name in self.primary:
             tests = self.tests.get((metric, name))
             of = tests.components(label, self.baseline) if tests else None
-            if of is not None and of.seeds > 1:
-                parts = [Cell(percent(v**0.5), v**0.5) for v in (of.order, of.seed, of.residual)]
+            if tests is not None and of is not None and of.seeds > 1:
+                parts = [Cell(tests.quantity.shown(v**0.5), v**0.5) for v in (of.order, of.seed, of.residual)]
                 rows.append((*subject((metric, name)), label, str(of.orders), str(of.seeds), *parts))
         if not rows:
             return None
         notes = (
-            "standard deviations in points of the difference strategy − baseline, from a crossed analysis of variance; "
-            "negative estimates are 0. `xclrun plan --power POINTS` computes how many orders a study needs",
+            f"standard deviations in {self.units(self.primary)} of the difference strategy − baseline, from a crossed "
+            "analysis of variance; negative estimates are 0. `xclrun plan --power POINTS` computes how many orders a "
+            "study needs",
         )
         header = (*self.SUBJECTS, "strategy", "orders", "seeds", "order", "seed", "residual")
         return Table(title, header, tuple(rows), notes, left=3)
@@ -520,11 +539,13 @@ class Verdicts:
                 effect = _number(pair.effect)
                 if pair.effect_low == pair.effect_low:
                     effect += f" [{_number(pair.effect_low, 1)}, {_number(pair.effect_high, 1)}]"
-                difference = Cell(percent(pair.difference), pair.difference)
+                difference = Cell(tests.quantity.shown(pair.difference), pair.difference)
                 cells = {name: _p_cell(pairs[k].p, pairs[k].reason, reasons) for name, pairs in tests.pairs.items()}
                 if MIXED in cells and not (fitted := tests.pairs[MIXED][k]).reason:
-                    cells[MIXED] = Cell(f"{percent(fitted.difference)}, p {p_text(fitted.p, sign=True)}", fitted.p)
-                interval = _interval(tests.pairs[BLOCKED][k])
+                    cells[MIXED] = Cell(
+                        f"{tests.quantity.shown(fitted.difference)}, p {p_text(fitted.p, sign=True)}", fitted.p
+                    )
+                interval = _interval(tests.pairs[BLOCKED][k], tests.quantity)
                 rows.append((*subject(key), pair.a, pair.b, difference, interval, Cell(effect, pair.effect),
                              *(cells.get(name, Cell("–")) for name in names)))  # fmt: skip
         scopes = self._of_each(lambda tests: [f"{tests.scope}; replicates serve as blocks", *tests.left_out])
@@ -578,7 +599,7 @@ class Inference(Verdicts):
                     continue
                 measure, bootstrap = MEASURES[name], resampled.get(metric)
                 tests[metric, name] = Tests(
-                    data, measure.higher_is_better, resampled=bootstrap, name=name, shared=measure.shared,
+                    data, quantity(metric, name), resampled=bootstrap, name=name, shared=measure.shared,
                     labels=tuple(values.values), of=values.of,
                 )  # fmt: skip
         labels = [label for each in tests.values() for label in each.strategies] or [
@@ -610,6 +631,10 @@ class Inference(Verdicts):
             return [f"no significance marks: the baseline, {self.baseline}, has no runs in this section"]
         return super().baseline_notes()
 
+    def quantity(self, key: Subject) -> Quantity:
+        # A primary comparison may have no tests.
+        return quantity(*key)
+
     @property
     def why_untested(self) -> list[str]:
         """The reasons, other than too few replicates, why primary comparisons were not tested, if none was."""
@@ -636,8 +661,8 @@ def p_text(p: float, sign: bool = False) -> str:
     return "< 0.001" if p < 0.001 else f"{'= ' if sign else ''}{p:.3f}"
 
 
-def _interval(pair: Pair) -> str:
-    return f"[{percent(pair.low)}, {percent(pair.high)}]" if pair.low == pair.low else "–"
+def _interval(pair: Pair, quantity: Quantity) -> str:
+    return quantity.interval(pair.low, pair.high) if pair.low == pair.low else "–"
 
 
 def _p_cell(p: float, reason: str, reasons: Reasons) -> Cell:

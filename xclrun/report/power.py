@@ -9,12 +9,13 @@ from typing import Any
 
 from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.confirmatory import PRIMARY
+from xclrun.analysis.measures import quantity
 from xclrun.analysis.power import MOST_ORDERS, POWER, Components
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
+from xclrun.core.quantity import SHARE
 from xclrun.core.terminal import fitted, many, table
 from xclrun.report.inference import Inference, subject
-from xclrun.report.tables import percent
 
 # Numbers of seeds for which the number of orders is computed.
 SEEDS = (1, 2, 3, 5)
@@ -75,13 +76,14 @@ class Power:
         for row in self.rows:
             of = row.components
             spread = [] if of is None else [of.order, of.seed, of.residual]
-            parts = ["–" if v != v else percent(v**0.5) for v in spread] or ["–"] * 3
+            shown = quantity(row.metric, row.measure).shown
+            parts = ["–" if v != v else shown(v**0.5) for v in spread] or ["–"] * 3
             needed = [_orders(row, seeds) for seeds in SEEDS]
             rows.append(("\n".join([row.strategy, " ".join(subject((row.metric, row.measure)))]), *parts, *needed))
         header = ("strategy", "order", "seed", "run", *(f"×{seeds}" for seeds in SEEDS))
         lines = [
-            f"{self.title}: orders that detect a difference of {percent(self.effect)} points from {self.baseline} with "
-            f"{100 * POWER:.0f} % power",
+            f"{self.title}: orders that detect a difference of {SHARE.shown(self.effect)} points from {self.baseline} "
+            f"with {100 * POWER:.0f} % power",
             table(header, rows),
             "order, seed, run: standard deviations of the difference in the pilot, in points, uncertain if the pilot "
             "is small. Without two seeds that all orders have, order is their sum, and ×1 stands for "
@@ -116,7 +118,9 @@ def powers(records: Sequence[RunRecord], effect: float, chosen: Mapping[str, Any
         for label, metric, name in inference.unadjusted:
             tests = inference.tests.get((metric, name))
             # Measures such as T, which orders share, have another test (`Components.power`).
-            of = tests.components(label, inference.baseline) if tests and not tests.shared else None
+            # The effect is in points, so it says nothing about other units.
+            testable = tests is not None and not tests.shared and tests.quantity.scale == SHARE.scale
+            of = tests.components(label, inference.baseline) if testable and tests is not None else None
             # A pilot with one seed says nothing about other numbers of seeds.
             seeds = () if of is None or not of.varies else SEEDS if of.seeds > 1 else (1,)
             orders = {n: of.orders_for(effect, n, family) for n in seeds if of is not None}

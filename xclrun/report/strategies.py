@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from xclrun.analysis.aggregate import Comparison, incomplete, summarise
 from xclrun.analysis.bootstrap import SENTENCES
 from xclrun.analysis.finished import finished_run, tuning_trials
+from xclrun.analysis.measures import quantity
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
@@ -30,6 +31,14 @@ UNPAIRED = (
     "figures of distances and hops use the combinations of order, seed and bucket that complete strategies have "
     "finished, so they can differ from the means"
 )
+
+
+def _listed(of_metrics: Mapping[str, str]) -> str:
+    """Return the text of all metrics; if it differs between metrics: ``percent (intent), bits (label bits)``."""
+    names: dict[str, list[str]] = {}
+    for metric, text in of_metrics.items():
+        names.setdefault(text, []).append(short_name(metric))
+    return ", ".join(f"{text} ({', '.join(of)})" if len(names) > 1 else text for text, of in names.items())
 
 
 class ReportData:
@@ -75,9 +84,14 @@ class StrategySection(Section):
         self.title = f"{comparison.dataset} · {comparison.model}"
         self.where = f"{comparison.dataset}_{comparison.model}"
         self.names = names_of(comparison)
-        self.definitions = {f"{m.name} {m.arrow}": m.definition for m in comparison.headlines}
-        named = ", ".join(f"{m.name} {m.arrow} {m.title}" for m in comparison.headlines)
-        self.legend = f"{named} (↑: higher is better) · percent, mean ± standard deviation over runs"
+        kinds = {m: {k: quantity(k, m.name) for k in comparison.metrics} for m in comparison.headlines}
+        arrows = {m: {k: kind.arrow for k, kind in of_metrics.items()} for m, of_metrics in kinds.items()}
+        self.definitions = {
+            f"{m.name} {a}": m.definition for m, of_metrics in arrows.items() for a in of_metrics.values()
+        }
+        named = ", ".join(f"{m.name} {_listed(of_metrics)} {m.title}" for m, of_metrics in arrows.items())
+        self.units = _listed({metric: quantity(metric).label for metric in comparison.metrics})
+        self.legend = f"{named} (↑: higher is better) · {self.units}, mean ± standard deviation over runs"
         self.heading = {"published": self.options.table}
 
     def file(self, kind: str, *details: str) -> str:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xclrun.analysis.measures import MEASURES, quantity
 from xclrun.core.names import escape, slug
+from xclrun.core.quantity import Quantity
 from xclrun.core.task import BY_NAME
 from xclrun.store.files import atomic_write
 
@@ -48,8 +50,12 @@ TIP = "tip:"
 TITLE = "data-title"
 
 
-def metric_title(metric: str, runs: Iterable[RunRecord], unit: str = "%") -> str:
-    """Return a metric's title with its unit, and with the scoring of span F1 unless it is the default."""
+def metric_title(metric: str, runs: Iterable[RunRecord], unit: str | None = None) -> str:
+    """Return a metric's title with its unit, and with the scoring of span F1 unless it is the default.
+
+    ``unit``: None: the metric's unit; empty: none.
+    """
+    unit = BY_NAME[metric].unit if unit is None else unit
     ways = {run.slot_f1 for run in runs} - {"span_micro"} if BY_NAME[metric].span_f1 else set()
     remarks = ", ".join(filter(None, (unit, *sorted(ways))))
     return BY_NAME[metric].title + (f" ({remarks})" if remarks else "")
@@ -98,6 +104,31 @@ def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: 
     if end - start < least:
         start, end = (max(low, end - least), end) if end == high else (start, min(high, start + least))
     return float(start), float(end)
+
+
+def score_axis(values: Iterable[Any], quantity: Quantity, high: float = 100.0) -> tuple[float, float]:
+    """Return the limits of an axis of scores, scaled for printing; for percentages, see `axis_of`."""
+    import numpy as np
+
+    if quantity.scale == 100:
+        return axis_of(values, high=high)
+    numbers = np.concatenate([np.ravel(np.asarray(value, dtype=float)) for value in values] or [np.array([])])
+    numbers = numbers[np.isfinite(numbers)]
+    if not numbers.size:
+        return 0.0, 1.0
+    margin = 0.05 * float(np.ptp(numbers)) or 0.5
+    return float(numbers.min()) - margin, float(numbers.max()) + margin
+
+
+def upward(metric: str, measure: str) -> tuple[float, str, str]:
+    """Return how a measure is drawn so that up and right are better: a factor, the drawn name, the label of the axis.
+
+    If lower is better, values are negated: ``-100, "−F", "−F: negative forgetting (points)"``.
+    """
+    entry, kind = MEASURES[measure], quantity(metric, measure)
+    if kind.higher_is_better:
+        return kind.scale, measure, f"{measure}: {entry.title} ({kind.unit})"
+    return -kind.scale, f"−{measure}", f"−{measure}: negative {entry.title} ({kind.unit})"
 
 
 def short(names: Sequence[str]) -> bool:

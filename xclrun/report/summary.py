@@ -1,6 +1,6 @@
 """Tables of means over orders and seeds, by order, and by language.
 
-Values are percent with two decimals, as mean ± standard deviation over runs. Missing values are ``n/a`` with a numbered
+Values have the unit of their metric, as mean ± standard deviation over runs. Missing values are ``n/a`` with a numbered
 footnote.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared, incomplete
-from xclrun.analysis.measures import MEASURES, leaves_out
+from xclrun.analysis.measures import MEASURES, leaves_out, quantity
 from xclrun.analysis.reference import is_control, is_ranked, is_reference
 from xclrun.core.languages import language_of, scripts_of
 from xclrun.core.task import BY_NAME, KEY_SCORE, headline, short_name
@@ -160,7 +160,7 @@ class Summary:
             for name, keys in sorted(groups.items(), key=lambda item: -len(item[1])):
                 if len(keys) > 1:
                     cells = [self._mean_cell(k, metric, measure, keys) for k in strategies]
-                    self._mark_row(strategies, cells, measure)
+                    self._mark_row(strategies, cells, metric, measure)
                     rows.append((name, str(len(keys)), *cells))
         if not strategies or not rows:
             return None
@@ -177,7 +177,7 @@ class Summary:
         values = [self.value(strategy, metric, measure, language=key) for key in keys]
         values = [value for value in values if not math.isnan(value)]
         mean = sum(values) / len(values) if values else math.nan
-        return Cell(MEASURES[measure].shown(mean), mean) if values else Cell("–")
+        return Cell(quantity(metric, measure).shown(mean), mean) if values else Cell("–")
 
     def _by_language(self, metric: str, measure: str) -> Table:
         """Return a row for each language with its name, family and script, sorted by family."""
@@ -193,7 +193,7 @@ class Summary:
         for key in sorted(languages, key=place):
             language = languages[key]
             cells = [self._cell(k, MEAN, metric, measure, key, reasons) for k in strategies]
-            self._mark_row(strategies, cells, measure)
+            self._mark_row(strategies, cells, metric, measure)
             facts = ("–", "–", "–") if language is None else (language.name, language.family, language.script_name)
             rows.append((key, *facts, *cells, *([floors[key]] if has_floor else [])))
         header = ("language", "name", "family", "script", *strategies, *([CONSTANT] if has_floor else []))
@@ -210,7 +210,7 @@ class Summary:
         )  # fmt: skip
 
     def _headline(self, metric: str, measure: str) -> str:
-        return f"{headline(metric)} {measure} {MEASURES[measure].arrow}"
+        return f"{headline(metric)} {measure} {quantity(metric, measure).arrow}"
 
     def _with_languages(self, metric: str, measure: str) -> list[str]:
         languages = self.comparison.languages
@@ -220,14 +220,14 @@ class Summary:
             if any(not math.isnan(self.value(strategy, metric, measure, language=key)) for key in languages)
         ]
 
-    def _mark_row(self, strategies: Sequence[str], cells: Sequence[Cell], measure: str) -> None:
+    def _mark_row(self, strategies: Sequence[str], cells: Sequence[Cell], metric: str, measure: str) -> None:
         comparable = [self.is_ranked(strategy) and strategy in self.complete for strategy in strategies]
         ranked = [cell for cell, is_comparable in zip(cells, comparable, strict=True) if is_comparable]
-        mark_best(ranked, highest=MEASURES[measure].higher_is_better)
+        mark_best(ranked, quantity(metric, measure))
 
     def measured(self, metric: str, measures: Sequence[str], title: str) -> Table:
         """Return the ``measures`` of one metric, averaged over orders and seeds, with their definitions."""
-        keys = {f"{name} {MEASURES[name].arrow}": (metric, name, "") for name in measures}
+        keys = {f"{name} {quantity(metric, name).arrow}": (metric, name, "") for name in measures}
         strategies = [strategy for strategy in self.comparison.strategies if self._has(strategy, MEAN)]
         table = self._by_strategy(title, MEAN, strategies, keys, counted=True)
         return replace(table, notes=(*table.notes, *(f"{name}: {MEASURES[name].definition}" for name in measures)))
@@ -287,7 +287,7 @@ class Summary:
         counts = [n for _, n in filter(None, found)]
         if not counts:
             return ()
-        shown = [MEASURES[measure].shown for _, measure, _ in keys]
+        shown = [quantity(metric, measure).shown for metric, measure, _ in keys]
         cells = [
             Cell("–") if mean is None else Cell(as_text(mean[0]), mean[0])
             for as_text, mean in zip(shown, found, strict=True)
@@ -305,7 +305,7 @@ class Summary:
         # Take the score from any run, because all runs have the same test sentences of a language.
         by_key = {k: run.scores[name][-1, j] for run in runs for j, k in enumerate(run.languages)}
         values = [float(value) for k, value in by_key.items() if language in ("", k)]
-        return MEASURES["FP"].shown(sum(values) / len(values)) if values else "–"
+        return quantity(metric, "FP").shown(sum(values) / len(values)) if values else "–"
 
     def value(self, strategy: str, metric: str, measure: str, order: str = MEAN, language: str = "") -> float:
         row = self._rows.get((strategy, order, metric, measure, language))
@@ -345,7 +345,9 @@ class Summary:
     def _header(self, metrics: Sequence[str]) -> list[str]:
         named = {metric: f"{short_name(metric)} " if len(metrics) > 1 else "" for metric in metrics}
         return [
-            f"{named[metric]}{measure} {MEASURES[measure].arrow}" for metric in metrics for measure in self.measures
+            f"{named[metric]}{measure} {quantity(metric, measure).arrow}"
+            for metric in metrics
+            for measure in self.measures
         ]
 
     def _has(self, strategy: str, order: str) -> bool:
@@ -361,7 +363,7 @@ class Summary:
         over = {frozenset(run.languages) for strategy in ranked for run in self.comparison.strategies[strategy]}
         # Do not compare means over different languages.
         if language or len(over) == 1:
-            mark_best(ranked.values(), highest=MEASURES[measure].higher_is_better)
+            mark_best(ranked.values(), quantity(metric, measure))
         for strategy, cell in zip(strategies, cells, strict=True):
             cell.mark = self.marks.get((strategy, metric, measure), "") if marked else ""
         return cells
@@ -372,8 +374,7 @@ class Summary:
             return Cell("–")
         if row.status.startswith("n/a"):
             return Cell(f"n/a {reasons.mark(row.status.removeprefix('n/a: '))}")
-        as_text = MEASURES[measure].shown
-        text = as_text(row.value) + (f" ± {as_text(row.std)}" if row.std == row.std else "")
+        text = quantity(metric, measure).spread(row.value, row.std)
         return Cell(text, float(row.value), self.behind(strategy, order, metric, measure, language))
 
     def _runs(self, strategy: str, order: str, metrics: Iterable[str]) -> Cell:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xclrun.core.names import markdown
+from xclrun.core.quantity import SHARE, Quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,27 +184,17 @@ class Reasons:
         return [f"[{k}] {reason}" for k, reason in enumerate(self.reasons, start=1)]
 
 
-def mark_best(cells: Iterable[Cell], highest: bool = True) -> None:
+def mark_best(cells: Iterable[Cell], quantity: Quantity) -> None:
     """Mark the best cells, unless all cells print the same number."""
     numbers = [cell for cell in cells if not math.isnan(cell.value)]
-    best = (max if highest else min)((cell.value for cell in numbers), default=math.nan)
-    for cell in numbers if len({percent(cell.value) for cell in numbers}) > 1 else ():
-        cell.best = percent(cell.value) == percent(best)
+    best = quantity.best((cell.value for cell in numbers), default=math.nan)
+    for cell in numbers if len({quantity.shown(cell.value) for cell in numbers}) > 1 else ():
+        cell.best = quantity.shown(cell.value) == quantity.shown(best)
 
 
 def group_starts(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
     """Return the rows at which the first column changes (for `Table.ruled`)."""
     return tuple(k for k in range(1, len(rows)) if rows[k][0] != rows[k - 1][0])
-
-
-def percent(value: float) -> str:
-    """Return a fraction as percent with two decimals; no ``-0.00``."""
-    return f"{round(100 * value, 2) + 0.0:.2f}"
-
-
-def mean_and_std(mean: float, std: float) -> str:
-    """Return fractions as percent: ``91.06 ± 0.40``; only the mean if ``std`` is NaN."""
-    return percent(mean) + (f" ± {percent(std)}" if std == std else "")
 
 
 def number_cell(value: float | None, scale: float = 1, digits: int = 2, runs: Sequence[str] = ()) -> Cell:
@@ -213,8 +204,14 @@ def number_cell(value: float | None, scale: float = 1, digits: int = 2, runs: Se
     return Cell(f"{round(scale * value, digits) + 0.0:.{digits}f}", float(value), tuple(runs))
 
 
+def quantity_cell(value: float | None, quantity: Quantity, runs: Sequence[str] = ()) -> Cell:
+    """Return the cell of a value; ``–`` for None and NaN."""
+    return number_cell(value, quantity.scale, quantity.decimals, runs)
+
+
 def percent_cell(value: float | None, runs: Sequence[str] = ()) -> Cell:
-    return number_cell(value, 100, 2, runs)
+    """Return the cell of a share of a whole, in percent; ``–`` for None and NaN."""
+    return quantity_cell(value, SHARE, runs)
 
 
 def _markdown_cell(cell: str) -> str:

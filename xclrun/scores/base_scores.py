@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from xclrun.core.task import (
+    BY_NAME,
     KEY_SCORE,
     STATEMENT_ACCURACY,
     Metric,
@@ -477,7 +478,10 @@ def _likeness(table: pa.Table, reader: str) -> np.ndarray:
 def selection_score(scores: dict[str, dict[str, float]]) -> float:
     """Return the score that selects the best epoch: the mean over each language's metrics, then over languages.
 
-    ``scores``: language → metric → dev score.
+    Higher is better: scores of metrics of which lower is better are negated. ``scores``: language → metric → dev score.
     """
-    by_key = [[value for name, value in metrics.items() if name != KEY_SCORE.name] for metrics in scores.values()]
+    by_key = [
+        [BY_NAME[name].goodness(value) for name, value in metrics.items() if name != KEY_SCORE.name]
+        for metrics in scores.values()
+    ]
     return math.fsum(value / len(values) for values in by_key for value in values) / len(by_key)

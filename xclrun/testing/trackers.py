@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from xclrun.analysis.measures import quantity
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.core.task import short_name
@@ -151,7 +152,8 @@ def curves_of(record: RunRecord) -> Curves:
     curves: Curves = {}
     for metric in record.metrics:
         for j, language in enumerate(record.languages):
-            values = [(hop, 100 * float(row[j])) for hop, row in enumerate(record.scores[metric])]
+            scale = quantity(metric).scale
+            values = [(hop, scale * float(row[j])) for hop, row in enumerate(record.scores[metric])]
             if measured := [(hop, value) for hop, value in values if value == value]:
                 curves[f"{short_name(metric)}.score.{language}"] = measured
     last = {hop: max(epoch["step"] for epoch in record.curve if epoch["hop"] == hop) for hop in _hops(record)}
@@ -160,7 +162,8 @@ def curves_of(record: RunRecord) -> Curves:
         curves.setdefault("train.loss", []).append((step, float(epoch["loss"])))
         for language, scores in epoch["dev"].items():
             for metric, value in scores.items():
-                curves.setdefault(f"{short_name(metric)}.dev.{language}", []).append((step, 100 * float(value)))
+                dev = curves.setdefault(f"{short_name(metric)}.dev.{language}", [])
+                dev.append((step, quantity(metric).scale * float(value)))
     return curves
 
 

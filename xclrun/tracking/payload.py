@@ -10,13 +10,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from xclrun.analysis.measures import MEASURES, headlines, measure
+from xclrun.analysis.measures import headlines, measure, quantity
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.core.files import UNREADABLE
 from xclrun.core.identity import flat
 from xclrun.core.names import markdown
-from xclrun.core.task import short_name
+from xclrun.core.quantity import SHARE
+from xclrun.core.task import BY_NAME, short_name
 from xclrun.store.files import read_json
 from xclrun.store.rundir import RunDirectory
 
@@ -58,12 +59,12 @@ def tags(run: RunRecord, parent: str | None) -> dict[str, str]:
 
 
 def measures(run: RunRecord, references: References) -> dict[str, float]:
-    """Return the measures of a finished run in percent or points: ``intent.F``, ``slots.FP``, …"""
+    """Return the measures of a finished run as printed, such as percent or points: ``intent.F``, ``slots.FP``, …"""
     values = {}
     for metric in run.metrics if run.status == "finished" else ():
         for (name, language), value in measure(run, metric, references.scores(run, metric)).items():
             if isinstance(value, float) and not language:
-                values[f"{short_name(metric)}.{name}"] = MEASURES[name].scale * value
+                values[f"{short_name(metric)}.{name}"] = quantity(metric, name).scale * value
     return values
 
 
@@ -107,8 +108,14 @@ def view_address(server: str, experiment: str) -> str:
     return f"{server}/#/experiments/{experiment}/runs?viewStateShareKey={VIEW}"
 
 
-def _legend() -> str:
-    lines = [f"- `{headline.name}` {headline.arrow} {headline.definition}" for headline in headlines()]
+def _legend(metrics: Sequence[str] = ()) -> str:
+    """Explain the values of runs; ``metrics``: their metrics, of which those that are not accuracies are named."""
+    lines = [f"- `{entry.name}` {'↑' if entry.higher_is_better else '↓'} {entry.definition}" for entry in headlines()]
+    others = {metric: kind for metric in metrics if (kind := quantity(metric)) != SHARE}
+    lines += [
+        f"- `{short_name(metric)}.…` {kind.arrow} {BY_NAME[metric].title}, in {kind.label}"
+        for metric, kind in others.items()
+    ]
     return "\n".join(
         [
             "Metrics are percent, differences of scores are points; ↑ higher is better, ↓ lower is better.",
@@ -133,7 +140,7 @@ def about_run(run: RunRecord) -> str:
     hops = markdown(" → ".join(run.languages))
     return (
         f"**{markdown(run.strategy)}** on {markdown(run.dataset)} with {markdown(run.model)}: order "
-        f"{markdown(run.order)} ({hops}), seed {run.seed}{few}.\n\n{_legend()}"
+        f"{markdown(run.order)} ({hops}), seed {run.seed}{few}.\n\n{_legend(run.metrics)}"
     )
 
 
@@ -156,17 +163,18 @@ def parameters(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def scores(run: RunRecord) -> Iterator[tuple[int, str, str, float]]:
-    """Yield (hop, metric's short name, language, percent); hop 0 is before fine-tuning."""
+    """Yield (hop, metric's short name, language, score as printed); hop 0 is before fine-tuning."""
     for metric in run.metrics:
         for hop, row in enumerate(run.scores[metric]):
             for language, value in zip(run.languages, row, strict=True):
                 if value == value:
-                    yield hop, short_name(metric), language, 100 * float(value)
+                    yield hop, short_name(metric), language, quantity(metric).scale * float(value)
 
 
 def rows(run: RunRecord, metric: str) -> list[list[float | int]]:
-    """Return the rows of a score matrix: hop, then percent per language."""
-    return [[hop, *(100 * float(value) for value in row)] for hop, row in enumerate(run.scores[metric])]
+    """Return the rows of a score matrix: hop, then the score on each language as printed."""
+    scale = quantity(metric).scale
+    return [[hop, *(scale * float(value) for value in row)] for hop, row in enumerate(run.scores[metric])]
 
 
 def epochs(run: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -180,10 +188,10 @@ def epochs(run: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def dev_scores(epoch: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
-    """Yield (metric's short name, language, percent) of an epoch's dev scores."""
+    """Yield (metric's short name, language, score as printed) of an epoch's dev scores."""
     for language, scores in epoch["dev"].items():
         for metric, value in scores.items():
-            yield short_name(metric), language, 100 * float(value)
+            yield short_name(metric), language, quantity(metric).scale * float(value)
 
 
 def score_table(run: RunRecord, metric: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from xclrun.analysis.grouping import grouped, numbered_labels, strategy_labels
 from xclrun.analysis.record import RunRecord, point_score
 from xclrun.analysis.replicates import Replicates, most_shared
-from xclrun.core.task import short_name
+from xclrun.core.task import BY_NAME, short_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -229,8 +229,9 @@ def seeds_against_buckets(scores: pd.DataFrame) -> Spreads | None:
 
 def selected_dev(run: RunRecord, metric: str) -> float:
     """Return the dev score on the target at the best adaptation epoch, which is selected; NaN without dev scores."""
-    curve = dev_curve(run, metric)
-    return float(np.nanmax(curve)) if np.isfinite(curve).any() else math.nan
+    goodness = BY_NAME[metric].goodness
+    curve = goodness(dev_curve(run, metric))
+    return float(goodness(np.nanmax(curve))) if np.isfinite(curve).any() else math.nan
 
 
 def dev_curve(run: RunRecord, metric: str) -> np.ndarray:

@@ -22,7 +22,7 @@ from xclrun.analysis.fewshot.words import Words, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.replicates import Replicates, most_shared
 from xclrun.analysis.significance import not_compared
-from xclrun.core.task import short_name
+from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.inference import Tests, Verdicts
 from xclrun.report.part import Plot
 from xclrun.report.published import fsxlt
@@ -115,7 +115,7 @@ class FewShotTests(Verdicts):
                 continue
             if (data := _most(rows, labels)) is not None:
                 tests[metric, shots_name(k)] = Tests(
-                    data, higher_is_better=True, few_shot=True, labels=tuple(labels), of=partial(_shared, rows)
+                    data, BY_NAME[metric].quantity, few_shot=True, labels=tuple(labels), of=partial(_shared, rows)
                 )
             else:
                 apart[metric, shots_name(k)] = labels

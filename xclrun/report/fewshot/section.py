@@ -15,10 +15,10 @@ from xclrun.analysis.fewshot.data import FewShotData
 from xclrun.analysis.fewshot.gains import ALL, mean_gains
 from xclrun.analysis.fewshot.scores import NO_SOURCE, few_shot_scores, groups, numbered, over_buckets
 from xclrun.analysis.record import RunRecord
+from xclrun.core.task import BY_NAME
 from xclrun.report.conclusions import caveat, compare
 from xclrun.report.fewshot.data import FewShotRuns, FewShotSource, shots_name
 from xclrun.report.section import Options, Section
-from xclrun.report.tables import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +56,8 @@ class FewShotSection(Section):
     ) -> None:
         super().__init__()
         self.scores, self.records, self.few_shot_data, self.options = scores, records, few_shot_data, options
+        units = dict.fromkeys(BY_NAME[metric].quantity.label for metric in scores["metric"].unique())
+        self.legend = f"{', '.join(units)}, mean ± standard deviation over buckets"
         self.dataset, self.model = str(scores["dataset"].iloc[0]), str(scores["model"].iloc[0])
         self.title = f"{self.dataset} · {self.model} · few-shot"
         self.where = f"few_shot_{self.dataset}_{self.model}"
@@ -93,16 +95,18 @@ class FewShotSection(Section):
 
 def _conclusions(runs: FewShotRuns) -> list[str]:
     """Return a paragraph about one metric and source, and a caveat about its tests."""
-    sentences = []
+    sentences, difference = [], BY_NAME[runs.metric].difference
     for k, gains in mean_gains(runs.means, runs.first).items():
         if k != ALL:
             mean, over = float(np.mean(list(gains.values()))), f"{len(gains)} language{'s' if len(gains) > 1 else ''}"
-            verb = f"gains {percent(mean)} points over" if mean >= 0 else f"loses {percent(-mean)} points against"
+            better = BY_NAME[runs.metric].goodness(mean) >= 0
+            size = f"{difference.shown(abs(mean))} {difference.unit}"
+            verb = f"gains {size} over" if better else f"loses {size} against"
             before = "the model before any fine-tuning" if runs.source == NO_SOURCE else "zero-shot"
             sentences.append(f"{runs.first} {verb} {before} at {shots_name(k)} (mean over {over}).")
     tests = runs.tests.of_metric(runs.metric)
     for shots in tests:
-        sentences += [f"At {shots}: {text}" for text in compare(runs.tests, (runs.metric, shots), "mean score", "%")]
+        sentences += [f"At {shots}: {text}" for text in compare(runs.tests, (runs.metric, shots), "mean score")]
     if not sentences:
         return []
     title = f"{runs.heading['metric']}{runs.heading['source']}"

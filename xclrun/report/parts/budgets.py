@@ -13,7 +13,20 @@ from xclrun.analysis.finished import tuned_name
 from xclrun.analysis.record import RunRecord
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import COLOURS, GREY, PALE, colour, legend, marker, panel_grid, places, plain, tip, titled
+from xclrun.report.style import (
+    COLOURS,
+    GREY,
+    PALE,
+    colour,
+    legend,
+    marker,
+    panel_grid,
+    places,
+    plain,
+    tip,
+    titled,
+    upward,
+)
 from xclrun.report.summary import Summary, ruled
 from xclrun.report.tables import Cell, Table
 
@@ -128,8 +141,9 @@ def pareto_figure(summary: Summary, metric: str, costs_of: Costs | None = None) 
     labels = [label for label in labels if all(label in cost for cost in costs.values())]
     if len(labels) < FEWEST:
         return None
+    factor, shown, label_of_axis = upward(metric, "FP")
     points = {
-        name: {k: (costs[name][k] / COLUMNS[name][2], 100 * summary.value(k, metric, "FP")) for k in labels}
+        name: {k: (costs[name][k] / COLUMNS[name][2], factor * summary.value(k, metric, "FP")) for k in labels}
         for name in PANELS
     }
     fronts = {name: pareto_front([points[name][k] for k in labels if summary.is_ranked(k)]) for name in PANELS}
@@ -149,7 +163,7 @@ def pareto_figure(summary: Summary, metric: str, costs_of: Costs | None = None) 
                 point: Artist = axes.scatter(cost, score, 25, color=PALE, zorder=2)
             else:
                 (point,) = axes.plot(cost, score, marker(k), color=colour(k), markersize=7, zorder=3)
-            tip(point, f"{label}: {cost:,.4g} {unit}, FP {score:.2f}")
+            tip(point, f"{label}: {cost:,.4g} {unit}, {shown} {score:.2f}")
         # A logarithmic axis cannot show strategies without memory (0).
         axes.set_xscale("symlog" if name == "memory" else "log")
         if name == "memory":
@@ -162,7 +176,7 @@ def pareto_figure(summary: Summary, metric: str, costs_of: Costs | None = None) 
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.xaxis.set_minor_formatter("")
         plain(axes, f"{name} ({unit})")
-    grid[0].set_ylabel("FP: final performance (%)", fontsize=8)
+    grid[0].set_ylabel(label_of_axis, fontsize=8)
     legend(figure, named, comparison.strategies)
     remark = "; grey: dominated" if grey else ""
     titled(

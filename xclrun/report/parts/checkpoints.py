@@ -14,16 +14,27 @@ import numpy as np
 
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.grouping import grouped
-from xclrun.analysis.points import Rule, agreement_of, by_rule, exact, final_by_rule, hop_points, rules, unadapted_note
+from xclrun.analysis.points import (
+    Rule,
+    agreement_of,
+    by_rule,
+    exact,
+    final_by_rule,
+    hop_points,
+    least,
+    rules,
+    unadapted_note,
+)
 from xclrun.analysis.record import RunRecord
-from xclrun.core.task import headline, short_name
+from xclrun.core.quantity import SHARE
+from xclrun.core.task import BY_NAME, headline, short_name
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.published.ed import ROWS_OF_TABLE_5, SETUPS, SOURCE, published
 from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import figure_of, key, line, metric_title, plain, titled
 from xclrun.report.summary import CONSTANT, Summary
-from xclrun.report.tables import Table, group_starts, percent_cell
+from xclrun.report.tables import Table, group_starts, percent_cell, quantity_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +82,8 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
             inexact |= bool(earlier)
             behind = tuple(run.run_id for run in runs)
             before = float(mean_over_orders(inexact_runs, earlier)) if earlier else math.nan
-            cells = [percent_cell(value, behind) for value in (*final, np.nanmean(final), before)]
+            kind = BY_NAME[metric].quantity
+            cells = [quantity_cell(value, kind, behind) for value in (*final, np.nanmean(final), before)]
             rows.append((label, rule.name, *cells))
     if not rows:
         return None
@@ -136,7 +148,7 @@ def selected_scores(runs: Sequence[RunRecord], metric: str) -> np.ndarray:
     scores = []
     for run in runs:
         (hop,) = hop_points(run, metric)
-        best = int(np.nanargmax(hop.dev[:, 0]))
+        best = int(np.nanargmax(hop.ranked[:, 0]))
         row = np.concatenate([hop.dev[best, :1], hop.test[best, 1:]])
         scores.append(_placed(row, run, runs[0].languages))
     return np.array(scores)
@@ -154,7 +166,7 @@ def agreement_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Tab
         rows[name] = np.divide(total, n, out=np.full(len(languages), np.nan), where=n > 0)
     notes = [
         "share (%) of pairs of a run's checkpoints in which dev and test scores change in the same direction; ties "
-        "count half, 50 is chance; only pairs whose test scores differ by at least 0.5 percentage points; mean over "
+        f"count half, 50 is chance; only pairs whose test scores differ by at least {least(metric)}; mean over "
         "runs. The paper draws random pairs and does not say how many"
     ]
     names = {"en_dev": f"dev of {languages[0]}", "target_dev": "dev of the language itself"}
@@ -172,7 +184,8 @@ def oracle_table(runs: Sequence[RunRecord], metric: str, subject: str) -> Table:
     for rule in compared_rules:
         values = np.array([_placed(final_by_rule(run, metric, rule), run, languages) for run in runs])
         row = published_rows.get(rule.name, f"{rule.name} ")
-        rows |= {row: values.max(axis=0), f"{row} mean": values.mean(axis=0)}
+        best = BY_NAME[metric].goodness(BY_NAME[metric].goodness(values).max(axis=0))
+        rows |= {row: best, f"{row} mean": values.mean(axis=0)}
         names |= {row: f"{rule.name}, maximum", f"{row} mean": f"{rule.name}, mean"}
     notes = [
         "test scores of the checkpoint that a rule chooses; in the paper, the row of English dev is the maximum over "
@@ -201,9 +214,9 @@ def with_published(
         names: the paper's name of a row → name in this table, if different.
     """
     body: list[tuple[str, ...]] = []
-    run = runs[0]
+    run, kind = runs[0], SHARE if table == "3" else BY_NAME[metric].quantity
     for name, values in rows.items():
-        body.append((names.get(name, name), *(percent_cell(value, (run.run_id,)) for value in values)))
+        body.append((names.get(name, name), *(quantity_cell(value, kind, (run.run_id,)) for value in values)))
         theirs = [published(table, run.dataset, name, k) for k in run.languages]
         if run.languages[0] == SOURCE and not all(map(math.isnan, theirs)):
             body.append(("published", *map(percent_cell, theirs)))
@@ -217,11 +230,11 @@ def run_figure(run: RunRecord, metric: str, title: str) -> Figure:
     figure = figure_of(6.4, 3.6)
     axes = figure.subplots()
     dev, source = hop.dev[:, 0], run.languages[0]
-    chosen = int(np.nanargmax(dev))
+    chosen, kind = int(np.nanargmax(hop.ranked[:, 0])), BY_NAME[metric].quantity
     lines = [(f"{source} dev", dev), *zip(run.languages[1:], hop.test[:, 1:].T, strict=True)]
     for k, (name, values) in enumerate(lines[: LINES + 1]):
-        text = f"{name}: at the best {source} dev {100 * values[chosen]:.2f}, best {100 * max(values):.2f}"
-        line(axes, hop.examples, 100 * values, k, text, marker="", linewidth=1.1 if k else 2.2, label=name)
+        text = f"{name}: at the best {source} dev {kind.shown(values[chosen])}, best {kind.shown(kind.best(values))}"
+        line(axes, hop.examples, kind.scale * values, k, text, marker="", linewidth=1.1 if k else 2.2, label=name)
     axes.axvline(hop.examples[chosen], color="#999999", linewidth=0.8, linestyle=":")
     plain(axes, "sentences of the source seen", metric_title(metric, [run]))
     key(figure, axes.get_legend_handles_labels()[0], 7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xclrun.analysis.tuning import Objective, Tuned
+from xclrun.analysis.tuning import Choice, Tuned
 from xclrun.report.part import Item, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Cell, Table
@@ -20,27 +20,26 @@ def chosen(section: StrategySection) -> Iterator[Item]:
     yield f"{section.chosen[0].upper()}{section.chosen[1:]}."
     tuned = choice.strategies(section.comparison.dataset, section.comparison.model)
     notes = (f"{FORGETTING} ({choice.why})",) if choice.why else ()
-    yield trial_table(tuned, choice.keys, choice.objective, notes)
+    yield trial_table(tuned, choice, notes)
 
 
-def trial_table(tuned: list[Tuned], keys: tuple[str, ...], objective: Objective, notes: tuple[str, ...] = ()) -> Table:
-    """Return the dev score of each strategy and setting, best first: percent, mean ± standard deviation."""
+def trial_table(tuned: list[Tuned], choice: Choice, notes: tuple[str, ...] = ()) -> Table:
+    """Return the dev score of each strategy and setting, best first: mean ± standard deviation."""
+    keys, objective, quantity = choice.keys, choice.objective, choice.quantity
     rows: list[tuple[str, ...]] = []
     starts = []
     for strategy in tuned:
         starts.append(len(rows))
         for k, trial in enumerate(strategy.trials):
             ids = tuple(run.run_id for run in trial.runs)
-            spread = f" ± {100 * trial.std:.2f}" if trial.std == trial.std else ""
-            score = Cell(f"{100 * trial.score + 0.0:.2f}{spread}", trial.score, best=not k)
+            score = Cell(quantity.spread(trial.score, trial.std), trial.score, best=not k)
             status = "chosen" if not k else "equal" if k < strategy.tied else ""
             rows.append(
                 (strategy.strategy, *trial.values.values(), Cell(str(len(ids)), float(len(ids))), score, status)
             )
-    arrow = "↑" if objective.higher_is_better else "↓"
-    header = ("strategy", *keys, "runs", f"{objective.title} {arrow}", "")
+    header = ("strategy", *keys, "runs", f"{objective.title} {quantity.arrow}", "")
     all_notes = (
-        f"{objective.title}: {objective.definition}; percent, mean ± standard deviation over runs",
+        f"{objective.title}: {objective.definition}; {quantity.label}, mean ± standard deviation over runs",
         "among settings with equal scores, the first in the order of their values is chosen; the selection uses no "
         "test scores, and the report shows test scores of the chosen settings only",
         *notes,

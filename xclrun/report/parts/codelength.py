@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xclrun.core.quantity import Quantity
 from xclrun.core.task import ANSWERS, BY_NAME, LABELS, TAGS, headline, short_name
 from xclrun.report.codelength import CodelengthSection, Coder
 from xclrun.report.part import Item, Plot, part
@@ -90,6 +91,7 @@ def total_table(section: CodelengthSection) -> Table:
     """Return a row for each coder, for the best coder of each block, and for the uniform code."""
     several, total, even = len(section.parts) > 1, section.total, float(section.uniform.sum())
     metrics = section.runs[0].metrics
+    units = ", ".join(dict.fromkeys(BY_NAME[metric].quantity.label for metric in metrics))
     rows: list[tuple[str, ...]] = []
     best: list[Cell] = []
     for coder in section.coders:
@@ -99,7 +101,8 @@ def total_table(section: CodelengthSection) -> Table:
         of_parts = [_spread(coder.bits([part]).sum(axis=1) / total, 2, ids) for part in section.parts if several]
         cells = [each, *of_parts, _spread(bits / 1000, 3, ids), _spread(100 * bits / even, 1, ids)]
         rows.append((*head(coder), str(len(coder.runs)), *cells, *(_final(coder, metric) for metric in metrics)))
-    mark_best(best, highest=False)
+    # Rows that differ by less than 0.00005 bits are equal.
+    mark_best(best, Quantity(higher_is_better=False, unit="bits", decimals=4))
     ruled, notes = len(rows), []
     for strict in (True, False):
         if (switching := section.switching(strict)) is not None:
@@ -121,14 +124,15 @@ def total_table(section: CodelengthSection) -> Table:
     ))  # fmt: skip
     header = (*HEADER, "runs", "L/example ↓", *(section.parts if several else ()), "L kbits ↓", "% of uniform",
               *(f"{short_name(metric)} at the end" for metric in metrics))  # fmt: skip
-    notes += [counted(section), STRICT, f"at the end: test score on {section.key} after the last hop, percent"]
+    notes += [counted(section), STRICT, f"at the end: test score on {section.key} after the last hop, {units}"]
     notes += _seeds(section, "mean ± standard deviation")
     return Table("Online codelength", header, tuple(rows), tuple(notes), left=4, raised=(BOLD,), ruled=(ruled,))
 
 
 def _final(coder: Coder, metric: str) -> Cell:
-    values = np.array([100 * run.scores[metric][-1, -1] for run in coder.runs])
-    return _spread(values, 2, coder.ids)
+    kind = BY_NAME[metric].quantity
+    values = np.array([kind.scale * run.scores[metric][-1, -1] for run in coder.runs])
+    return _spread(values, kind.decimals, coder.ids)
 
 
 def block_table(section: CodelengthSection) -> Table:
@@ -143,21 +147,23 @@ def block_table(section: CodelengthSection) -> Table:
 
 
 def sizes_and_scores(coder: Coder, metric: str, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of training examples before each block, (M,), and test scores in percent, (runs, M)."""
+    """Return the number of training examples before each block, (M,), and test scores as printed, (runs, M)."""
     learned = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    return learned, np.stack([100 * run.scores[metric][-len(sizes) :, -1] for run in coder.runs])
+    return learned, BY_NAME[metric].quantity.scale * np.stack(
+        [run.scores[metric][-len(sizes) :, -1] for run in coder.runs]
+    )
 
 
 def score_table(section: CodelengthSection, metric: str) -> Table:
-    body = []
+    body, kind = [], BY_NAME[metric].quantity
     for coder in section.coders:
         learned, scores = sizes_and_scores(coder, metric, section.sizes)
-        cells = (Cell(f"{value:.2f}", float(value), coder.ids) for value in scores.mean(axis=0))
+        cells = (Cell(f"{value:.{kind.decimals}f}", float(value), coder.ids) for value in scores.mean(axis=0))
         body.append((*head(coder), *cells))
     names = (f"{int(n):,}" for n in learned)
     definition = BY_NAME[metric].definition
     notes = (
-        f"{BY_NAME[metric].title} on the test split of {section.key}, percent, by number of training examples",
+        f"{BY_NAME[metric].title} on the test split of {section.key}, {kind.label}, by number of training examples",
         "column 0: before training on the first block",
         *([definition] if definition else []),
         *_seeds(section),
@@ -187,7 +193,7 @@ def score_figure(section: CodelengthSection, metric: str) -> Figure:
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{int(n):,}" for n in sizes])
     axes.minorticks_off()
-    plain(axes, f"training examples of {section.key} (log scale)", f"{name} (%)")
+    plain(axes, f"training examples of {section.key} (log scale)", f"{name} ({BY_NAME[metric].unit})")
     return figure
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from xclrun.analysis.aggregate import Comparison, combinations, compared
 from xclrun.analysis.grouping import natural
 from xclrun.analysis.record import RunRecord
+from xclrun.core.task import BY_NAME
 from xclrun.report.heatmaps import heatmaps
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection, names_of
@@ -21,13 +22,13 @@ from xclrun.report.style import (
     GREY,
     MOST,
     PALE,
-    axis_of,
     colour,
     figure_of,
     first_orders,
     key,
     marker,
     metric_title,
+    score_axis,
     short,
     tip,
     titled,
@@ -52,7 +53,10 @@ Cells = dict[tuple[str, str], list[RunRecord]]
 @part(StrategySection, place=70, title="Score matrices and learning curves", folded=True, runs_alone=True)
 def score_matrices(section: StrategySection) -> Iterator[Item]:
     comparison = section.comparison
-    yield "Score on each language (columns) after each hop (rows), in percent; framed: the language just learned."
+    yield (
+        f"Score on each language (columns) after each hop (rows), in {section.units}; framed: the language just "
+        "learned."
+    )
     if len(comparison.orders) > MATRICES:
         yield f"Matrices of the first {MATRICES} of {len(comparison.orders)} orders."
     for metric in comparison.metrics:
@@ -93,22 +97,22 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[
     every = _cells(comparison, lambda run: run.stream == "sequence" and metric in run.metrics)
     cells = {key: [run for run in runs if run.run_id in common] for key, runs in every.items()}
     cells = {key: runs for key, runs in cells.items() if runs}
-    ends = axis_of(
-        [100 * np.mean([run.scores[metric] for run in runs], axis=0) for runs in cells.values()], low=0, high=102
-    )
+    kind = BY_NAME[metric].quantity
+    means = {key: kind.scale * np.mean([run.scores[metric] for run in runs], axis=0) for key, runs in cells.items()}
+    ends = score_axis(means.values(), kind, high=102)
 
     many = len(languages) > MOST
 
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
         order = runs[0].languages
-        score = 100 * np.mean([run.scores[metric] for run in runs], axis=0)
+        score = kind.scale * np.mean([run.scores[metric] for run in runs], axis=0)
         axes.set_xlim(-0.05 * len(order), 1.05 * len(order))
         if many:
             _means(axes, score, order)
             return
         for j, language in enumerate(order):
             k, hop = languages.index(language), j + 1
-            before, at, end = (f"{score[i, j]:.1f}" for i in (hop - 1, hop, -1))
+            before, at, end = (f"{score[i, j]:.{kind.decimals - 1}f}" for i in (hop - 1, hop, -1))
             after, look = range(hop, len(order) + 1), f"-{marker(k)}"
             lines = [
                 *axes.plot(range(hop + 1), score[: hop + 1, j], "--", color=colour(k), linewidth=0.9),
@@ -142,7 +146,7 @@ def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
     """Draw the mean over the languages learned so far and over the others, and each language in gray from its hop on.
 
     Args:
-        score: in percent, shape (hops + 1, languages).
+        score: as printed, shape (hops + 1, languages).
     """
     from matplotlib.collections import LineCollection
 
@@ -171,7 +175,7 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
     seeds = sorted({run.seed for runs in cells.values() for run in runs})
     values = {run.run_id: [_value(run, p, quantity) for p in run.curve] for runs in cells.values() for run in runs}
     every = [[value for run in runs for value in values[run.run_id]] for runs in cells.values()]
-    ends = axis_of(every, high=102) if quantity != "loss" else None
+    ends = score_axis(every, BY_NAME[quantity].quantity, high=102) if quantity != "loss" else None
     bands = max(map(len, cells.values()), default=0) > LINES
     # Names of many languages would overlap: vertical lines show the hops instead.
     many = any(len(run.learnt) > MOST for runs in cells.values() for run in runs)
@@ -346,4 +350,4 @@ def _value(run: RunRecord, point: dict[str, Any], quantity: str) -> float:
     if any(score is None for score in scores):
         return math.nan
     # Most hops learn one language, and calling np.mean for each point dominates the time of a large study.
-    return 100 * float(scores[0] if len(scores) == 1 else np.mean(scores))
+    return BY_NAME[quantity].quantity.scale * float(scores[0] if len(scores) == 1 else np.mean(scores))

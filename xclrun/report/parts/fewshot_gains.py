@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.analysis.fewshot.gains import ALL, FACTORS, Association, ByLanguage, associations, mean_gains, with_mean
+from xclrun.core.quantity import Quantity
+from xclrun.core.task import BY_NAME
 from xclrun.report.fewshot.data import FewShotRuns, by_shots, shots_name, task_name
 from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.inference import p_text
@@ -51,17 +53,20 @@ def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
     points = {name: each for name, each in points.items() if len(each) > 1}
     if points:
         caption = "Gains by lexical overlap and by features shared with the source (FS Table 3)"
-        yield runs.plot("gains", caption, scatter, points, runs.heading["metric"], runs.names(runs.first))
+        difference = BY_NAME[runs.metric].difference
+        yield runs.plot("gains", caption, scatter, points, runs.heading["metric"], difference, runs.names(runs.first))
 
 
 def gain_figure(runs: FewShotRuns) -> Figure:
     """Draw the gain over zero-shot, mean ± standard deviation over buckets, a bar for each K (FS Fig. 2)."""
     gains: dict[str, dict[int, tuple[float, float]]] = {}
     zero_shot: dict[str, float] = {}
+    entry = BY_NAME[runs.metric]
+    scale = entry.quantity.scale
     for (language, k), rows in runs.cells(runs.first).items():
         of_buckets = (rows["score"] - rows["zero_shot"]).groupby(rows["bucket"]).mean()
-        gains.setdefault(language, {})[k] = 100 * float(of_buckets.mean()), 100 * float(of_buckets.std())
-        zero_shot[language] = 100 * float(rows["zero_shot"].mean())
+        gains.setdefault(language, {})[k] = scale * float(of_buckets.mean()), scale * float(of_buckets.std())
+        zero_shot[language] = scale * float(rows["zero_shot"].mean())
     shots = sorted({k for of_language in gains.values() for k in of_language})
     languages = sorted(gains)
     lines = [languages[at : at + IN_A_ROW] for at in range(0, len(languages), IN_A_ROW)]
@@ -80,8 +85,9 @@ def gain_figure(runs: FewShotRuns) -> Figure:
         axes.axhline(0, color=GREY, linewidth=0.7)
         plain(axes)
     key(figure, grid[0].get_legend_handles_labels()[0])
+    gained = f"gain ({entry.difference.unit})"
     title = f"{runs.names(runs.first)}: gain in {runs.heading['metric']} over zero-shot, mean ± std over buckets"
-    titled(figure, title, "target language; below it the zero-shot score (%)", "gain (points)")
+    titled(figure, title, f"target language; below it the zero-shot score ({entry.unit})", gained)
     return figure
 
 
@@ -187,7 +193,9 @@ def _k(k: int) -> str:
     return "mean over K" if k == ALL else shots_name(k)
 
 
-def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str, title: str) -> Figure:
+def scatter(
+    points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str, difference: Quantity, title: str
+) -> Figure:
     """Draw gains (mean over K) against each factor of Table 3, a point for each language.
 
     Args:
@@ -197,15 +205,15 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str
     panels = figure.subplots(1, len(points), squeeze=False)[0]
     for j, (axes, (factor, of_languages)) in enumerate(zip(panels, points.items(), strict=True)):
         for language, (x, gain) in of_languages.items():
-            (point,) = axes.plot(x, 100 * gain, marker(j), color=colour(j + 1), markersize=4)
-            tip(point, f"{language}: {x:.3g}, {100 * gain:.2f} points")
+            (point,) = axes.plot(x, difference.scale * gain, marker(j), color=colour(j + 1), markersize=4)
+            tip(point, f"{language}: {x:.3g}, {difference.shown(gain)} {difference.unit}")
         for names, (x, gain) in _named(of_languages):
-            axes.annotate(names, (x, 100 * gain), xytext=(3, 2), textcoords="offset points", fontsize=6.5)
+            axes.annotate(names, (x, difference.scale * gain), xytext=(3, 2), textcoords="offset points", fontsize=6.5)
         axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
         if all(x == int(x) for x, _ in of_languages.values()):
             axes.xaxis.get_major_locator().set_params(integer=True)
         axes.margins(0.12)
-        plain(axes, factor, "few-shot gain (points)")
+        plain(axes, factor, f"few-shot gain ({difference.unit})")
     titled(figure, f"{title}: gain in {metric}, mean over K, against what languages share with English")
     return figure
 

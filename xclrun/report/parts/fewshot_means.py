@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, entering, groups, over_buckets
-from xclrun.core.task import short_name
+from xclrun.core.quantity import SHARE, Quantity
+from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.fewshot.data import FewShotRuns, by_shots, method_name, shots_name, source_name, task_name
 from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.inference import PAIRED_T
@@ -18,7 +19,7 @@ from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, part
 from xclrun.report.published import fsxlt
 from xclrun.report.published.setup import setup_notes
-from xclrun.report.tables import BEST_OF_ROW, Cell, Table, mark_best, mean_and_std, percent_cell
+from xclrun.report.tables import BEST_OF_ROW, Cell, Table, mark_best, quantity_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,10 +87,14 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
         languages, shots = sorted({c for c, _ in drops}), sorted({k for _, k in drops})
         every = fsxlt.drops(task) if method_name(strategy) == FULL else {}
         published = {(c, k): drop for (c, k), drop in every.items() if c in languages and k in shots}
-        ours, theirs = ({place: percent_cell(drop) for place, drop in each.items()} for each in (drops, published))
+        difference = BY_NAME[metric].difference
+        ours, theirs = (
+            {place: quantity_cell(drop, difference) for place, drop in each.items()} for each in (drops, published)
+        )
         header, rows = by_shots(("language",), [(c,) for c in languages], shots, ours, theirs)
         notes = [
-            "drop in points: mean score over buckets without source training, minus mean score with English as source"
+            f"drop in {difference.unit}: mean score over buckets without source training, minus mean score with "
+            "English as source"
         ]
         if published:
             behind = [section.records[run_id] for run_id in dict.fromkeys(group["run_id"])]
@@ -104,12 +109,13 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
 def by_language(runs: FewShotRuns, strategy: str) -> Table:
     """Return published and our scores of one strategy by language (rows) and K (columns), as FS Tables 2, 11–13."""
     scores, method = runs.means[runs.means["strategy"] == strategy], method_name(strategy)
+    quantity = BY_NAME[runs.metric].quantity
     rows_of: Any = scores.itertuples(index=False)
     means: dict[tuple[str, int], Any] = {(row.language, row.shots): row for row in rows_of}
     languages, shots = sorted({c for c, _ in means}), sorted({k for _, k in means}, key=lambda k: (k == WHOLE, k))
     theirs = {(c, k): n for (c, k, name), n in runs.published.items() if name == method and c in languages}
     header, rows = by_shots(
-        ("language",), [(c,) for c in languages], shots, {place: _score(row) for place, row in means.items()},
+        ("language",), [(c,) for c in languages], shots, {place: _score(row, quantity) for place, row in means.items()},
         {place: _published(number) for place, number in theirs.items()},
     )  # fmt: skip
     pairs = {
@@ -141,11 +147,12 @@ def by_strategy(runs: FewShotRuns) -> Table:
     means = over_buckets(runs.scores if runs.options.unpaired else shared)
     of_languages, across = list(_of_languages(runs, means)), list(_across_languages(runs, shared))
     published = {s: any(method == method_name(s) for *_, method in runs.published) for s in runs.strategies}
-    marks, rows = runs.tests.marks(), []
+    marks, rows, quantity = runs.tests.marks(), [], BY_NAME[runs.metric].quantity
     all_cells: list[Cell] = []
     for language, k, cells, marked in (*of_languages, *across):
         behind = set() if runs.options.unpaired else {label for c, n, label in incomplete if (c, n) == (language, k)}
-        mark_best([cell for label, cell in zip(runs.strategies, cells, strict=True) if label not in behind])
+        compared = [cell for label, cell in zip(runs.strategies, cells, strict=True) if label not in behind]
+        mark_best(compared, quantity)
         all_cells += cells
         row: list[str] = [language, shots_name(k)]
         for strategy, cell in zip(runs.strategies, cells, strict=True):
@@ -169,22 +176,24 @@ def by_strategy(runs: FewShotRuns) -> Table:
 
 def _of_languages(runs: FewShotRuns, means: pd.DataFrame) -> Iterator[Line]:
     """Yield a row for each language and K; ``means`` are from `over_buckets`."""
+    quantity = BY_NAME[runs.metric].quantity
     by_cell = {(r.language, r.shots, r.strategy): r for r in means.itertuples(index=False)}
     for (language, k), _ in groups(runs.scores, ["language", "shots"]):
         tests = runs.tests.tests.get((runs.metric, shots_name(k)))
         marked = tests is not None and tests.data.kind != "languages" and tests.data.languages[0] == language
-        yield language, int(k), [_score(by_cell.get((language, k, s))) for s in runs.strategies], marked
+        yield language, int(k), [_score(by_cell.get((language, k, s)), quantity) for s in runs.strategies], marked
 
 
 def _across_languages(runs: FewShotRuns, shared: pd.DataFrame) -> Iterator[Line]:
     """Yield the means over languages, for each K with languages as the blocks of tests."""
+    quantity = BY_NAME[runs.metric].quantity
     for (k,), rows in groups(shared, ["shots"]):
         tests = runs.tests.tests.get((runs.metric, shots_name(k)))
         if tests is not None and tests.data.kind == "languages":
             rows = rows[rows["language"].isin(tests.data.languages)]
             behind = {label: tuple(scores["run_id"]) for (label,), scores in groups(rows, ["strategy"])}
             means = dict(zip(tests.data.strategies, tests.averaged.values.mean(axis=1).tolist(), strict=True))
-            cells = [percent_cell(means.get(s), behind.get(s, ())) for s in runs.strategies]
+            cells = [quantity_cell(means.get(s), quantity, behind.get(s, ())) for s in runs.strategies]
             yield f"mean of {len(tests.averaged.blocks)} languages", int(k), cells, True
 
 
@@ -216,14 +225,14 @@ def _some(texts: Sequence[str]) -> str:
     return f"{'; '.join(texts[:NAMED])}{more}"
 
 
-def _score(row: Any) -> Cell:
+def _score(row: Any, quantity: Quantity) -> Cell:
     if row is None or row.mean != row.mean:
         return Cell("–")
-    return Cell(mean_and_std(row.mean, row.std), row.mean, row.runs)
+    return Cell(quantity.spread(row.mean, row.std), row.mean, row.runs)
 
 
 def _published(number: fsxlt.Reported | None) -> str:
-    return "–" if number is None else mean_and_std(number.mean, number.std)
+    return "–" if number is None else SHARE.spread(number.mean, number.std)
 
 
 def _counts(rows: pd.DataFrame) -> str:

@@ -13,12 +13,14 @@ import numpy as np
 
 from xclrun.analysis.fewshot.scores import Spreads, dev_curve, groups, seeds_against_buckets, selected_dev
 from xclrun.analysis.fewshot.variance import balanced, nested_variance
+from xclrun.core.quantity import Quantity
+from xclrun.core.task import BY_NAME
 from xclrun.report.fewshot.data import PANELS, FewShotRuns, panels, shots_name, source_name
 from xclrun.report.fewshot.data import Cell as Place
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, Needs, part
 from xclrun.report.style import colour, plain, tip, titled
-from xclrun.report.tables import Table, number_cell, percent_cell
+from xclrun.report.tables import Table, number_cell, quantity_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,19 +36,20 @@ def fewshot_variance(runs: FewShotRuns) -> Iterator[Item]:
     spreads = dict([(place, both) for place, both in by_place.items() if both is not None][:PANELS])
     if spreads:
         caption = "Dev scores over buckets and over seeds (FS Fig. 1)"
-        yield runs.plot("histograms", caption, histograms, spreads, runs.title, runs.names(runs.first))
+        yield runs.plot("histograms", caption, histograms, spreads, runs.metric, runs.title, runs.names(runs.first))
     for strategy in runs.strategies:
         title = f"{runs.short}: where the variance comes from, {strategy}{source_name(runs.source)}"
-        yield variance_table(title, runs.rows(strategy))
+        yield variance_table(title, runs.rows(strategy), BY_NAME[runs.metric].difference)
 
 
-def histograms(spreads: Mapping[Place, Spreads], metric: str, title: str) -> Figure:
+def histograms(spreads: Mapping[Place, Spreads], metric: str, name: str, title: str) -> Figure:
     """Draw the distribution of dev scores over buckets and over seeds, a panel for each (language, K) (FS Fig. 1)."""
     figure, grid = panels(spreads, 4, (2.9, 2.2), (1.3, 0.9))
+    scale = BY_NAME[metric].quantity.scale
     for axes, _, spread in grid:
         parts = [
-            (f"{len(spread.buckets)} buckets", 100 * spread.buckets),
-            (f"{len(spread.seeds)} seeds", 100 * spread.seeds),
+            (f"{len(spread.buckets)} buckets", scale * spread.buckets),
+            (f"{len(spread.seeds)} seeds", scale * spread.seeds),
         ]
         parts = [(name, values) for name, values in parts if len(values) > 1]
         low, high = min(v.min() for _, v in parts), max(v.max() for _, v in parts)
@@ -62,20 +65,22 @@ def histograms(spreads: Mapping[Place, Spreads], metric: str, title: str) -> Fig
         axes.legend(fontsize=6.5, frameon=False, loc="upper left")
         plain(axes)
     details = "dev scores over buckets (one seed) and over seeds (one bucket)"
-    titled(figure, f"{title}: {details}", f"dev {metric}", "share of scores (%)")
+    titled(figure, f"{title}: {details}", f"dev {name}", "share of scores (%)")
     return figure
 
 
-def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
+def variance_table(title: str, scores: pd.DataFrame, difference: Quantity) -> Table | None:
     """Return the variance components of each K with two or more buckets: language, bucket within language, seed.
 
     Args:
         scores: rows of `few_shot_scores` of one dataset, model, metric, source and strategy.
+        difference: the quantity of differences of these scores.
     """
     rows: list[tuple[str, ...]] = []
     notes = [
         "balanced random-effects model: language, bucket nested in language, seed crossed with language and bucket; "
-        "components from expected mean squares; std: square root of the component in points; share: component divided "
+        f"components from expected mean squares; std: square root of the component in {difference.unit}; share: "
+        "component divided "
         "by the sum of all components",
         "p: F test of the hypothesis that the component is 0; negative estimates are shown as 0",
     ]
@@ -92,7 +97,14 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
             std = math.sqrt(max(component.variance, 0.0)) if component.variance == component.variance else math.nan
             share = number_cell(component.share, 100, 1)
             rows.append(
-                (shots_name(k), component.source, str(component.df), percent_cell(std), share, p_text(component.p))
+                (
+                    shots_name(k),
+                    component.source,
+                    str(component.df),
+                    quantity_cell(std, difference),
+                    share,
+                    p_text(component.p),
+                )
             )
     if not rows:
         return None
@@ -119,29 +131,30 @@ def fewshot_curves(runs: FewShotRuns) -> Iterator[Item]:
             drawn = True
             kind = "curves" if strategy == runs.first else f"curves_{strategy}"
             caption = "Learning curves of target adapting (FS Fig. 6)"
-            yield runs.plot(kind, caption, adapting_curves, lines, runs.title, runs.names(strategy))
+            yield runs.plot(kind, caption, adapting_curves, lines, runs.metric, runs.title, runs.names(strategy))
     if not drawn:
         yield Needs("dev scores of more than one epoch")
 
 
-def adapting_curves(lines: Mapping[Place, list[np.ndarray]], metric: str, title: str) -> Figure:
+def adapting_curves(lines: Mapping[Place, list[np.ndarray]], metric: str, name: str, title: str) -> Figure:
     """Draw dev scores over epochs, a panel for each (language, K), a line for each run (FS Fig. 6).
 
     Args:
         lines: (language, K) → scores of each run after its epochs, shape (epochs,).
     """
+    scale = BY_NAME[metric].quantity.scale
     figure, grid = panels(lines, 4, (2.9, 2.3), (0.6, 0.9))
     for axes, (language, k), curves in grid:
-        best = [int(np.argmax(curve)) for curve in curves]
+        best = [int(np.argmax(BY_NAME[metric].goodness(curve))) for curve in curves]
         # Runs whose first epoch is the best are drawn last, in colour.
         for epoch, curve in sorted(zip(best, curves, strict=True), key=lambda pair: -pair[0]):
             look: dict[str, Any] = {"color": colour(2 if epoch == 0 else 0), "alpha": 0.9 if epoch == 0 else 0.35}
-            (line,) = axes.plot(np.arange(1, len(curve) + 1), 100 * curve, linewidth=0.9, **look)
-            axes.plot(epoch + 1, 100 * curve[epoch], "o", markersize=3, **look)
-            tip(line, f"{language}, {shots_name(k)}: best {100 * curve[epoch]:.2f} after epoch {epoch + 1}")
+            (line,) = axes.plot(np.arange(1, len(curve) + 1), scale * curve, linewidth=0.9, **look)
+            axes.plot(epoch + 1, scale * curve[epoch], "o", markersize=3, **look)
+            tip(line, f"{language}, {shots_name(k)}: best {scale * curve[epoch]:.2f} after epoch {epoch + 1}")
         axes.set_title(f"{language}, {shots_name(k)}: first epoch best in {best.count(0)} of {len(best)}", fontsize=8)
         axes.locator_params(axis="x", integer=True)
         plain(axes)
     details = "dev score after each epoch of target adapting; dots: selected; colour: the first epoch is best"
-    titled(figure, f"{title}: {details}", "epochs of target adapting", f"dev {metric}")
+    titled(figure, f"{title}: {details}", "epochs of target adapting", f"dev {name}")
     return figure

@@ -15,8 +15,9 @@ import numpy as np
 
 from xclrun.analysis.aggregate import compared
 from xclrun.analysis.grouping import natural
-from xclrun.analysis.points import Selected, learning_curve, selection, switches, unadapted_note
-from xclrun.core.task import headline
+from xclrun.analysis.points import Selected, learning_curve, least, selection, switches, unadapted_note
+from xclrun.core.quantity import SHARE
+from xclrun.core.task import BY_NAME, headline
 from xclrun.report.over_time import mean_curves
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
@@ -36,7 +37,7 @@ from xclrun.report.style import (
     titled,
 )
 from xclrun.report.summary import CONSTANT, Summary
-from xclrun.report.tables import Table, percent_cell
+from xclrun.report.tables import Table, percent_cell, quantity_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +79,7 @@ def selected_checkpoints(summary: Summary, metric: str) -> dict[str, Selected]:
 
 def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric: str) -> Table | None:
     """Return selected and oracle scores, spread and agreement by strategy and language, and means over languages."""
-    rows, entering = [], compared(summary.comparison)
+    rows, entering, kind = [], compared(summary.comparison), BY_NAME[metric].quantity
     names = ("selected", "oracle", "selected_spread", "oracle_spread", "source", "target")
     for label, effects in selected.items():
         arrays = [getattr(effects, name) for name in names]
@@ -87,7 +88,8 @@ def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric:
         measured = [run for run in entering[label][0] if run.points and metric in run.metrics]
         for language, (picked, best, *further) in lines:
             runs = tuple(run.run_id for run in measured if language in (*run.languages, "mean"))
-            cells = [percent_cell(value, runs) for value in (picked, best, best - picked, *further)]
+            cells = [quantity_cell(value, kind, runs) for value in (picked, best, best - picked, *further[:2])]
+            cells += [percent_cell(value, runs) for value in further[2:]]
             rows.append((label, language, *cells))
     if not rows:
         return None
@@ -97,11 +99,13 @@ def checkpoint_table(summary: Summary, selected: Mapping[str, Selected], metric:
               "spread of oracle", "agreement: source dev", "agreement: own dev")  # fmt: skip
     notes = (
         "selected: test score at the evaluation point with the best dev score on the hop's training languages; oracle: "
-        "test score at the point with the best dev score on the language itself; percent, mean over hops and runs (ED)",
-        "spread: max − min over seeds of the same order, in points, mean over hops and orders; – with one seed",
+        "test score at the point with the best dev score on the language itself; "
+        f"{kind.label}, mean over hops and runs (ED)",
+        f"spread: max − min over seeds of the same order, in {kind.difference.unit}, mean over hops and orders; – with "
+        "one seed",
         "agreement: share (%) of pairs of evaluation points in which dev and test scores change in the same direction; "
-        "ties count half, 50 is chance; only pairs whose test scores differ by at least 0.5 percentage points; source "
-        "dev: the hop's training languages; own dev: the language itself",
+        f"ties count half, 50 is chance; only pairs whose test scores differ by at least {least(metric)}; source dev: "
+        "the hop's training languages; own dev: the language itself",
     )
     return Table(f"{headline(metric)}, checkpoint selection", header, tuple(rows), notes, left=2)
 
@@ -120,7 +124,7 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
     figure, grid = panel_grid(len(panels), 3, (3.6, 2.5), (2.2, 1.0), sharey=True)
     for axes, (order, curves) in zip(grid, panels.items(), strict=False):
         for label, (x, score, _) in curves.items():
-            k, y = strategies.index(label), 100 * score
+            k, y = strategies.index(label), BY_NAME[metric].quantity.scale * score
             text = f"{label}, {order}: AULTC {np.trapezoid(y, x) / x[-1]:.2f}, last {y[-1]:.2f}"
             line(axes, x, y, k, text, markevery=max(1, len(x) // 12), markersize=4, linewidth=1.2)
             axes.fill_between(x, 0, y, color=colour(k), alpha=0.06, linewidth=0, zorder=0)
@@ -159,9 +163,10 @@ def selection_figure(summary: Summary, selected: Mapping[str, Selected], metric:
     )  # fmt: skip
     for axes, pairs in series:
         for name, text, k, shift in pairs:
-            values = [100 * _mean(getattr(effects, name)) for effects in selected.values()]
+            scale = BY_NAME[metric].quantity.scale if axes is scores else SHARE.scale
+            values = [scale * _mean(getattr(effects, name)) for effects in selected.values()]
             spreads = [
-                100 * _mean(getattr(effects, f"{name}_spread")) if axes is scores else math.nan
+                scale * _mean(getattr(effects, f"{name}_spread")) if axes is scores else math.nan
                 for effects in selected.values()
             ]
             half = None if np.isnan(spreads).any() else np.array(spreads) / 2

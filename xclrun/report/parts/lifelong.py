@@ -16,12 +16,13 @@ import numpy as np
 
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.grouping import natural
-from xclrun.analysis.measures import MEASURES, Scores, measure
+from xclrun.analysis.measures import MEASURES, Scores, measure, quantity
 from xclrun.analysis.points import switches, unadapted_note
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References, is_control
 from xclrun.analysis.replicates import Replicates
 from xclrun.analysis.significance import ALPHA, Pair, holm, paired_t
+from xclrun.core.quantity import SHARE, Quantity
 from xclrun.core.task import BESIDE_STATEMENTS, BY_NAME, CONSTANT_ACCURACY, STATEMENT_ACCURACY, headline, short_name
 from xclrun.report.inference import p_text
 from xclrun.report.over_time import draw_curve, mean_curves, order_grid
@@ -31,7 +32,7 @@ from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import colour, ends_of_hops, legend, panel_grid, places, plain, titled
 from xclrun.report.summary import CONSTANT, Summary
-from xclrun.report.tables import Cell, Table, group_starts, mean_and_std, percent, percent_cell
+from xclrun.report.tables import Cell, Table, group_starts, percent_cell, quantity_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,15 +100,16 @@ def orders_table(summary: Summary, metric: str, by_label: ByOrder) -> Table:
     for label, measures in by_label.items():
         runs = summary.comparison.strategies[label]
         for name, values in measures.items():
+            kind = quantity(metric, ll.MEASURES[name])
             low, high = (
-                (percent_cell(values[order], summary.behind(label, order, metric, ll.MEASURES[name])), order)
+                (quantity_cell(values[order], kind, summary.behind(label, order, metric, ll.MEASURES[name])), order)
                 for order in (min(values, key=values.__getitem__), max(values, key=values.__getitem__))
             )
-            middle = percent_cell(float(np.median(list(values.values()))), tuple(run.run_id for run in runs))
+            middle = quantity_cell(float(np.median(list(values.values()))), kind, tuple(run.run_id for run in runs))
             published = "–"
             if standard and runs[0].strategy == "naive":
                 end, value = ll.extreme(name)
-                published = f"{end} {percent(value)}"
+                published = f"{end} {SHARE.shown(value)}"
             rows.append((label, name, str(len(values)), *low, middle, *high, published))
     header = ("strategy", "measure", "orders", "lowest", "in order", "median", "highest", "in order", "published")
     notes = (
@@ -124,10 +126,11 @@ def orders_figure(summary: Summary, metric: str, by_label: ByOrder) -> Figure:
     figure, grid = panel_grid(len(names), 2, (3.2, 2.3), (2.2, 0.9))
     for axes, name in zip(grid, names, strict=False):
         labels = [label for label in by_label if name in by_label[label]]
-        values = [[100 * value for value in by_label[label][name].values()] for label in labels]
+        kind = quantity(metric, ll.MEASURES[name])
+        values = [[kind.scale * value for value in by_label[label][name].values()] for label in labels]
         colours = [colour(k) for k in places(labels, summary.comparison.strategies).values()]
         axes.hist(values, bins=20, color=colours, edgecolor="white", linewidth=0.4)
-        plain(axes, f"{name} (%)" if name in ("AULTC", "A_m") else f"{name} (points)")
+        plain(axes, f"{name} ({kind.unit})")
     legend(figure, by_label, summary.comparison.strategies)
     count = max(len(values) for measures in by_label.values() for values in measures.values())
     title = f"{summary.names}: {summary.title(metric)}, LL's measures over {count} orders"
@@ -163,7 +166,9 @@ def statement_table(summary: Summary) -> Table | None:
 def final_scores(run: RunRecord, metric: str) -> np.ndarray:
     """Return the final score on each language, shape (N,); NaN if the run lacks the metric."""
     unknown = np.full(len(run.languages), math.nan)
-    return Scores(run.scores[metric], unknown, run, metric).final if metric in run.scores else unknown
+    if metric not in run.scores:
+        return unknown
+    return np.asarray(MEASURES["FP"].values_by_language(Scores.of(run.scores[metric], unknown, run, metric)))
 
 
 def rates_figure(summary: Summary) -> Figure | None:
@@ -201,10 +206,13 @@ def published_table(summary: Summary, metric: str) -> Table | None:
         cells: list[str] = []
         for name, ours in (ll.OF_MULTI_TASK if method == "multi_task" else ll.MEASURES).items():
             reported = theirs[method, name]
-            published = Cell(mean_and_std(reported.value, reported.std), reported.value)
+            published = Cell(SHARE.spread(reported.value, reported.std), reported.value)
             value = math.nan if label is None else summary.value(label, metric, ours, order)
             runs = () if label is None else summary.behind(label, order, metric, ours)
-            cells += ["–" if math.isnan(reported.value) else published, percent_cell(value, runs)]
+            cells += [
+                "–" if math.isnan(reported.value) else published,
+                quantity_cell(value, quantity(metric, ours), runs),
+            ]
         default = label is None or label == summary.comparison.strategies[label][0].strategy
         body.append((method if default else f"{method}: {label}", *cells))
     if floors := summary.floors(metric):
@@ -248,18 +256,19 @@ def seed_tests(summary: Summary, references: References, metric: str) -> Table |
             for label, runs in entering.items()
         }
         for name in TESTED:
-            rows += _pairs(order, name, measured)
+            rows += _pairs(order, name, quantity(metric, name), measured)
     if not rows:
         return None
     header = ("order", "measure", "A", "B", "seeds", "A − B", "p (as LL)", "p (Holm)")
     notes = (
-        "two-tailed paired t-test over the seeds that both strategies have; A − B: mean difference in points; p (as "
-        f"LL): without correction, level {ALPHA}; p (Holm): corrected for the pairs of the measure in this order; "
+        "two-tailed paired t-test over the seeds that both strategies have; A − B: mean difference in "
+        f"{BY_NAME[metric].difference.unit}; p (as LL): without correction, level {ALPHA}; p (Holm): corrected for the "
+        "pairs of the measure in this order; "
         "all p-values are exploratory",
         "–: all differences are equal, or there are fewer than two seeds",
         *unadapted_note(summary.comparison.strategies),
         *(
-            f"{name} {MEASURES[name].arrow}: {MEASURES[name].definition}"
+            f"{name} {quantity(metric, name).arrow}: {MEASURES[name].definition}"
             for name in TESTED
             if any(name == r[1] for r in rows)
         ),
@@ -268,7 +277,10 @@ def seed_tests(summary: Summary, references: References, metric: str) -> Table |
 
 
 def _pairs(
-    order: str, name: str, measured: Mapping[str, Mapping[tuple[int, int | None], Mapping[tuple[str, str], object]]]
+    order: str,
+    name: str,
+    kind: Quantity,
+    measured: Mapping[str, Mapping[tuple[int, int | None], Mapping[tuple[str, str], object]]],
 ) -> list[tuple[str, ...]]:
     pairs: list[tuple[int, Pair]] = []
     for a, b in combinations(measured, 2):
@@ -284,7 +296,7 @@ def _pairs(
     adjusted = holm([pair.p for _, pair in pairs])
     return [
         (
-            order, name, pair.a, pair.b, str(n), Cell(f"{100 * pair.difference:+.2f}", pair.difference),
+            order, name, pair.a, pair.b, str(n), Cell(kind.change(pair.difference), pair.difference),
             *(Cell(p_text(p), p) for p in (pair.p, float(adjusted_p))),
         )
         for (n, pair), adjusted_p in zip(pairs, adjusted, strict=True)

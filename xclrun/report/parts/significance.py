@@ -7,15 +7,16 @@ from dataclasses import replace
 
 from xclrun.analysis.aggregate import MEAN
 from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES, SMALL, default_interval
-from xclrun.analysis.measures import headlines
+from xclrun.analysis.measures import headlines, quantity
 from xclrun.analysis.resampling import Estimate, Resampled
+from xclrun.core.quantity import Quantity
 from xclrun.core.task import CLASS_ACCURACY, KEY_SCORE, STATEMENT_ACCURACY
 from xclrun.report.inference import PAPER, Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import CONSTANT, Summary, ruled
-from xclrun.report.tables import Cell, Reasons, Table, percent
+from xclrun.report.tables import Cell, Reasons, Table
 
 # Metric → the examples that are resampled together with their text; for other metrics: questions.
 WITH_TEXTS = {
@@ -77,8 +78,12 @@ def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
         orders = list(dict.fromkeys(run.order for run in runs if run.path))
         for order in (None, *(orders if inference.kind == "paper" and len(orders) > 1 else ())):
             cells = [
-                _estimated(resampled.estimate(label, measure.name, inference.kind, order), reasons)
-                for resampled in inference.resampled.values()
+                _estimated(
+                    resampled.estimate(label, measure.name, inference.kind, order),
+                    quantity(metric, measure.name),
+                    reasons,
+                )
+                for metric, resampled in inference.resampled.items()
                 for measure in headlines()
             ]
             if any(cell != "–" for cell in cells):
@@ -120,13 +125,14 @@ def _small(resampled: Iterable[Resampled]) -> Iterator[str]:
         yield f"test sets of fewer than {SMALL} sentences or texts ({listed}): their intervals are too narrow"
 
 
-def _estimated(estimate: Estimate | None, reasons: Reasons) -> Cell:
+def _estimated(estimate: Estimate | None, quantity: Quantity, reasons: Reasons) -> Cell:
     if estimate is None:
         return Cell("–")
     ends = estimate.interval
-    interval = f"n/a {reasons.mark(ends.reason)}" if ends.reason else f"[{percent(ends.low)}, {percent(ends.high)}]"
+    interval = f"n/a {reasons.mark(ends.reason)}" if ends.reason else quantity.interval(ends.low, ends.high)
     interval += f" ({ends.kind})" if ends.kind else ""
-    return Cell(f"{percent(estimate.value)} (bias {_signed(estimate.bias)}) {interval}", estimate.value)
+    text = f"{quantity.shown(estimate.value)} (bias {quantity.change(estimate.bias)}) {interval}"
+    return Cell(text, estimate.value)
 
 
 def _kinds(kind: str | None, measures: Iterable[str]) -> list[str]:
@@ -136,8 +142,3 @@ def _kinds(kind: str | None, measures: Iterable[str]) -> list[str]:
         by_kind.setdefault(kind or default_interval(name), []).append(name)
     single = len(by_kind) == 1
     return [INTERVALS[k] if single else f"{', '.join(names)}: {INTERVALS[k]}" for k, names in by_kind.items()]
-
-
-def _signed(difference: float) -> str:
-    text = percent(difference)
-    return text if text.startswith("-") else f"+{text}"

@@ -16,6 +16,7 @@ from xclrun.analysis.aggregate import compared
 from xclrun.analysis.grouping import natural
 from xclrun.analysis.points import switches
 from xclrun.analysis.record import RunRecord
+from xclrun.core.quantity import SHARE
 from xclrun.core.task import BY_NAME, KEY_SCORE, METRICS, Metric
 from xclrun.report.over_time import draw_curve, mean_curves, order_grid
 from xclrun.report.part import Item, Plot, part
@@ -24,7 +25,7 @@ from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import ends_of_hops, legend, titled
 from xclrun.report.summary import Summary
-from xclrun.report.tables import Cell, Table, percent, percent_cell
+from xclrun.report.tables import Cell, Table, quantity_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +80,15 @@ def key_table(summary: Summary) -> Table:
                     values = [
                         float(np.mean([column[hop] for column, hop in zip(columns, hops, strict=True)])) for hops in at
                     ]
-                    rows.append((order, label, key, metric.title, *(percent_cell(value, behind) for value in values)))
+                    rows.append(
+                        (
+                            order,
+                            label,
+                            key,
+                            metric.title,
+                            *(quantity_cell(value, metric.quantity, behind) for value in values),
+                        )
+                    )
     header = ("order", "strategy", "key", "metric", "before any", "after its own hop", "at the end")
     notes = ("mean over runs (seeds); own hop: the first hop that learns the key, alone or in a mixture",)
     return Table("Keys, each by its own metrics", header, tuple(rows), notes, left=4, ruled=tuple(ruled))
@@ -101,8 +110,9 @@ def key_figure(summary: Summary, metric: str) -> Figure | None:
     figure, grid = order_grid(labels, orders, 1.2 + 2.0 * len(labels), "examples of the stream seen")
     for (i, label), (j, order) in product(enumerate(labels), enumerate(orders)):
         if label in panels[order]:
+            scale = BY_NAME[metric].quantity.scale
             seen, scores, run = panels[order][label]
-            for key, y in zip(run.languages, 100 * scores.T, strict=True):
+            for key, y in zip(run.languages, scale * scores.T, strict=True):
                 draw_curve(grid[i, j], seen, y, keys.index(key), f"{key}, {label}, {order}: last {y[-1]:.2f}")
             ends_of_hops(grid[i, j], switches(run))
     legend(figure, keys, keys)
@@ -145,9 +155,13 @@ def published_table(summary: Summary) -> Table | None:
     for (name, key, measured), ours in rows.items():
         row = gli.DATASETS.get(key, key), gli.MEASURES.get(measured, measured)
         theirs = [gli.scores_of_tasks(model, name).get(row, math.nan) / 100 for model in MODELS]
-        published = ["–" if math.isnan(value) else percent(value) for value in theirs]
+        published = ["–" if math.isnan(value) else SHARE.shown(value) for value in theirs]
         cells = [
-            percent_cell(float(np.mean([v for v, _ in values])), tuple(i for _, i in values)) if values else "–"
+            quantity_cell(
+                float(np.mean([v for v, _ in values])), BY_NAME[measured].quantity, tuple(i for _, i in values)
+            )
+            if values
+            else "–"
             for values in (ours.get(label, []) for label in labels)
         ]
         body.append((name.replace("_", " "), key, BY_NAME[measured].title, *published, *cells))

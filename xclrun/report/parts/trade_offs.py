@@ -6,6 +6,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,9 @@ import numpy as np
 from xclrun.analysis import formulas
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.grouping import config_settings, content_settings
+from xclrun.analysis.measures import MEASURES, Scores, quantity
 from xclrun.analysis.reference import References
+from xclrun.core.task import BY_NAME
 from xclrun.core.terminal import many
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
@@ -34,6 +37,7 @@ from xclrun.report.style import (
     side_by_side,
     tip,
     titled,
+    upward,
 )
 from xclrun.report.summary import Summary
 
@@ -43,19 +47,8 @@ if TYPE_CHECKING:
 
 # Panels of CCL Figs. 4 and 6: measures on the y axis and the x axis.
 PANELS = (("FP", "F"), ("FP", "T"), ("T", "F"), ("T0", "F"))
-AXES = {
-    "F": "−F: negative forgetting (points)",
-    "FP": "FP: final performance (%)",
-    "T": "T: transfer (points)",
-    "T0": "T0: zero-shot transfer (points)",
-}
 # Panels of CCL's Figs. 3 and 9.
-HOP_TITLES = {
-    "F": "forgetting (lower is better)",
-    "T": "transfer (higher is better)",
-    "T0": "zero-shot transfer (higher is better)",
-    "FP": "final performance (higher is better)",
-}
+HOP_PANELS = ("F", "T", "T0", "FP")
 
 # Panels of zero-shot gains: x axis → function that returns the mean gain at each position. The first is CCL Fig. 8.
 GENERALISATION = {
@@ -97,17 +90,21 @@ def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
         for label, k in places(labels, comparison.strategies).items():
             if not _both(summary, label, metric, pair):
                 continue
-            # Negate forgetting, so that the top right is better in every panel.
-            up, across = (100 * summary.value(label, metric, name) * (-1 if name == "F" else 1) for name in pair)
-            spreads = [100 * summary.std(label, metric, name) for name in pair]
+            # The top right is better in every panel.
+            drawn = [upward(metric, name) for name in pair]
+            up, across = (
+                factor * summary.value(label, metric, name) for (factor, _, _), name in zip(drawn, pair, strict=True)
+            )
+            spreads = [
+                abs(factor) * summary.std(label, metric, name) for (factor, _, _), name in zip(drawn, pair, strict=True)
+            ]
             bars = [None if math.isnan(spread) else spread for spread in spreads]
             axes.errorbar(
                 across, up, yerr=bars[0], xerr=bars[1], fmt="none", ecolor=colour(k), elinewidth=0.7, alpha=0.5
             )
             (point,) = axes.plot(across, up, marker(k), color=colour(k), markersize=7)
-            names = ["−F" if name == "F" else name for name in pair]
-            tip(point, f"{label}: {names[1]} {across:.2f}, {names[0]} {up:.2f}")
-        plain(axes, AXES[pair[1]], AXES[pair[0]])
+            tip(point, f"{label}: {drawn[1][1]} {across:.2f}, {drawn[0][1]} {up:.2f}")
+        plain(axes, *(upward(metric, name)[2] for name in reversed(pair)))
     legend(figure, labels, comparison.strategies)
     titled(figure, f"{summary.names}: {summary.title(metric)}, trade-offs between measures (top right is better)")
     return figure
@@ -130,11 +127,12 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
             lines[label] = runs
     if not lines:
         return None
+    goodness, difference = BY_NAME[metric].goodness, BY_NAME[metric].difference
     figure, grid = panel_grid(len(GENERALISATION), 2, (3.6, 3.0), (1.9, 0.5), sharey=True)
     for axes, (across, gain_of) in zip(grid, GENERALISATION.items(), strict=True):
         longest = 0
         for place, (label, k) in enumerate(places(lines, summary.comparison.strategies).items()):
-            gains = 100 * np.array([gain_of(run.scores[metric]) for run in lines[label]])
+            gains = difference.scale * np.array([gain_of(goodness(run.scores[metric])) for run in lines[label]])
             mean, n = mean_over_orders(lines[label], gains), len(gains)
             longest = max(longest, len(mean))
             # Shift strategies, so that their bars do not overlap.
@@ -149,7 +147,7 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
         axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
         axes.set_xticks(range(1, longest + 1) if longest <= MOST else [1, *range(5, longest + 1, 5)])
         plain(axes, across)
-    grid[0].set_ylabel("gain over hop 0 (points)", fontsize=8)
+    grid[0].set_ylabel(f"gain over hop 0 ({difference.unit})", fontsize=8)
     legend(figure, lines, summary.comparison.strategies)
     counts = [len(runs) for runs in lines.values()]
     n_runs = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else f"{counts[0]}"
@@ -169,13 +167,14 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
     samples: dict[str, dict[str, np.ndarray]] = {}
     for label, (runs, _) in compared(summary.comparison).items():
         runs = [r for r in runs if metric in r.metrics and r.stream == "sequence" and len(r.languages) > 2]
-        matrices = [(run.scores[metric], references.scores(run, metric)) for run in runs]
-        sides = [[_measures(formulas.one_hop(R), M[:2]) for R, M in matrices], [_measures(R, M) for R, M in matrices]]
-        for name in HOP_TITLES if runs else ():
-            values = 100 * np.array([[each[name] for each in side] for side in sides])
+        whole = [Scores.of(run.scores[metric], references.scores(run, metric), run, metric) for run in runs]
+        sides = [[replace(scores, R=formulas.one_hop(scores.R), M=scores.M[:2]) for scores in whole], whole]
+        for name in HOP_PANELS if runs else ():
+            scale = quantity(metric, name).scale
+            values = scale * np.array([[float(MEASURES[name].value(scores)) for scores in side] for side in sides])
             if np.isfinite(values).all():
                 samples.setdefault(name, {})[label] = values
-    samples = {name: samples[name] for name in HOP_TITLES if name in samples}
+    samples = {name: samples[name] for name in HOP_PANELS if name in samples}
     if not samples:
         return None
     width = 0.62 * len(next(iter(samples.values())))
@@ -202,8 +201,10 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
                     tip(artist, f"{label}, {hops}: median {np.median(scores):.2f}, {extent}")
         labels = list(values_of)
         axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
-        axes.set_title(HOP_TITLES[name], fontsize=9)
-        plain(axes, up=f"{name} ({'%' if name == 'FP' else 'points'})")
+        kind = quantity(metric, name)
+        better = "higher" if kind.higher_is_better else "lower"
+        axes.set_title(f"{MEASURES[name].title} ({better} is better)", fontsize=9)
+        plain(axes, up=f"{name} ({kind.unit})")
     from matplotlib.patches import Patch
 
     handles = [
@@ -213,15 +214,6 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     titled(figure, f"{summary.names}: {summary.title(metric)}, one-hop and multi-hop")
     return figure
-
-
-def _measures(R: np.ndarray, M: np.ndarray) -> dict[str, float]:
-    return {
-        "F": float(formulas.forgetting(R)),
-        "T": float(formulas.transfer(R, M)),
-        "T0": float(formulas.zero_shot_transfer(R)),
-        "FP": float(R[-1].mean()),
-    }
 
 
 def memory_figure(summary: Summary, metric: str) -> Figure | None:
@@ -240,19 +232,20 @@ def memory_figure(summary: Summary, metric: str) -> Figure | None:
     if len({size for sizes in lines.values() for size in sizes}) < 2:
         return None
     figure = figure_of(9.6 if len(lines) == 1 else 11.6, 2.9)
-    for axes, name in zip(figure.subplots(1, 4), ("F", "T", "T0", "FP"), strict=True):
+    for axes, name in zip(figure.subplots(1, 4), HOP_PANELS, strict=True):
+        kind = quantity(metric, name)
         for sizes in lines.values():
             x = sorted(sizes)
             k = list(summary.comparison.strategies).index(sizes[x[0]])
-            y = [100 * summary.value(sizes[size], metric, name) for size in x]
+            y = [kind.scale * summary.value(sizes[size], metric, name) for size in x]
             rest = re.sub(r"memory=\d+, |(, )?memory=\d+", "", sizes[x[0]]).replace("()", "")
             name_of_line = textwrap.fill("er" if len(lines) == 1 else rest, 26)
             text = ", ".join(f"{sizes[size]}: {value:.2f}" for size, value in zip(x, y, strict=True))
             line(axes, x, y, k, text, label=name_of_line, markersize=4)
         for k, label in enumerate(naive):
             look = ("--", ":", "-.")[k % 3]
-            axes.axhline(100 * summary.value(label, metric, name), color=GREY, linestyle=look, label=label)
-        axes.set_title(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=9)
+            axes.axhline(kind.scale * summary.value(label, metric, name), color=GREY, linestyle=look, label=label)
+        axes.set_title(f"{name} ({kind.unit})", fontsize=9)
         plain(axes, "memory (sentences)")
     key(figure, figure.axes[0].get_legend_handles_labels()[0])
     titled(figure, f"{summary.names}: {summary.title(metric)} of replay by size of memory")

@@ -14,11 +14,12 @@ from functools import cache
 from xclrun.analysis.aggregate import MEAN
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.record import RunRecord
+from xclrun.core.quantity import SHARE
 from xclrun.core.task import short_name
 from xclrun.report.published.facts import facts, number
 from xclrun.report.published.setup import SPAN_F1, Setup, setup_notes
 from xclrun.report.summary import Summary
-from xclrun.report.tables import Cell, Table, percent
+from xclrun.report.tables import Cell, Table
 
 # Alternative names of the paper's first two orders.
 SAME_ORDER = {"h2l": "order1", "l2h": "order2"}
@@ -206,4 +207,4 @@ def _ours(summary: Summary, label: str, row: Published) -> tuple[float, tuple[st
 
 
 def _format(value: float, unit: str) -> str:
-    return percent(value) if unit == "percent" else f"{value:,.0f}" if unit == "count" else f"{value:.1f}"
+    return SHARE.shown(value) if unit == "percent" else f"{value:,.0f}" if unit == "count" else f"{value:.1f}"
