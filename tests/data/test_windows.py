@@ -13,8 +13,8 @@ from xclrun.core.errors import UsageError
 from xclrun.data.batches import concat
 from xclrun.data.example import Answer, Example
 from xclrun.data.windows import check_windows, encode_windows
+from xclrun.model.answers import answers_of
 from xclrun.model.vocabulary import learn_wordpieces, wordpiece_tokenizer
-from xclrun.train.answers import Readings, answers_of
 
 # Scripts that tokenizers treat differently; the answer is between bars.
 TEXTS = {
@@ -197,7 +197,8 @@ def test_a_split_without_questions_is_no_rows(tokenizer: PreTrainedTokenizerFast
     assert encoded.windows is not None
     assert len(encoded) == len(encoded.pieces.lengths) == 0
     assert (encoded.windows.split_answers, encoded.windows.long_answers) == (0, 0)
-    result = answers_of(Readings.empty(encoded.windows), [], nullable=True)
+    nothing = {name: np.zeros(0) for name in ("best", "total", "gold_span", "none")} | {"span": np.zeros((0, 2), int)}
+    result = answers_of(encoded.windows, nothing, [], nullable=True)
     assert all(values == [] for values in result.values())
     both = concat([encoded, encode_windows([asked("the |water|")], tokenizer, 64, WindowsConfig(4, 10))])
     assert both.windows is not None

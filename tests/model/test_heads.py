@@ -126,9 +126,8 @@ def test_loss_without_tags_is_the_intent_s(encoder: KnownEncoder) -> None:
     given = batch([2, 1], labels=[6, 0], tags=[[-1, -1], [-1]])
     assert model.loss(given).item() == pytest.approx(math.log(7), rel=1e-4)
     result = model.predict(given)
-    assert result.tags is None
-    assert result.log2_tags is None
-    assert result.log2_label.tolist() == pytest.approx([-math.log2(7)] * 2, rel=1e-4)
+    assert result.keys() == {"label", "log2_label"}
+    assert result["log2_label"].tolist() == pytest.approx([-math.log2(7)] * 2, rel=1e-4)
 
 
 def test_log2_probabilities_equal_enumeration(encoder: KnownEncoder) -> None:
@@ -139,23 +138,25 @@ def test_log2_probabilities_equal_enumeration(encoder: KnownEncoder) -> None:
     for i, gold in enumerate([(1, 1, 0), (2,)]):
         scores = enumerate_scores(model.tagger.crf, output.emissions[i], len(gold))
         expected = (scores[gold] - log_sum(scores.values())) / math.log(2)
-        assert result.log2_tags[i].item() == pytest.approx(expected, rel=1e-4)
-        assert tuple(result.tags[i, : len(gold)].tolist()) == max(scores, key=scores.__getitem__)
+        assert result["log2_tags"][i].item() == pytest.approx(expected, rel=1e-4)
+        assert tuple(result["tags"][i, : len(gold)].tolist()) == max(scores, key=scores.__getitem__)
         probabilities = output.logits[i].exp() / output.logits[i].exp().sum()
-        assert result.log2_label[i].item() == pytest.approx(math.log2(probabilities[given.labels[i]].item()), rel=1e-4)
-    assert result.label.tolist() == output.logits.argmax(1).tolist()
+        assert result["log2_label"][i].item() == pytest.approx(
+            math.log2(probabilities[given.labels[i]].item()), rel=1e-4
+        )
+    assert result["label"].tolist() == output.logits.argmax(1).tolist()
 
 
 def test_gold_that_training_never_had_has_no_probability(encoder: KnownEncoder) -> None:
     torch.manual_seed(2)
     model = Model(encoder, classes=4, tags=3, dropout=0.0)
     result = model.predict(batch([3, 2, 1], labels=[-1, 3, 0], tags=[[0, 1, 2], [0, -1], [1]]))
-    assert result.log2_label.isnan().tolist() == [True, False, False]
+    assert result["log2_label"].isnan().tolist() == [True, False, False]
     # Padding has the tag 0, which is known: only words count.
-    assert result.log2_tags.isnan().tolist() == [False, True, False]
+    assert result["log2_tags"].isnan().tolist() == [False, True, False]
     reference = model.predict(batch([3, 2, 1], labels=[0, 3, 0], tags=[[0, 1, 2], [0, 1], [1]]))
-    assert torch.equal(result.label, reference.label)
-    assert torch.equal(result.tags, reference.tags)
+    assert torch.equal(result["label"], reference["label"])
+    assert torch.equal(result["tags"], reference["tags"])
 
 
 def test_words_are_packed_from_their_labelled_pieces(encoder: KnownEncoder) -> None:
@@ -177,8 +178,8 @@ def test_words_are_packed_from_their_labelled_pieces(encoder: KnownEncoder) -> N
 
 def test_prediction_leaves_no_graph(encoder: KnownEncoder) -> None:
     result = Model(encoder, classes=2, tags=2, dropout=0.0).predict(batch([2], [0], [[0, 1]]))
-    assert not result.log2_label.requires_grad
-    assert not result.log2_tags.requires_grad
+    assert not result["log2_label"].requires_grad
+    assert not result["log2_tags"].requires_grad
 
 
 def test_the_crf_computes_in_fp32_under_autocast(head: TagHead) -> None:

@@ -12,9 +12,10 @@ from transformers import BertConfig, BertModel
 
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS
 from xclrun.data.batches import Batch
-from xclrun.model.network import Features, Model
+from xclrun.model.heads import Features
+from xclrun.model.network import Model
 from xclrun.strategy.shared.fisher import by_batches, one_by_one
-from xclrun.strategy.shared.language_parts import BODY, HEADS
+from xclrun.strategy.shared.language_parts import BODY
 from xclrun.strategy.shared.parameters import count, sizes
 
 from .conftest import KnownEncoder, batch
@@ -44,10 +45,10 @@ def test_class_head_is_bert_s_pooler_and_a_linear_layer(bert: BertModel) -> None
     nats = -sum(shares[i, label].log().item() for i, label in enumerate([1, 0, 2])) / 3
     assert model.loss(given()).item() == pytest.approx(nats, rel=1e-4)
     result = model.predict(given())
-    assert result.log2_label.tolist() == pytest.approx(
+    assert result["log2_label"].tolist() == pytest.approx(
         [math.log2(shares[i, k].item()) for i, k in enumerate([1, 0, 2])], abs=1e-4
     )
-    assert (result.tags, result.log2_tags) == (None, None)
+    assert result.keys() == {"label", "log2_label"}
     assert bert.pooler is None  # it is a part of the head, and counted once
 
 
@@ -93,7 +94,7 @@ def test_an_encoder_without_a_pooler_gets_one_of_bert_s_kind() -> None:
     cls = model.encoder.table[given().input_ids[:, 0]]
     pooled = torch.tanh(cls @ model.pooler.dense.weight.T + model.pooler.dense.bias)
     torch.testing.assert_close(model(given()).logits, model.classifier(pooled))
-    assert Model(KnownEncoder(8), 3, 0, dropout=0.0).pooler is None
+    assert Model(KnownEncoder(8), 3, 0, dropout=0.0).head_of("").pooler is None
 
 
 def test_tags_of_words_are_independent(encoder: KnownEncoder) -> None:
@@ -101,7 +102,7 @@ def test_tags_of_words_are_independent(encoder: KnownEncoder) -> None:
     model = Model(encoder, 0, 3, dropout=0.0, task=TOKEN_TAGS)
     reference = given()
     output = model(reference)
-    assert (output.logits, model.intent, model.classifier) == (None, None, None)
+    assert (output.logits, model.head_of("").class_head) == (None, None)
     nats = []
     for i, row in enumerate(reference.tags.tolist()):
         words = int(reference.word_mask[i].sum())
@@ -109,13 +110,13 @@ def test_tags_of_words_are_independent(encoder: KnownEncoder) -> None:
             model.tagger.linear(encoder.table[reference.input_ids[i, p]]) for p in reference.word_pieces[i, :words]
         ]
         nats.append(-sum(s.log_softmax(dim=0)[tag].item() for s, tag in zip(scores, row, strict=False)))
-        assert [int(s.argmax()) for s in scores] == model.predict(reference).tags[i, :words].tolist()
+        assert [int(s.argmax()) for s in scores] == model.predict(reference)["tags"][i, :words].tolist()
     assert model.loss(reference).item() == pytest.approx(sum(nats) / 3, rel=1e-4)
     result = model.predict(reference)
-    assert result.log2_tags.tolist() == pytest.approx([-n / math.log(2) for n in nats], rel=1e-4)
-    assert (result.label, result.log2_label) == (None, None)
+    assert result["log2_tags"].tolist() == pytest.approx([-n / math.log(2) for n in nats], rel=1e-4)
+    assert result.keys() == {"tags", "log2_tags"}
     unseen = batch([2, 1], labels=[-1, -1], tags=[[0, -1], [1]])
-    assert model.predict(unseen).log2_tags.isnan().tolist() == [True, False]
+    assert model.predict(unseen)["log2_tags"].isnan().tolist() == [True, False]
 
 
 @pytest.mark.parametrize("kind", ["intent_slots", "sequence_class", "cosine", "token_tags"])
@@ -132,7 +133,7 @@ def test_heads_compute_in_fp32_where_the_encoder_does_not(kind: str, bert: BertM
             retained = model(replace(reference, cls=states.cls.float(), word_states=states.words))
         # The same by hand: every head is given fp32, outside of autocast.
         words = None if states.words is None else states.words.float()
-        expected = model.answer(Features(states.cls.float(), words))
+        expected = model.head_of("")(Features(states.cls.float(), words))
         assert loss == model.loss(reference, expected)
     for name in ("logits", "emissions"):
         values = [getattr(output, name) for output in (result, retained, expected)]
@@ -167,20 +168,19 @@ def test_fisher_information_of_the_new_heads(bert: BertModel, task: Any, sizes_o
     fast, slow = by_batches(model, sentences, device), one_by_one(model, sentences, device)
     names = {parameter: name for name, parameter in model.named_parameters()}
     assert {names[p] for p in fast} == {names[p] for p in slow}
-    heads = {name for name in names.values() if name.startswith(HEADS)}
+    heads = {name for name in names.values() if not name.startswith(BODY)}
     assert heads <= {names[p] for p in fast}
     for parameter, values in slow.items():
         assert torch.allclose(fast[parameter], values, rtol=1e-3, atol=1e-7), names[parameter]
 
 
 def test_parameters_of_the_new_heads() -> None:
-    """All parameters outside of the body belong to heads, including the pooler of tasks that read it."""
+    """The pooler belongs to the heads of tasks that read it."""
     from xclrun.strategy import strategy_class
 
     bert = BertModel(BertConfig(**SHAPE))
     whole = sum(p.numel() for p in bert.parameters())
     model = Model(bert, 3, 0, dropout=0.0, task=SEQUENCE_CLASS)
-    assert all(name.startswith((*BODY, *HEADS)) for name, _ in model.named_parameters())
     naive = strategy_class("naive")
     strategy = naive(naive.settings_type(name="naive"))
     counted = count(sizes(model), strategy, strategy.stream(("a", "b")))

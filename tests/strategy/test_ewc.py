@@ -132,7 +132,7 @@ class Past(nn.Module):
 def test_fisher_of_models_with_other_modules(wrap: Callable[[nn.Module], nn.Module], make_run: Make) -> None:
     context = context_of(make_run(), 1)
     model: Any = context.model
-    model.intent = wrap(model.intent)
+    model.head_of("").intent = model.intent = wrap(model.intent)
     found = diagonal_fisher(model, context.train["es"], context.device)
     assert {f"intent.{name}" for name, _ in model.intent.named_parameters()} <= found.keys()
     close(found, by_definition(context, "es"))

@@ -15,7 +15,7 @@ from torch import Tensor
 from tests.questions import write_questions
 from xclrun.core.errors import UsageError
 from xclrun.data.batches import Batch
-from xclrun.model.network import Output
+from xclrun.model.heads import Output
 from xclrun.plan import Run, notes
 from xclrun.strategy.lwf import LwF, LwFSettings
 from xclrun.strategy.shared.distillation import cross_entropy

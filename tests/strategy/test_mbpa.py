@@ -16,7 +16,8 @@ from tests.train.conftest import StopAt, copied, predicted, same
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import sequence
 from xclrun.data.batches import concat
-from xclrun.model.network import Model, Prediction, build
+from xclrun.model.heads import Prediction
+from xclrun.model.network import Model, build
 from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.strategy.mbpa import Distance, Key, MbPA, MbPASettings, nearest
@@ -80,7 +81,7 @@ class Scale(nn.Module):
         return (self.w - batch.labels).square().mean() / 2
 
     def predict(self, batch: Any) -> Prediction:
-        return Prediction(batch.labels, self.w.expand(len(batch.labels)), None, None)
+        return {"label": batch.labels, "log2_label": self.w.expand(len(batch.labels))}
 
 
 @pytest.mark.parametrize(("steps", "rate", "penalty"), [(1, 0.1, 0.0), (7, 0.1, 0.05), (4, 0.5, 1.5)])
@@ -103,7 +104,7 @@ def test_a_quadratic_has_a_closed_form(
     assert len(set(means)) > 1
     fixed = (means + 2 * penalty * 0.75) / (1 + 2 * penalty)
     wanted = fixed + (0.75 - fixed) * (1 - rate * (1 + 2 * penalty)) ** steps
-    np.testing.assert_allclose(answer.log2_label.numpy(), wanted, rtol=1e-12)
+    np.testing.assert_allclose(answer["log2_label"].numpy(), wanted, rtol=1e-12)
 
 
 def one_by_one(strategy: MbPA, model: Model, context: Any, asked: Any, rows: np.ndarray) -> list[Prediction]:
@@ -141,17 +142,17 @@ def test_adapted_predictions_are_those_of_a_copy_for_each_example(task: str, tog
     there = np.concatenate([keys[key][indices] for key, indices in strategy.memory.items()])
     wanted = one_by_one(strategy, model, context, asked, nearest(keys["es"][:7], there, 3, Distance.euclidean))
     plain = model.predict(asked.batch(np.arange(7)))
-    scored = [name for name in ("log2_label", "log2_tags") if getattr(plain, name) is not None]
+    scored = [name for name in ("log2_label", "log2_tags") if name in plain]
     for name in scored:
-        values = torch.cat([getattr(w, name) for w in wanted])
-        torch.testing.assert_close(getattr(answer, name), values, rtol=1e-4, atol=1e-4, equal_nan=True)
-        assert (getattr(plain, name) - values).abs().nan_to_num().max() > 0.05, "they move"
+        values = torch.cat([w[name] for w in wanted])
+        torch.testing.assert_close(answer[name], values, rtol=1e-4, atol=1e-4, equal_nan=True)
+        assert (plain[name] - values).abs().nan_to_num().max() > 0.05, "they move"
     assert len(scored) == 1 + (task == "intent_slots")
-    if answer.label is not None:
-        assert answer.label.tolist() == [int(w.label) for w in wanted]
-    if answer.tags is not None:
-        for row, w in zip(answer.tags.tolist(), wanted, strict=True):
-            assert row[: w.tags.shape[1]] == w.tags[0].tolist()
+    if "label" in answer:
+        assert answer["label"].tolist() == [int(w["label"]) for w in wanted]
+    if "tags" in answer:
+        for row, w in zip(answer["tags"].tolist(), wanted, strict=True):
+            assert row[: w["tags"].shape[1]] == w["tags"][0].tolist()
 
 
 def trained_like(run: Run) -> Model:
@@ -172,9 +173,9 @@ def test_weights_that_are_not_trained_do_not_move(make_run: Make) -> None:
     strategy.keys = lambda language, split: np.zeros((22, 1))  # type: ignore[method-assign]
     asked = encodings(run).splits["es", "test"]
     answer, plain = strategy.predict(asked.batch(range(8)), "es", "test", context), model.predict(asked.batch(range(8)))
-    assert torch.equal(answer.tags, plain.tags)
-    torch.testing.assert_close(answer.log2_tags, plain.log2_tags, equal_nan=True)
-    assert not torch.allclose(answer.log2_label, plain.log2_label, equal_nan=True)
+    assert torch.equal(answer["tags"], plain["tags"])
+    torch.testing.assert_close(answer["log2_tags"], plain["log2_tags"], equal_nan=True)
+    assert not torch.allclose(answer["log2_label"], plain["log2_label"], equal_nan=True)
 
 
 # --- Keys.
@@ -193,7 +194,7 @@ def test_keys_are_what_the_encoder_made_of_cls_before_training(make_run: Make, d
         model.pooler.dense.weight.fill_(0.0)  # training goes on, the key's pooler does not
         fresh = trained_like(run).pooler(torch.from_numpy(wanted).unsqueeze(1)).numpy()
     np.testing.assert_array_equal(strategy.keys("de", "test"), fresh)
-    model.pooler = model.encoder.pooler = None
+    model.head_of("").pooler = model.encoder.pooler = None
     with pytest.raises(UsageError, match=r"strategy.key=pooler: BertModel has no pooler; use strategy.key=cls"):
         mbpa(key=Key.pooler).prepare(model, run.stream, stored)
 

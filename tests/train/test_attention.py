@@ -73,9 +73,9 @@ def test_it_is_what_the_library_computes(kind: Any, shape: Any) -> None:
 def test_nothing_is_left_behind() -> None:
     fast = BertModel(BertConfig(**SHAPE))
     model, sentences = Model(fast, 2, 0, dropout=0.0, task=SEQUENCE_CLASS).eval(), pieces(5, 3)
-    before = model.predict(sentences.batch([0, 1])).log2_label
+    before = model.predict(sentences.batch([0, 1]))["log2_label"]
     attention.subword_shares(model, sentences, CPU, "fp32")
-    assert torch.equal(model.predict(sentences.batch([0, 1])).log2_label, before)
+    assert torch.equal(model.predict(sentences.batch([0, 1]))["log2_label"], before)
     assert not any(module._forward_hooks for module in model.modules())
 
 

@@ -54,8 +54,8 @@ def agree(run: Run, folder: Path, model: Any, adapter: bool = False) -> None:
             input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
         ).last_hidden_state
         assert (result.last_hidden_state - hidden).abs().max() < 1e-6
-        if model.pooler is not None:
-            assert (result.pooler_output - model.pooler(hidden)).abs().max() < 1e-6
+        if (pooler := model.head_of("").pooler) is not None:
+            assert (result.pooler_output - pooler(hidden)).abs().max() < 1e-6
 
 
 def test_the_encoder_is_read_by_transformers_and_computes_the_same(alone: Callable[..., Any], tmp_path: Path) -> None:

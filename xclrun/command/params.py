@@ -87,7 +87,8 @@ def _labels(head: HeadSizes) -> str:
     task = head.task
     numbers = [] if task.label is None else [many(head.classes, task.label.noun, task.label.nouns)]
     numbers += [] if task.tag is None else [many(head.tags, "tag")]
-    return ", ".join(numbers) or f"starts and ends of {task.answers[0].nouns}"
+    numbers += [f"starts and ends of {task.answers[0].nouns}"] if task.answers else []
+    return ", ".join(numbers) or f"head '{task.head}'"
 
 
 def _hops(hops: Sequence[int], total: int) -> str:
@@ -270,7 +271,7 @@ def _vocabulary(config: Config, dataset: Dataset) -> tuple[int | None, int | Non
 
 
 def _subwords(config: Config, dataset: Dataset) -> tuple[int | None, int | None]:
-    from xclrun.data.windows import encode_task
+    from xclrun.data.encodings import encode_task
     from xclrun.model.source import family_of
     from xclrun.model.vocabulary import learned_vocabulary, load_tokenizer, used_pieces
 
@@ -285,5 +286,5 @@ def _subwords(config: Config, dataset: Dataset) -> tuple[int | None, int | None]
             return learned, None
         tokenizer = load_tokenizer(model, dataset, cache)
     origin = dataset.origin.splits.items()
-    splits = (encode_task(dataset.task_of(key), e, tokenizer, (), (), model) for (key, _), e in origin)
+    splits = (encode_task(e, tokenizer, dataset.targets_of(key), model) for (key, _), e in origin)
     return learned, len(used_pieces(splits, tokenizer, family_of(model).from_padding))

@@ -38,6 +38,7 @@ class Scored(Enum):
     spans = "spans"  # micro F1 over labeled spans
     keys = "keys"  # for keys with several tasks: the first metric of each key's task
     answers = "answers"  # similarity of each answer to a gold answer
+    columns = "columns"  # the task's own columns (`Metric.statistics`)
 
 
 # What an example's target is: its label, the tags of its words, or answers to its question.
@@ -274,8 +275,22 @@ def headline(metric: str) -> str:
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column of prediction rows.
+
+    Attributes:
+        type: Arrow type, as `pyarrow.type_for_alias` reads it (``float32``), or ``list<TYPE>``.
+        missing: value of rows without a prediction.
+    """
+
+    name: str
+    type: str
+    missing: Any = None
+
+
+@dataclass(frozen=True)
 class Task:
-    """A task: predictions and heads.
+    """A task: its predictions, and the parts of xclrun that compute them, by their names in registries.
 
     Attributes:
         name: value of ``dataset.task``.
@@ -290,11 +305,19 @@ class Task:
         classes: the labels, if fixed; empty: the labels of the training data.
         answers: metrics of answers. An answer is a span of an example's text; the example's second text is the
             question. Empty without answers.
+        target: converts the target of an example (the row's key ``target``) from its JSON value, and raises ValueError
+            if it is bad; ``float``, for example. None: the examples have no target.
+        own: metrics of the task's own columns (`Scored.columns`).
+        columns: the task's own columns of prediction rows, in addition to those of all tasks
+            (`xclrun.store.predictions`).
+        head: name of the head (`xclrun.model.heads.HEADS`).
+        encoding: name of the encoding of examples as subwords (`xclrun.data.encodings.ENCODINGS`).
+        grouped: whether examples are statements about one context, whose IDs are ``CONTEXT#NUMBER``.
     """
 
     name: str
-    label: Metric | None
-    tag: Metric | None
+    label: Metric | None = None
+    tag: Metric | None = None
     tags_needed: bool = False
     pooled: bool = False
     crf: bool = False
@@ -303,10 +326,16 @@ class Task:
     beside: tuple[Metric, ...] = ()
     classes: tuple[str, ...] = ()
     answers: tuple[Metric, ...] = ()
+    target: Callable[[Any], Any] | None = field(default=None, compare=False)
+    own: tuple[Metric, ...] = ()
+    columns: tuple[Column, ...] = ()
+    head: str = "labels_and_tags"
+    encoding: str = "words"
+    grouped: bool = False
 
     def metrics(self, tagged: bool) -> tuple[Metric, ...]:
         """Return the base scores of a dataset; ``tagged``: whether its examples have tags."""
-        return (*filter(None, (self.label, self.tag if tagged else None)), *self.answers)
+        return (*filter(None, (self.label, self.tag if tagged else None)), *self.answers, *self.own)
 
     def measured(self, tagged: bool) -> tuple[Metric, ...]:
         """Return the base scores and the metrics that accompany them."""
@@ -328,8 +357,14 @@ class Task:
         return self.name if self.tag is None or self.tag_spans else f"{self.name}/words"
 
     @property
-    def head(self) -> str:
-        """Name of the task's heads in a model with several tasks."""
+    def needs(self) -> frozenset[str]:
+        """What examples must contain: some of ``label``, ``tags``, ``answers`` and ``target``."""
+        parts = {"label": self.label, "tags": self.tag, "answers": self.answers, "target": self.target}
+        return frozenset(name for name, part in parts.items() if part)
+
+    @property
+    def place(self) -> str:
+        """Name of the task's head in a model with several tasks."""
         return self.identified.replace("/", "_")
 
 
@@ -368,21 +403,39 @@ class MetricsOfKeys:
         return (replace(KEY_SCORE, title=", ".join(f"{title} ({', '.join(ks)})" for title, ks in keys.items())),)
 
 
+def _named(*columns: Column) -> dict[str, Column]:
+    return {column.name: column for column in columns}
+
+
+# Columns of prediction rows of every task, and of the tasks that have them (see `xclrun.store.predictions`).
+EVERY_TASK = _named(
+    Column("gold", "int16"), Column("predicted", "int16"), Column("log2_gold", "float32"),
+    Column("gold_tags", "list<int16>"), Column("predicted_tags", "list<int16>"),
+    Column("tp", "int16", 0), Column("fp", "int16", 0), Column("fn", "int16", 0),
+    Column("log2_gold_tags", "float32"), Column("tokens", "int16"),
+)  # fmt: skip
+COLUMNS: dict[str, Column] = {}
 TASKS: dict[str, Task] = {}
 
 
 def register(task: Task) -> Task:
     """Register a task and its metrics, so that ``dataset.task=NAME`` selects it."""
     if not task.metrics(tagged=True):
-        raise UsageError(f"task '{task.name}': needs a metric of labels, of tags or of answers")
+        raise UsageError(f"task '{task.name}': needs a metric of labels, of tags, of answers or of its own columns")
     if task.name in TASKS:
         raise UsageError(f"task '{task.name}': this name is already registered; choose another")
-    predictions = {Scored.labels: task.label, Scored.answers: task.answers}
+    predictions = {Scored.labels: task.label, Scored.answers: task.answers, Scored.columns: task.columns}
     for metric in task.beside:
         if not predictions.get(metric.of, task.tag):
             raise UsageError(
                 f"task '{task.name}': its metric '{metric.name}' scores {metric.of.value}; "
                 f"the task predicts no {metric.of.value}"
+            )
+    for column in task.columns:
+        if (other := COLUMNS.setdefault(column.name, column)) != column or column.name in EVERY_TASK:
+            raise UsageError(
+                f"task '{task.name}': its column '{column.name}' has the name of another column "
+                f"({EVERY_TASK.get(column.name, other).type}); rename it"
             )
     _add_metrics(task)
     TASKS[task.name] = task
@@ -392,8 +445,8 @@ def register(task: Task) -> Task:
 
 def described(task: Task) -> dict[str, Any]:
     """Return a task as plain data, for manifests of runs with a plug-in's task (see `restored`)."""
-    content = asdict(task)
-    for metric in (content["label"], content["tag"], *content["beside"], *content["answers"]):
+    content = asdict(task) | {"target": task.target is not None}
+    for metric in (content["label"], content["tag"], *content["beside"], *content["answers"], *content["own"]):
         if metric is not None:
             # Functions cannot be stored; record only whether there are any.
             del metric["score"]
@@ -412,6 +465,9 @@ def restored(content: Mapping[str, Any]) -> Task:
         "tag": content["tag"] and _metric(content["tag"]),
         "beside": tuple(m for m in map(_metric, content["beside"]) if m in METRICS or m.statistics is None),
         "answers": tuple(map(_metric, content["answers"])),
+        "own": tuple(map(_metric, content.get("own", ()))),
+        "columns": tuple(Column(**column) for column in content.get("columns", ())),
+        "target": None,
     }
     return _add_metrics(Task(**{**content, **metrics, "classes": tuple(content["classes"])}))
 
@@ -452,10 +508,18 @@ TOKEN_TAGS = register(Task("token_tags", None, ENTITY_F1, tags_needed=True))
 STATEMENT_TRUTH = register(
     Task(
         "statement_truth", STATEMENT_ACCURACY, None, pooled=True, pairs=True, beside=BESIDE_STATEMENTS,
-        classes=("false", "true"),
+        classes=("false", "true"), grouped=True,
     )
 )  # fmt: skip
-SPAN = register(Task("span", None, None, pairs=True, answers=(ANSWER_F1, EXACT_MATCH)))
+SPAN = register(
+    Task(
+        "span", pairs=True, answers=(ANSWER_F1, EXACT_MATCH), head="answers", encoding="windows",
+        columns=(
+            Column("answer", "string"), Column("answer_start", "int32"), Column("answer_end", "int32"),
+            Column("gold_answers", "list<string>"), Column("log2_classes", "float32"), Column("text", "int32"),
+        ),
+    )
+)  # fmt: skip
 
 TAGS_ARE = ("spans", "words")
 

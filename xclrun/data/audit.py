@@ -146,7 +146,7 @@ def _overlaps(dataset: Dataset) -> Iterator[Overlap]:
 
 def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelConfig) -> list[Pieces]:
     """Return subword statistics of every language and split."""
-    from xclrun.data.windows import encode_task
+    from xclrun.data.encodings import encode_task
 
     rows = []
     for language in dataset.languages:
@@ -160,7 +160,7 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelCon
             unknown = {w for w, row in zip(words, split_up, strict=True) if not row or tokenizer.unk_token_id in row}
             total = words.total()
             targets = dataset.targets_of(language)
-            encoded = encode_task(targets.task, examples, tokenizer, targets.labels, targets.tags, model)
+            encoded = encode_task(examples, tokenizer, targets, model)
             rows.append(
                 Pieces(
                     language,

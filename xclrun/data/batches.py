@@ -82,10 +82,11 @@ class Batch:
         labels: (B,) int64, −1 for an unseen or missing label.
         tags: (B, W) int64, −1 for an unseen or missing tag, 0 on padding.
         indices: (B,) positions of the examples in their `Encoded`.
-        gold: (B, 2) int64, first and last word of the answer; None without answers.
+        gold: (B, …) targets that are neither labels nor tags, as the encoding defines them, or None. For answers,
+            (B, 2) int64, first and last word of the answer; for tasks with targets, float32.
         cls: (B, H) float32, states of a frozen encoder at [CLS]; None: the encoder must be run.
         word_states: (B, W, H) float32, states of a frozen encoder at the words, or None.
-        task: name of the task's heads (`xclrun.core.task.Task.head`) in a model of several tasks; otherwise empty.
+        task: name of the task's heads (`xclrun.core.task.Task.place`) in a model of several tasks; otherwise empty.
         lengths: (B,) int64 number of subwords, always on the CPU; None under `torch.func.vmap`.
         words: (B,) int64 number of words, always on the CPU.
     """
@@ -225,6 +226,7 @@ class Encoded:
         cut: (n,) bool, whether the sentence was truncated at ``max_length``.
         pad: id of the padding token.
         windows: set only if rows are windows of texts (`xclrun.data.windows`).
+        gold: (n, …) targets, see `Batch`; None for windows, whose targets are `Windows.gold`.
         cls: (n, H) float32, states of a frozen encoder at [CLS]; None: the encoder must be run.
         word_states: states of a frozen encoder, a vector (H,) for each word; None: the encoder must be run.
         task: see `Batch`.
@@ -242,6 +244,7 @@ class Encoded:
     cut: np.ndarray
     pad: int
     windows: Windows | None = None
+    gold: np.ndarray | None = None
     cls: np.ndarray | None = None
     word_states: Ragged | None = None
     task: str = ""
@@ -281,6 +284,7 @@ class Encoded:
         per_pieces, per_words = (EVEN_PIECES, EVEN_WORDS) if self.even else (1, 1)
         input_ids, inside = self.pieces.padded(at, self.pad, per_pieces)
         word_pieces, words = self.word_pieces.padded(at, 0, per_words)
+        gold = self.gold if self.windows is None else self.windows.gold
         states = None if self.word_states is None else self.word_states.padded(at, 0, per_words)[0]
         return Batch(
             input_ids=torch.from_numpy(input_ids),
@@ -291,7 +295,7 @@ class Encoded:
             labels=torch.from_numpy(self.labels[at]),
             tags=torch.from_numpy(self.tags.padded(at, 0, per_words)[0]),
             indices=at,
-            gold=None if self.windows is None else torch.from_numpy(self.windows.gold[at]),
+            gold=None if gold is None else torch.from_numpy(gold[at]),
             cls=None if self.cls is None else torch.from_numpy(self.cls[at]),
             word_states=None if states is None else torch.from_numpy(states),
             task=self.task,

@@ -41,6 +41,7 @@ class Example:
             and fingerprints therefore ignore them.
         answers: gold answers to the question ``text_b``, spans of the text; training uses the first answer. Empty if
             the text contains no answer; None if the task has no answers.
+        target: value that the task predicts, as its `Task.target` converts it; None if the task has none.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Example:
     text_b: str | None = None
     facts: Mapping[str, str] | None = field(default=None, compare=False)
     answers: tuple[Answer, ...] | None = None
+    target: Any = None
 
     @property
     def whole(self) -> str:
@@ -71,6 +73,7 @@ def predicted(example: Example, task: Task) -> Example:
         label=None if task.label is None else example.label,
         tags=None if task.tag is None else example.tags,
         answers=example.answers if task.answers else None,
+        target=None if task.target is None else example.target,
     )
 
 
@@ -88,6 +91,7 @@ def fingerprint(examples: Iterable[Example]) -> str:
             e.text_b,
         ]
         row += [] if e.answers is None else [[list(answer) for answer in e.answers]]
+        row += [] if e.target is None else [{"target": e.target}]
         digest.update(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode())
         digest.update(b"\n")
     return digest.hexdigest()

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.config.schema import ModelConfig, WindowsConfig
+from xclrun.config.schema import WindowsConfig
 from xclrun.core.errors import UsageError
-from xclrun.core.task import Task
 from xclrun.data.batches import UNSEEN, Encoded, Ragged, Windows, offsets_of
-from xclrun.data.encode import Frame, encode
+from xclrun.data.encode import Frame
 from xclrun.data.example import Example
 
 if TYPE_CHECKING:
@@ -46,20 +45,6 @@ def check_windows(max_length: int, windows: WindowsConfig, special: int = SPECIA
             f"model.max_length={max_length}: must be above {needed} = model.windows.question={windows.question} + "
             f"model.windows.stride={windows.stride} + {special} special tokens; BERT's recipe has model.max_length=384"
         )
-
-
-def encode_task(
-    task: Task,
-    examples: Sequence[Example],
-    tokenizer: PreTrainedTokenizerFast,
-    labels: Sequence[str],
-    tags: Sequence[str],
-    model: ModelConfig,
-) -> Encoded:
-    """Encode examples: in windows if the task has answers, otherwise whole (`encode`)."""
-    if task.answers:
-        return encode_windows(examples, tokenizer, model.max_length, model.windows)
-    return encode(examples, tokenizer, labels, tags, model.max_length, model.label_on, task.words)
 
 
 @dataclass(frozen=True)

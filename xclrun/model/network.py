@@ -1,17 +1,15 @@
-"""The trained module: an encoder with the heads of the task (`xclrun.core.task`).
+"""The trained module: an encoder with the head of each task (`xclrun.model.heads`).
 
-If the class head reads [CLS] through BERT's pooler (`Task.pooled`), the pooler is part of the head. It starts with
-pretrained values, or with fresh values if the encoder has no pooler. Other tasks do not use it.
+If a head reads [CLS] through BERT's pooler (`Task.pooled`), the pooler is part of the head. It starts with pretrained
+values, or with fresh values if the encoder has no pooler. Other tasks do not use it.
 
-Shapes: B sentences, L subwords, W words, H hidden size, C classes, T tags.
+Shapes: B sentences, L subwords, W words, H hidden size.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any, TypeVar
 
@@ -31,7 +29,7 @@ from xclrun.data.transfer import to_device
 from xclrun.model.encoder import empty_encoder, fresh_encoder, keep_rows, pretrained_encoder, pretrained_shape
 from xclrun.model.families import family
 from xclrun.model.folder import BERTS
-from xclrun.model.heads import ClassHead, Pooler, SpanHead, WordHead, tag_head
+from xclrun.model.heads import Features, Head, Output, Pooler, Prediction, make_head
 from xclrun.model.prompts import Prompts
 from xclrun.model.shape import HeadSizes
 from xclrun.model.source import check_layers, locate, subject_of
@@ -39,123 +37,8 @@ from xclrun.model.source import check_layers, locate, subject_of
 Result = TypeVar("Result")
 
 
-@dataclass
-class Features:
-    """Last states of the encoder, as heads read them.
-
-    Attributes:
-        cls: (B, H) at [CLS]; for causal encoders, at the last subword.
-        words: (B, W, H) at each word's labeled subword; None if no head reads words.
-    """
-
-    cls: Tensor
-    words: Tensor | None
-
-
-@dataclass
-class Output:
-    """The result of one forward pass.
-
-    Attributes:
-        cls: (B, H), see `Features`.
-        logits: (B, C) float32; None if the task has no labels.
-        emissions: float32, (B, W, T) for tags or (B, W, 2) for the start and end of an answer; otherwise None.
-    """
-
-    cls: Tensor
-    logits: Tensor | None
-    emissions: Tensor | None
-
-
-@dataclass
-class Prediction:
-    """Predictions of one batch, on the model's device; attributes that the task does not predict are None.
-
-    Attributes:
-        label: (B,) predicted class ids.
-        log2_label: (B,) log2 p(gold class); NaN if the gold class is not in the label set.
-        tags: (B, W) predicted tag ids.
-        log2_tags: (B,) log2 p(gold tags) of the words within the length limit; NaN if a tag is not in the tag set.
-        answers: (B, W, 2) float32 emissions of start and end, which `xclrun.train.answers` decodes.
-    """
-
-    label: Tensor | None = None
-    log2_label: Tensor | None = None
-    tags: Tensor | None = None
-    log2_tags: Tensor | None = None
-    answers: Tensor | None = None
-
-
-class Heads(nn.Module):
-    """The heads of one task.
-
-    Attributes:
-        intent: class head on [CLS] itself, or None.
-        pooler, classifier: BERT's pooler and the class head that reads its output; None if the task does not use the
-            pooler.
-        tagger: tag head, or None.
-        span: head of answers, or None.
-    """
-
-    def __init__(self, hidden: int, sizes: HeadSizes, dropout: float, pooler: nn.Module | None) -> None:
-        super().__init__()
-        self._make(hidden, sizes, dropout, pooler)
-
-    def _make(self, hidden: int, sizes: HeadSizes, dropout: float, pooler: nn.Module | None) -> None:
-        task = sizes.task
-        self.dropout = nn.Dropout(dropout)
-        self.intent = ClassHead(hidden, sizes.classes) if task.label is not None and not task.pooled else None
-        self.pooler = pooler if task.pooled else None
-        self.classifier = ClassHead(hidden, sizes.classes) if task.pooled else None
-        self.tagger: WordHead | None = tag_head(task)(hidden, sizes.tags) if sizes.tags else None
-        self.span = SpanHead(hidden) if task.answers else None
-        self.reads_words = self.span is not None or self.tagger is not None
-
-    def answer(self, features: Features) -> Output:
-        """Apply the heads in fp32, for any precision of the encoder."""
-        logits = emissions = None
-        with torch.autocast(features.cls.device.type, enabled=False):
-            cls = features.cls.float()
-            if self.intent is not None:
-                logits = self.intent(self.dropout(cls))
-            elif self.pooler is not None and self.classifier is not None:
-                # Add a dimension, because BERT's pooler reads the first position.
-                logits = self.classifier(self.dropout(self.pooler(cls.unsqueeze(1))))
-            head = self.tagger if self.span is None else self.span
-            if head is not None and features.words is not None:
-                emissions = head(self.dropout(features.words.float()))
-        return Output(features.cls, logits, emissions)
-
-    def loss_of(self, batch: Batch, output: Output) -> Tensor:
-        """Return cross-entropy of classes + negative log-likelihood of tags or answers, averaged over sentences."""
-        losses = []
-        if output.logits is not None:
-            losses.append(functional.cross_entropy(output.logits, batch.labels))
-        if self.tagger is not None and output.emissions is not None:
-            losses.append(-self.tagger.log_likelihood(output.emissions, batch.tags, batch.word_mask).mean())
-        if self.span is not None and output.emissions is not None and batch.gold is not None:
-            losses.append(-self.span.log_likelihood(output.emissions, batch.gold, batch.word_mask).mean())
-        return losses[0] + losses[1] if len(losses) == 2 else losses[0]
-
-    def prediction_of(self, batch: Batch, output: Output) -> Prediction:
-        """Return predictions, with the log-probabilities of gold labels. Gold labels not in training have the id −1."""
-        label = log2_label = tags = log2_tags = answers = None
-        if output.logits is not None:
-            label = output.logits.argmax(dim=1)
-            log_label = output.logits.log_softmax(dim=1).gather(1, batch.labels.clamp(min=0).unsqueeze(1)).squeeze(1)
-            log2_label = (log_label / math.log(2)).masked_fill(batch.labels < 0, math.nan)
-        if self.tagger is not None and output.emissions is not None:
-            tags = self.tagger.decode(output.emissions, batch.word_mask)
-            likelihood = self.tagger.log_likelihood(output.emissions, batch.tags.clamp(min=0), batch.word_mask)
-            unseen = ((batch.tags < 0) & batch.word_mask).any(dim=1)
-            log2_tags = (likelihood / math.log(2)).masked_fill(unseen, math.nan)
-        if self.span is not None and output.emissions is not None:
-            answers = output.emissions
-        return Prediction(label, log2_label, tags, log2_tags, answers)
-
-
-class Model(Heads):
-    """An encoder with the heads of one task (as attributes of the model) or of several tasks.
+class Model(nn.Module):
+    """An encoder with the head of one task, whose layers are attributes of the model, or with the heads of several.
 
     Attributes:
         vocabulary: rows of the encoder's word embeddings before trimming; None: unknown.
@@ -164,7 +47,7 @@ class Model(Heads):
         last: whether the last subword represents a sentence, instead of the first.
         typed: whether the encoder reads token types.
         prompts: prompts of texts (`xclrun.model.prompts`), or None.
-        tasks: name (`Task.head`) → heads, if there are several tasks; empty otherwise.
+        tasks: name (`Task.place`) → head, if there are several tasks; empty otherwise.
     """
 
     def __init__(
@@ -178,7 +61,7 @@ class Model(Heads):
         several: Sequence[HeadSizes] = (),
         last: bool = False,
     ) -> None:
-        nn.Module.__init__(self)
+        super().__init__()
         self.vocabulary, self.still, self.packs = vocabulary, False, False
         self.prompts: Prompts | None = None
         self.last, self.typed = last, _reads_types(encoder)
@@ -187,24 +70,31 @@ class Model(Heads):
         single = HeadSizes(task, classes, tags)
         pooled = any(sizes.task.pooled for sizes in several or (single,))
         pooler = _taken_pooler(encoder) if pooled else None
-        if several:
-            self.dropout = nn.Dropout(dropout)
-            self.intent = self.pooler = self.classifier = self.tagger = self.span = None
-        else:
-            self._make(hidden, single, dropout, pooler)
+        # The only head, in a tuple, so that it is no submodule: its layers are submodules, under their own names.
+        self._only: tuple[Head, ...] = () if several else (make_head(hidden, single, dropout, pooler),)
+        for head in self._only:
+            for name, layer in head.named_children():
+                self.add_module(name, layer)
         # Each pooled task trains a separate copy of the pooler.
         self.tasks = nn.ModuleDict(
-            {sizes.task.head: Heads(hidden, sizes, dropout, copy.deepcopy(pooler)) for sizes in several}
+            {sizes.task.place: make_head(hidden, sizes, dropout, copy.deepcopy(pooler)) for sizes in several}
         )
 
-    def heads_of(self, task: str) -> Heads:
-        """Return the heads of a task (`Batch.task`)."""
-        heads = self.tasks[task] if self.tasks else self
-        assert isinstance(heads, Heads)
-        return heads
+    def head_of(self, task: str) -> Head:
+        """Return the head of a task (`Batch.task`)."""
+        head = self._only[0] if self._only else self.tasks[task]
+        assert isinstance(head, Head)
+        return head
+
+    @property
+    def heads(self) -> dict[str, Head]:
+        """Task (`Batch.task`) → head; the only head has an empty name."""
+        return {name: self.head_of(name) for name in self.tasks or ("",)}
 
     def train(self, mode: bool = True) -> Model:
         """Set training or eval mode; a still encoder stays in eval mode."""
+        for head in self._only:
+            head.training = mode
         if not self.still:
             return super().train(mode)
         # Do not visit the encoder's hundreds of modules, because a training step of the heads takes only milliseconds.
@@ -217,8 +107,9 @@ class Model(Heads):
         return self
 
     def forward(self, batch: Batch) -> Output:
-        """Encode a batch and apply the heads of its task."""
-        return self.heads_of(batch.task).answer(self.encode(batch))
+        """Encode a batch and apply the head of its task."""
+        output: Output = self.head_of(batch.task)(self.encode(batch))
+        return output
 
     def encode(self, batch: Batch) -> Features:
         """Return the features of a batch; run the encoder unless the batch contains them."""
@@ -228,12 +119,11 @@ class Model(Heads):
             return self._encode_packed(batch)
         hidden, at = self._states(batch, self._prompts(batch)), batch.word_pieces
         cls = self._cls(batch, hidden)
-        if self.last and batch.gold is not None:
-            # The first "word" of a window is the position for "no answer", normally [CLS]
-            # (`xclrun.data.batches.Windows`). Here it is the last subword.
-            at = torch.cat([_end(batch), at[:, 1:]], dim=1)
-        if not self.heads_of(batch.task).reads_words:
+        head = self.head_of(batch.task)
+        if not head.reads_words:
             return Features(cls, None)
+        if self.last and head.sentence_first:
+            at = torch.cat([_end(batch), at[:, 1:]], dim=1)
         return Features(cls, hidden.gather(1, at.unsqueeze(2).expand(-1, -1, hidden.shape[2])))
 
     def _cls(self, batch: Batch, hidden: Tensor) -> Tensor:
@@ -313,18 +203,26 @@ class Model(Heads):
             output = encoder(**inputs, attention_mask=blocks.to(torch.float32))
         hidden = output.last_hidden_state.flatten(0, 1)
         cls = hidden.index_select(0, first)
-        if not self.heads_of(batch.task).reads_words:
+        if not self.head_of(batch.task).reads_words:
             return Features(cls, None)
         return Features(cls, functional.embedding(first.unsqueeze(1) + batch.word_pieces, hidden))
 
+    def log_likelihood(self, batch: Batch, output: Output | None = None) -> Tensor:
+        """Return ln p(gold) of each sentence under the head of its task, (B,), in nats."""
+        return self.head_of(batch.task).log_likelihood(batch, self(batch) if output is None else output)
+
+    def units(self, batch: Batch) -> Tensor:
+        """Return the number of units that the loss of a batch averages over (`Head.units`), a float32 scalar."""
+        return self.head_of(batch.task).units(batch).sum()
+
     def loss(self, batch: Batch, output: Output | None = None) -> Tensor:
-        """Return the loss of a batch with the heads of its task (`Heads.loss_of`)."""
-        return self.heads_of(batch.task).loss_of(batch, self(batch) if output is None else output)
+        """Return the loss of a batch: −Σ log-likelihood / Σ units."""
+        return -self.log_likelihood(batch, output).sum() / self.units(batch)
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Prediction:
-        """Return the predictions of the heads of a batch's task (`Heads.prediction_of`)."""
-        return self.heads_of(batch.task).prediction_of(batch, self(batch))
+        """Return the predictions of the head of a batch's task (`Head.predict`)."""
+        return self.head_of(batch.task).predict(batch, self(batch))
 
 
 def _end(batch: Batch) -> Tensor:

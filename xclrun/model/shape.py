@@ -87,7 +87,7 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
     if not any(head.task.pooled for head in heads):
         shapes |= _linear("encoder.pooler.dense", width, width)
     for head in heads:
-        prefix = f"tasks.{head.task.head}." if len(heads) > 1 else ""
+        prefix = f"tasks.{head.task.place}." if len(heads) > 1 else ""
         shapes |= {prefix + name: shape for name, shape in _head_shapes(head, width)}
     return {name: [prod(shape), 1] for name, shape in shapes.items()}
 

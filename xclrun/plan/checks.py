@@ -10,8 +10,8 @@ from xclrun.core.errors import UsageError
 from xclrun.core.ranks import launched
 from xclrun.core.stream import Mixture, keys_of, sequence
 from xclrun.data.batches import EVEN_PIECES
+from xclrun.data.encodings import encoding_of
 from xclrun.data.example import Dataset
-from xclrun.data.windows import check_windows
 from xclrun.model.families import number, positions
 from xclrun.model.folder import BERTS
 from xclrun.model.source import check_masks, depth, family_of, settings_of
@@ -30,12 +30,12 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
     for task in tasks:
         if config.model.label_on is LabelOn.all and task.tag is not None and not task.crf:
             raise UsageError(f"model.label_on=all dataset.task={task.name}: only intent_slots supports label_on=all")
-        if task.answers:
-            check_windows(config.model.max_length, config.model.windows)
-            if config.evaluate.attention:
-                raise UsageError(
-                    f"evaluate.attention=true dataset.task={task.name}: not supported for texts split into windows"
-                )
+        encoding = encoding_of(task)
+        encoding.check(config.model)
+        if config.evaluate.attention and not encoding.whole:
+            raise UsageError(
+                f"evaluate.attention=true dataset.task={task.name}: not supported for texts split into windows"
+            )
     if several is not None and config.evaluate.slot_f1 is not SlotF1.span_micro:
         raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; slot_f1 supports only one task")
 

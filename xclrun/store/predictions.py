@@ -20,7 +20,7 @@ additional column, since an online codelength includes words beyond the length l
 |---|---|
 | seen | words within the length limit; 0 without tags |
 
-Rows of answers (task ``span``) have further columns:
+A task can have further columns (`xclrun.core.task.Task.columns`). Those of answers (task ``span``):
 
 | column | meaning |
 |---|---|
@@ -28,7 +28,7 @@ Rows of answers (task ``span``) have further columns:
 | answer_start, answer_end | half-open range of the answer's characters in the text; null if the answer is empty |
 | gold_answers | all gold answers; empty for an unanswerable question |
 | log2_gold | log2 p(first gold answer) among all 2^`log2_classes` spans of the text; null if no window contains the \
-answer or the answer is too long (`xclrun.train.answers`) |
+answer or the answer is too long (`xclrun.model.answers`) |
 | log2_classes | log2 of the number of possible spans |
 | text | index of the question's text in the split, from 0; questions about one text share the index |
 
@@ -42,10 +42,12 @@ task ``token_tags``, the rows do not contain tags beyond the limit; `tokens` is 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xclrun.core.errors import UsageError
+from xclrun.core.task import COLUMNS, EVERY_TASK, Column, Task
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
@@ -54,19 +56,16 @@ if TYPE_CHECKING:
 
 # File name of the rows of a block in a stage's folder.
 BLOCK = "next.parquet"
-# Columns of answers.
-ANSWERS = ("answer", "answer_start", "answer_end", "gold_answers", "log2_classes")
 # Column of answers and of text pairs.
 TEXT = "text"
 
 
-def schema(answers: bool = False, block: bool = False, texts: bool = False) -> pa.Schema:
+def schema(names: Collection[str] = (), block: bool = False) -> pa.Schema:
     """Return the Arrow schema of the rows in the store (without run_id).
 
     Args:
-        answers: include the columns `ANSWERS`.
+        names: names of further columns; include those that a task has (`xclrun.core.task.COLUMNS`).
         block: include the column of blocks.
-        texts: include the column `TEXT`.
     """
     import pyarrow as pa
 
@@ -79,36 +78,50 @@ def schema(answers: bool = False, block: bool = False, texts: bool = False) -> p
             ("split", word),
             ("language", word),
             ("example_id", pa.string()),
-            ("gold", pa.int16()),
-            ("predicted", pa.int16()),
-            ("log2_gold", pa.float32()),
-            ("gold_tags", pa.list_(pa.int16())),
-            ("predicted_tags", pa.list_(pa.int16())),
-            ("tp", pa.int16()),
-            ("fp", pa.int16()),
-            ("fn", pa.int16()),
-            ("log2_gold_tags", pa.float32()),
-            ("tokens", pa.int16()),
-            *(zip(ANSWERS, (pa.string(), pa.int32(), pa.int32(), pa.list_(pa.string()), pa.float32()), strict=True)
-              if answers else ()),
-            *([(TEXT, pa.int32())] if texts else []),
+            *((column.name, arrow_type(column)) for column in EVERY_TASK.values()),
+            *((column.name, arrow_type(column)) for column in COLUMNS.values() if column.name in names),
             *([("seen", pa.int16())] if block else []),
         ]
-    )  # fmt: skip
+    )
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """Return the Arrow type of a column.
+
+    Raises:
+        UsageError: the type is unknown.
+    """
+    import pyarrow as pa
+
+    inner = column.type.removeprefix("list<").removesuffix(">")
+    try:
+        value = pa.type_for_alias(inner)
+    except ValueError:
+        raise UsageError(
+            f"column '{column.name}': unknown type '{column.type}'; use a type of Arrow such as float32"
+        ) from None
+    return value if inner == column.type else pa.list_(value)
+
+
+def missing(rows: int, task: Task) -> dict[str, list[Any]]:
+    """Return the columns of ``rows`` rows of a task without predictions."""
+    columns = {column.name: column.missing for column in (*EVERY_TASK.values(), *task.columns)}
+    return {name: [value] * rows for name, value in (columns | {"seen": 0}).items()}
 
 
 def joined(parts: Iterable[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
-    """Concatenate the columns of several splits; values of columns that a split lacks are None."""
+    """Concatenate the columns of several splits; a column that a split lacks has its missing value there."""
     parts = list(parts)
     names = dict.fromkeys(name for part in parts for name in part)
-    return {name: [v for part in parts for v in part.get(name, [None] * len(part["split"]))] for name in names}
+    empty = {name: COLUMNS[name].missing if name in COLUMNS else None for name in names}
+    return {name: [v for part in parts for v in part.get(name, [empty[name]] * len(part["split"]))] for name in names}
 
 
 def table(columns: dict[str, Any], block: bool = False) -> pa.Table:
     """Return prediction rows as an Arrow table with the types of `schema`; ``block``: with the column of blocks."""
     import pyarrow as pa
 
-    types = schema(ANSWERS[0] in columns, block, TEXT in columns)
+    types = schema(columns, block)
     return pa.table({f.name: pa.array(columns[f.name], type=f.type, from_pandas=True) for f in types}, schema=types)
 
 

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from xclrun.data.batches import Batch, Encoded
     from xclrun.model.families import Family
-    from xclrun.model.network import Model, Prediction
+    from xclrun.model.heads import Prediction
+    from xclrun.model.network import Model
 
 
 @dataclass

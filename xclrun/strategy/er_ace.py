@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from xclrun.core.task import Task
     from xclrun.data.batches import Batch
-    from xclrun.model.network import Model, Output
+    from xclrun.model.heads import Output
+    from xclrun.model.network import Model
 
 # Logit of an excluded class: its probability is exactly 0 in fp32.
 LOWEST = -1e9

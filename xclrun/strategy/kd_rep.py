@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from xclrun.data.batches import Batch
-    from xclrun.model.network import Output
+    from xclrun.model.heads import Output
 
 
 class KDRep(KDLogit):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.identity import derive
-from xclrun.strategy.shared.language_parts import HEADS, LanguageParts
+from xclrun.strategy.shared.language_parts import BODY, PROMPTS, LanguageParts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,9 @@ class HeadsSettings(StrategyConfig):
 class LangSpecTask(LanguageParts[HeadsSettings]):
     name = "lang_spec_task"
     settings_type = HeadsSettings
-    parts = HEADS
+
+    def language_specific(self, parameter: str) -> bool:
+        return not parameter.startswith((*BODY, *PROMPTS))
 
     def unseen_parts(self, language: str) -> Mapping[str, Tensor]:
         from xclrun.model.network import redrawn_heads

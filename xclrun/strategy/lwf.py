@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from xclrun.data.batches import Batch
-    from xclrun.model.network import Output
+    from xclrun.model.heads import Output
 
 
 @dataclass
@@ -133,7 +133,7 @@ class LwF(Expandable[LwFSettings]):
 
         main = context.model(batch)
         loss = context.model.loss(batch, main)
-        spans = context.model.heads_of(batch.task).span is not None
+        over_words = context.model.head_of(batch.task).over_words
         rows = {
             f"{language}/{name}": rows_of(t, name, batch.indices, self.words)
             for language, recorded in self.teacher.items()
@@ -143,6 +143,6 @@ class LwF(Expandable[LwFSettings]):
         for language, recorded in self.teacher.items():
             output = self.output_of(language, batch, context) if language else main
             expected = {name: targets[f"{language}/{name}"] for name in recorded}
-            soft = cross_entropy(output, expected, batch, self.settings.temperature, spans)
+            soft = cross_entropy(output, expected, batch, self.settings.temperature, over_words)
             loss = loss + self.settings.weight * soft
         return loss

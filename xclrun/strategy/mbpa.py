@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from xclrun.core.task import Task
     from xclrun.data.batches import Batch, Encoded
-    from xclrun.model.network import Model, Prediction
+    from xclrun.model.heads import Prediction
+    from xclrun.model.network import Model
 
 
 class Key(Enum):
@@ -131,7 +132,8 @@ class MbPA(Replay[MbPASettings]):
         self.library, self.features = library, {}
         if self.settings.key is Key.pooler:
             # Use a copy, because the task can train the pooler.
-            pooler: nn.Module | None = model.pooler or getattr(model.encoder, "pooler", None)
+            pooler: nn.Module | None = next((head.pooler for head in model.heads.values()), None)
+            pooler = getattr(model.encoder, "pooler", None) if pooler is None else pooler
             if pooler is None:
                 kind = type(model.encoder).__name__
                 raise UsageError(f"strategy.key=pooler: {kind} has no pooler; use strategy.key=cls")
@@ -154,7 +156,7 @@ class MbPA(Replay[MbPASettings]):
         groups = [order[start : start + size] for start in range(0, len(order), size)]
         result = concatenate([self._adapted(batch.at(at), examples, rows[at], context) for at in groups])
         back = np.argsort(order)
-        return replace(result, **{name: value[back] for name, value in vars(result).items() if value is not None})
+        return {name: value[back] for name, value in result.items()}
 
     def keys(self, language: str, split: str) -> np.ndarray:
         """Return the retrieval keys of a split's sentences, (n, H)."""
@@ -175,7 +177,7 @@ class MbPA(Replay[MbPASettings]):
         from torch.func import grad, vmap
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        from xclrun.model.network import Prediction, with_weights
+        from xclrun.model.network import with_weights
 
         model, (count, k), s = context.model, rows.shape, self.settings
         near = examples.batch(rows.ravel()).to(context.device)
@@ -185,8 +187,7 @@ class MbPA(Replay[MbPASettings]):
             return with_weights(model, weights, lambda m: m.loss(as_batch(fields, batch.task)))
 
         def predict(weights: Mapping[str, Tensor], fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            prediction = with_weights(model, weights, lambda m: m.predict(as_batch(fields, batch.task)))
-            return {name: value for name, value in vars(prediction).items() if value is not None}
+            return with_weights(model, weights, lambda m: m.predict(as_batch(fields, batch.task)))
 
         near_fields = {name: value.unflatten(0, (count, k)) for name, value in fields_of(neighbours).items()}
         weights = {name: value.expand(count, *value.shape) for name, value in start.items()}
@@ -206,7 +207,7 @@ class MbPA(Replay[MbPASettings]):
                     }
             query_fields = {name: value.unsqueeze(1) for name, value in fields_of(queries).items()}
             predictions = vmap(predict)(weights, query_fields)
-        return Prediction(**{name: value.flatten(0, 1) for name, value in predictions.items()})
+        return {name: value.flatten(0, 1) for name, value in predictions.items()}
 
 
 def pooled(pooler: nn.Module, cls: np.ndarray) -> np.ndarray:
@@ -256,7 +257,4 @@ def concatenate(parts: Sequence[Prediction]) -> Prediction:
     """Concatenate the predictions for parts of a batch; all parts have equal padding."""
     import torch
 
-    from xclrun.model.network import Prediction
-
-    columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
-    return Prediction(**{name: None if parts[0] is None else torch.cat(parts) for name, parts in columns.items()})
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -38,9 +38,8 @@ class ClassGradients:
         self.heads = []
         self.classes: list[str] = []
         for target in targets:
-            name = target.task.head
-            heads = model.heads_of(name)
-            head = heads.intent if heads.intent is not None else heads.classifier
+            name = target.task.place
+            head = (model.head_of(name) if len(targets) > 1 else model.head_of("")).class_head
             if head is not None:
                 self.heads.append(head)
                 self.classes += [label if len(targets) == 1 else f"{name}: {label}" for label in target.labels]

@@ -13,8 +13,8 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.batches import Encoded
+from xclrun.data.encodings import encode_task
 from xclrun.data.example import Dataset
-from xclrun.data.windows import encode_task
 from xclrun.model.source import family_of
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.plan import Run
@@ -97,9 +97,8 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
 
 def _encode(run: Run, dataset: Dataset, split: tuple[str, str], tokenizer: Any) -> Encoded:
     target = dataset.targets_of(split[0])
-    task = target.task
-    encoded = encode_task(task, dataset.splits[split], tokenizer, target.labels, target.tags, run.config.model)
-    return encoded if dataset.task is not None else replace(encoded, task=task.head)
+    encoded = encode_task(dataset.splits[split], tokenizer, target, run.config.model)
+    return encoded if dataset.task is not None else replace(encoded, task=target.task.place)
 
 
 def _trimmed(encoded: Encoded, token_ids: np.ndarray) -> Encoded:

@@ -23,6 +23,7 @@ from xclrun.core.identity import Stage
 from xclrun.core.plugins import one_line, provided
 from xclrun.core.task import Task, described
 from xclrun.data.encode import LONG_WORD
+from xclrun.data.encodings import encoding_of
 from xclrun.data.notes import count_notes
 from xclrun.plan import Run
 from xclrun.plan.checks import check_ranks
@@ -310,7 +311,7 @@ def cut_short(truncated: Mapping[str, int], run: Run) -> str | None:
     sizes = {
         f"{language}/{split}": len(examples)
         for (language, split), examples in run.dataset.splits.items()
-        if language in run.dataset.languages and not run.dataset.task_of(language).answers
+        if language in run.dataset.languages and encoding_of(run.dataset.task_of(language)).whole
     }
     counts = {split: count for split, count in truncated.items() if split in sizes and count > CUT * sizes[split]}
     if not counts:

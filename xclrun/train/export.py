@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop
 from xclrun.model.encoder import empty_encoder
-from xclrun.model.network import Heads, Model, build
+from xclrun.model.network import Model, build
 from xclrun.plan import Run
 from xclrun.store.files import atomic_directory, check_target, file_mode, write_json
 from xclrun.store.tensors import save_tensors
@@ -32,16 +32,7 @@ from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
-# Prefix of a head's parameters → description.
-HEADS = {
-    "intent": "linear layer on the last hidden state of [CLS]: logits of labels",
-    "pooler": "BERT's pooler on the last hidden state of [CLS]: tanh of a linear layer; same as the encoder's pooler",
-    "classifier": "linear layer on the pooler's output: logits of labels",
-    "tagger.linear": "linear layer on the last hidden states of words: scores of tags",
-    "span.linear": "linear layer on the last hidden states of [CLS] and the text's subwords: scores of start and end",
-    "prompts": "prompts and the keys that select them (xclrun.model.prompts); not part of the encoder",
-    "tagger.crf": "linear-chain CRF over the scores of tagger.linear: start, end and transition scores (row to column)",
-}
+PROMPTS = {"prompts": "prompts and the keys that select them (xclrun.model.prompts); not part of the encoder"}
 
 
 def export(run: Run, index: int | None, language: str | None, target: Path) -> dict[str, Any]:
@@ -96,10 +87,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
         bench.encodings.tokenizer.save_pretrained(folder)
         heads = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
         save_tensors(folder / "heads.safetensors", heads)
-        facts |= {"heads": _heads(heads)} if not model.tasks else {"tasks": _tasks(run, heads)}
-        for name, inputs in (("intent", "[CLS]"), ("classifier", "the pooler's output")):
-            if (head := getattr(model, name)) is not None and head.scale is not None:
-                facts["heads"][name] = f"{head.scale} · cosine similarity of {inputs} and the label's row of `weight`"
+        facts |= _tasks(run, model, heads) if model.tasks else {"heads": _heads(heads, model.head_of("").described())}
         parts = {k: v for k, v in model.state_dict().items() if strategy.parameters.language_specific(k)}
         if own_parts and 0 < len(parts) < len(model.state_dict()):
             save_tensors(folder / "language.safetensors", parts)
@@ -131,25 +119,26 @@ def _check_language(run: Run, hop: Hop, language: str | None, own_parts: bool) -
         )
 
 
-def _heads(names: Iterable[str]) -> dict[str, str]:
-    """Return head → description, for the heads with these parameters."""
-    parameters = list(names)
-    return {head: text for head, text in HEADS.items() if any(k.startswith(f"{head}.") for k in parameters)}
+def _heads(names: Iterable[str], described: Mapping[str, str]) -> dict[str, str]:
+    """Return layer → description, for the layers with these parameters."""
+    parameters, texts = list(names), {**described, **PROMPTS}
+    return {head: text for head, text in texts.items() if any(k.startswith(f"{head}.") for k in parameters)}
 
 
-def _tasks(run: Run, names: Iterable[str]) -> dict[str, Any]:
-    """Return task → its keys, labels, tags and heads, for a model with several tasks.
+def _tasks(run: Run, model: Model, names: Iterable[str]) -> dict[str, Any]:
+    """Return ``{"tasks": …}``: task → its keys, labels, tags and heads, for a model with several tasks.
 
     Heads have the same names as in ``heads.safetensors``.
     """
     parameters, tasks = list(names), {}
     for target in run.dataset.targets:
-        task, prefix = target.task, f"tasks.{target.task.head}."
-        heads = _heads(k.removeprefix(prefix) for k in parameters if k.startswith(prefix))
+        task, prefix = target.task, f"tasks.{target.task.place}."
+        described = model.head_of(task.place).described()
+        heads = _heads((k.removeprefix(prefix) for k in parameters if k.startswith(prefix)), described)
         sets = {"keys": list(target.keys), "labels": list(target.labels), "tags": list(target.tags)}
         heads = {f"{prefix}{head}": text for head, text in heads.items()}
-        tasks[task.head] = {"task": task.name, **sets, "heads": heads}
-    return tasks
+        tasks[task.place] = {"task": task.name, **sets, "heads": heads}
+    return {"tasks": tasks}
 
 
 def _facts(run: Run, hop: Hop, language: str | None, seen: list[str]) -> dict[str, Any]:
@@ -178,8 +167,7 @@ def _plain_encoder(run: Run, model: Model, tokenizer: Any, token_ids: Any) -> An
     encoder: Any = model.encoder
     state: dict[str, Tensor] = {**encoder.state_dict(), **merged(encoder)}
     # If several tasks have a pooler, use the first one.
-    heads = model.tasks.values() if model.tasks else [model]
-    pooler = next((h.pooler for h in heads if isinstance(h, Heads) and h.pooler is not None), None)
+    pooler = next((head.pooler for head in model.heads.values() if head.pooler is not None), None)
     if pooler is not None:
         state |= {f"pooler.{name}": tensor for name, tensor in pooler.state_dict().items()}
     settings = {key: value for key, value in encoder.config.to_dict().items() if key != "adapters"}

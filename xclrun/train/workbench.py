@@ -22,7 +22,8 @@ from xclrun.core.identity import derive, hands_on
 from xclrun.core.stream import Hop
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.encode import word_numbers
-from xclrun.model.network import Model, Prediction, build, store_frozen_in_bf16
+from xclrun.model.heads import Prediction
+from xclrun.model.network import Model, build, store_frozen_in_bf16
 from xclrun.plan import Run
 from xclrun.store.files import read_json, write_json
 from xclrun.store.tensors import load_tensors, save_tensors

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from xclrun.data.batches import Batch, Encoded
-    from xclrun.model.network import Output
+    from xclrun.model.heads import Output
     from xclrun.strategy.base import Context
 
 # Names of the outputs with one row per word.
@@ -96,17 +96,20 @@ def squared_distance(output: Output, target: dict[str, Tensor], batch: Batch) ->
     return sum(parts[1:], parts[0]).mean()
 
 
-def cross_entropy(output: Output, teacher: dict[str, Tensor], batch: Batch, temperature: float, spans: bool) -> Tensor:
+def cross_entropy(
+    output: Output, teacher: dict[str, Tensor], batch: Batch, temperature: float, over_words: bool
+) -> Tensor:
     """Return the cross-entropy with a teacher's softened probabilities as targets (scalar).
 
     −Σ q^(1/τ) log p^(1/τ), with q the teacher's and p the student's probabilities, τ the temperature, and both powers
-    renormalised to sum to 1. Σ runs over classes or tags; with ``spans``, over the words of the sentence. The results
-    are summed over the words of a sentence (with ``spans``, over start and end) and averaged over sentences.
+    renormalised to sum to 1. Σ runs over classes or tags; with ``over_words``, over the words of the sentence. The
+    results are summed over the words of a sentence (with ``over_words``, over start and end) and averaged over
+    sentences.
 
     Args:
         teacher: outputs on the device: ``logits`` (B, C), ``emissions`` of all words in order (words, T), or logits and
             emissions.
-        spans: whether emissions score start and end, with probabilities over words.
+        over_words: see `xclrun.model.heads.Head`.
     """
     import torch
 
@@ -119,10 +122,10 @@ def cross_entropy(output: Output, teacher: dict[str, Tensor], batch: Batch, temp
         outside = ~batch.word_mask.unsqueeze(2)
         student = output.emissions / temperature
         target = target / temperature
-        if spans:
+        if over_words:
             lowest = torch.finfo(student.dtype).min
             student, target = (x.masked_fill(outside, lowest) for x in (student, target))
-        dim = 1 if spans else 2
+        dim = 1 if over_words else 2
         words = target.softmax(dim=dim) * student.log_softmax(dim=dim)
         total = total - words.masked_fill(outside, 0.0).sum(dim=(1, 2)).mean()
     return total

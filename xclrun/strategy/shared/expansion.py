@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from xclrun.data.batches import Batch
     from xclrun.model.families import Family
-    from xclrun.model.network import Model, Output
+    from xclrun.model.heads import Output
+    from xclrun.model.network import Model
 
 
 @dataclass

@@ -60,7 +60,7 @@ def diagonal_fisher(model: Model, sentences: Encoded, device: torch.device) -> d
 
 def _log_likelihood(model: Model, batch: Batch) -> Tensor:
     # Sum over sentences: a mean would divide per-example gradients by the batch size.
-    return model.loss(batch) * batch.size
+    return -model.log_likelihood(batch).sum()
 
 
 def mean_over(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from xclrun.data.batches import Batch, Encoded
-    from xclrun.model.network import Model, Output
+    from xclrun.model.heads import Output
+    from xclrun.model.network import Model
     from xclrun.strategy.base import Context
 
 # Sentences in a batch.

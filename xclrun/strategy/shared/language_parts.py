@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 # Name prefixes of the model's parameters.
 BODY = ("encoder.",)
-HEADS = ("intent.", "pooler.", "classifier.", "tagger.", "span.", "tasks.")
+PROMPTS = ("prompts.",)
 
 
 class LanguageParts(Strategy[Settings]):

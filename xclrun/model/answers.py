@@ -19,8 +19,7 @@ term to the denominator of p, and 1 to Y.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,48 +29,33 @@ from xclrun.data.batches import Windows
 from xclrun.data.example import Example, text_numbers
 
 
-@dataclass(frozen=True)
-class Readings:
-    """Scores of the n windows of a split, in nats; scores are float64 arrays of shape (n,).
+def read_windows(windows: Windows, rows: np.ndarray, emissions: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the scores of the windows ``rows``, (B,), in nats; position 0 of ``emissions`` is [CLS].
 
-    Attributes:
-        span: (n, 2) int64, first and last position of the best span (0 is [CLS], then one position per subword).
-        best: score of the best span.
-        total: log-sum-exp of the scores of all spans.
-        gold: score of the gold span; −∞ if the window does not contain the span or the span is too long.
-        none: s + e of [CLS], for "no answer".
+    Args:
+        emissions: (B, W, 2).
+        mask: (B, W), true on words.
+
+    Returns:
+        ``span``: (B, 2) int64, first and last position of the best span. As float64 arrays of shape (B,): ``best``, the
+        score of the best span; ``total``, the log-sum-exp of the scores of all spans; ``gold_span``, the score of the
+        gold span, −∞ if the window does not contain the span or the span is too long; ``none``, s + e of [CLS].
     """
-
-    windows: Windows
-    span: np.ndarray
-    best: np.ndarray
-    total: np.ndarray
-    gold: np.ndarray
-    none: np.ndarray
-
-    @classmethod
-    def empty(cls, windows: Windows) -> Readings:
-        """Return arrays for all windows, to be filled by `note`."""
-        n = len(windows.examples)
-        return cls(windows, np.zeros((n, 2), np.int64), *(np.full(n, -np.inf) for _ in range(4)))
-
-    @property
-    def arrays(self) -> list[np.ndarray]:
-        """The arrays that `note` fills, in the order of the attributes."""
-        return [self.span, self.best, self.total, self.gold, self.none]
-
-    def note(self, rows: np.ndarray, emissions: np.ndarray, mask: np.ndarray) -> None:
-        """Fill the arrays at windows ``rows`` (B,), from emissions (B, W, 2) and mask (B, W); position 0 is [CLS]."""
-        scores, longest = span_scores(emissions, mask, self.windows.longest)
-        flat = scores.reshape(len(rows), -1)
-        at = flat.argmax(axis=1)
-        self.span[rows] = np.stack([at // longest, at // longest + at % longest], axis=1)
-        self.best[rows] = best = flat[np.arange(len(rows)), at]
-        self.total[rows] = best + np.log(np.exp(flat - best[:, np.newaxis]).sum(axis=1))
-        start, end = self.windows.gold[rows].T
-        scored = (start > 0) & (end - start < longest)
-        self.gold[rows[scored]] = scores[np.flatnonzero(scored), start[scored], (end - start)[scored]]
-        self.none[rows] = emissions[:, 0].astype(np.float64).sum(axis=1)
+    scores, longest = span_scores(emissions, mask, windows.longest)
+    flat = scores.reshape(len(rows), -1)
+    at = flat.argmax(axis=1)
+    best = flat[np.arange(len(rows)), at]
+    start, end = windows.gold[rows].T
+    scored = (start > 0) & (end - start < longest)
+    gold = np.full(len(rows), -np.inf)
+    gold[scored] = scores[np.flatnonzero(scored), start[scored], (end - start)[scored]]
+    return {
+        "span": np.stack([at // longest, at // longest + at % longest], axis=1),
+        "best": best,
+        "total": best + np.log(np.exp(flat - best[:, np.newaxis]).sum(axis=1)),
+        "gold_span": gold,
+        "none": emissions[:, 0].astype(np.float64).sum(axis=1),
+    }
 
 
 def span_scores(emissions: np.ndarray, mask: np.ndarray, longest: int) -> tuple[np.ndarray, int]:
@@ -93,21 +77,24 @@ def span_count(pieces: int, longest: int) -> int:
     return most * pieces - most * (most - 1) // 2
 
 
-def answers_of(readings: Readings, examples: Sequence[Example], nullable: bool) -> dict[str, list[Any]]:
+def answers_of(
+    windows: Windows, values: Mapping[str, np.ndarray], examples: Sequence[Example], nullable: bool
+) -> dict[str, list[Any]]:
     """Return the answer columns of `xclrun.store.predictions`, and log2 p(gold answer) as ``log2_gold``.
 
     Args:
+        values: the results of `read_windows` for all windows of the split.
         examples: the examples of the split, in order.
         nullable: whether "no answer" is a possible prediction.
     """
-    windows, starts = readings.windows, readings.windows.starts
-    best = np.maximum.reduceat(readings.best, starts)
-    total, gold = (np.logaddexp.reduceat(values, starts) for values in (readings.total, readings.gold))
-    none = np.minimum.reduceat(readings.none, starts)
+    starts = windows.starts
+    best = np.maximum.reduceat(values["best"], starts)
+    total, gold = (np.logaddexp.reduceat(values[name], starts) for name in ("total", "gold_span"))
+    none = np.minimum.reduceat(values["none"], starts)
     # For each example, the first window with the best score.
-    hit = np.flatnonzero(readings.best == best[windows.examples])
+    hit = np.flatnonzero(values["best"] == best[windows.examples])
     row = hit[np.unique(windows.examples[hit], return_index=True)[1]]
-    words = windows.characters.offsets[row, np.newaxis] + readings.span[row]
+    words = windows.characters.offsets[row, np.newaxis] + values["span"][row]
     begin, end = windows.characters.values[words[:, 0], 0], windows.characters.values[words[:, 1], 1]
     silent = (none > best) & nullable
     if nullable:

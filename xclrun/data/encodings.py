@@ -1,0 +1,94 @@
+"""Encodings of examples as rows of subwords. `ENCODINGS` is the registry: `xclrun.core.task.Task.encoding` → encoding.
+
+``words`` (`xclrun.data.encode`): an example is one row, truncated at ``model.max_length``. ``windows``
+(`xclrun.data.windows`): a question with a part of its text; an example is one row or several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from xclrun.config.schema import ModelConfig
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.plugins import provides
+from xclrun.core.task import Task
+from xclrun.data.batches import Encoded
+from xclrun.data.encode import encode as encode_words
+from xclrun.data.example import Example, Targets
+from xclrun.data.windows import check_windows, encode_windows
+
+# (examples, fast tokenizer, label sets of their task, model's config) → encoded examples.
+Encode = Callable[[Sequence[Example], Any, Targets, ModelConfig], Encoded]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A way to encode examples.
+
+    Attributes:
+        encode: encodes the examples of a split, in order.
+        whole: whether each example is one row; otherwise long texts become several rows and are never truncated.
+        settings: keys of ``model`` that only this encoding reads.
+        check: raises a `UsageError` if a model's config cannot be used.
+    """
+
+    encode: Encode
+    whole: bool = True
+    settings: tuple[str, ...] = ()
+    check: Callable[[ModelConfig], None] = lambda model: None
+
+
+ENCODINGS: dict[str, Encoding] = {}
+
+
+def register(name: str, encoding: Encoding) -> None:
+    """Register an encoding under the name that tasks use."""
+    if name in ENCODINGS:
+        raise UsageError(f"encoding '{name}': this name is already registered; choose another")
+    ENCODINGS[name] = encoding
+    provides("encoding", name, encoding.encode.__doc__)
+
+
+def encoding_of(task: Task) -> Encoding:
+    """Return the encoding that a task names."""
+    if task.encoding not in ENCODINGS:
+        problem = f"unknown encoding '{task.encoding}'; {did_you_mean(task.encoding, ENCODINGS)}"
+        raise UsageError(f"task '{task.name}': {problem}")
+    return ENCODINGS[task.encoding]
+
+
+def encode_task(examples: Sequence[Example], tokenizer: Any, target: Targets, model: ModelConfig) -> Encoded:
+    """Encode the examples of a task."""
+    return encoding_of(target.task).encode(examples, tokenizer, target, model)
+
+
+def words(examples: Sequence[Example], tokenizer: Any, target: Targets, model: ModelConfig) -> Encoded:
+    """Encode each example as one row. Targets, which must be numbers or lists of equal length, become `Batch.gold`."""
+    task = target.task
+    encoded = encode_words(
+        examples, tokenizer, target.labels, target.tags, model.max_length, model.label_on, task.words
+    )
+    if task.target is None:
+        return encoded
+    try:
+        gold = np.array([e.target for e in examples], np.float32)
+    except ValueError:
+        raise UsageError(
+            f"task '{task.name}': targets must be numbers or lists of equal length; register an encoding for others"
+        ) from None
+    return replace(encoded, gold=gold)
+
+
+def _windows(examples: Sequence[Example], tokenizer: Any, target: Targets, model: ModelConfig) -> Encoded:
+    return encode_windows(examples, tokenizer, model.max_length, model.windows)
+
+
+register("words", Encoding(words))
+register(
+    "windows",
+    Encoding(_windows, whole=False, settings=("windows",), check=lambda m: check_windows(m.max_length, m.windows)),
+)
