@@ -82,7 +82,7 @@ def test_of_answers_probabilities_are_over_the_words_of_a_text() -> None:
     nothing = torch.zeros(2, 1, dtype=torch.long)
     words = torch.zeros_like(mask, dtype=torch.long)
     batch = Batch(nothing, nothing, nothing, words, mask, nothing[:, 0], words, np.arange(2))
-    found = cross_entropy(Output(student, None, student), {"emissions": teacher[mask]}, batch, 2.0, spans=True)
+    found = cross_entropy(Output(student, None, student), {"emissions": teacher[mask]}, batch, 2.0, over_words=True)
     rows = [(teacher[b, :n, side], student[b, :n, side]) for b, n in ((0, 2), (1, 3)) for side in (0, 1)]
     torch.testing.assert_close(found, torch.stack([soft(t, s, 2.0) for t, s in rows]).sum() / 2)
 
