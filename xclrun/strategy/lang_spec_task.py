@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.identity import derive
+from xclrun.strategy.base import Parameters
 from xclrun.strategy.shared.language_parts import BODY, PROMPTS, LanguageParts
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ class LangSpecTask(LanguageParts[HeadsSettings]):
     name = "lang_spec_task"
     settings_type = HeadsSettings
 
-    def language_specific(self, parameter: str) -> bool:
-        return not parameter.startswith((*BODY, *PROMPTS))
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(language_specific=lambda name: not name.startswith((*BODY, *PROMPTS)))
 
     def unseen_parts(self, language: str) -> Mapping[str, Tensor]:
         from xclrun.model.network import redrawn_heads
