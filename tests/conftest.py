@@ -50,6 +50,16 @@ def all_of_some(conditions: Iterable[Any]) -> bool:
     return all(some(conditions))
 
 
+def stored_scores(run: Run) -> list[dict[tuple[str, str], float]]:
+    """Return (language, metric) → test score after each hop, as ``scores.parquet`` has them."""
+    import pyarrow.parquet as pq
+
+    scores: list[dict[tuple[str, str], float]] = [{} for _ in run.stages]
+    for row in pq.read_table(run.directory.scores).to_pylist():
+        scores[row["hop"]][row["language"], row["metric"]] = row["value"]
+    return scores
+
+
 def read_csv(file: Any, **given: Any) -> pd.DataFrame:
     """Read a table with all digits of its numbers, as pandas does by itself from release 3 on."""
     import pandas as pd

@@ -37,10 +37,10 @@ def test_opening_freezes_the_config(directory: RunDirectory) -> None:
 def test_events_are_appended(directory: RunDirectory) -> None:
     assert list(read_events(directory.events)) == []
     directory.event("started", pid=1)
-    directory.event("hop", scores={"en": {"intent_accuracy": 0.5}}, name="é")
+    directory.event("hop", shared={"en": 0.5}, name="é")
     first, second = read_events(directory.events)
     assert (first["event"], first["pid"]) == ("started", 1)
-    assert (second["scores"], second["name"]) == ({"en": {"intent_accuracy": 0.5}}, "é")
+    assert (second["shared"], second["name"]) == ({"en": 0.5}, "é")
     assert first["time"] <= second["time"]
     assert len(directory.events.read_bytes().splitlines()) == 2
 

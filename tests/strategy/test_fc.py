@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.conftest import stored_scores
 from xclrun.core.stream import independent, sequence, transfer
 from xclrun.model.heads import ClassHead
 from xclrun.plan import Run
@@ -183,5 +184,4 @@ def test_pooler_and_fresh_classifier_are_tuned(make_run: Make, do: Do, finished:
     assert changed(run) == {"pooler.dense.weight", "pooler.dense.bias", "classifier.weight"}
     # Before adapting the source's linear classifier serves both languages, as under any other strategy.
     full = planned(finished, "strategy=full", *CLASSES)
-    one, other = (r.directory.read_manifest()["stages"] for r in (run, full))
-    assert [stage["scores"] for stage in one[:2]] == [stage["scores"] for stage in other[:2]]
+    assert stored_scores(run)[:2] == stored_scores(full)[:2]

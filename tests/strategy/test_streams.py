@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from tests.conftest import stored_scores
 from xclrun.plan import Run
 
 Make = Callable[..., Run]
@@ -16,14 +17,14 @@ def test_incremental_joint_training_sees_every_sentence_so_far_in_every_epoch(fi
 
 def test_a_reference_model_does_not_depend_on_its_place(finished: Make, make_run: Make, do: Make) -> None:
     runs = finished("strategy=lang_spec_ft"), do(make_run("strategy=lang_spec_ft", "order=[de,es,en]"))
-    found, other = ({s["name"]: s["scores"] for s in run.directory.read_manifest()["stages"]} for run in runs)
+    found, other = (dict(zip([hop.name for hop in run.stream.hops], stored_scores(run), strict=True)) for run in runs)
     assert found == other
     assert len({str(value) for value in found.values()}) == 4
 
 
 def test_multilingual_training_does_not_depend_on_the_order(finished: Make, make_run: Make, do: Make) -> None:
     runs = finished("strategy=multilingual"), do(make_run("strategy=multilingual", "order=[es,de,en]"))
-    first, second = (run.directory.read_manifest()["stages"] for run in runs)
-    assert [stage["scores"] for stage in first] == [stage["scores"] for stage in second]
+    first = runs[0].directory.read_manifest()["stages"]
+    assert stored_scores(runs[0]) == stored_scores(runs[1])
     assert first[1]["training"]["examples"] == 2 * (22 + 18 + 13)
     assert len(first) == 2

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.conftest import some
+from xclrun.analysis.records import record
 from xclrun.core.errors import RunError
 from xclrun.plan import Run
 from xclrun.store import predictions
@@ -138,8 +139,9 @@ def test_files_of_record(alone: Callable[..., Any]) -> None:
     ]
     scores = pd.read_parquet(directory.scores)
     assert len(scores) == 4 * 3 * 2
+    matrices, languages = record(directory).scores, run.stream.languages
     for row in scores.itertuples():
-        assert row.value == manifest["stages"][row.hop]["scores"][row.language][row.metric]
+        assert row.value == matrices[row.metric][row.hop, languages.index(row.language)]
         assert row.n == run.dataset.sizes("test")[row.language]
 
 

@@ -34,12 +34,11 @@ def test_runs_that_differ_in_slot_f1_alone_share_all_trainings(make_run: Make, d
         assert result.points == theirs.points
     assert one.points != other.points
     for run, mine in ((micro, one), (macro, other)):
-        logged = run.directory.read_manifest()["stages"]
         rows = predictions.read(run.directory.scores).to_pylist()
         assert len(rows) == 3 * 2 * 2
         for row in rows:
             value = mine.scores[row["metric"]][row["hop"], mine.languages.index(row["language"])]
-            assert value == row["value"] == logged[row["hop"]]["scores"][row["language"]][row["metric"]]
+            assert value == row["value"]
         # Dev scores are those of the training, which is the same: of macro F1 there are none.
         assert all(epoch["dev"] for epoch in mine.curve)
         assert {metric for epoch in mine.curve for of in epoch["dev"].values() for metric in of} == (

@@ -250,7 +250,6 @@ class _Execution:
                 "state": stage.state,
                 "evaluation": stage.evaluation,
                 "shared": shared,
-                "scores": scores,
                 "training": facts["training"],
                 # The definition of span F1 in the dev scores. Dev predictions are not stored, so these scores cannot
                 # be recomputed with another definition.
@@ -268,7 +267,7 @@ class _Execution:
         if hop.index == 0 and (cut := cut_short(lost.get("truncated", {}), self.run)) is not None:
             self.listener.noted(cut)
         self.directory.write_manifest(self.manifest)
-        self.directory.event("hop", hop=hop.index, name=hop.name, shared=shared, scores=scores)
+        self.directory.event("hop", hop=hop.index, name=hop.name, shared=shared)
         self.listener.hop_ended(self.run, hop, scores, shared)
         return scores
 
