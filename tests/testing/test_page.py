@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from xclrun.testing.metrics import METRIC_CONTRACT
 from xclrun.testing.readers import READER_CONTRACT, WITH_BAD_ROW
 from xclrun.testing.strategies import STRATEGY_CONTRACT
 from xclrun.testing.trackers import TRACKER_CONTRACT
@@ -15,6 +16,7 @@ from xclrun.testing.trackers import TRACKER_CONTRACT
 PAGE = Path(__file__).parents[2] / "docs" / "extending" / "testing.md"
 CONTRACTS = {
     "Strategies": STRATEGY_CONTRACT,
+    "Metrics": METRIC_CONTRACT,
     "Readers": (*READER_CONTRACT, *WITH_BAD_ROW),
     "Trackers": TRACKER_CONTRACT,
 }

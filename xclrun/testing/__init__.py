@@ -1,4 +1,4 @@
-"""Contract suites for authors of plug-ins: checks of strategies, readers and trackers.
+"""Contract suites for authors of plug-ins: checks of strategies, metrics, readers and trackers.
 
 Each suite has a function that runs all checks (``check_reader``) and one that returns them for
 ``pytest.mark.parametrize`` (``reader_checks``). pytest is not needed.
@@ -6,6 +6,7 @@ Each suite has a function that runs all checks (``check_reader``) and one that r
 
 from typing import TYPE_CHECKING, Any
 
+from xclrun.testing.metrics import check_metric, metric_checks
 from xclrun.testing.readers import check_reader, reader_checks
 from xclrun.testing.suite import Check, ContractError
 from xclrun.testing.trackers import Sent, check_tracker, example_record, tracker_checks
@@ -17,10 +18,12 @@ __all__ = [
     "Check",
     "ContractError",
     "Sent",
+    "check_metric",
     "check_reader",
     "check_strategy",
     "check_tracker",
     "example_record",
+    "metric_checks",
     "reader_checks",
     "strategy_checks",
     "tracker_checks",
