@@ -138,6 +138,7 @@ ORDERS = [
 ]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(("override", "told"), UNKNOWN + WRONG_VALUES + GRAMMAR + FLAGS)
 def test_a_wrong_override_is_refused(override: str, told: str, refused: Callable[..., str]) -> None:
     assert told in refused(*TINY, override)
@@ -393,6 +394,7 @@ def test_hidden_and_broken_files_of_a_config_folder_matter_only_where_they_are_u
     assert "/draft.yaml cannot be read" in refused("plan", *given, "strategy=mine")
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("content", "told"),
     [

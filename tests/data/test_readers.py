@@ -53,6 +53,7 @@ def home(function: Callable[..., object]) -> str:
     return function.__module__.rpartition(".")[2]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_serves_the_task_of_its_dataset(name: str, compose: Callable[..., Any]) -> None:
     reader = READERS[name]

@@ -345,6 +345,7 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
     assert public - {"settings_type"} == set(HOOKS) | told
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("name", "key", "value", "possible"),
     [

@@ -98,6 +98,7 @@ def test_overlap_is_its_formula() -> None:
     np.testing.assert_allclose(overlap(parameters, 3).item(), expected, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_a_large_penalty_makes_subspaces_orthogonal(finished: Make) -> None:
     """The greatest cosine between a row of a hop and one of an earlier hop."""
 

@@ -188,6 +188,7 @@ ENCODERS = {
 }
 
 
+@pytest.mark.some_cases("xlmr", "distilmbert")
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("name", ENCODERS)
 def test_encoders_that_are_named_have_their_size(name: str, compose: Callable[..., Composed]) -> None:

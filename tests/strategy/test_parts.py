@@ -128,6 +128,7 @@ def same(a: Weights, b: Weights) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("overrides", [*ALONE, *ADAPTERS, *COMPOSED], ids=name_of)
 def test_what_serves_a_language_after_each_hop(overrides: tuple[str, ...], made: Callable[..., Made]) -> None:
     """Its own parts from its hop on, bit for bit; fresh ones before, hop 0's at hop 0; with the hop's shared ones."""

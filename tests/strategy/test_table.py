@@ -32,6 +32,7 @@ def test_one_row_for_each_strategy_and_no_cell_is_empty() -> None:
     assert sorted(re.findall(r"`(\w+)`", row[0])[0] for row in named) == sorted(STRATEGIES)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("row", [row for row in rows() if row != HEAD], ids=lambda row: row[0].split("`")[1])
 def test_a_row_says_what_the_code_says(row: list[str], compose: Callable[..., Composed]) -> None:
     name = row[0].split("`")[1]

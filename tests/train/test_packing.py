@@ -57,6 +57,7 @@ class Losses(Listener):
         self.found.append(facts["loss"])
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_learns_what_it_learns_from_padded_batches(
     strategy: str, make_run: Make, threads: None, monkeypatch: pytest.MonkeyPatch

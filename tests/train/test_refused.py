@@ -92,6 +92,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(("overrides", "message"), REFUSED)
 def test_what_cannot_be_is_refused_in_a_line(
     overrides: tuple[str, ...], message: str, make_run: Callable[..., Run]

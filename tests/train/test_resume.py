@@ -85,6 +85,7 @@ def test_stopped_once(step: int, undisturbed: Callable[[str], Any], make_run: Ma
     assert run.directory.read_manifest()["status"] == "finished"
 
 
+@pytest.mark.some_cases("accumulation", "blocks")
 @pytest.mark.parametrize(
     "overrides",
     [

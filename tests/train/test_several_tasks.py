@@ -125,6 +125,7 @@ def test_passes_hold_each_example_once_and_batches_one_task(run: Run) -> None:
 LEARNING = ("naive", "ewc_online", "agem", "er", "kd_logit")
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("strategy", LEARNING)
 def test_a_hop_leaves_the_heads_of_other_tasks_as_they_are_unless_it_replays_them(
     strategy: str, finished: Make

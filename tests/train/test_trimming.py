@@ -63,6 +63,7 @@ EXACT = [
 ]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("overrides", EXACT, ids=" ".join)
 def test_predictions_and_weights_are_the_same(overrides: tuple[str, ...], both: Callable[..., tuple[Run, Run]]) -> None:
     whole, trimmed = both(*overrides)
