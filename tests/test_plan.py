@@ -20,7 +20,8 @@ from xclrun.compose.keys import known_keys
 from xclrun.config.schema import StrategyConfig, TrainerConfig
 from xclrun.core import identity as plan
 from xclrun.core.errors import UsageError
-from xclrun.core.identity import DataIdentity, Stage, derive, digest
+from xclrun.core.graph import Stage
+from xclrun.core.identity import DataIdentity, derive, digest
 from xclrun.core.stream import Stream, independent, joint, resolve_order, sequence, transfer
 from xclrun.plan import Run
 from xclrun.strategy import STRATEGIES as ALL_STRATEGIES

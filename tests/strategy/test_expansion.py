@@ -22,6 +22,7 @@ from tests.conftest import some
 from tests.train.conftest import stopped
 from xclrun.compose.jobs import Composed, compose_command
 from xclrun.core.errors import UsageError
+from xclrun.core.graph import Kind, Result
 from xclrun.model.network import Model, skeleton
 from xclrun.plan import Run, plan_run
 from xclrun.strategy import Context, make
@@ -57,7 +58,7 @@ def with_parts(model: Model, parts: dict[str, Tensor], specific: Callable[[str],
 def in_third_hop(run: Run) -> tuple[Any, Context]:
     """Return a run's strategy at the beginning of hop 3, and the context, with changed weights and no dropout."""
     stages = graph(run)
-    stages.prepare_training(run.stages[3].hop)
+    stages.prepare(Result(Kind.weights, 3))
     context = context_of(run, 3, stages.bench.model)
     stages.strategy.begin_hop(context)
     perturbed(context.model, 0.1, 3).eval()
@@ -95,7 +96,7 @@ def test_replay_is_that_of_parts_copied_in_and_out(expansion: str, finished: Mak
     run = finished("strategy=er", f"strategy.expansion={expansion}", "trainer.gradient_accumulation=2")
     for hop in some(run.stream.hops[2:]):
         stages = graph(run)
-        stages.prepare_training(hop)
+        stages.prepare(Result(Kind.weights, hop.index))
         context = context_of(run, hop.index, stages.bench.model)
         strategy = ReplayInPlace(run.config.strategy)  # type: ignore[arg-type]
         strategy.load_state_dict(stages.strategy.state_dict())

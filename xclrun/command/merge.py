@@ -35,14 +35,15 @@ def main(arguments: Sequence[str]) -> int:
 
     from xclrun.core.terminal import note
     from xclrun.train.execute import execute
-    from xclrun.train.merge import candidates, check_weights, coefficients_of, dev_score
+    from xclrun.train.merge import candidates, coefficients_of, dev_score
     from xclrun.train.progress import Listener
+    from xclrun.train.stages import check_weights
     from xclrun.train.stop import stop_on_signals
 
     # Check all runs before evaluating any.
     merges = [candidates(run, args.method, args.coefficient) for run in runs]
     for run, variants in zip(runs, merges, strict=True):
-        check_weights(run)
+        check_weights(run, run.stages[1:])
         if len(variants) > 1 and args.select_on is None:
             parser.error("--coefficient: several values need --select-on dev, as test scores must not select a value")
     with stop_on_signals() as stop:

@@ -17,11 +17,11 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from xclrun.core.graph import Plan
+from xclrun.core.graph import Plan, Stage, needs_of, parts_of
 from xclrun.core.stream import Hop, Stream
 from xclrun.core.task import has_answers, makes_statements
 
@@ -164,39 +164,6 @@ class DataIdentity:
         return digest([self.labels, sorted((*key, value) for key, value in self.fingerprints.items())])
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Keys of the stored results of one hop.
-
-    Attributes:
-        hop: the hop.
-        train: key of the trained weights; for hop 0, of the untrained model.
-        state: key of the strategy's state after the hop; None without a state.
-        evaluation: key of the predictions.
-        attention: key of the attention summary; None without ``evaluate.attention``.
-        plan: what the strategy determines about the hop.
-        encoder: index of the hop whose encoder this hop uses: its own, or an ancestor's if the encoder stays unchanged.
-    """
-
-    hop: Hop
-    train: str
-    state: str | None
-    evaluation: str
-    attention: str | None = None
-    plan: Plan = field(default_factory=Plan)
-    encoder: int = 0
-
-    @property
-    def measured(self) -> tuple[str, ...]:
-        """Keys of the evaluation and the attention summary."""
-        return (self.evaluation,) if self.attention is None else (self.evaluation, self.attention)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All keys."""
-        return tuple(key for key in (self.train, self.state, *self.measured) if key is not None)
-
-
 def stages(
     config: Mapping[str, Any], stream: Stream, data: DataIdentity, encoder: str, strategy: Planner
 ) -> tuple[Stage, ...]:
@@ -225,11 +192,11 @@ def stages(
     inside = {key: True for key in gradients if settings["evaluate"].get(key)}
     trained: dict[int, str] = {}
     states: dict[int, str | None] = {}
-    encoders: dict[int, int] = {}
-    result = []
+    result: list[Stage] = []
+    points = bool(_points(settings, stream, data, Plan()))
     for hop in stream.hops:
         plan = strategy.plan(hop)
-        encoders[hop.index] = encoders[hop.parent] if plan.still else hop.index
+        parts = parts_of(hop, plan, result)
         if hop.index == 0:
             trained[0], states[0] = digest({**common, "kind": "untrained"}), None
         else:
@@ -263,9 +230,9 @@ def stages(
         evaluation = digest({"kind": "evaluation", "train": trained[hop.index], "evaluate": evaluate, **served})
         attention = None
         if settings["evaluate"].get("attention"):
-            attention = digest({"kind": "attention", "train": trained[encoders[hop.index]], **served})
-        index = hop.index
-        result.append(Stage(hop, trained[index], states[index], evaluation, attention, plan, encoders[index]))
+            attention = digest({"kind": "attention", "train": trained[parts[0]], **served})
+        needs, index = needs_of(hop, plan, result, points), hop.index
+        result.append(Stage(hop, trained[index], states[index], evaluation, attention, plan, parts, needs))
     return tuple(result)
 
 

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from xclrun.config.schema import Device
 from xclrun.core.files import UNREADABLE
+from xclrun.core.graph import to_train
 from xclrun.core.terminal import as_note, duration, fitted, many, room, size, table
 from xclrun.data.notes import note_lines, reader_notes
 from xclrun.launch.cluster.packing import shared_first
@@ -182,7 +183,7 @@ class Costs:
 
     def of_run(self, run: Run) -> float | None:
         """Return the estimated seconds of all trainings that a run needs, or None."""
-        return total(self.seconds((run, index)) for index in needed(run, self.keys))
+        return total(self.seconds((run, index)) for index in to_train(run.stages, self.keys))
 
 
 def _allowed(run: Run, device: str) -> bool:
@@ -211,33 +212,10 @@ def total(values: Iterable[float | None]) -> Any:
     return None if None in terms else sum(term for term in terms if term is not None)
 
 
-def needed(run: Run, in_store: set[str]) -> set[int]:
-    """Return the hops of a run that must be trained, given the keys in the store."""
-    hops: set[int] = set()
-
-    def weights(index: int) -> None:
-        stage = run.stages[index]
-        if index and index not in hops and stage.train not in in_store:
-            hops.add(index)
-            weights(stage.hop.parent)
-            state(stage.hop.parent)
-
-    def state(index: int) -> None:
-        key = run.stages[index].state
-        if index and key is not None and key not in in_store:
-            weights(index)
-            state(run.stages[index].hop.parent)
-
-    for stage in run.stages:
-        if not in_store.issuperset(stage.measured):
-            weights(stage.hop.index)
-    return hops
-
-
 def new_trainings(runs: Iterable[Run], in_store: set[str], counted: set[str]) -> Iterator[Training]:
     """Yield the trainings of unfinished runs that are not in ``counted``, and add their keys to it."""
     for run in runs:
-        for index in sorted(needed(run, in_store)):
+        for index in to_train(run.stages, in_store):
             if (key := run.stages[index].train) not in counted:
                 counted.add(key)
                 yield run, index
@@ -411,7 +389,7 @@ def budget(runs: Sequence[Run], width: int) -> Budget:
     if not todo:
         return Budget(0, 0, width, 0.0, 0.0, 0)
     costs, by_id, counted = Costs(todo[0].store), {run.id: run for run in todo}, set[str]()
-    hops = {run.id: needed(run, costs.keys) for run in todo}
+    hops = {run.id: to_train(run.stages, costs.keys) for run in todo}
     ahead = [[(by_id[run], hop) for run, hop in pack.stages if hop in hops[run]] for pack in shared_first(todo)]
     counted.update(run.stages[hop].train for job in ahead for run, hop in job)
     waves = [ahead, [list(new_trainings([run], costs.keys, counted)) for run in todo]]

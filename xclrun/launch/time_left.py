@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from xclrun.core.files import UNREADABLE
-from xclrun.launch.forecast import needed
+from xclrun.core.graph import to_train
 from xclrun.store.files import read_json
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TimeLeft:
         self.trainings: dict[str, list[str]] = {}
         in_store = {key for store in {run.store.root: run.store for run in runs}.values() for key in store.all_keys()}
         for run in runs:
-            stages = [run.stages[index] for index in sorted(needed(run, in_store))]
+            stages = [run.stages[index] for index in to_train(run.stages, in_store)]
             self.trainings[run.id] = [stage.train for stage in stages]
             for stage in stages:
                 self.work.setdefault(stage.train, run.epochs(stage.hop) * run.sentences(stage.hop))

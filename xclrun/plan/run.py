@@ -22,8 +22,8 @@ from xclrun.config.schema import (
 )
 from xclrun.core import plugins
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.graph import Plan
-from xclrun.core.identity import ALGORITHMS, DataIdentity, Stage, digest, run_id, stages, strategy_name
+from xclrun.core.graph import Plan, Stage
+from xclrun.core.identity import ALGORITHMS, DataIdentity, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
 from xclrun.data.blocks import trained_heads, with_blocks

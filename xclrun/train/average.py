@@ -12,15 +12,15 @@ from pathlib import Path
 
 from torch import Tensor
 
-from xclrun.core.errors import RunError, UsageError
-from xclrun.core.identity import Stage
+from xclrun.core.errors import UsageError
+from xclrun.core.graph import Stage
 from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.cache import CachedFile
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy.shared.merging import mean
 from xclrun.train.progress import Listener
-from xclrun.train.stages import StageGraph
+from xclrun.train.stages import StageGraph, check_weights, evaluated_weights
 from xclrun.train.stop import StopFlag
 
 
@@ -74,9 +74,7 @@ def average(
 
 def _chosen(run: Run, stage: Stage, option: str, last: int | None) -> list[Path]:
     store, hop = run.store, stage.hop.index
-    for needed in {hop, *([stage.hop.parent] if stage.plan.still else [])} - {0}:
-        if (problem := store.problem(run.stages[needed].train)) is not None:
-            raise RunError(f"{run.id}, hop {needed}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`")
+    check_weights(run, evaluated_weights(run, stage))
     files = sorted(store.path(stage.train).glob("point-*.safetensors"))
     points = len(store.facts(stage.train)["training"]["points"])
     count = last or points

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from xclrun.config.schema import SlotF1
 from xclrun.core.errors import RunError, XclrunError
 from xclrun.core.files import UNREADABLE
-from xclrun.core.identity import Stage
+from xclrun.core.graph import Stage
 from xclrun.core.plugins import one_line, provided
 from xclrun.core.task import Task, described
 from xclrun.data.encode import LONG_WORD

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from xclrun.core.errors import RunError, UsageError, did_you_mean
+from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop
 from xclrun.model.encoder import empty_encoder
@@ -29,7 +29,7 @@ from xclrun.store.tensors import save_tensors
 from xclrun.strategy.shared.adapters import NAME
 from xclrun.strategy.shared.low_rank import merged
 from xclrun.train.progress import Listener
-from xclrun.train.stages import StageGraph
+from xclrun.train.stages import StageGraph, check_weights, evaluated_weights
 from xclrun.train.stop import StopFlag
 
 PROMPTS = {"prompts": "prompts and the keys that select them (xclrun.model.prompts); not part of the encoder"}
@@ -64,18 +64,9 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     )
     language = language and key_of(language, run.stream.languages, "--language")
     _check_language(run, hop, language, own_parts)
-    needed = {
-        hop.index,
-        *run.plan(hop).reads,
-        *([hop.parent] if run.plan(hop).still else []),
-    } - {0}
-    for stage in (run.stages[i] for i in sorted(needed)):
-        if (problem := graph.store.problem(stage.train)) is not None:
-            raise RunError(
-                f"{run.id}, hop {stage.hop.index}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`"
-            )
-    # `bring` also loads the strategy's state, which `for_language` may read, for example to merge weights.
-    graph.bring(hop) if served_apart else graph.weights(hop.index)
+    check_weights(run, evaluated_weights(run, run.stages[hop.index]))
+    # `for_language` may read the strategy's state, for example to merge weights.
+    graph.load(hop) if served_apart else graph.weights(hop.index)
     seen = [name for h in run.stream.hops[: hop.index + 1] for name in h.train]
     served = language or (hop.train[-1] if own_parts and hop.train else None)
     if served_apart and (served or hop.train):

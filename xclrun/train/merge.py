@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from xclrun.config.checks import check
-from xclrun.core.errors import RunError, UsageError, did_you_mean
+from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.plan import Run, plan_run
 from xclrun.scores.base_scores import selection_score
 from xclrun.strategy.merge import SETTINGS, Method, Reverted, settings_for
@@ -74,19 +74,10 @@ def _value(name: str, value: str, text: str) -> Any:
         raise UsageError(f"--coefficient {text}: '{value}' is not a value of '{name}'; expected {expected}") from None
 
 
-def check_weights(run: Run) -> None:
-    """Raise a `RunError` if a hop's weights are missing or damaged: otherwise `merge` would train the hop."""
-    for stage in run.stages[1:]:
-        if (problem := run.store.problem(stage.train)) is not None:
-            raise RunError(
-                f"{run.id}, hop {stage.hop.index}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`"
-            )
-
-
 def dev_score(run: Run, stop: StopFlag) -> float:
     """Return the dev score of a run after its last merge: the mean over the learned languages, in percent."""
     graph, last = StageGraph(run, Listener(), stop), run.stages[-1].hop
-    graph.bring(last)
+    graph.load(last)
     bench, learned = graph.bench, graph.bench.learned(last.index)
     columns = {}
     for language in dict.fromkeys(learned):

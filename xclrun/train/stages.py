@@ -1,9 +1,8 @@
-"""The stages of a run: their dependencies, and how they are loaded from the store or computed.
+"""The results of a run's hops: loaded from the store, or computed and stored.
 
-A hop has up to four stages: trained weights, the strategy's state, predictions, and the attention of [CLS]. The run's
-workbench computes a missing stage while the process holds the stage's lease, so concurrent processes compute each stage
-once. The stage's dependencies are computed first, so a process never waits while it holds a lease. No model is built if
-all evaluations of a run are in the store.
+`StageGraph.get` walks the graph of `xclrun.core.graph`: it brings what a missing result needs, acquires the result's
+lease, computes the result on the workbench and stores it. Concurrent processes therefore compute each result once, and
+a process never waits while it holds a lease. No model is built if all evaluations of a run are in the store.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import OptimizerState, Selection
-from xclrun.core.identity import Stage, digest
+from xclrun.core.errors import RunError
+from xclrun.core.graph import Kind, Result, Stage
+from xclrun.core.identity import digest
 from xclrun.core.stream import BEFORE, Hop
 from xclrun.core.version import code_version
 from xclrun.plan import Run
@@ -75,6 +76,20 @@ def made_here() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "code_version": code_version()}
 
 
+def check_weights(run: Run, stages: Iterable[Stage]) -> None:
+    """Raise a `RunError` if stored weights of hops are missing or damaged, instead of training the hops again."""
+    for stage in stages:
+        if (problem := run.store.problem(stage.train)) is not None:
+            raise RunError(
+                f"{run.id}, hop {stage.hop.index}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`"
+            )
+
+
+def evaluated_weights(run: Run, stage: Stage) -> list[Stage]:
+    """Return the hops whose stored weights the evaluation after a hop reads."""
+    return [run.stages[index] for kind, index in stage.needs[Kind.evaluation] if kind is Kind.weights]
+
+
 class StageGraph:
     """The stages of one run.
 
@@ -93,24 +108,19 @@ class StageGraph:
         self.bench = Workbench(run, listener, stop, ranks)
         self.strategy = self.bench.strategy
         self.trained_here: set[int] = set()
-        self._checked: set[str] = set()
+        # Keys of stored results that this process has computed or verified.
+        self._intact: set[str] = set()
 
     # Results for a run.
 
     def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
         """Return (folder of a hop's evaluation, metadata). The metadata include the counters of the training."""
-        if not self.store.has(stage.evaluation):
-            self._prepare_evaluation(stage.hop)
-        folder = self._find_or_make(stage.evaluation, self._evaluate, stage)
+        folder = self.get(Result(Kind.evaluation, stage.hop.index))
         return folder, self.store.facts(stage.evaluation)
 
     def attention(self, stage: Stage) -> Path | None:
         """Return the folder with the attention of [CLS] after a hop; None if ``evaluate.attention`` is false."""
-        if (key := stage.attention) is None:
-            return None
-        if not self.store.has(key):
-            self.bring(stage.hop)
-        return self._find_or_make(key, self._attend, stage.hop, key)
+        return None if stage.attention is None else self.get(Result(Kind.attention, stage.hop.index))
 
     def averaged(self, stage: Stage, points: Sequence[str], mean: Callable[[], Mapping[str, Tensor]]) -> Path:
         """Return the folder with the predictions of a hop's averaged weights.
@@ -123,7 +133,7 @@ class StageGraph:
         key = digest({"kind": "average", "evaluation": stage.evaluation, "points": list(points)})
 
         def make() -> None:
-            self._prepare_evaluation(stage.hop)
+            self.prepare(Result(Kind.evaluation, stage.hop.index))
             load_weights(self.bench.model, mean())
             self.bench.weights_of = None
             table = self._predict(stage.hop, points_of[-1])
@@ -160,12 +170,61 @@ class StageGraph:
 
     # Loading and computing.
 
-    def _find_or_make(self, key: str, make: Callable[..., None], *arguments: Any) -> Path:
-        """Return the folder of a stage; if the store does not have it, call ``make(*arguments)`` under its lease.
+    def get(self, result: Result) -> Path:
+        """Return the folder of a result; if the store does not have it, compute it and everything that it needs.
 
         Raises:
-            Busy: another process is computing the stage, and ``patient`` is false.
+            Busy: another process is computing a result, and ``patient`` is false.
         """
+        stage = self.run.stages[result.hop]
+        key = stage.results[result.kind]
+        if key in self._intact and self.store.has(key):
+            return self.store.path(key)
+        if (folder := self.store.get(key)) is None:
+            self.prepare(result)
+            folder = self._find_or_make(key, self._computations[result.kind], stage)
+        self._intact.add(key)
+        return folder
+
+    @property
+    def _computations(self) -> Mapping[Kind, Callable[[Stage], None]]:
+        computations = (self._train, self._end_hop, self._evaluate, self._attend)
+        return dict(zip(Kind, computations, strict=True))
+
+    def prepare(self, result: Result) -> None:
+        """Bring what the computation of a result needs, and load model, strategy and features for it.
+
+        Called before the result's lease is acquired, and again under the lease, because waiting can change the model.
+        """
+        stage, kind = self.run.stages[result.hop], result.kind
+        for need in stage.needs[kind]:
+            self.get(need)
+        points = self.run.config.evaluate.has_points and stage.plan.at_points
+        if kind is Kind.evaluation or (kind is Kind.weights and points):
+            self._need_lookup(stage.hop)
+        # A training begins with the parent's model and state, the update of the state with the parent's state.
+        self.state(stage.hop.parent if kind in (Kind.weights, Kind.state) else result.hop)
+        self.weights(stage.hop.parent if kind is Kind.weights else result.hop)
+        self._need_features(stage.hop, self._splits(result))
+
+    def _splits(self, result: Result) -> list[Split]:
+        """Return the splits whose sentences the computation of a result reads."""
+        hop = self.run.stages[result.hop].hop
+        train, dev = [(language, "train") for language in hop.train], [(language, "dev") for language in hop.select]
+        splits = {
+            Kind.weights: [*train, *dev, *self.bench.point_splits()],
+            Kind.state: train,
+            Kind.evaluation: self._predicted(hop),
+            Kind.attention: [],
+        }
+        return splits[result.kind]
+
+    def load(self, hop: Hop) -> None:
+        """Load model and strategy for the evaluation of a hop, and compute what is missing."""
+        self.prepare(Result(Kind.attention, hop.index))
+
+    def _find_or_make(self, key: str, make: Callable[..., None], *arguments: Any) -> Path:
+        """Return the folder of a key; if the store does not have it, call ``make(*arguments)`` under its lease."""
         noted = False
         while True:
             if (folder := self.store.get(key)) is not None:
@@ -189,50 +248,11 @@ class StageGraph:
     def _put(self, key: str, kind: str, facts: Mapping[str, Any], fill: Callable[[Path], None]) -> None:
         self.store.put(key, {"kind": kind, "run": self.run.id, **made_here(), **facts}, fill)
 
-    # Dependencies.
-
-    def bring(self, hop: Hop) -> None:
-        """Load model and strategy for the evaluation of a hop, and compute missing dependencies."""
-        plan = self.run.plan(hop)
-        self._need_weights(plan.reads)
-        for index in plan.states:
-            self.state(index)
-        self.weights(hop.index)
-        self.state(hop.index)
-
-    def _prepare_evaluation(self, hop: Hop) -> None:
-        self._need_lookup(hop)
-        self.bring(hop)
-        self._need_features(hop, self._predicted(hop))
+    # What results need.
 
     def _predicted(self, hop: Hop) -> list[Split]:
         block = [(hop.codes, "train")] if hop.codes else []
         return [*((language, "test") for language in self.run.stream.languages), *block]
-
-    def prepare_training(self, hop: Hop) -> None:
-        """Load the model and the strategy's state for the training of ``hop``, and compute missing dependencies."""
-        plan = self.run.plan(hop)
-        needed = set(plan.trains_with)
-        if self.run.config.evaluate.has_points:
-            # At evaluation points, earlier languages are evaluated with their own parameters.
-            needed |= {index for index in plan.reads if index < hop.index}
-        if self._continues_optimizer(hop) or self._compares_gradients(hop):
-            # The optimiser's state and the last gradients are in the parent's folder, so the folder must exist.
-            needed.add(hop.parent)
-        self._need_weights(sorted(needed))
-        if self.run.config.evaluate.has_points and plan.at_points:
-            self._need_lookup(hop)
-        self.state(hop.parent)
-        self.weights(hop.parent)
-        splits = [(language, "train") for language in hop.train] + [(language, "dev") for language in hop.select]
-        self._need_features(hop, [*splits, *self.bench.point_splits()])
-
-    def _need_weights(self, hops: Iterable[int]) -> None:
-        """Train the hops whose weights are missing or damaged in the store."""
-        for key, index in ((self.run.stages[index].train, index) for index in hops):
-            if key not in self._checked or not self.store.has(key):
-                self._trained(index)
-                self._checked.add(key)
 
     def _need_features(self, hop: Hop, splits: Iterable[Split]) -> None:
         """Load the features of splits if the hop leaves the encoder unchanged; the hop's weights must be loaded."""
@@ -248,16 +268,9 @@ class StageGraph:
             return
         for split in [*((k, "train") for k in self.bench.learned(hop.index)), *self._predicted(hop)]:
             key = lookup_key(self.run, split)
-            if key not in self._checked:
+            if key not in self._intact:
                 self._find_or_make(key, self._make_lookup, split, key)
-                self._checked.add(key)
-
-    def _trained(self, index: int) -> Path:
-        """Return the folder of the weights after hop ``index`` ≥ 1; train the hop if the store does not have them."""
-        stage = self.run.stages[index]
-        if not self.store.has(stage.train):
-            self.prepare_training(stage.hop)
-        return self._find_or_make(stage.train, self._train, stage)
+                self._intact.add(key)
 
     def weights(self, index: int) -> None:
         """Load the weights after hop ``index`` into the model."""
@@ -266,10 +279,10 @@ class StageGraph:
         if index == 0:
             self.bench.reset()
         else:
-            folder, hop = self._trained(index), self.run.stages[index].hop
+            folder, stage = self.get(Result(Kind.weights, index)), self.run.stages[index]
             if self.bench.weights_of != index:
-                if self.run.plan(hop).still:
-                    self.weights(hop.parent)
+                if stage.plan.still:
+                    self.weights(stage.hop.parent)
                 self.bench.load_weights(folder / "weights.safetensors")
         self.bench.weights_of = index
 
@@ -277,14 +290,10 @@ class StageGraph:
         """Load the state after hop ``index`` into the strategy."""
         if self.bench.state_of == index:
             return
-        hop, key = self.run.stages[index].hop, self.run.stages[index].state
-        if index == 0 or key is None:
+        if self.run.stages[index].state is None:
             self.bench.load_state(None)
         else:
-            if not self.store.has(key):
-                self.weights(index)
-                self.state(hop.parent)
-            folder = self._find_or_make(key, self._end_hop, hop, key)
+            folder = self.get(Result(Kind.state, index))
             if self.bench.state_of != index:
                 self.bench.load_state(folder)
         self.bench.state_of = index
@@ -301,7 +310,7 @@ class StageGraph:
 
     def _train(self, stage: Stage) -> None:
         hop = stage.hop
-        self.prepare_training(hop)
+        self.prepare(Result(Kind.weights, hop.index))
         self.stop.check()
         self.listener.hop_started(self.run, hop)
         checkpoints = Checkpoints(self.store.checkpoints(stage.train), self.listener.noted)
@@ -325,15 +334,14 @@ class StageGraph:
             self.store.has(s.train) and self.trained_by(s) == self.run.id for s in self.run.stages if s.hop.index
         )
 
-    def _end_hop(self, hop: Hop, key: str) -> None:
-        self.weights(hop.index)
-        self.state(hop.parent)
-        self._need_features(hop, [(language, "train") for language in hop.train])
+    def _end_hop(self, stage: Stage) -> None:
+        hop = stage.hop
+        self.prepare(Result(Kind.state, hop.index))
         if self.strategy.updates_in_training:
             self.bench.load_state(self.store.path(self.run.stages[hop.index].train), GATHERED)
         footprint, state = self.bench.end_hop(hop), self.strategy.state_dict()
         facts = {"hop": hop.name, "footprint": footprint}
-        self._put(key, "state", facts, lambda folder: save_state(folder, STATE, state))
+        self._put(str(stage.state), "state", facts, lambda folder: save_state(folder, STATE, state))
         self.bench.state_of = hop.index
 
     def _make_features(self, hop: Hop, split: Split, key: str) -> None:
@@ -349,7 +357,7 @@ class StageGraph:
 
     def _evaluate(self, stage: Stage) -> None:
         hop = stage.hop
-        self._prepare_evaluation(hop)
+        self.prepare(Result(Kind.evaluation, hop.index))
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
         point = self._selected(hop, training)
         table = self._predict(hop, point)
@@ -392,8 +400,11 @@ class StageGraph:
         best = self.run.trainer(hop).selection is Selection.best
         return training["epochs"][training["best_epoch"] - 1 if best else -1]
 
-    def _attend(self, hop: Hop, key: str) -> None:
-        self.bring(hop)
+    def _attend(self, stage: Stage) -> None:
+        hop = stage.hop
+        self.prepare(Result(Kind.attention, hop.index))
         rows = self.bench.attention(hop)
         facts = {"hop": hop.name}
-        self._put(key, "attention", facts, lambda folder: predictions.write(folder / attention.FILE, rows))
+        self._put(
+            str(stage.attention), "attention", facts, lambda folder: predictions.write(folder / attention.FILE, rows)
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from xclrun.core.identity import Stage
+from xclrun.core.graph import Kind, Result, missing
 from xclrun.launch.cluster.files import Pack
 from xclrun.plan import Run
 
@@ -52,12 +52,11 @@ def shared_first(runs: Sequence[Run], queued: Collection[str] = ()) -> list[Pack
             if stage.hop.index and users[stage.train] > 1 and stage.train not in seen:
                 seen.add(stage.train)
                 if stage.train not in queued and not run.store.has(stage.train):
-                    packs.setdefault(_first(run, stage).train, []).append((run.id, stage.hop.index))
+                    packs.setdefault(_first(run, stage.hop.index), []).append((run.id, stage.hop.index))
     return [Pack(stages=tuple(stages)) for stages in packs.values()]
 
 
-def _first(run: Run, stage: Stage) -> Stage:
-    """Return the first training in the chain of trainings that leads to a stage."""
-    while run.stages[stage.hop.parent].hop.index:
-        stage = run.stages[stage.hop.parent]
-    return stage
+def _first(run: Run, hop: int) -> str:
+    """Return the key of the first training in the chain of trainings that leads to a hop."""
+    chain = missing(run.stages, [Result(Kind.weights, hop)], stored=())
+    return next(key for (kind, _), key in chain.items() if kind is Kind.weights)
