@@ -141,7 +141,7 @@ def test_a_share_of_the_changes_is_undone(share: float, strength: float, largest
 def served(run: Run, hop: int) -> dict[str, Tensor]:
     """Return the weights with which a run is evaluated after a hop."""
     stages = graph(run)
-    stages.bring(run.stream.hops[hop])
+    stages.load(run.stream.hops[hop])
     stages.strategy.for_language("en", stages.bench.learned(hop))
     return {name: p.detach().clone() for name, p in stages.bench.model.named_parameters()}
 
