@@ -94,7 +94,7 @@ def test_with_a_cosine_head_logits_are_scaled_cosines(task: str, finished: Make,
     run = finished("strategy=er_ace", "strategy.cosine=7", *given)
     stages, head = graph(run), "intent" if task == "intent_slots" else "classifier"
     for hop in (0, 2):
-        stages.bring(run.stream.hops[hop])
+        stages.load(run.stream.hops[hop])
         model, inputs = stages.bench.model.eval(), []
         handle = getattr(model, head).register_forward_pre_hook(lambda module, x, inputs=inputs: inputs.append(x[0]))
         with torch.no_grad():
