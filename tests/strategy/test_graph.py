@@ -14,13 +14,15 @@ import pytest
 
 from tests.conftest import done, one_thread, small_run
 from xclrun.core.graph import Kind, Result, missing, to_train
+from xclrun.core.stream import Hop
 from xclrun.plan import Run
 from xclrun.store import predictions
+from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 from .real import graph
-from .test_contract import EVERY, Trained, given
+from .test_contract import EVERY, given
 
 Make = Callable[..., Run]
 
@@ -29,6 +31,16 @@ MERGES = [
     for method in ("mean", "exponential_mean", "task_arithmetic", "ties", "dare", "slerp", "fisher", "revert")
     for start in ("pretrained", "previous")
 ]
+
+
+class Trained(Listener):
+    """Notes the hops that are trained."""
+
+    def __init__(self) -> None:
+        self.hops: list[int] = []
+
+    def hop_started(self, run: Run, hop: Hop) -> None:
+        self.hops.append(hop.index)
 
 
 def overrides(strategy: str) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ import torch
 from xclrun.compose.jobs import compose_command
 from xclrun.core import plugins
 from xclrun.core.errors import UsageError
-from xclrun.core.identity import Stage
+from xclrun.core.graph import Stage
 from xclrun.core.stream import Hop
 from xclrun.plan import Run, plan_run
 from xclrun.store import predictions
