@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from xclrun.strategy import STRATEGIES, Plan
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.testing import Check, ContractError, strategy_checks
 from xclrun.testing.strategies import STRATEGY_CONTRACT
+from xclrun.train.others import end_ranks
 
 NAMES = [function.__name__ for function in STRATEGY_CONTRACT]
 
@@ -26,7 +27,7 @@ OTHER: dict[str, dict[str, str | None]] = {
 }
 # A kind of state each; the full tier has all strategies, and for these the costly checks too.
 FAST = ("er+lang_spec_trans",)
-COSTLY = ("changes_keys_with_results", "resumes_after_every_step")
+COSTLY = ("changes_keys_with_results", "resumes_after_every_step", "trains_on_two_devices")
 
 
 @cache
@@ -142,6 +143,22 @@ WRONG = {
     def steps(self, number, main, context):
         yield Step(main, lambda batch, rows: context.model.loss(batch) * len(batch.indices))
 ''',
+    # It counts the micro-batches of a step, of which each device has one.
+    "trains_on_two_devices": '''
+    def steps(self, number, main, context):
+        losses = []
+
+        def loss(batch, rows):
+            losses.append(context.model.loss(batch))
+            return losses[-1]
+
+        def edit(mean_gradient):
+            for parameter in context.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad *= len(losses)
+
+        yield Step(main, loss, edit=edit)
+''',
 }  # fmt: skip
 
 
@@ -152,6 +169,13 @@ def plugin(name: str, folder: Path) -> tuple[str, Path]:
     return strategy if name != "is_registered" else "absent", path
 
 
+@pytest.fixture(scope="module", autouse=True)
+def ended() -> Iterator[None]:
+    """End the other ranks after the tests."""
+    yield
+    end_ranks()
+
+
 def fails(check: Check) -> None:
     with pytest.raises(ContractError) as error:
         check()
@@ -160,7 +184,10 @@ def fails(check: Check) -> None:
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("name", WRONG)
+# Starting a second process takes several seconds.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full) if name == "trains_on_two_devices" else name for name in WRONG]
+)
 def test_for_each_check_a_wrong_strategy_fails_it(
     name: str, tmp_path: Path, forget_plugins: Callable[[], None]
 ) -> None:

@@ -367,15 +367,30 @@ def changes_keys_with_results(case: StrategyCase) -> None:
 
 def accumulates_gradients(case: StrategyCase) -> None:
     """Batches in two micro-batches (``trainer.gradient_accumulation=2``) give the same model, up to rounding."""
-    # Adam with a large epsilon does not amplify rounding; dropout would draw other numbers.
-    exact = ("model.dropout=0", "trainer.eps=0.1")
-    whole = case.alone(*exact)
-    parts = case.alone(*exact, "trainer.batch_size=2", "trainer.gradient_accumulation=2")
-    for hop in range(1, len(whole.stages)):
-        tables = [predictions.read(run.directory.predictions(hop)) for run in (whole, parts)]
+    # Dropout would draw other numbers.
+    exact = ("model.dropout=0", PLAIN)
+    _expect_close(case.alone(*exact, *HALVES), case.alone(*exact))
+
+
+def trains_on_two_devices(case: StrategyCase) -> None:
+    """Two processes that share each batch (``runtime.devices=2``) give the same model as one, up to rounding."""
+    several = train(case.plan(case.new_folder(), PLAIN, *HALVES, "runtime.devices=2"))
+    _expect_close(several, case.alone(PLAIN, *HALVES))
+
+
+# Adam with a large epsilon does not amplify rounding, and its steps depend on the scale of the gradients.
+PLAIN = "trainer.eps=0.1"
+# Each batch in two micro-batches.
+HALVES = ("trainer.batch_size=2", "trainer.gradient_accumulation=2")
+
+
+def _expect_close(run: Run, other: Run) -> None:
+    """Compare the probabilities that two runs predict after each hop."""
+    for hop in range(1, len(other.stages)):
+        tables = [predictions.read(one.directory.predictions(hop)) for one in (run, other)]
         for column in (name for name in tables[0].column_names if name.startswith("log2")):
-            one, other = (np.nan_to_num(table[column].to_numpy().astype(float)) for table in tables)
-            largest = float(np.abs(one - other).max(initial=0.0))
+            one, two = (np.nan_to_num(table[column].to_numpy().astype(float)) for table in tables)
+            largest = float(np.abs(one - two).max(initial=0.0))
             expect(largest <= 1e-3, f"{column} of hop {hop} differs by up to {largest:.2g}")
 
 
@@ -391,6 +406,7 @@ STRATEGY_CONTRACT = (
     shares_only_equal_results,
     changes_keys_with_results,
     accumulates_gradients,
+    trains_on_two_devices,
 )
 
 
