@@ -16,7 +16,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.task import task_of
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.readers import jsonl
-from xclrun.data.readers.files import BadRow
+from xclrun.data.readers.collect import BadRow
 from xclrun.data.readers.hub import rows_of
 
 Config = Callable[..., DatasetConfig]

@@ -19,7 +19,7 @@ from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.data.load import load_dataset, subset
 from xclrun.data.notes import count_notes, note_lines
 from xclrun.data.readers import READERS, read
-from xclrun.data.readers.files import LONGEST_WORD
+from xclrun.data.readers.collect import LONGEST_WORD
 
 from .conftest import mtop_line
 

@@ -13,7 +13,7 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.readers import mtop, read
-from xclrun.data.readers.files import Place
+from xclrun.data.readers.collect import Place
 
 from .conftest import mtop_line
 

@@ -19,7 +19,7 @@ from xclrun.data import readers
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
 from xclrun.data.readers import READERS, Reader, read, register, row_reader
-from xclrun.data.readers.files import BadRow, Place
+from xclrun.data.readers.collect import BadRow, Place
 
 Config = Callable[..., DatasetConfig]
 
@@ -29,7 +29,7 @@ def test_every_file_of_the_folder_has_a_reader_and_every_reader_a_dataset() -> N
     values = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths]
     assert {v["reader"] for v in values if "reader" in v} == set(READERS)
     modules = {module.name for module in iter_modules(readers.__path__)}
-    assert {home(reader.read) for reader in READERS.values()} == modules - {"files", "hub", "rows", "values"}
+    assert {home(reader.read) for reader in READERS.values()} == modules - {"collect", "files", "hub", "rows", "values"}
 
 
 def test_the_page_of_datasets_has_every_reader_with_its_files() -> None:

@@ -27,7 +27,7 @@ from xclrun.core.task import STATEMENT_TRUTH, statement_of, task_of
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
 from xclrun.data.parts import Part
-from xclrun.data.readers.files import Splits
+from xclrun.data.readers.collect import Splits
 from xclrun.data.statements import HIDDEN, Draw, kinds, stated
 from xclrun.plan import Run
 

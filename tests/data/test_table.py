@@ -13,7 +13,7 @@ from xclrun.config.schema import DatasetConfig, OnBadLine
 from xclrun.core.errors import UsageError
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.readers import table
-from xclrun.data.readers.files import Notes, Splits
+from xclrun.data.readers.collect import Notes, Splits
 
 Config = Callable[..., DatasetConfig]
 CSV = 'id,text,label,other\n7,"Wie ""warm"",\nwird es?",weather,x\n8,Weck mich,alarm,y\n'

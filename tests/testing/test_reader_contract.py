@@ -220,7 +220,7 @@ def test_the_reader_of_the_page_of_plugins_passes(config: DatasetConfig) -> None
     def parse(line: str, place: Any) -> Example:
         label, _, text = line.partition(" ")
         if not text:
-            raise readers.files.BadRow("a label and a text are needed")
+            raise readers.collect.BadRow("a label and a text are needed")
         return Example(place.name, place.language, tuple(text.split()), label)
 
     check_reader(config, BAD_ROW)

@@ -15,7 +15,7 @@ from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.content import content_notes
 from xclrun.data.example import Dataset, Example
 from xclrun.data.parts import read_parts, stating
-from xclrun.data.readers.files import Notes
+from xclrun.data.readers.collect import Notes
 from xclrun.data.statements import stated
 
 

@@ -21,7 +21,8 @@ from xclrun.core.names import check_name
 from xclrun.core.task import Task, task_of
 from xclrun.data.example import OUTSIDE, Example, predicted
 from xclrun.data.readers import read
-from xclrun.data.readers.files import Notes, Splits, choose_languages
+from xclrun.data.readers.collect import Notes, Splits
+from xclrun.data.readers.files import choose_languages
 
 # Settings that a part inherits from the dataset.
 _SHARED = (

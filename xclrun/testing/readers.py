@@ -21,7 +21,7 @@ from xclrun.core.errors import UsageError
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.load import load_dataset
 from xclrun.data.readers import READERS, read
-from xclrun.data.readers.files import Splits
+from xclrun.data.readers.collect import Splits
 from xclrun.testing.suite import Check, bound, expect, expect_equal, run_all
 
 UNKNOWN = "no-such-language"

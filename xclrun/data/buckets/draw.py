@@ -12,7 +12,7 @@ from xclrun.core.identity import derive
 from xclrun.data.buckets.layout import Bucket, find, load
 from xclrun.data.buckets.sample import candidates, minimum, nway
 from xclrun.data.example import Dataset, Example, predicted, same_sentence
-from xclrun.data.readers.files import Splits
+from xclrun.data.readers.collect import Splits
 
 
 def with_buckets(cfg: DatasetConfig, whole: Dataset, shots: int, bucket: int, languages: Collection[str]) -> Splits:

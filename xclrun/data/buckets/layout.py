@@ -24,7 +24,8 @@ from typing import Any
 from xclrun.core.errors import UsageError
 from xclrun.core.task import task_of
 from xclrun.data.example import Example, fingerprint
-from xclrun.data.readers.files import BadRow, Place, Source, SplitFile, blocks, check_tags, json_file, read_source
+from xclrun.data.readers.collect import BadRow, Place, Source, check_tags, read_source
+from xclrun.data.readers.files import SplitFile, blocks, json_file
 from xclrun.data.readers.rows import field, own_text, tagged
 from xclrun.store.files import atomic_write, write_json
 

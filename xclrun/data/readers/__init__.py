@@ -19,19 +19,8 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import provides
 from xclrun.core.task import task_of
 from xclrun.data.example import Example
-from xclrun.data.readers.files import (
-    SPLIT_NAMES,
-    Notes,
-    Parse,
-    Place,
-    SplitFile,
-    Splits,
-    check_layout,
-    find_files,
-    lines,
-    named_files,
-    read_files,
-)
+from xclrun.data.readers.collect import Notes, Parse, Place, Splits, read_files
+from xclrun.data.readers.files import SPLIT_NAMES, SplitFile, check_layout, find_files, lines, named_files
 
 _CONTENT = {"label": "a label of each text", "tags": "tags of words", "answers": "questions with answers"}
 COLUMNS = frozenset(_CONTENT)

@@ -23,16 +23,8 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.readers import reader
-from xclrun.data.readers.files import (
-    BadRow,
-    Notes,
-    Place,
-    SplitFile,
-    Splits,
-    blocks,
-    find_files,
-    read_files,
-)
+from xclrun.data.readers.collect import BadRow, Notes, Place, Splits, read_files
+from xclrun.data.readers.files import SplitFile, blocks, find_files
 from xclrun.data.readers.rows import NO_WORD, tagged
 from xclrun.data.readers.values import DOCUMENT, check_tag
 

@@ -20,7 +20,8 @@ from typing import Any
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.readers import row_reader
-from xclrun.data.readers.files import BadRow, Place, SplitFile, json_file
+from xclrun.data.readers.collect import BadRow, Place
+from xclrun.data.readers.files import SplitFile, json_file
 from xclrun.data.readers.rows import field, json_row, one_of, text_example
 from xclrun.data.readers.values import NO_LABEL, Skip
 

@@ -18,7 +18,8 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.terminal import brief
 from xclrun.data.example import SPLITS
-from xclrun.data.readers.files import SPLIT_NAMES, Source, choose_languages, hidden
+from xclrun.data.readers.collect import Source
+from xclrun.data.readers.files import SPLIT_NAMES, choose_languages, hidden
 
 Rows = dict[str, list[dict[str, Any]]]
 

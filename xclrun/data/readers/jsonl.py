@@ -27,7 +27,8 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.task import INTENT_SLOTS, TOKEN_TAGS, Task, task_of
 from xclrun.data.example import Example
 from xclrun.data.readers import files, hub, reader
-from xclrun.data.readers.files import SPLIT_NAMES, BadRow, Notes, Place, Splits
+from xclrun.data.readers.collect import BadRow, Notes, Place, Splits, check_tags, collect, read_files
+from xclrun.data.readers.files import SPLIT_NAMES
 from xclrun.data.readers.rows import field, own_text
 from xclrun.data.readers.values import Skip, similar
 
@@ -42,13 +43,11 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     if cfg.hub is None:
         # `datasets` does not report the line of a bad row, and takes a second to import.
         parse = partial(_parse_line, tag_names=cfg.tag_names)
-        return files.read_files(
-            cfg, files.find_files(cfg, LAYOUT), parse, lambda file: map(bytes.strip, files.lines(file))
-        )
+        return read_files(cfg, files.find_files(cfg, LAYOUT), parse, lambda file: map(bytes.strip, files.lines(file)))
     task = task_of(cfg.task, cfg.tags_are.value)
     needs = [("text", "tokens"), *([("label",)] if task.label else []), *([("tags",)] if task.tags_needed else [])]
     sources = hub.sources(cfg, [key for key in KEYS if key != "split"], needs)
-    return files.collect(cfg, sources, partial(_parse_hub_row, tag_names=cfg.tag_names))
+    return collect(cfg, sources, partial(_parse_hub_row, tag_names=cfg.tag_names))
 
 
 def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS, name: str = "") -> Example:
@@ -69,7 +68,7 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS, na
     tokens = tuple(text.split() if listed is None else listed)
     tags = None if task.tag is None else field(row, "strings", "tags", optional=not task.tags_needed)
     if tags is not None:
-        files.check_tags(tags, tokens, task)
+        check_tags(tags, tokens, task)
     # NaN, which differs from itself, is what pandas writes for a missing label.
     if task.label is not None and (row.get("label") is None or row["label"] != row["label"]):
         hint = f"; for tags alone set dataset.task={TOKEN_TAGS.name}" if tags is not None else ""

@@ -18,20 +18,8 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.example import OUTSIDE, SPLITS, Example
 from xclrun.data.readers import reader
-from xclrun.data.readers.files import (
-    BadRow,
-    Notes,
-    Place,
-    Root,
-    Source,
-    Splits,
-    choose_languages,
-    collect,
-    hidden,
-    lines,
-    parse_utf8,
-    root_of,
-)
+from xclrun.data.readers.collect import BadRow, Notes, Place, Source, Splits, collect
+from xclrun.data.readers.files import Root, choose_languages, hidden, lines, parse_utf8, root_of
 from xclrun.data.readers.rows import field, json_row, own_text
 
 # Possible locations of the files below the root; the first one with files is used.

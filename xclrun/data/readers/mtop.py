@@ -15,7 +15,8 @@ from bisect import bisect_left, bisect_right
 
 from xclrun.data.example import OUTSIDE, Example
 from xclrun.data.readers import row_reader
-from xclrun.data.readers.files import BadRow, Place, parse_json
+from xclrun.data.readers.collect import BadRow, Place
+from xclrun.data.readers.files import parse_json
 from xclrun.data.readers.rows import field
 
 LAYOUT = ("{language}/{split}.txt", "{language}/{split}.tsv")

@@ -33,25 +33,18 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.example import SPLITS, Answer, Example
 from xclrun.data.readers import hub, reader, row_reader
+from xclrun.data.readers.collect import BadRow, Notes, Place, Source, Splits, collect, read_files, shortened
 from xclrun.data.readers.files import (
-    BadRow,
-    Notes,
-    Place,
     Root,
-    Source,
     SplitFile,
-    Splits,
     choose_languages,
-    collect,
     find_files,
     json_content,
     lines,
     parse_json,
     parse_utf8,
-    read_files,
     read_regular,
     root_of,
-    shortened,
 )
 from xclrun.data.readers.rows import field, own_text
 

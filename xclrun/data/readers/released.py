@@ -20,18 +20,8 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.readers import reader, row_reader
-from xclrun.data.readers.files import (
-    BadRow,
-    Notes,
-    Place,
-    Source,
-    SplitFile,
-    Splits,
-    choose_languages,
-    collect,
-    lines,
-    root_of,
-)
+from xclrun.data.readers.collect import BadRow, Notes, Place, Source, Splits, collect
+from xclrun.data.readers.files import SplitFile, choose_languages, lines, root_of
 from xclrun.data.readers.rows import columns, field, json_row, one_of, text_example
 
 _BYTES = re.compile(r"b(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")

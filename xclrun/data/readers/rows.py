@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from xclrun.data.example import Answer, Example
-from xclrun.data.readers.files import BadRow, Place, parse_json, shortened
+from xclrun.data.readers.collect import BadRow, Place, shortened
+from xclrun.data.readers.files import parse_json
 from xclrun.data.readers.values import NO_LABEL, Skip, check_tag, whole
 
 # A comment of CoNLL-U: ``# sent_id = 7``.

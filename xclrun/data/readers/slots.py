@@ -21,7 +21,8 @@ from dataclasses import replace
 
 from xclrun.data.example import Example
 from xclrun.data.readers import row_reader
-from xclrun.data.readers.files import BadRow, Place, blocks, check_tags
+from xclrun.data.readers.collect import BadRow, Place, check_tags
+from xclrun.data.readers.files import blocks
 from xclrun.data.readers.rows import columns, tagged
 
 HEADER = ("id", "utterance", "slot_labels", "intent")

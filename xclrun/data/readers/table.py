@@ -27,22 +27,8 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.readers import reader
-from xclrun.data.readers.files import (
-    SPLIT_NAMES,
-    BadRow,
-    Notes,
-    Place,
-    Source,
-    SplitFile,
-    Splits,
-    choose_languages,
-    collect,
-    find_files,
-    read_files,
-    read_regular,
-    root_of,
-    shortened,
-)
+from xclrun.data.readers.collect import BadRow, Notes, Place, Source, Splits, collect, read_files, shortened
+from xclrun.data.readers.files import SPLIT_NAMES, SplitFile, choose_languages, find_files, read_regular, root_of
 from xclrun.data.readers.hub import class_names, named
 from xclrun.data.readers.rows import field, text_example
 from xclrun.data.readers.values import Skip, below_header, whole

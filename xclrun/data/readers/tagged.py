@@ -29,7 +29,8 @@ from functools import cache
 from xclrun.core.languages import language_of
 from xclrun.data.example import OUTSIDE, Example
 from xclrun.data.readers import row_reader
-from xclrun.data.readers.files import BadRow, Place, SplitFile, blocks, shortened
+from xclrun.data.readers.collect import BadRow, Place, shortened
+from xclrun.data.readers.files import SplitFile, blocks
 from xclrun.data.readers.rows import COMMENT, NO_WORD, tagged
 
 _NUMBER = re.compile(r"\d{1,9}")

@@ -20,7 +20,8 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.example import OUTSIDE, SPLITS, Example
 from xclrun.data.readers import reader
-from xclrun.data.readers.files import Notes, Splits, choose_languages
+from xclrun.data.readers.collect import Notes, Splits
+from xclrun.data.readers.files import choose_languages
 
 # Training sentences: MTOP's 15,667 · 13,424 · 11,814 · 11,330 · 10,934 · 10,759, divided by 24.5.
 TRAIN = {"en": 640, "de": 548, "fr": 483, "hi": 463, "es": 447, "th": 440}
