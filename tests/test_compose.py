@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -11,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from xclrun.compose.jobs import Composed, Composer, compose_command, compose_jobs, composing
-from xclrun.compose.overrides import checked, rewritten
+from xclrun.compose.overrides import checked, load_config_dir, rewritten
 from xclrun.compose.sweep import expand
 from xclrun.config.files import choices
 from xclrun.config.schema import Config
@@ -156,3 +157,25 @@ def test_maps_take_entries_as_they_are_documented() -> None:
     # What some jobs of a sweep make use of is not refused for the others.
     jobs = compose_command(["dataset.buckets.number=3", "shots=null,4"])
     assert [job.config.shots for job in jobs] == [None, 4]
+
+
+def test_an_encoder_is_named_after_its_folder_unless_it_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def names(*overrides: str) -> list[str]:
+        return [job.config.model.name for job in compose_command(["dataset=mini", *overrides])]
+
+    assert names("model=mbert") == ["mbert"]
+    assert names("model=tiny", "model.path=../myenc/") == ["myenc"]
+    assert names("model=mbert", "model.path=a/b 1,/c/.d,null") == ["b_1", "d", "mbert"]
+    assert names("model=mbert", "model.path=.") == [tmp_path.name]
+    # A chosen name wins, also if it is that of a packaged encoder.
+    assert names("model=xlmr", "model.path=x", "model.name=mbert") == ["mbert"]
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    for name, line in (("mine", "name: ours"), ("other", "lr: 0.1")):
+        (tmp_path / "conf" / "model" / f"{name}.yaml").write_text(f"defaults: [mbert, _self_]\n{line}\npath: x/y\n")
+    folder = load_config_dir(tmp_path / "conf")
+    assert names(folder, "model=mine") == ["ours"]
+    assert names(folder, "model=other") == ["y"]

@@ -28,6 +28,8 @@ UNKNOWN = [
     ),
     ("order=h2", "did you mean 'h2l'? Known: family, h2l, l2h, "),
     ("order=en", "or a list of languages, as in order=[en,de]"),
+    ("model=../mine", "model=../mine: not a choice; for a folder, use model=xlmr model.path=../mine"),
+    ("model=a/b", "model.path=a/b; for a name on the hub, model.hub=a/b"),
     ("sweep=demo,demo", "sweep=demo,demo: run one sweep at a time"),
     ("hydra/launcher=locl", "hydra/launcher=locl: unknown; did you mean 'local'?"),
     ("strategyy=er", "unknown key 'strategyy'; did you mean 'strategy'? Known: bucket, "),

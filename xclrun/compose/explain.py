@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 from hydra.errors import MissingConfigException, OverrideParseException
@@ -79,6 +80,12 @@ def _unknown_choice(error: MissingConfigException) -> str:
     if key != group and choice in choices()["strategy"]:
         reason = "it changes training or predictions, and an expansion only adds parameters"
         return f"{key}={choice}: cannot be an expansion, because {reason}; choose {', '.join(names)}"
+    if group.partition("/")[0] == "model":
+        # Hydra takes the slashes of a path for groups.
+        path = f"{group}/{choice}".removeprefix("model/")
+        if "/" in path or Path(path).is_dir():
+            hub = f"; for a name on the hub, model.hub={path}" if re.fullmatch(r"[^/.~]+/[^/]+", path) else ""
+            return f"model={path}: not a choice; for a folder, use model=xlmr model.path={path}{hub}"
     return f"{key}={choice}: unknown; {did_you_mean(choice, names)}{_ALSO.get(group, '')}"
 
 

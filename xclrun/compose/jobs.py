@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -231,12 +232,22 @@ def compose_jobs(jobs: Sequence[Sequence[str]], composer: Composer) -> list[Comp
         words = tuple(text for text in job if text not in free)
         if words not in bases:
             config = composer.compose([parsed[text] for text in words])
-            bases[words] = None if _refers_to_free(config) else typed(config)
+            bases[words] = None if _refers_to_free(config) else _named(typed(config), parsed, words)
         if (base := bases[words]) is None:
-            base = typed(composer.compose([parsed[text] for text in job]))
+            base = _named(typed(composer.compose([parsed[text] for text in job])), parsed, job)
         values = {parsed[text].key_or_group: free[text] for text in job if text in free}
         result.append(Composed(dataclasses.replace(base, **values), tuple(job)))
     return result
+
+
+def _named(config: Config, parsed: Mapping[str, Override], words: Sequence[str]) -> Config:
+    """Name an encoder after its folder, ``model.path``, unless ``model.name`` or the user's own YAML file names it."""
+    path, inherited = config.model.path, (packaged("conf") / "model" / f"{config.model.name}.yaml").is_file()
+    if path is None or not inherited or any(parsed[text].key_or_group == "model.name" for text in words):
+        return config
+    folder = os.path.basename(os.path.abspath(os.path.expanduser(path)))
+    name = re.sub(r"[^\w.+-]", "_", folder).lstrip(".-") or config.model.name
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, name=name))
 
 
 def _is_free(override: Override) -> bool:
