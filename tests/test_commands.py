@@ -53,7 +53,11 @@ ELSEWHERE = {
     **{name: "tests/test_extending.py runs its commands" for name in NAMES if name.startswith("docs/extending/")},
 }
 # Many jobs: beyond what fast tests may take.
-LONG = [name for name in NAMES if re.match(r"docs/(results/|cluster|fewshot|lifelong|questions|reports|sweeps)", name)]
+LONG = [
+    name
+    for name in NAMES
+    if re.match(r"docs/(results/|cluster|encoders|fewshot|lifelong|questions|reports|running|sweeps)", name)
+]
 TARGETS = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 # Where a command of ours begins in a line; what follows the image of a container is given to xclrun.
 BEGINS = re.compile(r"(?:^|&& |; +)(?:[A-Z_]+=\S+ )*(?:xclrun|make|(?:docker|apptainer) run|(?:\S+/)?python3?) ")

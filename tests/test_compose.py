@@ -40,6 +40,7 @@ def hydras_own(overrides: list[str]) -> dict[str, Any]:
     return {str(key): value for key, value in resolved.items()}
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("row", ROWS, ids=" ".join)
 def test_every_yaml_composes(row: list[str], compose: Callable[..., Composed]) -> None:
     job = compose(*row, *(["order.languages=[en,de]"] if "order=list" in row else []))
@@ -58,6 +59,7 @@ MIXED = [
 ]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("overrides", MIXED, ids=lambda overrides: overrides[0])
 def test_a_sweep_equals_hydras_own_composition(overrides: list[str], composer: Composer) -> None:
     jobs = expand(checked(overrides))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ import pytest
 from hydra.errors import HydraException
 
 from xclrun.compose.explain import explain
-from xclrun.compose.jobs import compose_command
+from xclrun.compose.jobs import Composed, compose_command, compose_jobs, composing
 from xclrun.compose.overrides import load_config_dir
 from xclrun.compose.sweep import expand, grids, sweep_nodes
 from xclrun.config.files import choices, published, sweep_files
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest, identity
-from xclrun.plan import plan_jobs
+from xclrun.plan import plan_jobs, plan_run
 from xclrun.report.fewshot.data import method_name
 from xclrun.report.published import ccl_tables, table_of
 from xclrun.report.published.ed import ed_tables
@@ -67,15 +67,36 @@ def called(job: dict[str, str]) -> set[str]:
     return {"er", "er_6000"} if name == "er" else {name}
 
 
+# Job, as a list of overrides → hash of its identity, and its run ID on the embedded dataset: sweeps share most jobs.
+identities: dict[tuple[str, ...], str] = {}
+run_ids: dict[tuple[str, ...], str] = {}
+
+
+def of_jobs(
+    known: dict[tuple[str, ...], str], name: str, overrides: Sequence[str], value: Callable[[Composed], str]
+) -> list[str]:
+    """Return a value of each job of a sweep; compose the jobs that no other sweep had."""
+    jobs = [tuple(job) for job in expand([*overrides], sweep_nodes()[name]["hydra"]["sweeper"]["params"])]
+    with composing() as composer:
+        new = [job for job in dict.fromkeys(jobs) if job not in known]
+        known.update((tuple(job.overrides), value(job)) for job in compose_jobs(new, composer))
+    return [known[job] for job in jobs]
+
+
 def planned(name: str, runs: bool) -> dict[str, Any]:
     """Return what the golden file holds of a sweep: the number of its jobs and the hashes of their identity."""
-    jobs = compose_command([f"sweep={name}", "-m"])
-    result: dict[str, Any] = {"jobs": len(jobs)}
-    result["configs"] = digest(sorted(digest(identity(job.resolved)) for job in jobs))[:16]
+    found = of_jobs(identities, name, (), lambda job: digest(identity(job.resolved)))
+    result: dict[str, Any] = {"jobs": len(found), "configs": digest(sorted(found))[:16]}
     if runs:
-        small = plan_jobs(job.config for job in compose_command([f"sweep={name}", *SMALL]))
-        result["runs"] = digest(sorted(run.id for run in small))[:16]
+        ids = of_jobs(run_ids, name, SMALL, lambda job: plan_run(job.config).id)
+        result["runs"] = digest(sorted(set(ids)))[:16]
     return result
+
+
+@pytest.mark.full
+def test_jobs_of_a_command_are_those_of_its_sweep() -> None:
+    command = compose_command(["sweep=demo", "-m"])
+    assert planned("demo", False)["configs"] == digest(sorted(digest(identity(job.resolved)) for job in command))[:16]
 
 
 def test_every_name_is_in_the_golden_file() -> None:
@@ -100,9 +121,9 @@ def test_a_sweep_has_as_many_jobs_as_ever(name: str, jobs: Jobs) -> None:
     assert len(jobs(name)) == GOLDEN[name]["jobs"]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.full) for name in SWEEPS]
-)
+@pytest.mark.xdist_group("sweeps")  # In one process, which has planned most of the jobs for another sweep.
+@pytest.mark.some_cases(*FAST)
+@pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep_has_the_run_ids_that_it_always_had(name: str) -> None:
     assert planned(name, "runs" in GOLDEN[name]) == GOLDEN[name]
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import QUARTER
 from tests.questions import write_questions
 from xclrun.launch import selftest
 from xclrun.launch.selftest import Outcome
@@ -102,24 +103,32 @@ def test_selftest_kills_and_compares() -> None:
     assert result == "identical"
 
 
-# A landing waits for a few kills of each; `make test-kills` kills each run twenty times, and all inside writes too.
+# A landing waits for a few kills of one strategy of each kind of state, and of a quarter of the others (XCLRUN_TURN).
+# `make test-kills` kills each run of all twenty times, and all inside writes too.
 THOROUGH = bool(os.environ.get("XCLRUN_THOROUGH"))
 KILLS = 20 if THOROUGH else 6
+COMBINED = (
+    *("er+lang_spec_trans", "agem+lang_spec_task", "kd_logit+lang_spec_ada_t", "ewc+lang_spec_enc"),
+    *("derpp+lang_spec_task", "lwf+lang_spec_task", "si+lang_spec_enc"),
+)
+
+
+def killed(turn: int) -> list[str]:
+    """Return the strategies that a landing kills: one of each kind of state, and a quarter of the others in turn."""
+    others = [name for name in (*STRATEGIES, *COMBINED) if name not in selftest.KINDS]
+    return [*selftest.KINDS, *others[turn % QUARTER :: QUARTER]]
+
+
+def test_four_landings_in_turn_kill_every_strategy() -> None:
+    turns = [set(killed(turn)) for turn in range(QUARTER)]
+    assert set.union(*turns) == {*STRATEGIES, *COMBINED}
+    assert set.intersection(*turns) == {*selftest.KINDS}
+    assert killed(QUARTER) == killed(0)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "strategy",
-    [
-        *STRATEGIES,
-        "er+lang_spec_trans",
-        "agem+lang_spec_task",
-        "kd_logit+lang_spec_ada_t",
-        "ewc+lang_spec_enc",
-        "derpp+lang_spec_task",
-        "lwf+lang_spec_task",
-        "si+lang_spec_enc",
-    ],
+    "strategy", [*STRATEGIES, *COMBINED] if THOROUGH else killed(int(os.environ.get("XCLRUN_TURN") or 0))
 )
 def test_killed_at_random_instants(faults: Callable[..., Any], tmp_path: Path, strategy: str) -> None:
     result = faults("kills", strategy, tmp_path, KILLS)
