@@ -401,3 +401,14 @@ def test_the_budget_as_a_command(
         assert json.loads(capsys.readouterr().out)["width"] == width
     assert main([*arguments, "--width", "0"]) == 2
     assert capsys.readouterr().err == "xclrun: --width 0: must be a number of jobs of at least 1\n"
+
+
+def test_a_plan_names_the_hops_that_runs_share_and_what_they_depend_on(make_run: Callable[..., Run]) -> None:
+    """Hop 1 of er is naive's, whatever its settings; hop 2 depends on them."""
+    orders = [make_run("strategy=er", f"order=[{order}]") for order in ("en,de", "en,de,es")]
+    runs = [make_run("strategy=naive"), make_run("strategy=er", "strategy.every_k=7"), *orders]
+    shared = forecast(runs).to_json()["shared"]
+    first, second = (next(one for one in shared if one["train"] == orders[0].stages[hop].train) for hop in (1, 2))
+    assert (set(first["runs"]), first["strategy"]) == ({run.id for run in runs}, {})
+    assert second["runs"] == [run.id for run in orders]
+    assert second["strategy"] == orders[0].strategy().described()

@@ -60,7 +60,7 @@ def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
     return get
 
 
-@pytest.mark.some_cases("merge strategy.method=mean strategy.start=previous", "er+lang_spec_trans")
+@pytest.mark.some_cases("merge strategy.method=mean strategy.start=previous")
 @pytest.mark.parametrize("strategy", [*EVERY, *MERGES])
 def test_a_fresh_graph_for_each_hop_gives_the_run_s_predictions(strategy: str, whole: Make, threads: None) -> None:
     """What a strategy remembers from hop to hop, such as the last merge, must not reach another hop's evaluation."""
@@ -73,7 +73,7 @@ def test_a_fresh_graph_for_each_hop_gives_the_run_s_predictions(strategy: str, w
         assert predictions.read(again / "predictions.parquet").equals(before), stage.hop.name
 
 
-@pytest.mark.some_cases("er+lang_spec_trans-0", "merge strategy.method=fisher strategy.start=previous-0")
+@pytest.mark.some_cases("er+lang_spec_trans-0")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     "strategy", ["er", "er+lang_spec_trans", "fc", "merge strategy.method=fisher strategy.start=previous", "mbpa"]
@@ -104,6 +104,9 @@ def test_what_an_evaluation_reads_is_planned_too(make_run: Make) -> None:
 
 def test_each_result_follows_what_it_needs(make_run: Make) -> None:
     run = make_run("strategy=er", "strategy.expansion=lang_spec_task", "order=[en,de,es]")
+    trained = {stage.train for stage in run.stages}
+    order = list(missing(run.stages, [Result(Kind.evaluation, 3)], stored=trained))
+    assert order == [*(Result(Kind.state, hop) for hop in (1, 2, 3)), Result(Kind.evaluation, 3)]
     order = list(missing(run.stages, [Result(Kind.evaluation, 3)], stored=()))
     kinds = [Result(kind, hop) for hop in (1, 2, 3) for kind in (Kind.weights, Kind.state)]
     assert set(order) == {*kinds, Result(Kind.evaluation, 3)}

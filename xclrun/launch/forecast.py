@@ -256,6 +256,23 @@ class Forecast:
         datasets = {id(run.dataset): run.dataset for run in self.runs}
         return [*note_lines(datasets.values(), reader_notes), *notes(self.runs)]
 
+    @property
+    def shared(self) -> list[dict[str, Any]]:
+        """The trained hops that several runs share, and everything about the strategy on which each depends.
+
+        ``strategy`` is empty if the hop is trained as in `naive`: then no setting of the strategies changes it.
+        """
+        users: dict[str, list[str]] = {}
+        stages = {stage.train: stage for run in self.runs for stage in run.stages if stage.hop.index}
+        for run in self.runs:
+            for stage in run.stages[1:]:
+                users.setdefault(stage.train, []).append(run.id)
+        return [
+            {"train": key, "hop": stages[key].hop.name, "strategy": dict(stages[key].plan.train), "runs": ids}
+            for key, ids in users.items()
+            if len(ids) > 1
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """Return the data for ``--json``."""
         return {
@@ -265,6 +282,7 @@ class Forecast:
             "devices": list(self.devices),
             "unmeasured": list(self.unmeasured),
             "memory": self.memory,
+            "shared": self.shared,
             "disk_is_upper_bound": self.bounded,
             "notes": self.notes,
         }
