@@ -295,6 +295,7 @@ ALONE = (*FEW, "source=none")
 NO_POINTS = "no effect without evaluate.every_examples or evaluate.every_share"
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("arguments", "without", "output"),
     [

@@ -308,6 +308,7 @@ def resolved(compose: Callable[..., Composed]) -> Callable[..., dict[str, Any]]:
 # --- Every key of the config.
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict[str, Any]]) -> None:
     config = resolved(strategy)
@@ -377,6 +378,7 @@ def test_in_few_shot_transfer_source_and_target_choose_each_in_its_own_way(make_
         assert [hop for hop, (a, b) in enumerate(pairs) if a.train == b.train] == shared
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("strategy", "expansion", "trained", "evaluated"),
     [
@@ -647,6 +649,7 @@ def test_hop_1_is_shared(everything: list[tuple[str, tuple[Stage, ...]]]) -> Non
     assert len({s.evaluation for name, s in alone if OWN[name] is not PARTS}) == len(ORDER)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("strategy", "nothing"),
     [

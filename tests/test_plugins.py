@@ -62,6 +62,7 @@ def load(*files: str) -> None:
     plugins.load_files([argument for file in files for argument in ("--plugin", file)])
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("undrawn")
 def test_an_installed_package_runs_from_end_to_end(
     shown: Path, xclrun: Command, monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]
@@ -103,6 +104,7 @@ def test_an_installed_package_runs_from_end_to_end(
     assert {record.metrics for record in read_records(Path("outputs"))} == {("mood_accuracy",)}
 
 
+@pytest.mark.full
 def test_the_strategy_of_the_page_changes_scores(shown: Path, xclrun: Command) -> None:
     given = (*TINY, "model.hidden_size=32", "trainer.epochs=8", "trainer.lr=0.01", "-q")
     for strategy in (("strategy=naive",), ("strategy=flooding", "strategy.level=15")):
@@ -255,6 +257,7 @@ def test_a_changed_config_runs_no_code(state: str, shown: Path, xclrun: Command)
 ENDS = FILES["flooding.py"].replace("level = self.settings.level", "END\n        level = self.settings.level")
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("end", "workers"),
     [("raise SystemExit(0)", 1), ("raise SystemExit(3)", 2), ("raise GeneratorExit", 1), ("import os; os._exit(0)", 2)],

@@ -110,6 +110,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(("arguments", "output"), REFUSED)
 def test_mistakes_are_told_before_anything_runs(
     arguments: tuple[str, ...], output: str, xclrun: Callable[..., tuple[int, str]], tmp_path: Path

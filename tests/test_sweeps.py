@@ -186,6 +186,7 @@ STREAMS = {
 }
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("stream", STREAMS)
 def test_streams_of_lifelong_learning_are_those_of_the_paper(stream: str, jobs: Jobs, compose: Any) -> None:
     found = jobs(f"ll_{stream}")

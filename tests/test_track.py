@@ -542,6 +542,7 @@ def test_an_average_that_was_made_after_a_run_was_sent_is_something_new(study: S
     assert len({*versions, Update(mine, {}).version}) == 4
 
 
+@pytest.mark.full
 def test_a_database_of_outputs_that_were_moved_is_made_again_by_a_rebuild(study: Study, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(study.outputs, tmp_path / "moved"))
     shutil.rmtree(moved / "mlartifacts")

@@ -108,6 +108,7 @@ def test_mistakes_are_one_line(arguments: tuple[str, ...], told: str, xclrun: Ca
     assert told in found.line
 
 
+@pytest.mark.full
 def test_published_files_that_do_not_fit_are_one_line(xclrun: Callable[..., Told], here: Path) -> None:
     """Files as others wrote them, so without a fingerprint: a word of pieces that the data has not, and another label.
 

@@ -146,6 +146,7 @@ def test_a_wrong_override_is_refused(override: str, told: str, refused: Callable
     assert told in refused(*TINY, override)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     "given",
     [f"{sign}model.settings.hidden_act=relu" for sign in ("", "+", "++")] + ["model.settings={hidden_act: relu}"],
@@ -426,6 +427,7 @@ def test_a_sweep_of_one_s_own_says_where_its_keys_belong(refused: Callable[..., 
     assert told.startswith("unknown key 'sweep'; begin the YAML of the sweep with the line '# @package _global_'")
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("file", "content", "key"),
     [

@@ -35,8 +35,6 @@ Do = Callable[..., Run]
 # pieces with two names, causal.
 FEW = ("distilbert", "xlm", "modernbert", "mt5", "llama")
 EACH = [pytest.param(name, marks=() if name in FEW else pytest.mark.full) for name in FAMILIES]
-# What is trained in the fast tier.
-TRAINED = {("modernbert", "er"), ("xlm", "lang_spec_enc"), ("llama", "lang_spec_ada_f")}
 # The first hop of er is naive's.
 STRATEGIES = ("er", "lang_spec_enc", "lang_spec_ada_f")
 
@@ -74,14 +72,8 @@ def fits(family: str, strategy: str) -> bool:
     return {"lang_spec_enc": facts.layers_apart, "lang_spec_ada_f": facts.adapted}.get(strategy, True)
 
 
-@pytest.mark.parametrize(
-    ("family", "strategy"),
-    [
-        pytest.param(family, strategy, marks=() if (family, strategy) in TRAINED else pytest.mark.full)
-        for family in FAMILIES
-        for strategy in STRATEGIES
-    ],
-)
+@pytest.mark.some_cases("xlm-lang_spec_enc", "llama-lang_spec_ada_f")
+@pytest.mark.parametrize(("family", "strategy"), [(family, name) for family in FAMILIES for name in STRATEGIES])
 # What the library adapters hands to T5's layers is of an older name.
 @pytest.mark.filterwarnings("ignore:`past_key_value` is deprecated:FutureWarning")
 def test_a_family_learns_and_goes_on_where_it_was_stopped(family: str, strategy: str, plan: Any, do: Do) -> None:

@@ -91,6 +91,7 @@ class ReplayInPlace(ExperienceReplay):
         return context.model.loss(batch)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("expansion", ["lang_spec_task", "lang_spec_trans", "lang_spec_enc", "lang_spec_ada_t"])
 def test_replay_is_that_of_parts_copied_in_and_out(expansion: str, finished: Make, tmp_path: Path) -> None:
     run = finished("strategy=er", f"strategy.expansion={expansion}", "trainer.gradient_accumulation=2")
@@ -173,6 +174,7 @@ def test_distillation_is_between_the_language_s_models(name: str, expansion: str
                 torch.testing.assert_close(p.grad, of_student[key].grad, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("name", "expansion"),
     [("ewc", "lang_spec_task"), ("ewc", "lang_spec_ada_t"), ("ewc_online", "lang_spec_trans")],

@@ -80,6 +80,7 @@ def counted(mbert: dict[str, list[int]], compose: Callable[..., Composed]) -> Ca
     return run
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("name", TABLE_7)
 def test_the_paper_s_table_7(name: str, counted: Callable[[str], Count]) -> None:
     found = counted(name)

@@ -122,6 +122,7 @@ print((peak() - before) / size)
 """
 
 
+@pytest.mark.full
 def test_saving_takes_no_memory_for_a_second_copy(tmp_path: Path, run_python: Callable[[str], str]) -> None:
     """Of 128 MB; it was more than once the size for weights, and twice for checkpoints."""
     assert float(run_python(PEAK.format(folder=str(tmp_path)))) < 0.3

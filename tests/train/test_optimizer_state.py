@@ -47,6 +47,7 @@ def test_the_next_hop_goes_on_with_the_same_adam(
     assert not same(result["given"], result["fresh"])
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("strategy", ["lang_spec_ft", "zero_shot", "multilingual", "growing"])
 def test_hops_without_parent_and_successor_share_a_fresh_optimizers_training(
     strategy: str, make_run: Make, do: Make
@@ -86,6 +87,7 @@ def test_what_starts_anew_in_a_hop_has_a_fresh_state(make_run: Make, do: Make) -
     assert steps(reset, 2, "encoder.") == set()
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("case", ["shared", "gone", "interrupted"])
 def test_results_do_not_depend_on_who_trained_the_hop_before(
     case: str, alone: Callable[..., Any], make_run: Make, do: Make

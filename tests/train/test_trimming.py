@@ -85,6 +85,7 @@ SUMMED = [
 ]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("overrides", SUMMED, ids=" ".join)
 def test_sums_over_all_parameters_differ_in_rounding_alone(
     overrides: tuple[str, ...], both: Callable[..., tuple[Run, Run]]
