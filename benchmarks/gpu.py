@@ -318,10 +318,8 @@ def broken(plan: Plan) -> Found:
 
 
 def in_steps() -> list[str]:
-    """Return plain fine-tuning and the strategies that override a hook of the training step."""
-    hooks = ("replay", "loss", "edit_gradients")
-    result = [n for n, cls in STRATEGIES.items() if any(getattr(cls, h) is not getattr(Strategy, h) for h in hooks)]
-    return ["naive", *result]
+    """Return plain fine-tuning and the strategies that override `Strategy.steps`."""
+    return ["naive", *(name for name, cls in STRATEGIES.items() if cls.steps is not Strategy.steps)]
 
 
 def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Found]]]:

@@ -42,7 +42,7 @@ class Enough(Exception):
 class _Pairs(Listener):
     """Takes a plain step after each step of the loop, and records the seconds of both steps."""
 
-    def __init__(self, bench: Workbench, steps: int, replayed: Callable[[], Sequence[Batch]]) -> None:
+    def __init__(self, bench: Workbench, steps: int, replayed: Callable[[int], Sequence[Batch]]) -> None:
         self.replayed = replayed
         context, trainer = bench.context(bench.run.stream.hops[HOP]), bench.run.config.trainer
         self.steps, self.device, self.pairs = steps, context.device, list[tuple[float, float]]()
@@ -62,7 +62,7 @@ class _Pairs(Listener):
         ours = time.perf_counter() - self.began
         began = time.perf_counter()
         batch = self.data.batch(self.batches[progress.step - 1]).to(self.device)
-        replayed = self.replayed()
+        replayed = self.replayed(progress.step)
         self.optimizer.zero_grad(set_to_none=True)
         with products("fp32"):
             for part in (batch, *replayed):
@@ -98,9 +98,9 @@ def training_step(
     loop, bench = a_hop(strategy, overrides, outputs)
     context, drawn = loop.context, getattr(loop.strategy, "memory_batches", None)
 
-    def replayed() -> Sequence[Batch]:
+    def replayed(number: int) -> Sequence[Batch]:
         # The draw depends only on the step, so drawing again returns the batch that the strategy used.
-        return [batch.to(context.device) for _, batch in drawn(context)] if two_passes and drawn else ()
+        return [batch.to(context.device) for _, batch in drawn(number, context)] if two_passes and drawn else ()
 
     pairs = _Pairs(bench, steps, replayed)
     loop.listener = pairs

@@ -254,7 +254,7 @@ def test_a_changed_config_runs_no_code(state: str, shown: Path, xclrun: Command)
     assert not Path("executed").exists()
 
 
-ENDS = FILES["flooding.py"].replace("level = self.settings.level", "END\n        level = self.settings.level")
+ENDS = FILES["flooding.py"].replace("level = self.settings.level", "END\n            level = self.settings.level")
 
 
 @pytest.mark.some_cases
@@ -280,7 +280,7 @@ def test_a_plugin_that_ends_the_process_fails_its_runs_alone(
 
 def test_a_plugin_that_ends_the_process_while_a_command_plans(shown: Path, xclrun: Command) -> None:
     asks = FILES["flooding.py"].replace(
-        "    def loss(", "    def plan(self, hop):\n        raise SystemExit\n\n    def loss("
+        "    def steps(", "    def plan(self, hop):\n        raise SystemExit\n\n    def steps("
     )
     (shown / "flooding.py").write_text(asks, encoding="utf-8")
     code, said = xclrun("--plugin", "flooding.py", *TINY, "strategy=flooding")
@@ -369,15 +369,15 @@ def test_a_run_names_the_line_of_a_package_that_fails_in_it(
     tmp_path: Path, xclrun: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where what the plug-in gave to xclrun fails there."""
-    source = FILES["flooding.py"].replace("super().loss(batch, context)", "super().loss(batch, None)")
+    source = FILES["flooding.py"].replace("context.model.loss(part)", "context.hop.model.loss(part)")
     (tmp_path / "shown.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     points = EntryPoints([EntryPoint("flooding", "shown", "xclrun.strategies")])
     monkeypatch.setattr("importlib.metadata.entry_points", lambda: points)
     code, said = xclrun(*TINY, "strategy=flooding")
-    line = 1 + source[: source.index("super().loss(")].count("\n")
+    line = 1 + source[: source.index("context.hop.model.loss(")].count("\n")
     assert code == 1
-    what = f"AttributeError: 'NoneType' object has no attribute 'model' (in shown, line {line})"
+    what = f"AttributeError: 'Hop' object has no attribute 'model' (in shown, line {line})"
     assert f"  {what}\n  traceback: " in said, said
     assert f" · {what}\n" in xclrun("status")[1]
 

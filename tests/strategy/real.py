@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from xclrun.data.batches import Batch
 from xclrun.model.network import Model, build
 from xclrun.plan import Run
 from xclrun.store.tensors import load_tensors
-from xclrun.strategy import Context, State
+from xclrun.strategy import Context, State, Strategy
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import encodings
+from xclrun.train.gradients import Gradients
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stages import StageGraph
@@ -96,6 +98,30 @@ class StopAfter(Listener):
         self.left -= 1
         if self.left == 0:
             self.stop.number = 15
+
+
+def taken(strategy: Strategy[Any], number: int, main: Batch, context: Context, part: int | None = None) -> Tensor:
+    """Take the steps of a main mini-batch, without clipping and the optimiser; return the sum of their losses.
+
+    Args:
+        part: sentences in a micro-batch.
+    """
+    total = torch.zeros(())
+    for step in strategy.steps(number, main, context):
+        assert step.batch is main
+        context.model.zero_grad()
+        machine = Gradients(context, part or main.size)
+        total = total + torch.stack(machine.add(step)).sum()
+        if step.edit is not None:
+            step.edit(machine.mean)
+    return total
+
+
+def edit(strategy: Strategy[Any], number: int, main: Batch, context: Context) -> None:
+    """Edit the gradients that the model has, as in the only step of a main mini-batch."""
+    [step] = strategy.steps(number, main, context)
+    if step.edit is not None:
+        step.edit(Gradients(context, main.size).mean)
 
 
 def gradients(model: Model) -> dict[str, Tensor]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from xclrun.data.batches import concat
 from xclrun.plan import Run
+from xclrun.strategy import Step
 from xclrun.strategy.agem import AGEM, project
 from xclrun.strategy.shared.memory import MemorySettings
 from xclrun.train import loop
 from xclrun.train.loop import HopTraining
 
-from .real import context_of, gradients, perturbed
+from .real import context_of, edit, gradients, perturbed, taken
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -80,11 +82,10 @@ def test_gradients_of_steps_against_the_formula(make_run: Make) -> None:
         r = reference_by_hand(strategy, context, step)
         context.model.zero_grad()
         main = context.batch("es", np.arange(step, step + 4))
-        assert list(strategy.replay(step, main, context)) == [main]
         # Uphill on the odd steps, so that there is something to project.
-        (strategy.loss(main, context) * (-1 if step % 2 else 1)).backward()
+        (context.model.loss(main) * (-1 if step % 2 else 1)).backward()
         g = gradients(context.model)
-        strategy.edit_gradients(context)
+        edit(strategy, step, main, context)
         found, wanted = gradients(context.model), formula(g, r)
         for name in wanted:
             torch.testing.assert_close(found[name], wanted[name], rtol=1e-4, atol=1e-5)
@@ -94,38 +95,34 @@ def test_gradients_of_steps_against_the_formula(make_run: Make) -> None:
     assert 0 < projected < 8
 
 
-def test_the_reference_is_the_same_in_parts(make_run: Make) -> None:
+def test_the_reference_is_the_same_in_parts(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the main gradient is accumulated in two parts, so is the memory's."""
     strategy, context = at_odds(make_run, "trainer.gradient_accumulation=2")
     assert context.batch_size == 8
     r = reference_by_hand(strategy, context, 1)
     context.model.zero_grad()
     main = context.batch("es", np.arange(8))
-    list(strategy.replay(1, main, context))
-    sizes = []
+    sizes, found = [], {}
     loss_of = context.model.loss
     context.model.loss = lambda batch: sizes.append(batch.size) or loss_of(batch)
-    for part in main.split(4):
-        strategy.loss(part, context)
-    parameters = [p for name, p in context.model.named_parameters() if name in r]
-    found = strategy.reference(strategy.memory_batches(context), parameters, context)
+    monkeypatch.setattr("xclrun.strategy.agem.project", lambda g, r: found.update(zip(gradients_of(g), r, strict=True)))
+
+    def gradients_of(some: list[Tensor]) -> list[str]:
+        return [name for name, p in context.model.named_parameters() if any(p.grad is g for g in some)]
+
+    taken(strategy, 1, main, context, part=4)
     assert sizes == [4, 4, 4, 4]
-    for one, name in zip(found, r, strict=True):
+    assert found.keys() == r.keys()
+    for name, one in found.items():
         torch.testing.assert_close(one, r[name], rtol=1e-4, atol=1e-6)
 
 
 def test_every_kth_step_alone_is_compared(make_run: Make) -> None:
     strategy, context = at_odds(make_run)
     strategy.settings.every_k = 3
-    looked = []
-    strategy.memory_batches = lambda context: looked.append(strategy._step)  # type: ignore[assignment,method-assign,func-returns-value]
-    strategy.reference = lambda batches, parameters, context: [p.grad for p in parameters]  # type: ignore[method-assign,misc]
     main = context.batch("es", np.arange(4))
-    context.model.loss(main).backward()
-    for step in range(1, 8):
-        list(strategy.replay(step, main, context))
-        strategy.edit_gradients(context)
-    assert looked == [3, 6]
+    steps = {number: list(strategy.steps(number, main, context)) for number in range(1, 8)}
+    assert [number for number, [step] in steps.items() if step.edit is not None] == [3, 6]
 
 
 def test_the_update_that_is_applied_is_the_projected_one(
@@ -137,22 +134,22 @@ def test_the_update_that_is_applied_is_the_projected_one(
     def descent(parameters: Any, config: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD([p for p in parameters if p.requires_grad], lr=config.lr)
 
-    edit, update, loss = AGEM.edit_gradients, HopTraining._update, AGEM.loss
+    edited, update, steps = AGEM.edit, HopTraining._update, AGEM.steps
     noted: dict[str, Any] = {}
 
-    def editing(self: AGEM, context: Any) -> None:
-        if not self.memory:
-            return
+    def editing(self: AGEM, number: int, context: Any, mean_gradient: Any) -> None:
         g = gradients(context.model)
-        r = reference_by_hand(self, context, self._step)
+        r = reference_by_hand(self, context, number)
         for name, p in context.model.named_parameters():
             p.grad = g.get(name)
         noted["wanted"] = formula(g, r)
         seen["projected"] += any(not torch.equal(noted["wanted"][name], g[name]) for name in g)
-        edit(self, context)
+        edited(self, number, context, mean_gradient)
 
-    def uphill_now_and_then(self: AGEM, batch: Any, context: Any) -> Tensor:
-        return loss(self, batch, context) * (-1 if context.hop.index > 1 and self._step % 2 else 1)
+    def uphill_now_and_then(self: AGEM, number: int, main: Any, context: Any) -> Iterator[Step]:
+        sign = -1 if context.hop.index > 1 and number % 2 else 1
+        for step in steps(self, number, main, context):
+            yield replace(step, loss=lambda part, rows: context.model.loss(part) * sign)
 
     def updating(self: HopTraining, *given: Any) -> None:
         noted.clear()
@@ -165,8 +162,8 @@ def test_the_update_that_is_applied_is_the_projected_one(
             seen["checked"] += 1
 
     monkeypatch.setattr(loop, "make_optimizer", descent)
-    monkeypatch.setattr(AGEM, "edit_gradients", editing)
-    monkeypatch.setattr(AGEM, "loss", uphill_now_and_then)
+    monkeypatch.setattr(AGEM, "edit", editing)
+    monkeypatch.setattr(AGEM, "steps", uphill_now_and_then)
     monkeypatch.setattr(HopTraining, "_update", updating)
     do(make_run("strategy=agem", "model.dropout=0.0", f"trainer.lr={lr}"))
     assert seen["checked"] == 10 + 8

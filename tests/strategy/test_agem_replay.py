@@ -15,8 +15,9 @@ from xclrun.data.batches import concat
 from xclrun.plan import Run
 from xclrun.strategy.agem_replay import AGEMReplay
 from xclrun.strategy.replay import Replay, ReplaySettings
+from xclrun.train.gradients import Gradients
 
-from .real import context_of, gradients, perturbed
+from .real import context_of, edit, gradients, perturbed
 from .test_agem import formula
 from .test_replay import USED
 
@@ -52,12 +53,11 @@ def test_gradients_of_steps_against_the_formula(make_run: Make) -> None:
     for step in range(1, 9):
         main = context.batch("de", np.arange(step, step + 4))
         context.model.zero_grad()
-        assert list(strategy.replay(step, main, context)) == [main]
         # Uphill at every fourth step, so that there is something to project.
         sign = -1 if step % 4 == 0 else 1
-        (strategy.loss(main, context) * sign).backward()
+        (context.model.loss(main) * sign).backward()
         g = gradients(context.model)
-        strategy.edit_gradients(context)
+        edit(strategy, step, main, context)
         found = gradients(context.model)
         if step % 2:
             assert all(torch.equal(found[name], g[name]) for name in g), "steps between are plain"
@@ -75,14 +75,15 @@ def test_an_empty_memory_compares_nothing_and_the_first_hop_with_what_it_has_wri
     strategy.begin_hop(context)
     written = strategy.indices_to_write("en", context)
     missing = np.setdiff1d(np.arange(22), written)[:4]
-    seen = []
-    context.observe_batch = lambda batch: seen.append(batch.size)
-    for step, indices in enumerate((missing, written[:4]), start=1):
-        main = context.batch("en", indices)
-        list(strategy.replay(step, main, context))
-        strategy.loss(main, context).backward()
-        strategy.edit_gradients(context)
-    assert seen == [4]
+    edits = []
+    for number, indices in enumerate((missing, written[:4]), start=1):
+        [step] = strategy.steps(number, context.batch("en", indices), context)
+        edits.append(step.edit)
+    assert edits[0] is None
+    seen = Gradients(context, 4)
+    context.model.loss(step.batch).backward()
+    edits[1](seen.mean)
+    assert seen.beside[0] == 4
 
 
 def test_its_memory_is_that_of_replay_and_its_steps_are_the_main_ones(make_run: Make, do: Do) -> None:

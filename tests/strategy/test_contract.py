@@ -20,7 +20,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, digest, stages
 from xclrun.core.stream import sequence
 from xclrun.plan import Run, notes
-from xclrun.strategy import STRATEGIES, Strategy, adds_parameters, make, register, strategy_class
+from xclrun.strategy import STRATEGIES, Step, Strategy, adds_parameters, make, register, strategy_class
 from xclrun.strategy.base import HOOKS, check_hooks
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.naive import Naive
@@ -293,21 +293,21 @@ def test_a_hook_that_is_assigned_later_is_refused_when_the_strategy_is_made(monk
     class OnObject(Naive):
         def __init__(self, settings: StrategyConfig) -> None:
             super().__init__(settings)
-            self.loss = hook
+            self.steps = hook
 
     found: dict[str, type] = {"assigned": Mine, "object": OnObject}
     monkeypatch.setattr("xclrun.strategy.strategy_class", found.__getitem__)
     make(StrategyConfig("assigned"))
-    Mine.loss = hook  # type: ignore[method-assign]
-    for name, told in (("assigned", "overrides loss but inherits plan"), ("object", "assigns loss to the object")):
+    Mine.steps = hook  # type: ignore[method-assign]
+    for name, told in (("assigned", "overrides steps but inherits plan"), ("object", "assigns steps to the object")):
         with pytest.raises(UsageError, match=told):
             make(StrategyConfig(name))
 
 
 def test_a_new_strategy_shares_no_training_with_another(make_run: Callable[..., Run]) -> None:
     class Penalised(Strategy[StrategyConfig]):
-        def loss(self, batch: Any, context: Any) -> Any:
-            return 1e6 * super().loss(batch, context)
+        def steps(self, number: int, main: Any, context: Any) -> Any:
+            yield Step(main, lambda part, rows: 1e6 * context.model.loss(part))
 
     run = make_run()
     data = DataIdentity(run.dataset.fingerprints, digest([run.dataset.labels]))
@@ -331,10 +331,6 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
         "notes",
         "check_encoder",
         "footprint",
-        # Accounts for parts that another process computes.
-        "skip",
-        # Of what a step asks of the device, not of what it computes: tests/train/test_graphs.
-        "capturable",
         # Which run a merge needs.
         "merged_strategy",
         # What can change results, and how it is written.
@@ -448,13 +444,14 @@ def test_a_strategy_from_outside_is_registered_under_its_name(monkeypatch: pytes
 def test_a_hook_that_is_misspelt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing would call it: the numbers would be those of the class above, under another name."""
     monkeypatch.setattr(STRATEGIES, "registered", {})
-    for wrong, right in (("los", "loss"), ("endhop", "end_hop"), ("on_begin_hop", "begin_hop")):
+    wrongs = (("step", "steps"), ("endhop", "end_hop"), ("loss", "steps"), ("signature", "plan"))
+    for wrong, right in wrongs:
         with pytest.raises(UsageError, match=f"'{wrong}' is not a hook and is never called; did you mean '{right}'"):
             register(type("Mine", (Naive,), {"name": "mine", wrong: lambda *_: None}))
-    mixin = type("Mixin", (), {"los": lambda *_: None})
-    with pytest.raises(UsageError, match="did you mean 'loss'"):
+    mixin = type("Mixin", (), {"stepz": lambda *_: None})
+    with pytest.raises(UsageError, match="did you mean 'steps'"):
         register(type("Mine", (mixin, Naive), {"name": "mine"}))
-    fine = {"name": "mine", "_los": lambda *_: None, "distance": lambda *_: None, "memory_batches": lambda *_: None}
+    fine = {"name": "mine", "_loss": lambda *_: None, "distance": lambda *_: None, "memory_batches": lambda *_: None}
     register(type("Mine", (Naive,), fine))
 
 

@@ -20,7 +20,7 @@ from xclrun.strategy import State
 from xclrun.strategy.der import DER, DERSettings, Reservoir
 from xclrun.strategy.derpp import DERPP, DERPPSettings
 
-from .real import context_of, files, gradients, perturbed, state, untrained
+from .real import context_of, files, gradients, perturbed, state, taken, untrained
 
 Make = Callable[..., Run]
 
@@ -54,15 +54,7 @@ def derpp(**changed: Any) -> DERPP:
 def step(strategy: DER[Any], context: Any, number: int, rows: Any, parts: int = 1) -> tuple[Tensor, Any]:
     """Take a step without the optimiser; return its loss, and its main mini-batch."""
     main = context.batch(context.hop.train[0], np.asarray(rows))
-    assert list(strategy.replay(number, main, context)) == [main]
-    context.model.zero_grad()
-    total = torch.zeros(())
-    for part in main.split(main.size // parts):
-        loss = strategy.loss(part, context) * (part.size / main.size)
-        loss.backward()
-        total = total + loss.detach()
-    strategy.edit_gradients(context)
-    return total, main
+    return taken(strategy, number, main, context, main.size // parts), main
 
 
 def numbers(output: Any, row: int, mask: Tensor) -> dict[str, Tensor]:

@@ -24,12 +24,16 @@ def er(memory: int = 10, every_k: int = 3) -> ExperienceReplay:
     return ExperienceReplay(ReplaySettings("er", memory, every_k))
 
 
+def batches(strategy: ExperienceReplay, number: int, main: Any, context: Any) -> list[Any]:
+    return [step.batch for step in strategy.steps(number, main, context)]
+
+
 def replayed(strategy: ExperienceReplay, context: Any, steps: int) -> dict[int, list[tuple[str, list[int]]]]:
     """Return step → (language, indices) of its extra batches; the main one comes first in every step."""
     result = {}
     for step in range(1, steps + 1):
         main: Any = f"main {step}"
-        first, *extra = strategy.replay(step, main, context)
+        first, *extra = batches(strategy, step, main, context)
         assert first == main
         result[step] = [(language, indices.tolist()) for language, indices in extra]
     return result
@@ -54,8 +58,8 @@ def test_nothing_is_replayed_in_the_first_hop_or_without_a_memory(context: Any, 
 def test_batches_come_from_the_memory(context: Any, learn: Any) -> None:
     strategy = learn(er(memory=10), SIZES, hops=[1, 2])
     kept = {language: set(indices.tolist()) for language, indices in strategy.memory.indices.items()}
-    batches = replayed(strategy, context(3, SIZES, batch_size=4), 12).values()
-    for language, indices in some(batch for extra in batches for batch in extra):
+    extras = replayed(strategy, context(3, SIZES, batch_size=4), 12).values()
+    for language, indices in some(batch for extra in extras for batch in extra):
         assert len(indices) == len(set(indices)) == 4
         assert set(indices) <= kept[language]
 
@@ -79,7 +83,7 @@ def test_draws_differ_between_steps_languages_hops_and_seeds_and_depend_on_nothi
     assert len(set(drawn)) == len(drawn)
     # A step's draw is the same when the steps before it were taken in another process.
     assert [
-        (language, indices.tolist()) for language, indices in list(strategy.replay(3, None, context(3, sizes)))[1:]
+        (language, indices.tolist()) for language, indices in batches(strategy, 3, None, context(3, sizes))[1:]
     ] == (first[3])
 
 
@@ -131,7 +135,7 @@ def replacing(memory: int = 10, interleave: Interleave = Interleave.replace) -> 
 def trained_on(strategy: ExperienceReplay, context: Any) -> list[list[str]]:
     """Return what the first six steps train on: ``main``, or the language of a replayed batch."""
     main: Any = ("main", None)
-    return [[language for language, _ in strategy.replay(step, main, context)] for step in range(1, 7)]
+    return [[language for language, _ in batches(strategy, step, main, context)] for step in range(1, 7)]
 
 
 def test_replays_take_the_place_of_every_kth_main_step(context: Any, learn: Any) -> None:
@@ -143,7 +147,7 @@ def test_both_kinds_replay_the_same_batches(context: Any, learn: Any) -> None:
     found = []
     for interleave in Interleave:
         hop = context(3, SIZES)
-        list(learn(replacing(interleave=interleave), SIZES, hops=[1, 2]).replay(6, None, hop))
+        list(learn(replacing(interleave=interleave), SIZES, hops=[1, 2]).steps(6, None, hop))
         found.append([(language, indices.tolist()) for language, indices in hop.asked])
     assert found[0] == found[1]
     assert [language for language, _ in found[0]] == ["en", "de"]

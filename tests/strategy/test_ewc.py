@@ -18,7 +18,7 @@ from xclrun.strategy.ewc import EWC
 from xclrun.strategy.ewc_online import EWCOnline, EWCOnlineSettings, PenaltySettings
 from xclrun.strategy.shared.fisher import by_batches, diagonal_fisher, one_by_one
 
-from .real import context_of, gradients, perturbed, state, untrained, weights
+from .real import context_of, edit, gradients, perturbed, state, untrained, weights
 
 Make = Callable[..., Run]
 
@@ -150,9 +150,10 @@ def added(strategy: Any, context: Context) -> dict[str, Tensor]:
     """Return what a strategy adds to the gradients of the model's loss on a batch."""
     context.model.eval()
     context.model.zero_grad()
-    context.model.loss(context.batch("es", np.arange(4))).backward()
+    batch = context.batch("es", np.arange(4))
+    context.model.loss(batch).backward()
     before = gradients(context.model)
-    strategy.edit_gradients(context)
+    edit(strategy, 1, batch, context)
     return {name: gradient - before[name] for name, gradient in gradients(context.model).items()}
 
 

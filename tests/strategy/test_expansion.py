@@ -25,7 +25,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.graph import Kind, Result
 from xclrun.model.network import Model, skeleton
 from xclrun.plan import Run, plan_run
-from xclrun.strategy import Context, make
+from xclrun.strategy import Context, Step, make
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.kd_logit import KDLogit
 from xclrun.strategy.shared.fisher import diagonal_fisher
@@ -35,7 +35,8 @@ from xclrun.train.evaluate import Evaluator
 from xclrun.train.progress import Listener
 from xclrun.train.workbench import Stored
 
-from .real import SPECIFIC, context_of, files, graph, perturbed, state, train_hop, weights
+from .real import SPECIFIC, context_of, edit, files, graph, perturbed, state, train_hop, weights
+from .test_kd import distance
 
 ONCE = "trainer.epochs=1"
 Make = Callable[..., Run]
@@ -73,22 +74,19 @@ class ReplayInPlace(ExperienceReplay):
 
     library_of: Callable[[str], dict[str, Tensor]]
 
-    def replay(self, step: int, main: Any, context: Context) -> Iterable[Any]:
+    def steps(self, number: int, main: Any, context: Context) -> Iterable[Step]:
         specific = SPECIFIC[self.settings.expansion.name]  # type: ignore[union-attr]
         own = {name: p for name, p in context.model.named_parameters() if specific(name)}
-        yield main
-        for language in self.due(step):
+        yield Step(main)
+        for language in self.due(number):
             kept = {name: p.detach().clone() for name, p in own.items()}
             there = self.library_of(language)
             for name, p in own.items():
                 p.requires_grad_(False).copy_(there[name])
-            draw = self.memory.draw(language, context.batch_size, context.generator("replay", step, language))
-            yield context.batch(language, draw)
+            draw = self.memory.draw(language, context.batch_size, context.generator("replay", number, language))
+            yield Step(context.batch(language, draw))
             for name, p in own.items():
                 p.copy_(kept[name]).requires_grad_()
-
-    def loss(self, batch: Any, context: Context) -> Tensor:
-        return context.model.loss(batch)
 
 
 @pytest.mark.some_cases
@@ -114,9 +112,8 @@ def test_a_gem_s_reference_is_the_gradient_of_shared_parameters(expansion: str, 
     run, specific = finished("strategy=agem", f"strategy.expansion={expansion}", ONCE), SPECIFIC[expansion]
     strategy, context = in_third_hop(run)
     main = context.batch("es", np.arange(4))
-    strategy.replay(1, main, context)
     context.model.zero_grad()
-    strategy.loss(main, context).backward()
+    context.model.loss(main).backward()
     before = {name: p.grad for name, p in context.model.named_parameters() if p.grad is not None}
     drawn = strategy.memory.draw_from_all(context.batch_size, context.generator("reference", 1))
     assert len(drawn) == 2
@@ -134,7 +131,7 @@ def test_a_gem_s_reference_is_the_gradient_of_shared_parameters(expansion: str, 
     for gradient in before.values():
         gradient *= turned
     along, before = turned * along, {name: gradient.clone() for name, gradient in before.items()}
-    strategy.edit_gradients(context)
+    edit(strategy, 1, main, context)
     squared = sum(float(x.square().sum()) for x in r.values())
     for name, p in context.model.named_parameters():
         if name in before:
@@ -161,7 +158,7 @@ def test_distillation_is_between_the_language_s_models(name: str, expansion: str
             wanted = strategy.distilled(teacher.eval()(batch), batch)
         given = strategy.distilled(student.eval()(batch), batch)
         expected = torch.stack([mse_loss(given[key], wanted[key]) for key in wanted]).sum()
-        found = strategy.distance(language, np.arange(len(strategy.memory.indices[language])), context)
+        found = distance(strategy, language, len(strategy.memory.indices[language]), context)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
         context.model.zero_grad()
         found.backward()
@@ -194,7 +191,7 @@ def test_the_penalty_holds_shared_parameters(name: str, expansion: str, finished
     # The batch's own gradient: what it has none of, a head of another task say, is left as it is.
     for parameter in context.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    strategy.edit_gradients(context)
+    edit(strategy, 1, context.batch("es", np.arange(4)), context)
     given = {key for key, p in context.model.named_parameters() if p.grad is not None and p.grad.any()}
     assert given
     assert given <= kept.keys()

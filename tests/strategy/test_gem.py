@@ -14,7 +14,7 @@ from tests.conftest import some
 from xclrun.plan import Run
 from xclrun.strategy.gem import GEM, GEMSettings, dual
 
-from .real import context_of, gradients, perturbed, untrained
+from .real import context_of, edit, gradients, perturbed, untrained
 
 Make = Callable[..., Run]
 
@@ -52,8 +52,7 @@ def in_third_hop(strategy: GEM, run: Run) -> Any:
         strategy.end_hop(context_of(run, hop, perturbed(model, 0.1, hop)))
     context = context_of(run, 3, model)
     main = context.batch("es", np.arange(4))
-    list(strategy.replay(2, main, context))
-    strategy.loss(main, context).backward()
+    model.loss(main).backward()
     of_en = memory_gradients(strategy, context, ["en"])["en"]
     for name, p in model.named_parameters():
         if p.grad is not None:
@@ -80,7 +79,7 @@ def test_a_step_is_projected_by_the_memory_of_each_language(margin: float, make_
     strategy = GEM(GEMSettings("gem", 10, 1, margin=margin))
     context = in_third_hop(strategy, make_run("dataset.replay.memory=10"))
     before, memories = gradients(context.model), memory_gradients(strategy, context, ["en", "de"])
-    strategy.edit_gradients(context)
+    edit(strategy, 2, context.batch("es", np.arange(4)), context)
     after = gradients(context.model)
     names = list(after)
 
@@ -106,7 +105,7 @@ def test_a_gradient_that_opposes_one_of_two_memories_is_projected(make_run: Make
         p.grad = None
         if name in names:
             p.grad = shares[0] * memories["en"][name] + shares[1] * memories["de"][name]
-    strategy.edit_gradients(context)
+    edit(strategy, 2, context.batch("es", np.arange(4)), context)
     after = torch.cat([gradients(context.model)[n].double().flatten() for n in names]).numpy()
     wanted = shares @ rows + rows.T @ dual(rows @ rows.T, np.array([-1.0, 1.0]))
     np.testing.assert_allclose(after, wanted, atol=1e-4 * abs(wanted).max())
@@ -121,8 +120,7 @@ def test_each_language_of_the_memory_has_its_own_draw(make_run: Make) -> None:
     assert len(kept["en"]) == len(kept["de"]) == 8
     drawn: dict[str, list[list[int]]] = {"en": [], "de": []}
     for step in range(1, 6):
-        strategy._step = step
-        for language, batch in strategy.memory_batches(context):
+        for language, batch in strategy.memory_batches(step, context):
             drawn[language].append([int(np.flatnonzero(kept[language] == index)[0]) for index in batch.indices])
     assert drawn["en"] != drawn["de"]
 
@@ -135,16 +133,15 @@ def test_a_gradient_that_opposes_none_stays_and_steps_in_between_are_plain(make_
     dots = [sum(float((sums[n] * memories[language][n]).sum()) for n in sums) for language in ("en", "de")]
     assert min(dots) > 0, "so the sum opposes neither"
     for step, given in ((2, sums), (3, {name: -tensor for name, tensor in sums.items()})):
-        list(strategy.replay(step, context.batch("es", np.arange(4)), context))
         for name, p in context.model.named_parameters():
             p.grad = given[name].clone() if name in given else None
-        strategy.edit_gradients(context)
+        edit(strategy, step, context.batch("es", np.arange(4)), context)
         assert all(torch.equal(p.grad, given[name]) for name, p in context.model.named_parameters() if name in given)
 
 
 def test_compared_bounds_what_a_step_looks_at(make_run: Make) -> None:
     strategy = GEM(GEMSettings("gem", 10, 1, compared=2))
     context = in_third_hop(strategy, make_run("dataset.replay.memory=10"))
-    for language, batch in some(strategy.memory_batches(context)):
+    for language, batch in some(strategy.memory_batches(2, context)):
         assert batch.size == 2
         assert set(batch.indices) <= set(strategy.memory.indices[language])

@@ -42,7 +42,7 @@ def replayed(strategy: JointReplay, context: Any, steps: int, patch: pytest.Monk
     patch.setattr("xclrun.strategy.joint_replay.to_batches", noting)
     main = context.batch(context.hop.train[0], np.arange(4))
     for step in range(1, steps + 1):
-        first, *extra = strategy.replay(step, main, context)
+        first, *extra = (taken.batch for taken in strategy.steps(step, main, context))
         assert first is main
         assert {batch.size for batch in extra} <= {4}
     return found

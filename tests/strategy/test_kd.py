@@ -20,7 +20,7 @@ from xclrun.strategy import Context
 from xclrun.strategy.kd_logit import DistillationSettings, KDLogit, TeacherPrecision
 from xclrun.strategy.kd_rep import KDRep
 
-from .real import context_of, gradients, perturbed, state, untrained, weights
+from .real import context_of, gradients, perturbed, state, taken, untrained, weights
 
 Make = Callable[..., Run]
 
@@ -47,6 +47,13 @@ def direct(kind: type[KDLogit], student: Model, teacher: Model, context: Context
     return torch.stack([mse_loss(found, wanted) for found, wanted in both]).sum()
 
 
+def distance(strategy: KDLogit, language: str, size: int, context: Context) -> Tensor:
+    """Return the loss of the term for all ``size`` sentences of a language's memory."""
+    term = strategy.term(language, np.arange(size), context)
+    assert term.loss is not None
+    return term.loss(term.batch, slice(0, size))
+
+
 def in_third_hop(strategy: KDLogit, run: Run) -> tuple[Context, dict[str, Model]]:
     """End hops 1 and 2 with different weights; return hop 3's context, without dropout, and language → its teacher."""
     model, teachers = untrained(run).eval(), {}
@@ -68,13 +75,7 @@ def test_the_loss_of_steps_against_two_models(kind: type[KDLogit], accumulation:
     model = context.model
     for step in (1, 2, 3, 4):
         main = context.batch("es", np.arange(4 * accumulation))
-        assert list(strategy.replay(step, main, context)) == [main]
-        model.zero_grad()
-        total = torch.tensor(0.0)
-        for part in main.split(4):
-            loss = strategy.loss(part, context) * (part.size / main.size)
-            loss.backward()
-            total += loss.detach()
+        total = taken(strategy, step, main, context, 4)
         found = gradients(model)
         model.zero_grad()
         wanted = model.loss(main)
@@ -103,7 +104,7 @@ def test_teacher_outputs_follow_the_memory(kind: type[KDLogit], make_run: Make) 
         words = int(context.train[language].word_pieces.lengths[kept].sum())
         shapes = {name: tensor.shape[0] for name, tensor in strategy.teacher[language].items()}
         assert shapes == ({"logits": size, "emissions": words} if kind is KDLogit else {"cls": size})
-        found = strategy.distance(language, np.arange(size), dataclasses.replace(context, model=teachers[language]))
+        found = distance(strategy, language, size, dataclasses.replace(context, model=teachers[language]))
         assert float(found.detach()) < 1e-10
     assert strategy.footprint()["examples"] == 10
     stored = sum(t.numel() * 4 for named in strategy.teacher.values() for t in named.values())
@@ -120,10 +121,8 @@ def test_half_precision_is_half_the_bytes_and_nearly_the_same(make_run: Make) ->
             other = half.teacher[language][name]
             assert (tensor.dtype, other.dtype) == (torch.float32, torch.float16)
             torch.testing.assert_close(other.float(), tensor, rtol=1e-3, atol=1e-5)
-    rows = np.arange(5)
-    torch.testing.assert_close(
-        half.distance("en", rows, context), exact.distance("en", rows, context), rtol=1e-2, atol=1e-5
-    )
+    found, wanted = (distance(strategy, "en", 5, context) for strategy in (half, exact))
+    torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["kd_logit", "kd_rep"])
@@ -137,5 +136,5 @@ def test_a_whole_run(name: str, finished: Make) -> None:
     for run, hop in ((strong, 1), (strong, 2), (naive, 2)):
         model = untrained(run)
         model.load_state_dict(weights(run, hop))
-        distances.append(float(strategy.distance("en", np.arange(10), context_of(run, 2, model.eval())).detach()))
+        distances.append(float(distance(strategy, "en", 10, context_of(run, 2, model.eval())).detach()))
     assert distances[0] < 1e-10 < distances[1] < distances[2]

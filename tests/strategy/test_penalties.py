@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,13 @@ import torch
 from torch import Tensor
 
 from xclrun.plan import Run
-from xclrun.strategy import Context, make
+from xclrun.strategy import Context, Step, make
 from xclrun.strategy.mas import MASSettings
 from xclrun.strategy.shared.penalty import PullSettings
 from xclrun.strategy.si import SI, SISettings
+from xclrun.train.gradients import Gradients
 
-from .real import context_of, gradients, perturbed, state, train_hop, untrained, weights
+from .real import context_of, edit, gradients, perturbed, state, train_hop, untrained, weights
 
 Make = Callable[..., Run]
 
@@ -31,9 +34,10 @@ def added(strategy: Any, context: Context) -> dict[str, Tensor]:
     """Return what a strategy adds to the gradients of the model's loss on a batch."""
     context.model.eval()
     context.model.zero_grad()
-    context.model.loss(context.batch("es", np.arange(4))).backward()
+    batch = context.batch("es", np.arange(4))
+    context.model.loss(batch).backward()
     before = gradients(context.model)
-    strategy.edit_gradients(context)
+    edit(strategy, 1, batch, context)
     return {name: gradient - before[name] for name, gradient in gradients(context.model).items()}
 
 
@@ -123,9 +127,13 @@ def si(**changed: Any) -> SI:
 class Path(SI):
     """Beside SI, every step by itself: gradients and weights before it, noted by other means."""
 
-    def edit_gradients(self, context: Context) -> None:
+    def steps(self, number: int, main: Any, context: Context) -> Iterator[Step]:
+        for step in super().steps(number, main, context):
+            yield replace(step, edit=partial(self.noting, step.edit, context))
+
+    def noting(self, edit: Any, context: Context, mean_gradient: Any) -> None:
         self.noted = [*getattr(self, "noted", []), (copied(context.model), gradients(context.model))]
-        super().edit_gradients(context)
+        edit(mean_gradient)
 
 
 def test_si_integrates_the_real_steps_of_the_optimiser(make_run: Make, tmp_path: Any) -> None:
@@ -177,9 +185,11 @@ def test_si_a_step_that_a_scaler_left_out_does_not_count(make_run: Make) -> None
     # Only fp16 has a scaler.
     context.precision = "fp16"
     strategy.begin_hop(context)
-    for p in context.model.parameters():
-        p.grad = torch.full_like(p, float("inf"))
-    strategy.edit_gradients(context)
+    for step in strategy.steps(1, context.batch("en", np.arange(4)), context):
+        for p in context.model.parameters():
+            p.grad = torch.full_like(p, float("inf"))
+        assert step.edit is not None
+        step.edit(Gradients(context, 4).mean)
     assert all(not tensor.any() for name, tensor in strategy.state_dict().tensors.items() if name.startswith("path/"))
 
 

@@ -54,12 +54,12 @@ def mini_batches(context: Any, epochs: int = 2) -> Iterator[Main]:
             yield Main(indices)
 
 
-def steps(strategy: Noting, context: Any) -> list[list[list[tuple[str, int]]]]:
+def extras(strategy: Noting, context: Any) -> list[list[list[tuple[str, int]]]]:
     """Train a hop; return for each main step the batches of its extra steps."""
     strategy.begin_hop(context)
     found = []
     for step, main in enumerate(mini_batches(context), start=1):
-        first, *extra = strategy.replay(step, main, context)
+        first, *extra = (taken.batch for taken in strategy.steps(step, main, context))
         assert first is main
         found.append(extra)
     return found
@@ -98,7 +98,7 @@ def test_memory_and_draws_against_brute_force(context: Any) -> None:
                 due += seen % 10 == 0
                 if index in will and (key, index) not in memory:
                     memory.append((key, index))
-            _, *extra = strategy.replay(step, main, given)
+            _, *extra = (taken.batch for taken in strategy.steps(step, main, given))
             assert [(k, i) for k, indices in strategy.memory.items() for i in indices] == sorted(
                 memory, key=lambda pair: (list(SIZES).index(pair[0]), pair[1])
             )
@@ -137,13 +137,13 @@ def test_draws_depend_on_seed_hop_and_interval_alone(context: Any) -> None:
         strategy = replay()
         for hop in (1, 2):
             if before:
-                steps(strategy, context(hop, SIZES, seed=seed))
+                extras(strategy, context(hop, SIZES, seed=seed))
             strategy.end_hop(context(hop, SIZES, seed=seed))
-        return steps(strategy, context(3, SIZES, seed=seed))
+        return extras(strategy, context(3, SIZES, seed=seed))
 
     assert third() == third(before=False), "hops from the store leave what trained ones do"
     again, given = replay(), context(1, SIZES)
-    assert steps(again, given) == steps(again, given), "what a hop left that was given up counts for nothing"
+    assert extras(again, given) == extras(again, given), "what a hop left that was given up counts for nothing"
     assert third() != third(seed=2)
     drawn = [str(extra) for extra in third() if extra]
     assert len(drawn) == len(set(drawn)) == 5
@@ -153,12 +153,12 @@ def test_a_hop_that_goes_on_from_a_state_draws_what_it_would_have(context: Any) 
     """The state inside a hop, through JSON, into another object; after every step."""
     given, whole = context(2, SIZES, batch_size=4), replay()
     whole.end_hop(context(1, SIZES))
-    start, wanted = whole.state_dict(), steps(whole, given)
+    start, wanted = whole.state_dict(), extras(whole, given)
     current, found = replay(), []
     current.load_state_dict(start)
     current.begin_hop(given)
     for step, main in enumerate(mini_batches(given), start=1):
-        found.append(list(current.replay(step, main, given))[1:])
+        found.append([taken.batch for taken in current.steps(step, main, given)][1:])
         other = replay()
         other.begin_hop(given)
         other.load_state_dict(State(json.loads(json.dumps(current.state_dict().facts))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from xclrun.core.errors import RunError
 from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_events, sha256
+from xclrun.strategy import Step
 from xclrun.strategy.naive import Naive
 from xclrun.train import execute
 from xclrun.train.encodings import encodings
@@ -222,14 +223,14 @@ def test_nothing_that_is_not_needed_is_looked_at(alone: Callable[..., Any], fini
 def test_a_failed_run_says_so_and_goes_on_when_it_can(
     alone: Callable[..., Any], make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, hearing, steps = make_run(), Hearing(), itertools.count(1)
-    healthy = Naive.loss
+    run, hearing, taken = make_run(), Hearing(), itertools.count(1)
 
-    def diverging(self: Naive, batch: Any, context: Any) -> torch.Tensor:
-        return healthy(self, batch, context) * (float("nan") if next(steps) == 15 else 1)
+    def diverging(self: Naive, number: int, main: Any, context: Any) -> Iterator[Step]:
+        factor = float("nan") if next(taken) == 15 else 1
+        yield Step(main, lambda part, rows: context.model.loss(part) * factor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Naive, "loss", diverging)
+        patch.setattr(Naive, "steps", diverging)
         with pytest.raises(RunError, match=r"hop 2 \(de\), epoch 1, step 3: the loss is nan"):
             do(run, hearing)
     manifest = run.directory.read_manifest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 
 from xclrun.plan import Run
 from xclrun.store import predictions
+from xclrun.strategy import Step
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.train.overlap import PARTS, GradientOverlap
 
@@ -58,23 +60,15 @@ def test_by_hand() -> None:
 
 def main_steps(run: Run, do: Do, patch: pytest.MonkeyPatch, look: Callable[[Any, int], None]) -> None:
     """Do a run, and call ``look(context, step)`` before gradients of main steps are edited."""
-    main = 0
-    replay, edit = ExperienceReplay.replay, ExperienceReplay.edit_gradients
+    steps = ExperienceReplay.steps
 
-    def replaying(self: Any, step: int, batch: Any, context: Any) -> Any:
-        nonlocal main
-        for i, one in enumerate(replay(self, step, batch, context)):
-            main = step if i == 0 else 0
-            yield one
-
-    def editing(self: Any, context: Any) -> None:
-        if main:
-            look(context, main)
-        edit(self, context)
+    def editing(self: Any, number: int, main: Any, context: Any) -> Any:
+        first, *extra = steps(self, number, main, context)
+        yield replace(first, edit=lambda mean_gradient: look(context, number))
+        yield from extra
 
     with patch.context() as patched:
-        patched.setattr(ExperienceReplay, "replay", replaying)
-        patched.setattr(ExperienceReplay, "edit_gradients", editing)
+        patched.setattr(ExperienceReplay, "steps", editing)
         do(run)
 
 
@@ -169,6 +163,9 @@ def test_a_hop_whose_parent_has_gone_from_the_store_is_compared_with_it_all_the_
 def test_gradients_are_looked_at_before_a_strategy_changes_them(
     make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ExperienceReplay, "edit_gradients", lambda self, context: context.model.zero_grad())
+    def editing(self: Any, number: int, main: Any, context: Any) -> Any:
+        yield Step(main, edit=lambda mean_gradient: context.model.zero_grad())
+
+    monkeypatch.setattr(ExperienceReplay, "steps", editing)
     run = do(make_run("strategy=er", "order=[en]", "trainer.epochs=1", ON))
     assert all(row[3] for row in rows(run.directory.overlap))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import torch
 from benchmarks.tape import Tape
 from xclrun.core.errors import RunError
 from xclrun.plan import Run, notes
-from xclrun.strategy import Step, supports_capture
+from xclrun.strategy import Step, Strategy, Term, repeatable
 from xclrun.strategy.naive import Naive
 from xclrun.train.graphs import CapturedSteps
 from xclrun.train.loop import HopTraining
 from xclrun.train.optimize import optimizer_state
+from xclrun.train.progress import Listener
 from xclrun.train.stop import Stopped
 
 from .conftest import StopAt, copied, same
@@ -101,43 +103,55 @@ def test_a_hop_that_was_stopped_goes_on_to_the_same_bits(
     assert same(copied(again.context.model), copied(whole.context.model))
 
 
-class Counting(Naive):
-    """A strategy of one's own, which notes on the host what its loss does."""
+class Waiting(Naive):
+    """Claims to repeat itself, and reads what the device has."""
 
-    plan = Naive.plan
-    calls = 0
+    plan = Strategy.plan
 
-    def loss(self, batch: Any, context: Any) -> Any:
-        self.calls += 1
-        return super().loss(batch, context)
+    def steps(self, number: int, main: Any, context: Any) -> Any:
+        self.model = context.model
+        yield Step(main, self.doubled)
 
-
-class Waiting(Counting):
-    """One that claims to repeat itself, and reads what the device has."""
-
-    plan = Naive.plan
-
-    def capturable(self) -> bool:
-        return True
-
-    def loss(self, batch: Any, context: Any) -> Any:
-        loss = super().loss(batch, context)
+    @repeatable
+    def doubled(self, part: Any, rows: slice) -> Any:
+        loss = self.model.loss(part)
         return loss * 2 if loss.item() > 100 else loss
 
 
-def test_a_class_that_overrides_the_loss_is_recorded_only_where_it_says_which_steps_repeat(
-    make_run: Make,
-) -> None:
-    settings = make_run().config.strategy
-    assert supports_capture(Naive(settings))
-    assert supports_capture(Waiting(settings))
-    assert not supports_capture(Counting(settings))
-    # Below a class that says it, a hook is again not spoken for.
-    assert supports_capture(make_run("strategy=ewc_online").strategy())
-    assert not supports_capture(make_run("strategy=si").strategy())
-    assigned = Naive(settings)
-    assigned.loss = lambda batch, context: context.model.loss(batch)  # type: ignore[method-assign]
-    assert not supports_capture(assigned)
+@repeatable
+def repeats(*given: Any) -> Any: ...
+
+
+def test_steps_are_recorded_only_if_all_their_functions_are_known_to_repeat() -> None:
+    batch: Any = None
+
+    def counts(*given: Any) -> Any: ...
+
+    for step in (Step(batch), Step(batch, repeats), Step(batch, edit=repeats)):
+        assert step.repeats
+    for step in (
+        Step(batch, counts),
+        Step(batch, repeats, edit=counts),
+        # A function around one that repeats is another function.
+        Step(batch, partial(repeats, 1)),
+        Step(batch, terms=[Term(batch)]),
+        Step(batch, rows={}),
+    ):
+        assert not step.repeats
+
+
+def test_steps_with_other_functions_are_recorded_apart(make_run: Make, training: Callable[..., HopTraining]) -> None:
+    batch, calls = training(make_run(*GRAPHS)).context.train["en"].batch([0, 1]), []
+
+    def work(step: Step) -> list[torch.Tensor]:
+        calls.append(step.edit)
+        return [torch.zeros(())]
+
+    steps = CapturedSteps(Tape(), work, part=2)
+    for edit in (None, repeats, None, repeats, None):
+        steps.take(Step(batch, edit=edit))
+    # Each runs once as it is and once to be recorded.
+    assert calls == [None, repeats, None, repeats]
 
 
 def test_a_step_that_cannot_be_recorded_ends_the_run_in_a_line(
@@ -188,9 +202,27 @@ def test_padding_to_few_shapes_changes_no_more_than_rounding(
     assert len(few) < len(set(even.context.train["en"].lengths))
 
 
-def test_a_plan_says_of_which_strategies_nothing_is_recorded(make_run: Make) -> None:
+def test_a_plan_says_which_added_parameters_prevent_recording(make_run: Make) -> None:
     def told(*overrides: str) -> list[str]:
         return [note for note in notes([make_run(*overrides)]) if "cuda_graphs" in note]
 
-    assert len(told(*GRAPHS, "strategy=si")) == 1
-    assert told(*GRAPHS, "strategy=er") == told("strategy=si") == []
+    assert len(told(*GRAPHS, "strategy=inc_lora")) == 1
+    assert told(*GRAPHS, "strategy=er") == told("strategy=inc_lora") == []
+
+
+@pytest.mark.parametrize(("strategy", "notes"), [("er", 0), ("si", 1)])
+def test_a_hop_says_that_none_of_its_steps_was_recorded(
+    strategy: str, notes: int, second_hop: Callable[..., tuple[HopTraining, Tape]]
+) -> None:
+    listener = Hearing()
+    hop, _ = second_hop(f"strategy={strategy}", "trainer.epochs=1", listener=listener)
+    hop.run()
+    assert len([note for note in listener.heard if "cuda_graphs=true only added padding" in note]) == notes
+
+
+class Hearing(Listener):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def noted(self, text: str) -> None:
+        self.heard.append(text)

@@ -79,7 +79,7 @@ def test_a_run_that_failed_holds_nothing(
         def failing(*args: Any, error: BaseException = raised) -> Any:
             raise error
 
-        monkeypatch.setattr(ExperienceReplay, "loss", failing)
+        monkeypatch.setattr(ExperienceReplay, "steps", failing)
         with contextlib.suppress(message):
             do(make_run(*KINDS[0]))
         raised.__traceback__ = None

@@ -16,7 +16,7 @@ from xclrun.config.schema import Selection, StrategyConfig
 from xclrun.core.errors import RunError
 from xclrun.core.identity import derive
 from xclrun.plan import Run
-from xclrun.strategy import Strategy
+from xclrun.strategy import Step, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.train import loop
 from xclrun.train.evaluate import Evaluator
@@ -155,8 +155,8 @@ def test_gradients_are_clipped_to_the_norm(clip: float, make_run: Make, training
     class Measuring(Naive):
         plan = Strategy.plan
 
-        def edit_gradients(self, context: Any) -> None:
-            norms.append((norm(context.model), -1.0))
+        def steps(self, number: int, main: Any, context: Any) -> Any:
+            yield Step(main, edit=lambda mean_gradient: norms.append((norm(context.model), -1.0)))
 
     def norm(model: torch.nn.Module) -> float:
         return math.sqrt(sum(float((p.grad**2).sum()) for p in model.parameters() if p.grad is not None))
@@ -178,9 +178,12 @@ def test_a_strategy_s_edit_reaches_the_optimiser(make_run: Make, training: Train
     class Silent(Naive):
         plan = Strategy.plan
 
-        def edit_gradients(self, context: Any) -> None:
-            for parameter in context.model.parameters():
-                parameter.grad = None
+        def steps(self, number: int, main: Any, context: Any) -> Any:
+            def edit(mean_gradient: Any) -> None:
+                for parameter in context.model.parameters():
+                    parameter.grad = None
+
+            yield Step(main, edit=edit)
 
     silent = training(make_run("trainer.selection=last"), strategy=Silent(StrategyConfig("naive")))
     before = copied(silent.context.model)
@@ -306,15 +309,15 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_updates(make_run: Make, train
     class Listening(Naive):
         plan = Strategy.plan
 
-        def loss(self, batch: Any, context: Any) -> Tensor:
-            loss = super().loss(batch, context)
-            losses.append(loss.item())
-            return loss
+        def steps(self, number: int, main: Any, context: Any) -> Any:
+            def loss(part: Any, rows: slice) -> Tensor:
+                result = context.model.loss(part)
+                losses.append(result.item())
+                return result
 
-        def replay(self, step: int, main: Any, context: Any) -> Any:
-            yield main
-            if step % 2:
-                yield context.batch("en", np.array([0, 1]))
+            yield Step(main, loss)
+            if number % 2:
+                yield Step(context.batch("en", np.array([0, 1])), loss)
 
     counted = training(make_run(), strategy=Listening(StrategyConfig("naive"))).run()
     # Replayed steps count as well: 6 main steps and 3 replayed ones an epoch.
@@ -330,12 +333,10 @@ def test_a_loss_that_is_not_finite_ends_the_run(
 ) -> None:
     class Diverging(Naive):
         plan = Strategy.plan
-        taken = 0
 
-        def loss(self, batch: Any, context: Any) -> Tensor:
-            self.taken += 1
-            loss = super().loss(batch, context)
-            return loss * value if self.taken == update else loss
+        def steps(self, number: int, main: Any, context: Any) -> Any:
+            factor = value if number == update else 1.0
+            yield Step(main, lambda part, rows: context.model.loss(part) * factor)
 
     diverging = training(make_run(), hop=2, strategy=Diverging(StrategyConfig("naive")))
     with pytest.raises(

@@ -28,7 +28,6 @@ from xclrun.core.errors import RunError, UsageError
 from xclrun.plan import Run
 from xclrun.plan.checks import check_ranks
 from xclrun.store import predictions
-from xclrun.strategy import Context, Strategy, divisible
 from xclrun.train import messages, others, ranks
 from xclrun.train.ranks import Group, Ranks
 
@@ -558,33 +557,11 @@ class Failures(StopAt):
         self.errors.append(str(error))
 
 
-class Counting(Strategy[Any]):
-    def loss(self, batch: Any, context: Context) -> Any:
-        raise NotImplementedError
-
-
-class Dividing(Counting):
-    def skip(self, batch: Any, context: Context) -> None: ...
-
-
-def test_strategies_that_divide_batches(make_run: Make) -> None:
-    assert (divisible(Counting(None)), divisible(Dividing(None))) == (False, True)
-    assert all(divisible(make_run(f"strategy={name}").strategy()) for name in ("naive", *SETTINGS))
-
-
-def test_advice_for_strategies_that_need_one_device(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, launched = make_run(*PARTS, "runtime.devices=2").config, make_run(*PARTS).config
-    with pytest.raises(UsageError, match=r"^runtime\.devices=2 .*; define skip, or use runtime\.devices=1$"):
-        check_ranks(own, Counting(None), 2)
-    with pytest.raises(UsageError, match=r"^2 processes of a launcher, .*; define skip, or start a single process$"):
-        check_ranks(launched, Counting(None), 2)
+def test_a_launcher_s_limit_cannot_be_set(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher's processes are connected before the limit is known."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match=r"^runtime\.devices=2 .*; define skip, or start a single process$"):
-        check_ranks(own, Counting(None), 2)
-    # A launcher's processes are connected before the limit is known.
-    limited = make_run(*PARTS, "runtime.rank_timeout=2")
     with pytest.raises(UsageError, match=r"^runtime\.rank_timeout=2: .* 30 minutes; omit it$"):
-        check_ranks(limited.config, limited.strategy(), 2)
+        check_ranks(make_run(*PARTS, "runtime.rank_timeout=2").config, 2)
 
 
 @pytest.mark.parametrize(

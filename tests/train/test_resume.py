@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.plan import Run
 from xclrun.store.files import read_events
 from xclrun.store.tensors import load_tensors
-from xclrun.strategy import State, Strategy
+from xclrun.strategy import State, Step, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
@@ -155,10 +155,13 @@ class Learning(Naive):
 
     plan = Strategy.plan
 
-    def loss(self, batch: Any, context: Any) -> torch.Tensor:
+    def steps(self, number: int, main: Any, context: Any) -> Iterable[Step]:
+        yield Step(main, lambda part, rows: self.loss_of(part, context.model))
+
+    def loss_of(self, part: Any, model: Any) -> torch.Tensor:
         self.seen += 1
-        self.sums += context.model.intent.bias[:2].detach()
-        return super().loss(batch, context) * (1 + 0.1 * self.seen) + self.sums.sum() * context.model.intent.bias.sum()
+        self.sums += model.intent.bias[:2].detach()
+        return model.loss(part) * (1 + 0.1 * self.seen) + self.sums.sum() * model.intent.bias.sum()
 
     def state_dict(self) -> State:
         return State({"seen": self.seen}, {"sums": self.sums.clone()})
@@ -193,8 +196,8 @@ class WritingInPlace(Learning):
 
     plan = Strategy.plan
 
-    def loss(self, batch: Any, context: Any) -> torch.Tensor:
-        return super().loss(batch, context) * self.fixed.sum()
+    def loss_of(self, part: Any, model: Any) -> torch.Tensor:
+        return super().loss_of(part, model) * self.fixed.sum()
 
     def state_dict(self) -> State:
         return State({"seen": self.seen}, {"sums": self.sums, "fixed": self.fixed})

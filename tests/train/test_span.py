@@ -14,6 +14,7 @@ from transformers.data.metrics.squad_metrics import compute_exact, compute_f1
 
 from tests.questions import SIZES, questions, write_questions
 from tests.strategy.real import context_of
+from tests.strategy.test_kd import distance
 from xclrun.analysis.codelength import blocks, code_of
 from xclrun.analysis.records import read_predictions, record
 from xclrun.core.errors import UsageError
@@ -114,11 +115,10 @@ def test_distillation_compares_starts_and_ends_of_each_window(make_run: Make, da
     kept = context.train["en"].select(strategy.memory.indices["en"])
     assert strategy.teacher["en"]["emissions"].shape == (kept.word_pieces.lengths.sum(), 2)
     model = context.model.eval()
-    rows = np.arange(len(kept))
-    assert strategy.distance("en", rows, context).item() == pytest.approx(0, abs=1e-9)
+    assert distance(strategy, "en", len(kept), context).item() == pytest.approx(0, abs=1e-9)
     with torch.no_grad():
         model.span.linear.bias += torch.tensor([3.0, 1.0])
-    assert strategy.distance("en", rows, context).item() == pytest.approx((9 + 1) / 2, rel=1e-4)
+    assert distance(strategy, "en", len(kept), context).item() == pytest.approx((9 + 1) / 2, rel=1e-4)
 
 
 def test_questions_without_an_answer_are_counted_or_kept(make_run: Make, do: Do, tmp_path: Path) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from benchmarks.operators import BEFORE, LIMIT, LIMIT_WITH_DISTILLATION, SMALL, Operators, of_steps
-from tests.strategy.real import context_of
+from tests.strategy.real import context_of, taken
 from xclrun.core.errors import RunError
 from xclrun.data.transfer import to_device
 from xclrun.plan import Run
+from xclrun.strategy import Step
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Progress
@@ -53,10 +53,7 @@ def test_a_step_moves_no_part_of_the_state_by_itself(name: str, make_run: Callab
 
     def step(number: int) -> None:
         main = context.batch("de", np.arange(number, number + 4))
-        for batch in strategy.replay(number, main, context):
-            context.model.zero_grad()
-            strategy.loss(batch, context).backward()
-            strategy.edit_gradients(context)
+        taken(strategy, number, main, context)
 
     step(1)
     strategy.load_state_dict(strategy.state_dict())
@@ -101,11 +98,11 @@ def test_a_loss_that_is_nan_between_two_looks_is_told_with_its_step_and_nothing_
 ) -> None:
     """NaN comes at update 2, the first look is at 4. A checkpoint is asked for at step 1, and perhaps at 3."""
     result = training(make_run("trainer.selection=last"), checkpoints=tmp_path / "kept")
-    loss, taken, saved = result.strategy.loss, [0], []
+    taken, saved = [0], []
 
-    def poisoned(*overrides: Any) -> Tensor:
-        taken[0] += 1
-        return loss(*overrides) * (math.nan if taken[0] == 2 else 1.0)
+    def poisoned(number: int, main: Any, context: Any) -> Iterator[Step]:
+        taken[0] = number
+        yield Step(main, lambda part, rows: context.model.loss(part) * (math.nan if number == 2 else 1.0))
 
     class Saving(StopAt):
         def stepped(self, progress: Progress) -> None:
@@ -114,7 +111,7 @@ def test_a_loss_that_is_nan_between_two_looks_is_told_with_its_step_and_nothing_
                 saved.append(progress.step)
             super().stepped(progress)
 
-    result.look_every, result.strategy.loss = 4, poisoned  # type: ignore[method-assign]
+    result.look_every, result.strategy.steps = 4, poisoned  # type: ignore[method-assign]
     listener = Saving(*([3] if stopped else []))
     result.listener, result.stop = listener, listener.stop
     with pytest.raises(RunError, match=r"hop 1 .*epoch 1, step 2: the loss is nan"):

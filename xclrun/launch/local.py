@@ -77,7 +77,7 @@ class Local(Launcher):
                 "runtime.device=cpu"
             )
         for run in runs:
-            check_ranks(run.config, run.strategy(), ranks)
+            check_ranks(run.config, ranks)
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         started, ids = time.monotonic(), [run.id for run in sweep.runs]

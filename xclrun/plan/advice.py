@@ -14,7 +14,7 @@ from xclrun.data.load import size_limits
 from xclrun.data.orders import notes as order_notes
 from xclrun.data.parts import stating
 from xclrun.plan.run import Run
-from xclrun.strategy import Length, Strategy, adds_parameters, supports_capture
+from xclrun.strategy import Length, Strategy, adds_parameters
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.expansion import Expandable
 
@@ -38,8 +38,7 @@ def _notes_of(run: Run) -> Iterator[str]:
     strategy = run.strategy()
     keys = [key for key, trainer in config.trainers.items() if trainer.cuda_graphs]
     # Added parameters other than prompts change the encoder's modules, which prevents capture.
-    captured = supports_capture(strategy) and (strategy.parameters.prompt_tokens or not adds_parameters(strategy))
-    if keys and not captured:
+    if keys and adds_parameters(strategy) and not strategy.parameters.prompt_tokens:
         yield (
             f"{keys[0]}.cuda_graphs=true only adds padding, because no step of strategy={run.strategy_name} can be "
             f"captured in CUDA graphs; consider {keys[0]}.cuda_graphs=false"

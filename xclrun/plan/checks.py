@@ -15,7 +15,7 @@ from xclrun.data.example import Dataset
 from xclrun.model.families import number, positions
 from xclrun.model.folder import BERTS
 from xclrun.model.source import check_masks, depth, family_of, settings_of
-from xclrun.strategy import Strategy, divisible
+from xclrun.strategy import Strategy
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
 
@@ -98,13 +98,11 @@ def check_frozen(config: Config, strategy: Strategy[Any]) -> None:
         )
 
 
-def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
+def check_ranks(config: Config, ranks: int) -> None:
     """Check that several ranks (``runtime.devices``, or the processes of a launcher) can train the run."""
     if ranks == 1:
         return
-    name, single = f"runtime.devices={config.runtime.devices}", "use runtime.devices=1"
-    if launched() > 1 or config.runtime.devices != ranks:
-        single = "start a single process"
+    name = f"runtime.devices={config.runtime.devices}"
     if config.runtime.devices == 1:
         name = f"{ranks} processes of a launcher,"
     elif config.runtime.devices != ranks:
@@ -114,11 +112,6 @@ def check_ranks(config: Config, strategy: Strategy[Any], ranks: int) -> None:
         raise UsageError(
             f"runtime.rank_timeout={config.runtime.rank_timeout:g}: the limit of processes that a launcher starts is "
             f"{RuntimeConfig.rank_timeout:g} minutes; omit it"
-        )
-    if not divisible(strategy):
-        raise UsageError(
-            f"{name} strategy={config.strategy.name}: does not support several devices, because its class overrides "
-            f"loss but not skip; define skip, or {single}"
         )
     for key, trainer in config.trainers.items():
         if trainer.gradient_accumulation < ranks:

@@ -332,7 +332,7 @@ def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: S
     check_packing(config, strategy)
     check_graphs(config)
     check_frozen(config, strategy)
-    check_ranks(config, strategy, config.runtime.devices)
+    check_ranks(config, config.runtime.devices)
     check_encoder(config, dataset, strategy)
     stream = stream_of(config, strategy, order)
     learned = {language for hop in stream.hops for language in (*hop.train, hop.codes.rpartition("#")[0])}

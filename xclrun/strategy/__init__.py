@@ -29,9 +29,7 @@ from xclrun.strategy.base import (
     Strategy,
     adds_parameters,
     check_hooks,
-    divisible,
     packaged,
-    supports_capture,
 )
 from xclrun.strategy.shared.steps import MeanGradient, Step, Term, repeatable
 
@@ -47,14 +45,18 @@ __all__ = [
     "Strategy",
     "Term",
     "adds_parameters",
-    "divisible",
     "make",
     "names_with",
     "register",
     "repeatable",
     "strategy_class",
-    "supports_capture",
 ]
+
+# Hooks of earlier versions → the hooks that replace them.
+FORMER = {
+    **dict.fromkeys(("replay", "loss", "skip", "edit_gradients", "capturable"), "steps"),
+    **dict.fromkeys(("signature", "state_signature", "serving_signature", "points_signature"), "plan"),
+}
 
 Class = TypeVar("Class", bound=type[Strategy[Any]])
 
@@ -108,13 +110,14 @@ def register(cls: Class) -> Class:
 
 
 def _check_names(cls: type[Strategy[Any]], title: str) -> None:
-    """Refuse a public method whose name resembles a hook: a misspelled hook would never be called."""
+    """Refuse a public method whose name resembles a hook: a misspelled or former hook is never called."""
     hooks = [name for name, value in vars(Strategy).items() if callable(value) and not name.startswith("_")]
     inside = [base for base in cls.__mro__ if packaged(base)]
     for base in cls.__mro__:
         for name, value in vars(base).items() if base not in inside else ():
             new = callable(value) and not name.startswith("_") and not any(hasattr(other, name) for other in inside)
-            if new and (near := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)):
+            near = [FORMER[name]] if name in FORMER else difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
+            if new and near:
                 raise UsageError(
                     f"{title}: '{name}' is not a hook and is never called; did you mean '{near[0]}'? If it is a "
                     "helper, prefix its name with _"

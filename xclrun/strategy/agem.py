@@ -15,12 +15,13 @@ only the main loss is scaled against underflow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from xclrun.strategy.base import Context
 from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy, Settings, to_batches
+from xclrun.strategy.shared.steps import MeanGradient, Step
 
 if TYPE_CHECKING:
     import torch
@@ -32,78 +33,30 @@ if TYPE_CHECKING:
 class AGEM(MemoryStrategy[Settings]):
     name = "agem"
     settings_type = MemorySettings
-    _step = 0
-    _parts = 0
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        self._step, self._parts = step, 0
-        return (main,)
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        yield Step(main, edit=partial(self.edit, number, context) if self.due(number) else None)
 
-    def loss(self, batch: Batch, context: Context) -> torch.Tensor:
-        # Count the micro-batches of the main batch, because the memory batch is split into equally many parts.
-        self._parts += 1
-        return super().loss(batch, context)
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        self._parts += 1
-
-    def capturable(self) -> bool:
-        return not self.due(self._step)
-
-    def edit_gradients(self, context: Context) -> None:
-        if self.due(self._step):
-            parameters = self.compared(context)
-            reference = self.reference(self.memory_batches(context), parameters, context)
-            project([p.grad for p in parameters if p.grad is not None], reference)
+    def edit(self, number: int, context: Context, mean_gradient: MeanGradient) -> None:
+        """Edit the gradients of a main step."""
+        parameters = self.compared(context)
+        terms = self.terms(self.memory_batches(number, context), context)
+        at_most = sum(term.batch.size for term in terms)
+        project([p.grad for p in parameters if p.grad is not None], mean_gradient(terms, parameters, at_most))
 
     def compared(self, context: Context) -> list[torch.nn.Parameter]:
         """Return the parameters whose gradients are compared: shared parameters that have a gradient."""
         parameters = context.model.named_parameters()
         return [p for name, p in parameters if p.grad is not None and not self.parameters.language_specific(name)]
 
-    def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
-        """Return this step's random memory batch as (language, batch).
+    def memory_batches(self, number: int, context: Context) -> list[tuple[str, Batch]]:
+        """Return the random memory batch of a main step as (language, batch).
 
         If all languages share the whole model, there is one batch per task, paired with the task's first language.
         Otherwise there is one batch per language.
         """
-        drawn = self.memory.draw_from_all(context.batch_size, context.generator("reference", self._step))
+        drawn = self.memory.draw_from_all(context.batch_size, context.generator("reference", number))
         return to_batches(drawn, context, together=self.settings.expansion is None)
-
-    def reference(
-        self, batches: list[tuple[str, Batch]], parameters: list[torch.nn.Parameter], context: Context
-    ) -> list[Tensor]:
-        largest = -(-sum(batch.size for _, batch in batches) // max(1, self._parts))
-        return mean_gradient(batches, parameters, largest, self.loss_of, context)
-
-
-def mean_gradient(
-    batches: Sequence[tuple[str, Batch]],
-    parameters: Sequence[torch.nn.Parameter],
-    largest: int,
-    loss: Callable[[str, Batch, Context], Tensor],
-    context: Context,
-) -> list[Tensor]:
-    """Return the gradient of the mean loss over the sentences of all batches, one tensor per parameter.
-
-    Args:
-        batches: memory batches, each with its key.
-        largest: maximum number of sentences in one forward pass.
-        loss: (key, batch, context) → mean loss (scalar).
-    """
-    import torch
-
-    total: tuple[Tensor, ...] = ()
-    size = sum(batch.size for _, batch in batches)
-    for key, batch in batches:
-        context.observe_batch(batch)
-        for part in batch.split(largest):
-            bf16 = context.precision == "bf16"
-            with torch.autocast(context.device.type, torch.bfloat16) if bf16 else nullcontext():
-                share = loss(key, part, context) * (part.size / size)
-            gradients = torch.autograd.grad(share, list(parameters), allow_unused=True, materialize_grads=True)
-            total = torch._foreach_add(total, gradients) if total else gradients
-    return list(total)
 
 
 # Elements multiplied at once: few enough for a CPU's cache, enough to use a GPU fully.

@@ -15,46 +15,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from xclrun.strategy.agem import mean_gradient, project
+from xclrun.strategy.agem import project
 from xclrun.strategy.base import Context
 from xclrun.strategy.replay import Replay, ReplaySettings
+from xclrun.strategy.shared.steps import MeanGradient, Step, Term
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from xclrun.data.batches import Batch
 
 
 class AGEMReplay(Replay[ReplaySettings]):
     name = "agem_replay"
-    _intervals = range(0)
-    _largest = 0
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        self._intervals, self._largest = self.observe(main, context) if self.active() else range(0), 0
-        return (main,)
-
-    def capturable(self) -> bool:
-        return not self._intervals
-
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        # Remember the largest micro-batch, because memory batches are split into parts of this size.
-        self._largest = max(self._largest, batch.size)
-        return super().loss(batch, context)
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        self._largest = max(self._largest, batch.size)
-
-    def edit_gradients(self, context: Context) -> None:
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        intervals = self.observe(main, context) if self.active() else range(0)
         # If several intervals end in a step, use only the examples drawn for the last interval.
-        if not self._intervals or not any(len(indices) for indices in self.memory.values()):
-            return
-        drawn = self.draw(self._intervals[-1], "reference", context)
-        batches = [("memory", batch) for part in drawn for batch in self.batches(part, context)]
-        parameters = [p for p in context.model.parameters() if p.grad is not None]
+        drawn = self.draw(intervals[-1], "reference", context) if intervals else []
+        batches = [batch for part in drawn for batch in self.batches(part, context)]
 
-        def loss(_: str, part: Batch, context: Context) -> Tensor:
-            return context.model.loss(part)
+        def edit(mean_gradient: MeanGradient) -> None:
+            parameters = [p for p in context.model.parameters() if p.grad is not None]
+            reference = mean_gradient([Term(batch, among=batches) for batch in batches], parameters)
+            project([p.grad for p in parameters if p.grad is not None], reference)
 
-        reference = mean_gradient(batches, parameters, self._largest, loss, context)
-        project([p.grad for p in parameters if p.grad is not None], reference)
+        yield Step(main, edit=edit if batches else None)

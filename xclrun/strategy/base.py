@@ -6,7 +6,7 @@ that need it, so that ``xclrun plan`` starts fast.
 
 Order of the calls in a run::
 
-    prepare → for each hop: begin_hop → (for each step: replay → loss → edit_gradients) … → end_training → end_hop →
+    prepare → for each hop: begin_hop → (for each main mini-batch: steps) … → end_training → end_hop →
     (for each evaluated language: for_language → predict …)
 
 `Strategy.plan` returns all that is known about a hop before it runs, above all what can change its results
@@ -31,7 +31,7 @@ from xclrun.core.identity import LATER, derive
 from xclrun.core.plugins import place
 from xclrun.core.stream import BEFORE, Hop, Stream, sequence
 from xclrun.core.task import Task
-from xclrun.strategy.shared.steps import MeanGradient, Step
+from xclrun.strategy.shared.steps import Step
 
 if TYPE_CHECKING:
     import torch
@@ -50,11 +50,7 @@ class Context:
         train: language → its encoded training split.
         batch_size: sentences in a mini-batch.
         precision: autocast type of the run (``fp32``, ``bf16``, ``fp16``).
-        observe_batch: function that counts the sentences of a memory batch. Call it for each memory batch that a step
-            uses.
         check_stop: function that raises an error if the run was asked to stop. Call it repeatedly in long computations.
-        gather: function that takes a list of this process's values for its micro-batches and returns the values of all
-            processes in one list, in any order.
     """
 
     model: Model
@@ -65,9 +61,7 @@ class Context:
     seed: int
     batch_size: int
     precision: str = "fp32"
-    observe_batch: Callable[[Batch], None] = lambda batch: None
     check_stop: Callable[[], None] = lambda: None
-    gather: Callable[[list[Any]], list[Any]] = lambda values: values
 
     def generator(self, purpose: str, *position: int | str) -> np.random.Generator:
         """Return the random generator for ``purpose`` at ``position`` in this hop, independent of all other draws."""
@@ -145,9 +139,6 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
     "prepare": ("train", "serve"),
     "begin_hop": ("train",),
     "steps": ("train",),
-    "replay": ("train",),
-    "loss": ("train",),
-    "edit_gradients": ("train",),
     "end_training": ("train",),
     "choose": ("train",),
     "end_hop": ("state",),
@@ -274,7 +265,7 @@ class Strategy(Generic[Settings]):
         """Prepare the strategy for a hop, for example activate or freeze parameters."""
 
     def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
-        """Return the optimizer steps of a main mini-batch; default: one step on it with the model's own loss.
+        """Yield the optimiser steps of a main mini-batch; default: one step on it with the model's own loss.
 
         The loop takes each step before it asks for the next one.
 
@@ -283,43 +274,7 @@ class Strategy(Generic[Settings]):
             main: the mini-batch of the hop's own data.
         """
 
-        def edit(mean_gradient: MeanGradient) -> None:
-            self.edit_gradients(context)
-
-        for batch in self.replay(number, main, context):
-            yield Step(batch, lambda part, rows: self.loss(part, context), edit=edit, hooks=self)
-
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        """Return the batches to train on in this step, one optimiser step each; default: only the main mini-batch.
-
-        Args:
-            step: number of main mini-batches in this hop so far, including this one.
-            main: the mini-batch of the hop's own data.
-        """
-        return (main,)
-
-    def loss(self, batch: Batch, context: Context) -> torch.Tensor:
-        """Return the loss of a batch (scalar); default: the model's own."""
-        return context.model.loss(batch)
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        """Account for a micro-batch whose loss another process computes (``runtime.devices``).
-
-        A class that overrides `loss` must override this method too; otherwise it runs on one device only (`divisible`).
-        If `loss` counts micro-batches or their sentences, update the counter here. Otherwise an empty method is enough.
-        """
-
-    def edit_gradients(self, context: Context) -> None:
-        """Change the gradients in place, after the backward pass and before clipping and the optimiser's step."""
-
-    def capturable(self) -> bool:
-        """Return whether the next step can be captured in a CUDA graph and replayed (``trainer.cuda_graphs``).
-
-        Called before each update. In a captured step `loss` and `edit_gradients` must depend only on the tensors of the
-        batch and on tensors at fixed addresses. Replaying the graph calls neither method. A class that overrides one of
-        them must define `capturable` too (`supports_capture`).
-        """
-        return True
+        yield Step(main)
 
     def end_training(self, context: Context) -> None:
         """Change the selected weights in place after the last step, before they are stored."""
@@ -391,19 +346,6 @@ def packaged(cls: type) -> bool:
 def adds_parameters(strategy: Strategy[Any]) -> bool:
     """Return whether the model before fine-tuning has parameters that `Strategy.prepare` added."""
     return bool(strategy.plan(BEFORE).serve)
-
-
-def divisible(strategy: Strategy[Any]) -> bool:
-    """Return whether processes can share a batch: a class that overrides `loss` must override `skip` too."""
-    cls = type(strategy)
-    return "loss" not in vars(strategy) and _depth(cls, "skip") <= _depth(cls, "loss")
-
-
-def supports_capture(strategy: Strategy[Any]) -> bool:
-    """Return whether steps can be captured: a class that overrides a step hook must override `capturable` too."""
-    cls, hooks = type(strategy), ("loss", "edit_gradients")
-    assigned = any(hook in vars(strategy) for hook in hooks)
-    return not assigned and all(_depth(cls, "capturable") <= _depth(cls, hook) for hook in hooks)
 
 
 def _overrides(cls: type[Strategy[Any]], hook: str) -> bool:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -33,7 +34,8 @@ import numpy as np
 from xclrun.strategy.base import Context, State, bounded
 from xclrun.strategy.shared.distillation import by_example, squared_distance
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
-from xclrun.strategy.shared.memory import MemoryBatches, group_keys, select_sentences
+from xclrun.strategy.shared.memory import group_keys, select_sentences
+from xclrun.strategy.shared.steps import Step, Term
 
 if TYPE_CHECKING:
     import torch
@@ -178,56 +180,53 @@ class DER(Expandable[Settings]):
     stateful = True
     # The reservoir is used from the first hop on.
     acts_from = 1
-    _drawn: MemoryBatches[dict[str, Tensor]] | None = None
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.reservoir = Reservoir(settings.memory)
-        self._step = 0
-        # Row of the step's main mini-batch → (position among the hop's sentences, outputs).
-        self._seen: dict[int, tuple[int, dict[str, Tensor]]] = {}
-        # Number of rows of the main mini-batch processed so far.
-        self._rows = 0
 
     def active(self) -> bool:
         return self.settings.memory > 0 and self.settings.alpha > 0
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        self._step, self._seen, self._rows = step, {}, 0
-        self._drawn = self.drawn("replay", main.size, context)
-        return (main,)
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        if not self.active():
+            yield Step(main)
+            return
+        # Row of the main mini-batch → (position among the hop's sentences, outputs).
+        seen: dict[int, tuple[int, Outputs]] = {}
 
-    def drawn(self, purpose: str, count: int, context: Context) -> MemoryBatches[dict[str, Tensor]]:
-        """Return ``count`` examples of the reservoir for this step."""
-        self.reservoir.move(context.device)
-        examples = self.reservoir.draw(count, context.generator(purpose, self._step)) if self.active() else []
-        return MemoryBatches(as_batches(examples, context, together=self.settings.expansion is None), count)
+        def loss(part: Batch, rows: slice) -> Tensor:
+            output = context.model(part)
+            examples = zip(part.indices.tolist(), by_example(output, part), strict=True)
+            seen.update(enumerate(examples, rows.start))
+            return context.model.loss(part, output)
 
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        main = context.model(batch)
-        if self.active():
-            examples = zip(batch.indices.tolist(), by_example(main, batch), strict=True)
-            self._seen.update(enumerate(examples, self._rows))
-        self._rows += batch.size
-        loss = context.model.loss(batch, main)
-        for language, part, recorded, rows, factor in self._drawn.take(batch, context) if self._drawn else ():
-            output = self.output_of(language, part, context)
-            target = {name: tensor[rows] for name, tensor in recorded.items()}
-            loss = loss + factor * self.settings.alpha * squared_distance(output, target, part)
-        return loss
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        self._rows += batch.size
-        if self._drawn is not None:
-            self._drawn.skip(batch)
-
-    def edit_gradients(self, context: Context) -> None:
-        """Offer the step's examples to the reservoir, now that all losses are computed; gradients are unchanged."""
+        yield Step(main, loss, self.replayed(number, main.size, context), rows=seen)
         sizes = {key: len(context.train[key]) for key in context.hop.train}
-        seen = dict(context.gather(list(self._seen.items())))
-        examples = [seen[row] for row in sorted(seen)]
-        self.reservoir.offer(examples, sizes, context.generator("reservoir", self._step))
-        self._seen = {}
+        generator = context.generator("reservoir", number)
+        self.reservoir.offer([seen[row] for row in sorted(seen)], sizes, generator)
+
+    def replayed(self, number: int, count: int, context: Context) -> list[Term]:
+        """Return the terms of a main step on examples of the reservoir."""
+        batches = self.drawn("replay", number, count, context)
+
+        def distance(language: str, recorded: Outputs, part: Batch, rows: slice) -> Tensor:
+            target = {name: tensor[rows] for name, tensor in recorded.items()}
+            return squared_distance(self.output_of(language, part, context), target, part)
+
+        among = [batch for _, batch, _ in batches]
+        return [
+            Term(batch, partial(distance, language, recorded), self.settings.alpha, among)
+            for language, batch, recorded in batches
+        ]
+
+    def drawn(
+        self, purpose: str, number: int, count: int, context: Context
+    ) -> list[tuple[str, Batch, dict[str, Tensor]]]:
+        """Return ``count`` examples of the reservoir for a main step, as `as_batches` does."""
+        self.reservoir.move(context.device)
+        examples = self.reservoir.draw(count, context.generator(purpose, number))
+        return as_batches(examples, context, together=self.settings.expansion is None)
 
     def footprint(self) -> dict[str, int]:
         return {"examples": len(self.reservoir.examples), "bytes": self.reservoir.nbytes}

@@ -14,18 +14,11 @@ step; the reservoir needs as much memory as in ``der``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from xclrun.strategy.base import Context, bounded
 from xclrun.strategy.der import DER, DERSettings
-from xclrun.strategy.shared.memory import MemoryBatches
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from xclrun.data.batches import Batch
+from xclrun.strategy.shared.steps import Term
 
 
 @dataclass
@@ -37,23 +30,10 @@ class DERPPSettings(DERSettings):
 class DERPP(DER[DERPPSettings]):
     name = "derpp"
     settings_type = DERPPSettings
-    _labelled: MemoryBatches[dict[str, Tensor]] | None = None
 
     def active(self) -> bool:
         return self.settings.memory > 0 and (self.settings.alpha > 0 or self.settings.beta > 0)
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        batches = super().replay(step, main, context)
-        self._labelled = self.drawn("labelled replay", main.size, context)
-        return batches
-
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        loss = super().loss(batch, context)
-        for language, part, _, _, factor in self._labelled.take(batch, context) if self._labelled else ():
-            loss = loss + factor * self.settings.beta * self.loss_of(language, part, context)
-        return loss
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        super().skip(batch, context)
-        if self._labelled is not None:
-            self._labelled.skip(batch)
+    def replayed(self, number: int, count: int, context: Context) -> list[Term]:
+        batches = [(language, batch) for language, batch, _ in self.drawn("labelled replay", number, count, context)]
+        return [*super().replayed(number, count, context), *self.terms(batches, context, self.settings.beta)]

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING
 from xclrun.core.errors import UsageError
 from xclrun.strategy.base import Context
 from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
+from xclrun.strategy.shared.steps import Step
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from xclrun.data.batches import Batch
 
 
@@ -40,7 +39,6 @@ class ReplaySettings(MemorySettings):
 class ExperienceReplay(MemoryStrategy[ReplaySettings]):
     name = "er"
     settings_type = ReplaySettings
-    _replayed: str | None = None
 
     def __init__(self, settings: ReplaySettings) -> None:
         if settings.interleave is Interleave.replace and settings.every_k == 1:
@@ -50,24 +48,10 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
             )
         super().__init__(settings)
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        due = self.due(step)
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        due = self.due(number)
         if not due or self.settings.interleave is Interleave.extra:
-            yield main
+            yield Step(main)
         for language in due:
-            generator = context.generator("replay", step, language)
-            self._replayed = language
-            yield context.batch(language, self.memory.draw(language, context.batch_size, generator))
-        self._replayed = None
-
-    def capturable(self) -> bool:
-        # With an expansion, replay steps use the parameters of another language, so they cannot be captured.
-        return self._replayed is None or self.settings.expansion is None
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `skip` is for micro-batches that another process computes, and `loss` does not count any."""
-
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        if self._replayed is None:
-            return super().loss(batch, context)
-        return self.with_language(self._replayed, context, lambda model: model.loss(batch))
+            drawn = self.memory.draw(language, context.batch_size, context.generator("replay", number, language))
+            yield Step(context.batch(language, drawn), self.loss_of(language, context))

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING
 
 from xclrun.core.stream import Hop, Stream
 from xclrun.strategy.base import Context, Library, Parameters, Plan, bounded
-from xclrun.strategy.shared.memory import MemoryBatches, MemorySettings, MemoryStrategy, to_batches
+from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy, to_batches
+from xclrun.strategy.shared.steps import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,8 +52,6 @@ class ERACESettings(MemorySettings):
 class ERACE(MemoryStrategy[ERACESettings]):
     name = "er_ace"
     settings_type = ERACESettings
-    _main: Batch | None = None
-    _drawn: MemoryBatches[None] | None = None
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if any(task.answers for task in tasks):
@@ -85,29 +84,17 @@ class ERACE(MemoryStrategy[ERACESettings]):
             super().parameters, trains=lambda name, hop: not name.endswith(("intent.bias", "classifier.bias"))
         )
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        self._drawn, self._main = None, main
-        if self.due(step):
-            drawn = self.memory.draw_from_all(context.batch_size, context.generator("replay", step))
-            batches = to_batches(drawn, context, together=self.settings.expansion is None)
-            self._drawn = MemoryBatches([(language, batch, None) for language, batch in batches], main.size)
-        return (main,)
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        if not self.due(number):
+            yield Step(main)
+            return
+        drawn = self.memory.draw_from_all(context.batch_size, context.generator("replay", number))
+        batches = to_batches(drawn, context, together=self.settings.expansion is None)
 
-    def capturable(self) -> bool:
-        return self._drawn is None
+        def loss(part: Batch, rows: slice) -> Tensor:
+            return context.model.loss(part, own_classes(context.model(part), main))
 
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        if self._drawn is None or self._main is None:
-            return super().loss(batch, context)
-        model = context.model
-        loss = model.loss(batch, own_classes(model(batch), self._main))
-        for language, part, _, _, factor in self._drawn.take(batch, context):
-            loss = loss + factor * self.loss_of(language, part, context)
-        return loss
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        if self._drawn is not None:
-            self._drawn.skip(batch)
+        yield Step(main, loss, self.terms(batches, context))
 
 
 def own_classes(output: Output, main: Batch) -> Output:

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.strategy.agem import AGEM, mean_gradient
+from xclrun.strategy.agem import AGEM
 from xclrun.strategy.base import Context, Length, bounded
 from xclrun.strategy.shared.memory import MemorySettings
+from xclrun.strategy.shared.steps import MeanGradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +48,6 @@ class GEMSettings(MemorySettings):
 class GEM(AGEM[GEMSettings]):
     name = "gem"
     settings_type = GEMSettings
-    capturable = AGEM.capturable
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         stored = min(self.settings.memory, sum(length.sentences for length in lengths))
@@ -56,25 +56,21 @@ class GEM(AGEM[GEMSettings]):
         note = f"strategy={self.settings.name}: each step uses the whole memory, up to {stored} sentences; "
         return [*super().notes(lengths), note + "set strategy.compared=16 to draw 16 sentences of each language"]
 
-    def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
+    def memory_batches(self, number: int, context: Context) -> list[tuple[str, Batch]]:
         """Return one memory batch for each earlier language: (language, batch)."""
         batches = []
-        for language in self.due(self._step):
+        for language in self.due(number):
             count = self.settings.compared or len(self.memory.indices[language])
-            drawn = self.memory.draw(language, count, context.generator("reference", self._step, language))
+            drawn = self.memory.draw(language, count, context.generator("reference", number, language))
             batches.append((language, context.batch(language, drawn)))
         return batches
 
-    def edit_gradients(self, context: Context) -> None:
-        if not self.due(self._step):
-            return
+    def edit(self, number: int, context: Context, mean_gradient: MeanGradient) -> None:
         parameters = self.compared(context)
         gradients = [p.grad for p in parameters if p.grad is not None]
-        # Forward passes have at most as many sentences as a micro-batch of the main batch.
-        largest = -(-context.batch_size // max(1, self._parts))
         references = [
-            mean_gradient([(language, batch)], parameters, largest, self.loss_of, context)
-            for language, batch in self.memory_batches(context)
+            mean_gradient(self.terms([batch], context), parameters, at_most=context.batch_size)
+            for batch in self.memory_batches(number, context)
         ]
         products = np.array([_product(reference, gradients) for reference in references])
         if products.min() >= 0:

@@ -27,10 +27,9 @@ from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, Length, Plan, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 from xclrun.strategy.shared.memory import indices_at, to_batches
+from xclrun.strategy.shared.steps import Step
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from xclrun.data.batches import Batch
 
 
@@ -43,7 +42,6 @@ class JointReplay(Expandable[JointReplaySettings]):
     name = "joint_replay"
     settings_type = JointReplaySettings
     revisits = True
-    _replayed: str | None = None
 
     def active(self) -> bool:
         return self.settings.rate > 0
@@ -69,26 +67,14 @@ class JointReplay(Expandable[JointReplaySettings]):
         """Return the number of batches replayed after a main step (from 1)."""
         return floor(self.settings.rate * step) - floor(self.settings.rate * (step - 1))
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        yield main
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        yield Step(main)
         hops = [context.stream.hops[index] for index in self.plan(context.hop).rereads]
         earlier = {key: np.arange(len(context.train[key])) for hop in hops for key in hop.train}
         total = sum(map(len, earlier.values()))
-        for place in range(self.due(step) if total else 0):
-            generator = context.generator("joint replay", step, place)
+        for place in range(self.due(number) if total else 0):
+            generator = context.generator("joint replay", number, place)
             rows = generator.choice(total, size=min(context.batch_size, total), replace=False)
             together = self.settings.expansion is None
-            for self._replayed, batch in to_batches(indices_at(earlier, rows), context, together):
-                yield batch
-        self._replayed = None
-
-    def capturable(self) -> bool:
-        return self._replayed is None or self.settings.expansion is None
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` keeps no counter that needs an update for micro-batches of other processes."""
-
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        if self._replayed is None:
-            return super().loss(batch, context)
-        return self.loss_of(self._replayed, batch, context)
+            for language, batch in to_batches(indices_at(earlier, rows), context, together):
+                yield Step(batch, self.loss_of(language, context))

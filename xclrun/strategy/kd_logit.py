@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,7 @@ import numpy as np
 from xclrun.strategy.base import Context, State, bounded
 from xclrun.strategy.shared.distillation import PER_WORD, head_outputs, record, rows_of
 from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
+from xclrun.strategy.shared.steps import Step, Term
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,13 +54,12 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
     """Distillation of logits and emissions; ``teacher``: language → name → outputs, rows in the order of the memory."""
 
     name = "kd_logit"
+    version = 2
     settings_type = DistillationSettings
 
     def __init__(self, settings: DistillationSettings) -> None:
         super().__init__(settings)
         self.teacher: dict[str, dict[str, Tensor]] = {}
-        self._drawn: dict[str, np.ndarray] = {}
-        self._size = self._done = 0
 
     def active(self) -> bool:
         return super().active() and self.settings.weight > 0
@@ -67,50 +68,29 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         """Return the distilled outputs of a forward pass: name → one row per sentence, or per word."""
         return head_outputs(output, batch)
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        self._drawn, self._size, self._done = {}, main.size, 0
-        for language in self.due(step) if self.active() else ():
-            generator = context.generator("distill", step, language)
-            self._drawn[language] = self.memory.draw_rows(language, context.batch_size, generator)
-        return (main,)
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        terms = []
+        for language in self.due(number) if self.active() else ():
+            generator = context.generator("distill", number, language)
+            terms.append(self.term(language, self.memory.draw_rows(language, context.batch_size, generator), context))
+        yield Step(main, terms=terms)
 
-    def capturable(self) -> bool:
-        return not self._drawn
+    def term(self, language: str, rows: np.ndarray, context: Context) -> Term:
+        """Return the term for rows of a language's memory: the MSE between outputs and teacher, summed over outputs."""
+        batch = context.batch(language, self.memory.indices[language][rows])
+        return Term(batch, partial(self._distance, language, rows, context), self.settings.weight)
 
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        loss = super().loss(batch, context)
-        start, self._done = self._done, self._done + batch.size
-        for language, rows in self._drawn.items():
-            # With gradient accumulation, each micro-batch takes a part of the rows. The factor cancels the
-            # micro-batch's weight.
-            part = rows[len(rows) * start // self._size : len(rows) * self._done // self._size]
-            if len(part):
-                distance = self.distance(language, part, context, among=rows)
-                loss = loss + self.settings.weight * distance * (self._size / batch.size)
-        return loss
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        self._done += batch.size
-
-    def distance(self, language: str, rows: np.ndarray, context: Context, among: np.ndarray | None = None) -> Tensor:
-        """Return the MSE between outputs and teacher on rows of the memory, summed over outputs (scalar).
-
-        Args:
-            among: all rows of the step. The sum over ``rows`` is divided by the number of rows in ``among``. None:
-                equal to ``rows``.
-        """
+    def _distance(self, language: str, rows: np.ndarray, context: Context, part: Batch, at: slice) -> Tensor:
         from xclrun.data.transfer import to_device
 
-        batch = context.batch(language, self.memory.indices[language][rows])
-        context.observe_batch(batch)
-        outputs = self.distilled(self.with_language(language, context, lambda model: model(batch)), batch)
+        outputs = self.distilled(self.with_language(language, context, lambda model: model(part)), part)
         words = context.train[language].word_pieces.lengths[self.memory.indices[language]]
-        teacher = {name: rows_of(self.teacher[language][name], name, rows, words) for name in outputs}
+        teacher = {name: rows_of(self.teacher[language][name], name, rows[at], words) for name in outputs}
         teacher = to_device(teacher, context.device)
         total = outputs[next(iter(outputs))].new_zeros(())
-        denominator = rows if among is None else among
         for name, student in outputs.items():
-            count = int(words[denominator].sum()) if name in PER_WORD else len(denominator)
+            # The mean over the words of all rows is a mean over parts of the rows only with this number of words.
+            count = int(words[rows].sum()) * part.size / len(rows) if name in PER_WORD else part.size
             total = total + (student.float() - teacher[name].float()).square().sum() / (count * student.shape[1])
         return total
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +40,7 @@ from xclrun.core.task import Task
 from xclrun.strategy.base import Context, Length, bounded
 from xclrun.strategy.shared.distillation import cross_entropy, record, rows_of
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
+from xclrun.strategy.shared.steps import MeanGradient, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +72,6 @@ class LwF(Expandable[LwFSettings]):
         super().__init__(settings)
         self.teacher: dict[str, dict[str, Tensor]] = {}
         self.words = np.empty(0, np.int64)
-        self._warming_up = False
         if settings.warm_up and not self.expansion.adds_language_parts:
             raise UsageError(
                 f"strategy.warm_up={settings.warm_up}: warm-up trains only new language-specific parameters, and there "
@@ -110,36 +111,32 @@ class LwF(Expandable[LwFSettings]):
 
             self.teacher[language] = record(context, sentences, torch.float32, forward=forward if language else None)
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        self._warming_up = context.hop.depth > 1 and step <= self.settings.warm_up
-        return (main,)
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        warming_up = context.hop.depth > 1 and number <= self.settings.warm_up
+        yield Step(
+            main,
+            partial(self._loss, context) if self.teacher else None,
+            edit=partial(self._only_new_parameters, context) if warming_up else None,
+        )
 
-    def edit_gradients(self, context: Context) -> None:
-        if self._warming_up:
-            for name, parameter in context.model.named_parameters():
-                if not self.parameters.language_specific(name):
-                    parameter.grad = None
+    def _only_new_parameters(self, context: Context, mean_gradient: MeanGradient) -> None:
+        language_specific = self.parameters.language_specific
+        for name, parameter in context.model.named_parameters():
+            if not language_specific(name):
+                parameter.grad = None
 
-    def capturable(self) -> bool:
-        return not self.teacher and not self._warming_up
-
-    def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` keeps no counter that needs an update for micro-batches of other processes."""
-
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        if not self.teacher:
-            return super().loss(batch, context)
+    def _loss(self, context: Context, batch: Batch, rows: slice) -> Tensor:
         from xclrun.data.transfer import to_device
 
         main = context.model(batch)
         loss = context.model.loss(batch, main)
         over_words = context.model.head_of(batch.task).over_words
-        rows = {
+        recorded_rows = {
             f"{language}/{name}": rows_of(t, name, batch.indices, self.words)
             for language, recorded in self.teacher.items()
             for name, t in recorded.items()
         }
-        targets = to_device(rows, context.device)
+        targets = to_device(recorded_rows, context.device)
         for language, recorded in self.teacher.items():
             output = self.output_of(language, batch, context) if language else main
             expected = {name: targets[f"{language}/{name}"] for name in recorded}

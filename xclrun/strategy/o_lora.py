@@ -16,7 +16,7 @@ Deviations: heads are trained too, since encoders need them; no dropout before A
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from xclrun.strategy.base import Context, Plan, bounded
 from xclrun.strategy.inc_lora import IncLora
 from xclrun.strategy.shared.adapters import LowRankSettings
 from xclrun.strategy.shared.low_rank import LowRankPerHop, product
+from xclrun.strategy.shared.steps import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,14 +53,14 @@ class OLora(LowRankPerHop[OLoraSettings]):
         settings = {key: value for key, value in self.described().items() if key != "penalty"}
         return settings | {"name": IncLora.name}
 
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        loss, hop = super().loss(batch, context), context.hop.index
-        if hop == 1:
-            return loss
-        return loss + self.settings.penalty * overlap(dict(context.model.named_parameters()), hop)
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        hop = context.hop.index
 
-    def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `loss` keeps no counter that needs an update for micro-batches of other processes."""
+        def loss(part: Batch, rows: slice) -> Tensor:
+            overlapping = overlap(dict(context.model.named_parameters()), hop)
+            return context.model.loss(part) + self.settings.penalty * overlapping
+
+        yield Step(main, loss if hop > 1 else None)
 
 
 def overlap(parameters: Mapping[str, Tensor], hop: int) -> Tensor:

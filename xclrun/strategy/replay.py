@@ -24,6 +24,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, Length, Plan, State, Strategy, bounded
 from xclrun.strategy.shared.memory import indices_at
+from xclrun.strategy.shared.steps import Step
 
 if TYPE_CHECKING:
     from xclrun.data.batches import Batch
@@ -83,12 +84,12 @@ class Replay(Strategy[Settings]):
     def begin_hop(self, context: Context) -> None:
         self.fresh, self.examples = {}, 0
 
-    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
         intervals = self.observe(main, context) if self.active() else range(0)
-        yield main
+        yield Step(main)
         for interval in intervals:
             for drawn in self.draw(interval, "replay", context):
-                yield from self.batches(drawn, context)
+                yield from map(Step, self.batches(drawn, context))
 
     def end_hop(self, context: Context) -> None:
         # Draw the indices again: if the hop was loaded from the store, no batch was observed.

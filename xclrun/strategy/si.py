@@ -20,15 +20,20 @@ the step). The state that training stores with the selected weights takes 12 byt
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, Plan, State, bounded
 from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings, tensor_group
+from xclrun.strategy.shared.steps import Edit, MeanGradient, Step
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from xclrun.data.batches import Batch
 
 
 @dataclass
@@ -79,10 +84,15 @@ class SI(ImportancePenalty[SISettings]):
         self.anchor, self._step, self._before = self.start, [], {}
         self._scaled = context.precision == "fp16"
 
-    def edit_gradients(self, context: Context) -> None:
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        for step in super().steps(number, main, context):
+            yield replace(step, edit=partial(self._edit, step.edit, context)) if self.path else step
+            self._end_step()
+
+    def _edit(self, pull: Edit | None, context: Context, mean_gradient: MeanGradient) -> None:
+        """Keep the weights and gradients before the step, then add the penalty's gradient."""
         import torch
 
-        self._end_step()
         stepped = [(n, p, p.grad) for n, p in context.model.named_parameters() if n in self.path and p.grad is not None]
         for name, p, _ in stepped:
             if name not in self._before:
@@ -95,7 +105,8 @@ class SI(ImportancePenalty[SISettings]):
             with torch.no_grad():
                 torch._foreach_copy_(values, weights)
                 torch._foreach_copy_(gradients, [gradient for _, _, gradient in stepped])
-        super().edit_gradients(context)
+        if pull is not None:
+            pull(mean_gradient)
 
     def _end_step(self) -> None:
         import torch
@@ -123,7 +134,6 @@ class SI(ImportancePenalty[SISettings]):
         self.path, self.start, self.anchor, self._terms, self._before = {}, {}, {}, None, {}
 
     def state_dict(self) -> State:
-        self._end_step()
         inside = {f"path/{name}": tensor for name, tensor in self.path.items()}
         inside |= {f"start/{name}": tensor for name, tensor in self.start.items()}
         return State(tensors=super().state_dict().tensors | inside)

@@ -147,7 +147,7 @@ def _ranks(run: Run) -> Ranks:
     ranks = ALONE
     if not all(run.store.has(stage.evaluation) for stage in run.stages):
         ranks = ranks_of(run)
-        check_ranks(run.config, run.strategy(), ranks.size)
+        check_ranks(run.config, ranks.size)
     set_threads(run.config.runtime.threads, ranks.on_machine)
     return ranks
 

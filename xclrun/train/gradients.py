@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +28,6 @@ class Gradients:
     Args:
         part: maximum number of sentences in a micro-batch.
         scaler: scales losses against underflow.
-        seed: seeds dropout for a micro-batch, given by its number; called with the number of micro-batches after the
-            last one.
 
     Attributes:
         beside: sentences and subwords of memory batches that this rank counts, since it was last set to 0.
@@ -41,21 +39,23 @@ class Gradients:
         part: int,
         ranks: Ranks = ALONE,
         scaler: torch.amp.GradScaler | None = None,
-        seed: Callable[[int], None] = lambda part: None,
     ) -> None:
-        self.context, self.part, self.ranks, self.seed = context, part, ranks, seed
+        self.context, self.part, self.ranks = context, part, ranks
         self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
         self.beside = [0, 0]
         # Number of micro-batches of the last step, and sentences of the largest one.
         self._parts, self._largest = 1, part
-        self._counts = True
 
     def units(self, batch: Batch) -> int:
         """Return the weight of a batch in a mean loss: its number of sentences."""
         return batch.size
 
-    def add(self, step: Step) -> list[Tensor]:
+    def add(self, step: Step, seed: Callable[[int], None] = lambda number: None) -> list[Tensor]:
         """Add the gradients of a step to those of the parameters.
+
+        Args:
+            seed: seeds dropout for a micro-batch, given by its number. After the last micro-batch of several, it is
+                called with their number.
 
         Returns:
             The loss of each micro-batch on the device (scalars), with its weight; 0 if another rank counts it.
@@ -65,15 +65,12 @@ class Gradients:
         self._parts, self._largest = len(parts), parts[0].size
         losses = [torch.zeros((), device=self.context.device) for _ in parts]
         divided, start = ranks.several and len(parts) > 1, 0
-        self._counts = divided or not ranks.rank
         for number, part in enumerate(parts):
             rows, start = slice(start, start + part.size), start + part.size
             if number not in ranks.parts(len(parts)):
-                if step.hooks is not None:
-                    step.hooks.skip(part, self.context)
                 continue
             if number:
-                self.seed(number)
+                seed(number)
             with autocast(self.context.device, self.context.precision):
                 loss = self._loss(step.loss, part, rows)
                 for term in step.terms:
@@ -81,10 +78,8 @@ class Gradients:
                 loss = loss * (self.units(part) / self.units(batch))
             self.scaler.scale(loss).backward()
             losses[number] = loss.detach()
-        self._counts = not ranks.rank
-        self.context.gather = self._gather if divided else list
         if len(parts) > 1:
-            self.seed(len(parts))
+            seed(len(parts))
         if divided:
             ranks.sum_gradients(model.parameters())
             if step.rows is not None:
@@ -134,9 +129,3 @@ class Gradients:
     def _count(self, batch: Batch, counts: bool) -> None:
         if counts:
             self.beside = [self.beside[0] + batch.size, self.beside[1] + batch.pieces]
-
-    def observe(self, batch: Batch) -> None:
-        self._count(batch, self._counts)
-
-    def _gather(self, values: list[Any]) -> list[Any]:
-        return [value for part in self.ranks.gather(values, self.context.device) for value in part]

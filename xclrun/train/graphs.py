@@ -99,7 +99,7 @@ class CapturedSteps:
         Raises:
             RunError: the step cannot be captured.
         """
-        key = self._shape(step.batch), *(() if step.hooks else (step.loss, step.edit))
+        key = self._shape(step.batch), step.loss, step.edit
         if key not in self.captured:
             if key not in self.warmed_up:
                 self.warmed_up.add(key)

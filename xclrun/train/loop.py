@@ -167,8 +167,10 @@ class HopTraining:
         self.look_every = 1 if context.device.type == "cpu" else 25
         # For each update since losses were last read: (main step, losses of its micro-batches, on the device).
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
+        # Whether a step of this attempt was captured; None before the first step.
+        self._captures: bool | None = None
         part = self.trainer.part(self.sentences)
-        self.gradients = Gradients(context, part, self.ranks, self.scaler, self._seed_dropout)
+        self.gradients = Gradients(context, part, self.ranks, self.scaler)
 
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
         context, size = self.context, self.trainer.batch(self.sentences)
@@ -192,14 +194,12 @@ class HopTraining:
             RunError: the loss is not finite.
             Stopped: a signal was received; a checkpoint was saved.
         """
-        # Restore `observe_batch` after training, because it references the optimiser and the best weights.
-        self.context.observe_batch, before = self.gradients.observe, self.context.observe_batch
         self.context.model.packs = self.trainer.packing
         try:
             with products(self.context.precision), self._checkpointing():
                 return self._run()
         finally:
-            self.context.observe_batch, self.context.model.packs, self.captured = before, False, None
+            self.context.model.packs, self.captured = False, None
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:
@@ -242,6 +242,12 @@ class HopTraining:
                     self.stop.check()
             self._end_epoch()
         self._point(last=True)
+        if self.trainer.cuda_graphs and self._captures is False:
+            hop = self.context.hop
+            self.listener.noted(
+                f"hop {hop.index} ({hop.name}): cuda_graphs=true only added padding, because no step of the strategy "
+                "can be captured in CUDA graphs; consider trainer.cuda_graphs=false"
+            )
         if self.trainer.selection is Selection.best:
             load_weights(model, self.best)
         elif self.gathers:
@@ -267,6 +273,7 @@ class HopTraining:
         set_lr(self.optimizer, self.trainer.lr * factor)
         self._seed_dropout()
         captured = self.captured if step.repeats else None
+        self._captures = self._captures or captured is not None
         losses = self._step(step, main) if captured is None else captured.take(step)
         self._losses.append((position.step, losses))
         position.examples += batch.size
@@ -279,7 +286,7 @@ class HopTraining:
     def _step(self, step: Step, main: bool = True) -> Sequence[Tensor]:
         """Step the optimiser once, and return the micro-batches' losses."""
         self.optimizer.zero_grad(set_to_none=True)
-        losses = self.gradients.add(step)
+        losses = self.gradients.add(step, self._seed_dropout)
         self.scaler.unscale_(self.optimizer)
         if main:
             for observer in self.observers.values():

@@ -118,7 +118,7 @@ class Slurm(Launcher):
                     f"own GPU; use hydra.launcher.gpus_per_node={self.tasks_per_node}"
                 )
             for run in runs:
-                check_ranks(run.config, run.strategy(), self.tasks)
+                check_ranks(run.config, self.tasks)
 
     @property
     def waits(self) -> bool:

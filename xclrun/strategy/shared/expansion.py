@@ -29,10 +29,9 @@ from xclrun.strategy import make, names_with
 from xclrun.strategy.base import Context, Library, Parameters, Plan, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.language_parts import LanguageParts
+from xclrun.strategy.shared.steps import Loss, Term
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from xclrun.data.batches import Batch
     from xclrun.model.families import Family
     from xclrun.model.heads import Output
@@ -107,11 +106,19 @@ class Expandable(Strategy[Settings]):
             return context.model(batch)
         return self.with_language(language, context, lambda model: model(batch))
 
-    def loss_of(self, language: str, batch: Batch, context: Context) -> Tensor:
-        """Return the loss of a batch, with the parameters for a ``language`` of this hop or an earlier hop."""
-        if language in context.hop.train:
-            return context.model.loss(batch)
-        return self.with_language(language, context, lambda model: model.loss(batch))
+    def loss_of(self, language: str, context: Context) -> Loss | None:
+        """Return the loss with the parameters for a ``language`` of this hop or an earlier hop.
+
+        None: the model's own loss, because these parameters are in the model.
+        """
+        if language in context.hop.train or not isinstance(self.expansion, LanguageParts):
+            return None
+        return lambda part, rows: self.with_language(language, context, lambda model: model.loss(part))
+
+    def terms(self, batches: Sequence[tuple[str, Batch]], context: Context, weight: float = 1.0) -> list[Term]:
+        """Return the terms for the mean loss over all sentences of memory batches: (language, batch)."""
+        among = [batch for _, batch in batches]
+        return [Term(batch, self.loss_of(language, context), weight, among) for language, batch in batches]
 
     # Delegated to the expansion.
 

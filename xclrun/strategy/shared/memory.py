@@ -16,10 +16,10 @@ several batches (`to_batches`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -178,41 +178,6 @@ def to_batches(drawn: Mapping[str, np.ndarray], context: Context, together: bool
         sentences = select_sentences({language: drawn[language] for language in group}, context)
         batches.append((group[0], sentences.batch(range(len(sentences))).to(context.device)))
     return batches
-
-
-class MemoryBatches(Generic[Payload]):
-    """Memory batches whose mean loss is a term of the loss of one main step.
-
-    With gradient accumulation, the memory batches are split into as many parts as the main batch.
-
-    Args:
-        groups: (language, batch, payload); the payload is any value that `take` yields with the batch. The mean is over
-            the sentences of all groups.
-        size: number of sentences in the main batch.
-    """
-
-    def __init__(self, groups: Sequence[tuple[str, Batch, Payload]], size: int) -> None:
-        self.groups, self.size, self.done = groups, size, 0
-        self.total = sum(batch.size for _, batch, _ in groups)
-
-    def take(self, main: Batch, context: Context) -> Iterator[tuple[str, Batch, Payload, slice, float]]:
-        """Yield (language, batch, payload, rows, factor) for the next micro-batch of the main batch.
-
-        The yielded batch contains only the ``rows`` of the group's batch that belong to ``main``. Add its mean loss
-        times the factor to the loss of ``main``.
-        """
-        start, self.done = self.done, self.done + main.size
-        for language, batch, payload in self.groups:
-            rows = slice(batch.size * start // self.size, batch.size * self.done // self.size)
-            if (count := rows.stop - rows.start) == 0:
-                continue
-            part = batch.at(rows)
-            context.observe_batch(part)
-            yield language, part, payload, rows, (count / self.total) * (self.size / main.size)
-
-    def skip(self, main: Batch) -> None:
-        """Skip the memory sentences of a micro-batch that another process computes."""
-        self.done += main.size
 
 
 @dataclass

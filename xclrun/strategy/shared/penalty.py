@@ -15,7 +15,7 @@ before clipping. This is equivalent, but logged losses do not contain the penalt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -23,12 +23,13 @@ import numpy as np
 
 from xclrun.strategy.base import Context, State, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
+from xclrun.strategy.shared.steps import MeanGradient, Step, repeatable
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from xclrun.data.batches import Encoded
+    from xclrun.data.batches import Batch, Encoded
     from xclrun.model.network import Model
 
 
@@ -71,23 +72,24 @@ class QuadraticPenalty(Expandable[Settings]):
         self.anchor = {name: tensor for name, tensor in weights.items() if not self.parameters.language_specific(name)}
         self.precision = {name: torch.ones(()) for name in self.anchor}
 
-    def capturable(self) -> bool:
-        # Once created, the terms keep their addresses during the hop, so steps can be captured.
-        return self._terms is not None
-
-    def edit_gradients(self, context: Context) -> None:
-        """Add the penalty's gradient, for all parameters in a few fused operations."""
-        import torch
-
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
         if self._terms is None:
+            # The tensors keep their addresses during the hop.
             self._terms = [
                 (p, self.precision[name].to(p.device), self.anchor[name].to(p.device))
                 for name, p in context.model.named_parameters()
                 if name in self.precision and p.requires_grad
             ]
+        yield Step(main, edit=self.add_gradient if self._terms and self.active() else None)
+
+    @repeatable
+    def add_gradient(self, mean_gradient: MeanGradient) -> None:
+        """Add the penalty's gradient, for all parameters in a few fused operations."""
+        import torch
+
         # Heads of tasks that are not in the batch have no gradient.
-        terms = [(p.grad, p, *term) for p, *term in self._terms if p.grad is not None]
-        if not terms or not self.active():
+        terms = [(p.grad, p, *term) for p, *term in self._terms or () if p.grad is not None]
+        if not terms:
             return
         gradients, weights, precision, anchor = (list(column) for column in zip(*terms, strict=True))
         with torch.no_grad():

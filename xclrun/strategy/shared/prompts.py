@@ -11,6 +11,7 @@ gradients, in training and in evaluation.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.stream import Stream
 from xclrun.strategy.base import Context, Library, Settings, bounded
 from xclrun.strategy.shared.added import AddsParameters
+from xclrun.strategy.shared.steps import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,10 +59,10 @@ PoolSettingsType = TypeVar("PoolSettingsType", bound=PoolSettings)
 class PromptPools(Prompted[PoolSettingsType]):
     """Base of the strategies with a pool of prompts that all languages share, and a penalty on its keys."""
 
-    def loss(self, batch: Batch, context: Context) -> Tensor:
-        loss, prompts = super().loss(batch, context), context.model.prompts
-        assert prompts is not None
-        return loss + self.settings.penalty * prompts.penalty(context.hop.index)
+    def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
+        def loss(part: Batch, rows: slice) -> Tensor:
+            result, prompts = context.model.loss(part), context.model.prompts
+            assert prompts is not None
+            return result + self.settings.penalty * prompts.penalty(context.hop.index)
 
-    def skip(self, batch: Batch, context: Context) -> None:
-        """Do nothing: `skip` is for micro-batches that another process computes, and `loss` does not count any."""
+        yield Step(main, loss)

@@ -73,15 +73,10 @@ class Step:
     terms: Sequence[Term] = ()
     edit: Edit | None = None
     rows: dict[int, Any] | None = None
-    hooks: Any = None
 
     @property
     def repeats(self) -> bool:
         """Whether a CUDA graph of the step can be replayed: its functions are those of the model, or `repeatable`."""
-        if self.hooks is not None:
-            from xclrun.strategy.base import supports_capture
-
-            return bool(supports_capture(self.hooks) and self.hooks.capturable())
         functions = [function for function in (self.loss, self.edit) if function is not None]
         return not self.terms and self.rows is None and all(getattr(f, "repeatable", False) for f in functions)
 
