@@ -420,13 +420,15 @@ def forget_plugins() -> Iterator[Callable[[], None]]:
 
     from xclrun.analysis.measures import MEASURES
     from xclrun.core import plugins, task
+    from xclrun.data.encodings import ENCODINGS
     from xclrun.data.readers import READERS
+    from xclrun.model.heads import HEADS
     from xclrun.strategy import STRATEGIES
 
     # What plug-ins are added to.
     registries: tuple[Any, ...] = (
         plugins._loaded, plugins._files, plugins._folders, STRATEGIES.registered, MEASURES, READERS,
-        task.TASKS, task.METRICS, task.BY_NAME, task.BY_SHORT,
+        task.TASKS, task.METRICS, task.BY_NAME, task.BY_SHORT, task.COLUMNS, HEADS, ENCODINGS,
     )  # fmt: skip
     before = [copy.copy(registry) for registry in registries]
 

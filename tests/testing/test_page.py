@@ -11,11 +11,13 @@ import pytest
 from xclrun.testing.metrics import METRIC_CONTRACT
 from xclrun.testing.readers import READER_CONTRACT, WITH_BAD_ROW
 from xclrun.testing.strategies import STRATEGY_CONTRACT
+from xclrun.testing.tasks import TASK_CONTRACT
 from xclrun.testing.trackers import TRACKER_CONTRACT
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending" / "testing.md"
 CONTRACTS = {
     "Strategies": STRATEGY_CONTRACT,
+    "Tasks": TASK_CONTRACT,
     "Metrics": METRIC_CONTRACT,
     "Readers": (*READER_CONTRACT, *WITH_BAD_ROW),
     "Trackers": TRACKER_CONTRACT,

@@ -20,7 +20,7 @@ from xclrun.config.schema import DatasetConfig, OnBadLine
 from xclrun.core.errors import UsageError
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.load import load_dataset
-from xclrun.data.readers import READERS, read
+from xclrun.data.readers import COLUMNS, READERS, read
 from xclrun.data.readers.collect import Splits
 from xclrun.testing.suite import Check, bound, expect, expect_equal, run_all
 
@@ -110,10 +110,9 @@ def splits_texts_into_words(case: ReaderCase) -> None:
 
 
 def fills_the_declared_columns(case: ReaderCase) -> None:
-    """The columns that examples have (label, tags, answers) are those of ``gives``."""
-    columns = {"label": "label", "tags": "tags", "answers": "answers"}
+    """The columns that examples have (``label``, ``tags``, …) are those of ``gives``."""
     examples = case.examples()
-    found = {column for column in columns if any(getattr(example, column) is not None for example in examples)}
+    found = {column for column in COLUMNS if any(getattr(example, column) is not None for example in examples)}
     expect_equal(sorted(found), sorted(READERS[str(case.config.reader)].gives), "columns")
 
 
