@@ -76,15 +76,16 @@ def commands(copy: Path) -> dict[str, list[tuple[list[str], int, str]]]:
     requests = []
     for page in PAGES:
         for line in re.findall(r"^    xclrun (.*)$", text(page), re.MULTILINE):
-            words = line.replace("DATA", str(data)).split()
+            words = line.replace("DATA", str(data)).replace("blunders.py", str(copy / "blunders.py")).split()
             many = words[-1] == "-m"
             small = (
                 [request for request in TINY if "=" in words[0] or request.startswith("model.")] if "=" in line else []
             )
             requests.append((page.stem, words[: len(words) - many] + small + ["-m"] * many))
-    # Pages on measures and figures use the runs of the page on strategies.
-    places = {name: "strategy" if name in ("measure", "figure") else name for name, _ in requests}
-    order = sorted(requests, key=lambda request: places[request[0]] != "strategy" or request[0] != "strategy")
+    # Pages on metrics, measures and figures use the runs of the page on strategies. A plug-in stays loaded, so its page
+    # comes last.
+    places = {name: "strategy" if name in ("metric", "measure", "figure") else name for name, _ in requests}
+    order = sorted(requests, key=lambda request: (request[0] == "metric", request[0] != "strategy"))
     stdin = json.dumps([(str(copy / "work" / places[name]), words) for name, words in order])
     answers = [json.loads(line) for line in run(copy, "-c", DRIVER, stdin=stdin).splitlines()]
     answers_of: dict[str, list[tuple[list[str], int, str]]] = {}
@@ -113,7 +114,7 @@ def test_pages_are_short_and_their_commands_work(
 def test_the_tests_of_the_pages_pass(copy: Path) -> None:
     files = [name for page in PAGES for _, name, _ in BLOCK.findall(text(page)) if name.startswith("tests/")]
     named = [name for page in PAGES for name in re.findall(r"^    pytest (\S+)$", text(page), re.MULTILINE)]
-    assert len(files) == 6
+    assert len(files) == 7
     output = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, *named)
     assert " passed" in output
 
@@ -122,7 +123,9 @@ def test_what_was_added_is_used(copy: Path, commands: dict[str, list[tuple[list[
     rows = summary(copy, "strategy")
     assert {row["strategy"] for row in rows} == {"naive", "frozen_embed"}
     last = [row for row in rows if row["measure"] == "LastHop" and row["order"] == "mean"]
-    assert len(last) == 4
+    # Two strategies, each with intents, slots and the metric of its page.
+    assert len(last) == 6
+    assert {row["metric"] for row in last} == {"intent_accuracy", "slot_f1", "blunder_rate"}
     assert all(-1 <= float(row["value"]) <= 1 for row in last)
     drawn = {path.suffix for path in (copy / "work" / "strategy" / "outputs" / "reports").rglob("every_run_*")}
     assert drawn == {".svg"}

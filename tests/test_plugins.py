@@ -93,7 +93,7 @@ def test_an_installed_package_runs_from_end_to_end(
     assert code == 0, said
     [report] = Path("outputs/reports").iterdir()
     table = read_csv(report / "summary.csv")
-    assert set(table["metric"]) == {"mood_accuracy", "mood_recall"}
+    assert set(table["metric"]) == {"mood_accuracy", "mood_recall", "blunder_rate"}
     assert set(table["strategy"]) == {"flooding", "naive"}
     best = {r.strategy: r.scores["mood_accuracy"][-1].max() for r in read_records(Path("outputs"))}
     values = table.query("measure == 'FP_max' and metric == 'mood_accuracy'").set_index("strategy")["value"]
@@ -301,7 +301,7 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
     ("content", "message"),
     [
         (None, r"cannot be read \(No such file or directory\)"),
-        ("x = 1", "registers no strategy, dataset, task or measure"),
+        ("x = 1", "registers no strategy, dataset, task, metric or measure"),
         (
             "\n\nimport no_such_module",
             r"cannot be imported: ModuleNotFoundError: .* \(in own.py, line 3\)",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from xclrun.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from xclrun.study import Study
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "load"]
 
 
-def load(outputs: str | Path | None = None) -> Study:
+def load(outputs: str | Path | None = None, metrics: Iterable[str] = ()) -> Study:
     """Load all runs of an outputs directory, for notebooks; see `xclrun.study.Study` and docs/python.md.
 
     Unreadable runs are skipped with a warning.
 
     Args:
         outputs: the directory; None: ``XCLRUN_OUTPUTS``, or else ``outputs`` in the current directory.
+        metrics: metrics to add to those of the runs' tasks, for this process: ``label_bits``.
 
     Raises:
         UsageError: the directory does not exist, or contains no run.
@@ -37,4 +39,4 @@ def load(outputs: str | Path | None = None) -> Study:
     # Imported here to keep ``import xclrun`` fast.
     from xclrun.study import Study
 
-    return Study.read(outputs)
+    return Study.read(outputs, metrics)

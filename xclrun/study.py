@@ -26,7 +26,7 @@ from xclrun.analysis.reference import References
 from xclrun.config.files import default_outputs
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import matching
-from xclrun.core.task import BY_SHORT
+from xclrun.core.task import BY_SHORT, select_metrics
 from xclrun.store.rundir import UNREADABLE_RUN, RunDirectory
 from xclrun.store.sweeps import sweeps
 
@@ -53,8 +53,9 @@ class Study:
         self.records = list({record.run_id: record for record in records}.values())
 
     @classmethod
-    def read(cls, outputs: str | Path | None = None) -> Study:
+    def read(cls, outputs: str | Path | None = None, metrics: Iterable[str] = ()) -> Study:
         """Read all runs under an outputs directory: see `xclrun.load`."""
+        select_metrics(metrics, "metrics")
         folder = Path(outputs or default_outputs()).expanduser()
         if not folder.is_dir():
             raise UsageError(f"{folder}: directory not found; pass the directory set by paths.outputs")

@@ -230,6 +230,16 @@ def test_counts_of_other_metrics_are_not_taken(tmp_path: Path) -> None:
     assert names(SLOT_F1) == {"slot_f1"}
 
 
+def test_counts_with_further_metrics_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a plug-in's metric was loaded for is read without it, and without counting again."""
+    directory = write_run(tmp_path, "a", 1, points=True, counts=True)
+    monkeypatch.setattr(counts, "count", lambda *_: pytest.fail("counted again"))
+    stored = counts.stored(directory)
+    manifest = directory.read_manifest()
+    read = counts.read(directory, manifest, MetricsOfKeys((SLOT_F1,)), None, counts.Common(), stored)
+    assert read.predictions.matrix(SLOT_F1, LANGUAGES).shape == (HOPS + 1, len(LANGUAGES))
+
+
 @pytest.mark.parametrize("where", ["hop-1", "points-2"])
 def test_a_damaged_prediction_file_is_named(where: str, outputs: Path) -> None:
     write_run(outputs, "b", 2, points=True, counts=True)

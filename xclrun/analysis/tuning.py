@@ -367,7 +367,7 @@ def _selected(record: RunRecord, hop: int) -> dict[str, Any] | None:
         return None
     scores = [by_metric for epoch in epochs for by_metric in epoch["dev"].values()]
     # If the curve lacks the run's span F1, another kind of span F1 selected the epoch, which is therefore unknown.
-    span_f1 = {metric for metric in record.scores if BY_NAME[metric].span_f1}
+    span_f1 = {metric for metric in record.metrics if BY_NAME[metric].span_f1}
     if not all(scores) or (span_f1 and not record.metric_of and not all(span_f1 & by.keys() for by in scores)):
         return None
     return max(epochs, key=lambda epoch: selection_score(epoch["dev"]))

@@ -62,6 +62,17 @@ class Parser(argparse.ArgumentParser):
             help="MLflow experiment (default: %(default)s)",
         )
 
+    def add_metrics(self) -> None:
+        """Add ``--metric NAME``, which `xclrun.core.task.select_metrics` takes."""
+        self.add_argument(
+            "--metric",
+            dest="metrics",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="also show this metric: label_bits (mean −log2 p of the correct class)",
+        )
+
     def add_watch(self, action: str, seconds: float) -> None:
         """Add ``--watch [SECONDS]``, which `repeated` takes."""
         self.add_argument(

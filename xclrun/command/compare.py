@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xclrun.command.common import RUN_HELP, chosen_run, outputs_parser
 from xclrun.command.show import read_run, scoring
 from xclrun.core.identity import flat
+from xclrun.core.task import select_metrics
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     for name in ("A", "B"):
         parser.add_argument(name.lower(), metavar=name, help=RUN_HELP)
+    parser.add_metrics()
     parser.add_json()
     args = parser.parse_args(arguments)
+    select_metrics(args.metrics)
     facts = differences([chosen_run(args.outputs, text) for text in (args.a, args.b)])
     print(json.dumps(facts, indent=1) if args.json else render(facts))
     return 0

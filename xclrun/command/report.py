@@ -28,6 +28,7 @@ from xclrun.config.checks import check_uri
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import check_name, slug
 from xclrun.core.plugins import typed_command
+from xclrun.core.task import select_metrics
 from xclrun.core.terminal import columns, many, note
 from xclrun.store.files import check_target
 from xclrun.store.rundir import RunDirectory
@@ -142,6 +143,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "reported with its best values only. dev means final performance on dev (dev_fp) if evaluate.every_… was set, "
         "otherwise the dev score right after each language's hop (dev_learnt). More: docs/reports.md",
     )
+    parser.add_metrics()
     parser.add_argument("--name", help="folder under <outputs>/reports (default: the sweep's name, or all)")
     parser.add_argument(
         "--baseline",
@@ -209,6 +211,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_tracking()
     args = parser.parse_args(arguments)
+    select_metrics(args.metrics)
     existing(args.outputs)
     check_uri("--uri", args.uri)
     from xclrun.analysis.filters import parse_filters
@@ -254,6 +257,7 @@ def _name(args: argparse.Namespace, sweep: str) -> str:
     """Return the name of the report's folder."""
     scored = [] if args.slot_f1 is None else [f"slot_f1={args.slot_f1}"]
     selected = [] if args.select_on is None else ["=".join(args.select_on)]
+    scored += [f"metric={name}" for name in args.metrics]
     return str(args.name or slug("-".join([sweep or "all", *args.filter, *selected, *scored])))
 
 

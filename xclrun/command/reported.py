@@ -76,7 +76,7 @@ def add_mirrored(
     added = []
     for record in elsewhere:
         way = record.config.get("evaluate", {}).get("slot_f1")
-        if args.slot_f1 in (None, way) or not any(BY_NAME[metric].span_f1 for metric in record.scores):
+        if args.slot_f1 in (None, way) or not any(BY_NAME[metric].span_f1 for metric in record.metrics):
             records.append(record)
             added.append(record.run_id)
         else:

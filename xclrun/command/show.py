@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import chosen_run, outputs_parser
 from xclrun.core.errors import RunError
+from xclrun.core.task import select_metrics
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ def main(arguments: Sequence[str]) -> int:
         "show", "Show a run: settings, score matrix, command, files, and hops shared with other runs."
     )
     parser.add_run()
+    parser.add_metrics()
     parser.add_json()
     args = parser.parse_args(arguments)
+    select_metrics(args.metrics)
     facts = describe(chosen_run(args.outputs, args.run))
     print(json.dumps(facts, indent=1) if args.json else render(facts))
     return 0

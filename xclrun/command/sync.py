@@ -12,6 +12,7 @@ from xclrun.config.checks import TRACKERS, check_tracker, check_uri
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.plugins import flags
+from xclrun.core.task import select_metrics
 from xclrun.core.terminal import note
 
 
@@ -31,8 +32,10 @@ def main(arguments: Sequence[str]) -> int:
         "MLflow, or restore a deleted experiment",
     )
     parser.add_watch("send again", 60.0)
+    parser.add_metrics()
     parser.add_tracking()
     args = parser.parse_args(arguments)
+    select_metrics(args.metrics)
     outputs = existing(args.outputs)
     check_tracker("--to", args.to)
     check_uri("--uri", args.uri)

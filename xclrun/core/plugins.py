@@ -1,10 +1,10 @@
-"""Plug-ins: external code that registers strategies, dataset readers, tasks or measures.
+"""Plug-ins: external code that registers strategies, dataset readers, tasks, metrics or measures.
 
 A plug-in is a file (``--plugin FILE.py``, or a line of ``plugins.yaml`` in a ``--config-dir``) or an installed package
-with an entry point in one of `GROUPS`. Importing a plug-in registers its strategies, readers, tasks and measures, and
-`provides` records them. The ID and stage keys of a run depend on the source hashes of the plug-ins that it uses. The
-frozen config of the run contains the locations and hashes of these plug-ins, so another process loads the same code or
-raises an error.
+with an entry point in one of `GROUPS`. Importing a plug-in registers its strategies, readers, tasks, metrics and
+measures, and `provides` records them. The ID and stage keys of a run depend on the source hashes of the plug-ins that
+it uses. The frozen config of the run contains the locations and hashes of these plug-ins, so another process loads the
+same code or raises an error.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ GROUPS = {
     "xclrun.strategies": "strategy",
     "xclrun.datasets": "dataset",
     "xclrun.tasks": "task",
+    "xclrun.metrics": "metric",
     "xclrun.measures": "measure",
 }
-# Modules that register xclrun's own strategies, readers, tasks and measures. Import them before a plug-in; otherwise
-# their registrations are attributed to the plug-in.
+# Modules that register xclrun's own strategies, readers, tasks, metrics and measures. Import them before a plug-in;
+# otherwise their registrations are attributed to the plug-in.
 _REGISTRIES = ("xclrun.core.task", "xclrun.analysis.measures", "xclrun.data.readers", "xclrun.strategy")
 # Prefix of the module names of plug-in files, omitted from messages.
 MODULE = "xclrun_plugin_"

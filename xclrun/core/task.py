@@ -19,7 +19,7 @@ exact match |
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from operator import methodcaller
@@ -89,6 +89,7 @@ class Metric:
             None, `f1` for tags and `ratio` for other predictions.
         probabilities: whether ``statistics`` needs log2 p(gold class).
         unit: ``%`` for fractions, which are printed in percent; or the unit of scores, such as ``bits``.
+        tasks: names of the tasks to which `register_metric` adds the metric; empty: all that predict ``of``.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Metric:
     probabilities: bool = False
     higher_is_better: bool = True
     unit: str = "%"
+    tasks: tuple[str, ...] = ()
 
     @property
     def quantity(self) -> Quantity:
@@ -257,8 +259,28 @@ EXACT_MATCH = Metric(
     f"share of predicted answers that are equal {_NORMAL}", statistics=methodcaller("answered", "exact"),
 )  # fmt: skip
 
-# Metrics of all registered tasks, in the order of tables.
+
+def _bits(sentences: Any) -> Any:
+    if sentences.log2_gold is None:
+        raise ValueError("the predictions have no probabilities")
+    known = sentences.gold >= 0
+    # NaN where the class does not occur in training; such sentences leave both sums.
+    bits = -sentences.log2_gold
+    bits[~known] = 0
+    return sentences.stacked(bits, known[:, None])
+
+
+# Shown only on request (`select_metrics`).
+LABEL_BITS = Metric(
+    "label_bits", "bits", "label bits", Scored.labels, "label", "labels",
+    "mean −log2 p of the correct class, in bits; without examples whose class does not occur in training",
+    statistics=_bits, probabilities=True, higher_is_better=False, unit="bits",
+)  # fmt: skip
+
+# Metrics of all registered tasks and further metrics, in the order of tables.
 METRICS: list[Metric] = [KEY_SCORE]
+# Metrics that no task names: those of plug-ins (`register_metric`), and selected ones.
+FURTHER: list[Metric] = []
 BY_SHORT: dict[str, Metric] = {KEY_SCORE.short: KEY_SCORE}
 BY_NAME: dict[str, Metric] = {KEY_SCORE.name: KEY_SCORE}
 
@@ -418,6 +440,44 @@ COLUMNS: dict[str, Column] = {}
 TASKS: dict[str, Task] = {}
 
 
+def register_metric(metric: Metric) -> Metric:
+    """Register a metric of tasks that do not name it. Training does not use it; reports compute it for all runs."""
+    if unknown := [name for name in metric.tasks if name not in TASKS]:
+        raise UsageError(f"metric '{metric.name}': unknown task; {did_you_mean(unknown[0], TASKS)}")
+    _check_names(f"metric '{metric.name}'", (metric,))
+    if metric in FURTHER:
+        raise UsageError(f"metric '{metric.name}': this name is already registered; choose another")
+    FURTHER.append(metric)
+    _list(metric)
+    provides("metric", metric.name, metric.definition)
+    return metric
+
+
+def select_metrics(names: Iterable[str], option: str = "--metric") -> None:
+    """Add metrics that are shown only on request, for all following reads of runs in this process."""
+    available = {LABEL_BITS.name: LABEL_BITS}
+    for name in names:
+        if name not in available:
+            raise UsageError(f"{option} {name}: unknown metric; {did_you_mean(name, available)}")
+        if available[name] not in FURTHER:
+            register_metric(available[name])
+
+
+def further_metrics(task: Task, tagged: bool) -> tuple[Metric, ...]:
+    """Return the registered metrics of a task's predictions that the task does not name."""
+    predicted = {
+        Scored.labels: task.label is not None,
+        Scored.words: tagged and task.tag is not None and not task.tag_spans,
+        Scored.spans: tagged and task.tag_spans,
+        Scored.answers: bool(task.answers),
+    }
+    return tuple(
+        metric
+        for metric in FURTHER
+        if (task.name in metric.tasks or not metric.tasks) and predicted.get(metric.of, False)
+    )
+
+
 def register(task: Task) -> Task:
     """Register a task and its metrics, so that ``dataset.task=NAME`` selects it."""
     if not task.metrics(tagged=True):
@@ -481,23 +541,31 @@ def _metric(content: Mapping[str, Any]) -> Metric:
     # Manifests of version 0.2.0 have hits and totals, ``count``, or the metrics of a mean, ``mean_of``.
     own = any(map(content.get, ("statistics", "count", "mean_of")))
     known = {field.name: content[field.name] for field in fields(Metric) if field.name in content}
-    metric = Metric(**known | {"of": Scored(content["of"]), "statistics": unavailable if own else None})
+    known |= {"of": Scored(content["of"]), "tasks": tuple(content.get("tasks", ()))}
+    metric = Metric(**known | {"statistics": unavailable if own else None})
     return next((registered for registered in METRICS if registered == metric), metric)
 
 
 def _add_metrics(task: Task) -> Task:
     """Register the metrics of a task; return the task."""
     metrics = task.measured(tagged=True)
+    _check_names(f"task '{task.name}': its metric", metrics)
+    for new in metrics:
+        _list(new)
+    return task
+
+
+def _check_names(subject: str, metrics: Iterable[Metric]) -> None:
     for new in metrics:
         if other := next((m for m in METRICS if m != new and {m.name, m.short} & {new.name, new.short}), None):
-            raise UsageError(
-                f"task '{task.name}': its metric '{new.name}' has the name or short name of '{other.name}'; rename it"
-            )
-    for new in metrics:
-        if new not in METRICS:
-            METRICS.append(new)
-            BY_NAME[new.name] = BY_SHORT[new.short] = new
-    return task
+            named = subject if subject.endswith("'") else f"{subject} '{new.name}'"
+            raise UsageError(f"{named} has the name or short name of '{other.name}'; rename it")
+
+
+def _list(metric: Metric) -> None:
+    if metric not in METRICS:
+        METRICS.append(metric)
+        BY_NAME[metric.name] = BY_SHORT[metric.short] = metric
 
 
 INTENT_SLOTS = register(Task("intent_slots", INTENT_ACCURACY, SLOT_F1, crf=True, outside="O"))

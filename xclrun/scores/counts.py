@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.core.files import parse_json
-from xclrun.core.task import MetricsOfKeys, Scored, Task, restored, task_identified, tasks_of_dataset
+from xclrun.core.task import (
+    Metric,
+    MetricsOfKeys,
+    Scored,
+    Task,
+    further_metrics,
+    restored,
+    task_identified,
+    tasks_of_dataset,
+)
 from xclrun.scores import base_scores
 from xclrun.scores.base_scores import Alignment, Predictions, Scores, Sentences, with_metrics
 from xclrun.store.files import atomic_write
@@ -152,9 +161,12 @@ def read(
     common: Common,
     file: Stored | None,
 ) -> Counted:
-    """Return the result of `count`, from the `stored` counts if these have the same metrics."""
-    if file is not None and file.facts.get("kind") == _kind(metrics, tags):
-        return _from_table(file, manifest, metrics, common)
+    """Return the result of `count`, from the `stored` counts if these have all metrics."""
+    version, names, macro = _kind(metrics, tags)
+    if file is not None:
+        stored_version, stored_names, stored_macro = file.facts.get("kind") or (0, (), False)
+        if (stored_version, stored_macro) == (version, macro) and set(names) <= set(stored_names):
+            return _from_table(file, manifest, metrics, common)
     return count(directory, manifest, metrics, tags, common)
 
 
@@ -194,8 +206,12 @@ def _from_table(file: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, 
         spans = (arrays.pop("tp"), arrays.pop("fp"), arrays.pop("fn")) if "tp" in arrays else None
         sentences[row["language"]] = Sentences(ids=ids, spans=spans, **arrays)
     points: dict[int, dict[int, dict[str, Scores]]] = {}
-    for hop, step, scores in file.facts["points"]:
-        points.setdefault(hop, {})[step] = scores
+    names = {metric.name for metric in metrics.all}
+    for hop, step, splits in file.facts["points"]:
+        points.setdefault(hop, {})[step] = {
+            split: {language: {k: of[k] for k in of if k in names} for language, of in by_language.items()}
+            for split, by_language in splits.items()
+        }
     return Counted(Predictions(tuple(manifest["labels"]), with_metrics(sentences, metrics)), points)
 
 
@@ -216,14 +232,18 @@ def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKey
     reader = config["dataset"].get("reader") or ""
     if "tasks" in manifest:
         by_key = {
-            key: _task(targets["task"]).measured(tagged=bool(targets["tags"]))
+            key: _measured(_task(targets["task"]), bool(targets["tags"]))
             for targets in manifest["tasks"]
             for key in targets["keys"]
         }
         return MetricsOfKeys(by_key=by_key, reader=reader)
     # The manifest has no task if the config determines it.
     task = _task(manifest["task"]) if "task" in manifest else tasks_of_dataset(config["dataset"])[0]
-    return MetricsOfKeys(task.measured(tagged=bool(manifest["tags"])), reader=reader)
+    return MetricsOfKeys(_measured(task, bool(manifest["tags"])), reader=reader)
+
+
+def _measured(task: Task, tagged: bool) -> tuple[Metric, ...]:
+    return (*task.measured(tagged), *further_metrics(task, tagged))
 
 
 def _task(value: str | dict[str, Any]) -> Task:

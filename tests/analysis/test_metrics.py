@@ -1,0 +1,275 @@
+"""Metrics of which lower is better, in bits, or of plug-ins: scores, measures, intervals, tests, tables and figures."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.report.study import ORDERS, section_of, study
+from tests.report.test_figures import texts
+from xclrun.analysis.measures import MEASURES, Scores, measure, quantity
+from xclrun.analysis.points import RULES, HopPoints
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
+from xclrun.analysis.resampling import Resampled
+from xclrun.core import task
+from xclrun.core.errors import UsageError
+from xclrun.core.quantity import SHARE
+from xclrun.core.task import BY_NAME, LABEL_BITS, Metric, Scored, register_metric, select_metrics
+from xclrun.report.parts.trade_offs import trade_off_figure
+from xclrun.report.strategies import StrategySection
+from xclrun.report.summary import Summary
+from xclrun.report.tables import Cell
+from xclrun.scores.base_scores import Predictions, Sentences, selection_score
+
+from .test_resampling import made  # noqa: F401  a fixture
+
+ACCURACY = "intent_accuracy"
+# 1 − accuracy.
+ERROR = Metric(
+    "intent_error", "error", "intent error", Scored.labels, "intent", "intents",
+    statistics=lambda sentences: sentences.stacked(~sentences.right, 1), higher_is_better=False,
+)  # fmt: skip
+# The first three measures are differences, so 1 − accuracy changes only their direction, which formulas undo.
+EQUAL, MIRRORED = ("F", "T", "T0"), "FP"
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """Forget the metrics that a test has registered."""
+    of: tuple[list, ...] = (task.METRICS, task.FURTHER)
+    names: tuple[dict, ...] = (task.BY_NAME, task.BY_SHORT)
+    before = [copy.copy(each) for each in (*of, *names)]
+    yield
+    for each, content in zip((*of, *names), before, strict=True):
+        each.clear()
+        each.extend(content) if isinstance(each, list) else each.update(content)
+
+
+@pytest.fixture
+def error() -> str:
+    return register_metric(ERROR).name
+
+
+def reflected(run: RunRecord) -> RunRecord:
+    return dataclasses.replace(run, scores={ACCURACY: run.scores[ACCURACY], ERROR.name: 1 - run.scores[ACCURACY]})
+
+
+@cache
+def records() -> tuple[RunRecord, ...]:
+    return tuple(study(("naive", "er", "ewc_online", "lang_spec_ft"), ORDERS, (1, 2)))
+
+
+def section() -> StrategySection:
+    return section_of([reflected(run) for run in records()])
+
+
+def test_with_1_minus_accuracy_only_scores_are_mirrored(error: str) -> None:
+    runs = [reflected(run) for run in records()]
+    references = References(runs)
+    for run in runs[:3]:
+        right, wrong = (measure(run, metric, references.scores(run, metric)) for metric in (ACCURACY, error))
+        assert right.keys() == wrong.keys()
+        for (name, language), value in right.items():
+            expected = 1 - value if MEASURES[name].unit == "%" and isinstance(value, float) else value
+            assert wrong[name, language] == (pytest.approx(expected, abs=1e-12) if isinstance(value, float) else value)
+
+
+def test_intervals_of_1_minus_accuracy_are_mirrored(error: str, made: tuple) -> None:  # noqa: F811
+    comparison, _, predictions = made
+    runs = [reflected(run) for run in comparison.runs]
+    both = dataclasses.replace(comparison, strategies={
+        label: [run for run in runs if run.run_id in {old.run_id for old in of}]
+        for label, of in comparison.strategies.items()
+    })  # fmt: skip
+    right, wrong = (
+        Resampled(both, References(runs), predictions, metric, resamples=40) for metric in (ACCURACY, error)
+    )
+    for name, kind in [(name, kind) for name in (*EQUAL, MIRRORED) for kind in ("centred", "percentile", "bca")]:
+        a, b = (of.estimate("er", name, kind) for of in (right, wrong))
+        assert a is not None
+        assert b is not None
+        ends = (a.interval.low, a.interval.high)
+        if name == MIRRORED:
+            assert b.value == pytest.approx(1 - a.value)
+            assert b.bias == pytest.approx(-a.bias)
+            ends = (1 - ends[1], 1 - ends[0])
+        else:
+            assert (b.value, b.bias) == pytest.approx((a.value, a.bias))
+        assert (b.interval.low, b.interval.high) == pytest.approx(ends, abs=1e-9, nan_ok=True)
+
+
+def test_tests_of_1_minus_accuracy_find_the_same(error: str) -> None:
+    inference = section().inference
+    for label in ("er", "ewc_online"):
+        for name in (*EQUAL, MIRRORED):
+            tests = [inference.tests[metric, name] for metric in (ACCURACY, error)]
+            pairs = [of.against("naive")[label] for of in tests]
+            assert pairs[1].p == pytest.approx(pairs[0].p)
+            sign = -1 if name == MIRRORED else 1
+            assert pairs[1].difference == pytest.approx(sign * pairs[0].difference)
+            assert [of.quantity.higher_is_better for of in tests] == [name != "F", name not in ("F", MIRRORED)]
+            assert tests[1].ranks.strategies == tests[0].ranks.strategies
+    marks = inference.marks()
+    assert all(marks[label, ACCURACY, name] == mark for (label, metric, name), mark in marks.items() if metric == error)
+
+
+def columns(summary: Summary, metric: str) -> dict[str, dict[str, Cell]]:
+    """Return column → strategy → cell of a metric's table of means."""
+    table = summary.main([metric])
+    return {name: {row[0]: row[k] for row in table.rows} for k, name in enumerate(table.header)}
+
+
+def test_tables_show_direction_and_mark_the_lowest_error(error: str) -> None:
+    summary = section().summary
+    right, wrong = (columns(summary, metric) for metric in (ACCURACY, error))
+    assert [*right][2:] == ["F ↓", "T ↑", "T0 ↑", "FP ↑"]
+    assert [*wrong][2:] == ["F ↓", "T ↑", "T0 ↑", "FP ↓"]
+    for own, mirrored in (("F ↓", "F ↓"), ("FP ↑", "FP ↓")):
+        assert {k: c.best for k, c in right[own].items()} == {k: c.best for k, c in wrong[mirrored].items()}
+    assert any(cell.best for cell in wrong["FP ↓"].values())
+    legend = section().legend
+    assert "FP ↑ (intent), ↓ (error) final performance" in legend
+    assert legend.endswith("percent, mean ± standard deviation over runs")
+
+
+def test_statements_name_the_strategy_with_the_lowest_error(error: str) -> None:
+    found = [text for text in section().conclusions if text.startswith(("Intent accuracy", "Intent error"))]
+    assert len(found) == 2
+    assert ("highest final performance" in found[0]) == ("lowest final performance" in found[1])
+
+
+def test_figures_draw_better_values_higher(error: str) -> None:
+    summary = section().summary
+    right, wrong = (trade_off_figure(summary, metric) for metric in (ACCURACY, error))
+    assert any("FP: final performance (%)" in text for text in texts(right))
+    assert any("−FP: negative final performance (%)" in text for text in texts(wrong))
+    for a, b in zip(right.axes, wrong.axes, strict=True):
+        order = [[line.get_ydata()[0] for line in axes.lines if len(line.get_ydata()) == 1] for axes in (a, b)]
+        np.testing.assert_array_equal(np.argsort(order[0]), np.argsort(order[1]))
+
+
+def test_bits_have_their_unit_in_tables_and_figures() -> None:
+    select_metrics(["label_bits"])
+    run = study(("naive", "er"), ORDERS, (1,))
+    runs = [dataclasses.replace(each, scores={LABEL_BITS.name: 5 * (1 - each.scores[ACCURACY])}) for each in run]
+    of = section_of(runs)
+    cell = columns(of.summary, "label_bits")["FP ↓"]["er"]
+    # Unscaled, with three decimals.
+    assert str(cell).split(" ± ")[0] == f"{cell.value:.3f}"
+    assert of.legend.endswith("bits, mean ± standard deviation over runs")
+    figure = trade_off_figure(of.summary, "label_bits")
+    assert any("−FP: negative final performance (bits)" in text for text in texts(figure))
+    assert any("−F: negative forgetting (bits)" in text for text in texts(figure))
+    comparisons = of.inference.comparisons()
+    assert comparisons is not None
+    assert any("in bits, with the 95 % interval" in note for note in comparisons.notes)
+    assert f"% {quantity('label_bits', 'F').unit}" == "% bits"
+
+
+def test_label_bits_are_the_mean_negative_log2_of_the_gold_labels_probability() -> None:
+    log2_gold = np.array([[-1.0, -0.5], [-3.0, -0.25], [np.nan, np.nan]], dtype=np.float32)
+    sentences = Sentences(np.array(["a", "b", "c"]), np.array([0, 1, -1]), np.zeros((3, 2), int), log2_gold=log2_gold)
+    # The third sentence has a class that does not occur in training.
+    assert sentences.scores(LABEL_BITS) == pytest.approx([2, 0.375])
+    counts = sentences.counts(LABEL_BITS)
+    assert counts.jackknife()[:2] == pytest.approx(np.array([[3, 0.25], [1, 0.5]]))
+    unknown = dataclasses.replace(sentences, log2_gold=None)
+    with pytest.raises(ValueError, match="no probabilities"):
+        unknown.scores(LABEL_BITS)
+
+
+def test_a_metric_has_any_number_of_sums() -> None:
+    """Here the geometric mean of the recall of two classes: four sums, which a resample adds up."""
+
+    def statistics(sentences: Sentences) -> np.ndarray:
+        of = [sentences.gold[:, None] == k for k in (0, 1)]
+        return sentences.stacked(of[0] & sentences.right, of[0], of[1] & sentences.right, of[1])
+
+    metric = Metric(
+        "g_mean", "G", "G-mean", Scored.labels, "label", "labels", statistics=statistics,
+        score=lambda sums: np.sqrt(sums[..., 0] / sums[..., 1] * sums[..., 2] / sums[..., 3]),
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    gold, predicted = rng.integers(0, 2, 50), rng.integers(0, 2, (50, 3))
+    sentences = Sentences(np.arange(50).astype(str), gold, predicted)
+
+    def by_hand(of: np.ndarray) -> np.ndarray:
+        rates = [(predicted[of][gold[of] == k] == k).mean(axis=0) for k in (0, 1)]
+        return np.sqrt(rates[0] * rates[1])
+
+    everything = np.arange(50)
+    assert sentences.scores(metric) == pytest.approx(by_hand(everything))
+    drawn_once = np.ones((1, 50), np.float32)
+    drawn_once[0, :10] = 2
+    twice = np.concatenate([everything, everything[:10]])
+    assert sentences.counts(metric).resampled(drawn_once)[0] == pytest.approx(by_hand(twice))
+    assert sentences.counts(metric).jackknife()[7] == pytest.approx(by_hand(np.delete(everything, 7)))
+    together = sentences.counts(metric).together(everything // 5)
+    assert len(together) == 10
+    assert together.scores() == pytest.approx(by_hand(everything))
+
+
+def test_the_best_epoch_and_checkpoint_have_the_lowest_error(error: str) -> None:
+    epochs = [{"en": {error: value}} for value in (0.4, 0.1, 0.3)]
+    assert max(range(3), key=lambda k: selection_score(epochs[k])) == 1
+    dev, test = np.array([[0.4], [0.1], [0.3]]), np.array([[1.0], [2.0], [3.0]])
+    hop = HopPoints(1, (0,), (0,), np.arange(3), dev, test, metric=error)
+    assert RULES["current_dev"].scores(hop) == RULES["oracle"].scores(hop) == [2]
+
+
+def test_formulas_receive_scores_such_that_higher_is_better(error: str) -> None:
+    run = reflected(records()[0])
+    scores = Scores.of(run.scores[error], np.zeros(len(run.languages)), run, error)
+    np.testing.assert_array_equal(scores.R, -run.scores[error])
+    assert MEASURES["FP"].value(scores) == pytest.approx(run.scores[error][-1].mean())
+
+
+def test_a_record_refuses_scores_outside_the_bounds_of_its_metric() -> None:
+    select_metrics(["label_bits"])
+    run = records()[0]
+    dataclasses.replace(run, scores={"label_bits": 3 * np.ones_like(run.scores[ACCURACY])})
+    with pytest.raises(ValueError, match=r"intent_accuracy has scores outside \[0, 1\]"):
+        dataclasses.replace(run, scores={ACCURACY: 3 * np.ones_like(run.scores[ACCURACY])})
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (dataclasses.replace(ERROR, short="intent"), "metric 'intent_error' has the name or short name of 'intent_acc"),
+        (
+            dataclasses.replace(ERROR, tasks=("intents",)),
+            "metric 'intent_error': unknown task; did you mean 'intent_sl",
+        ),
+    ],
+)
+def test_metrics_that_are_refused(metric: Metric, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        register_metric(metric)
+    assert str(refused.value).startswith(message)
+    assert metric not in task.METRICS
+
+
+def test_a_metric_of_a_plug_in_belongs_to_the_tasks_that_predict_what_it_scores(error: str) -> None:
+    assert task.further_metrics(task.INTENT_SLOTS, tagged=True) == (BY_NAME[error],)
+    assert task.further_metrics(task.TOKEN_TAGS, tagged=True) == ()
+    register_metric(dataclasses.replace(ERROR, name="other", short="other", tasks=("sequence_class",)))
+    assert [metric.name for metric in task.further_metrics(task.SEQUENCE_CLASS, tagged=False)] == [error, "other"]
+    assert task.further_metrics(task.INTENT_SLOTS, tagged=True) == (BY_NAME[error],)
+
+
+def test_an_unknown_metric_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"^--metric label_bit: unknown metric; did you mean 'label_bits'\?"):
+        select_metrics(["label_bit"])
+
+
+def test_predictions_give_the_matrix_of_a_metric(error: str) -> None:
+    gold, predicted = np.array([0, 1, 1, 0]), np.array([[0, 0], [1, 1], [0, 1], [0, 0]])
+    of = Predictions(("a", "b"), {"en": Sentences(np.arange(4).astype(str), gold, predicted)})
+    assert of.matrix(BY_NAME[error], ["en"])[:, 0] == pytest.approx([0.25, 0])
+    assert SHARE.shown(0.25) == "25.00"
