@@ -32,7 +32,7 @@ from xclrun.analysis.bootstrap import (
     paired_p_value,
     standard_error_of_mean,
 )
-from xclrun.analysis.ranks import critical_difference
+from xclrun.analysis.critical_difference import critical_difference
 from xclrun.analysis.replicates import TIE, Replicates
 from xclrun.analysis.significance import ALPHA, MIXED_ORDERS, holm, mixed_model
 from xclrun.core.quantity import SHARE

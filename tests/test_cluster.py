@@ -34,7 +34,7 @@ from xclrun.launch.cluster.files import Job, Pack, Submission
 from xclrun.launch.cluster.job import fruitless
 from xclrun.launch.cluster.launcher import Slurm
 from xclrun.launch.cluster.lookup import find_jobs
-from xclrun.launch.cluster.packing import pack, shared_first
+from xclrun.launch.cluster.packs import pack, shared_first
 from xclrun.launch.cluster.slurm import JobState
 from xclrun.launch.local import Local
 from xclrun.launch.status import sweep_status

@@ -21,7 +21,7 @@ from xclrun.launch.cluster import launcher, lookup, script, slurm
 from xclrun.launch.cluster.files import Pack, Submission, accepted, job_name, submitting
 from xclrun.launch.cluster.launcher import Slurm, _incomplete
 from xclrun.launch.cluster.lookup import find_jobs, settled_jobs
-from xclrun.launch.cluster.packing import shared_first
+from xclrun.launch.cluster.packs import shared_first
 from xclrun.launch.status import sweep_status
 from xclrun.launch.sweep import Sweep
 from xclrun.plan import Run

@@ -17,8 +17,8 @@ from statsmodels.stats.power import TTestPower
 from tests.conftest import some
 from xclrun.analysis import mixed
 from xclrun.analysis.anova import anova, blocked_anova, tukey
+from xclrun.analysis.critical_difference import critical_difference
 from xclrun.analysis.power import Components, detectable_effect, power_warnings, smallest_p
-from xclrun.analysis.ranks import critical_difference
 from xclrun.analysis.replicates import Replicates, most_shared
 from xclrun.analysis.significance import crossed_test, holm, mixed_model, paired_t, wilcoxon
 

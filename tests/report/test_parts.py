@@ -35,7 +35,7 @@ from . import (
     test_generalisation,
     test_lifelong,
     test_overlap,
-    test_published_ranks,
+    test_published_ranking,
     test_tasks,
 )
 from .study import ORDERS, run, section_of
@@ -84,7 +84,7 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     sections += codelength_sections([test_codelength.coded([9.0, 8.0, 7.0], dataset="squad", model="bert")])
     grid = [run("er", "h2l", 1, orders["h2l"], settings={"memory": memory}) for memory in (1, 2)]
     sections += [section_of(grid[:1], options=Options(choice=choose(grid, ("strategy.memory",))))]
-    sections += [section_of(test_published_ranks.records(orders=("order1",)))]
+    sections += [section_of(test_published_ranking.records(orders=("order1",)))]
     sections += [section_of([test_generalisation.on_others(1)]), section_of([test_tasks.random_curriculum()])]
     all_blocks = [block for section in sections for block in section.blocks]
 

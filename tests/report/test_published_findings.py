@@ -18,11 +18,11 @@ from xclrun.report.part import make_block
 from xclrun.report.parts import PARTS
 from xclrun.report.published import ccl_tables
 from xclrun.report.published.findings import CLAIMS, Finding, findings
-from xclrun.report.published.ranks import over_orders
+from xclrun.report.published.ranking import over_orders
 
 from .study import LANGUAGES, run, section_of
 from .test_published import SIX
-from .test_published_ranks import SIX_STRATEGIES, printed, records
+from .test_published_ranking import SIX_STRATEGIES, printed, records
 
 
 @pytest.mark.parametrize("metric", ["intent_accuracy", "slot_f1"])
@@ -140,7 +140,7 @@ def test_what_is_said_of_a_finding(ours: float, p: float, verdict: str) -> None:
 
 def test_a_report_tells_every_finding() -> None:
     section = section_of(records())
-    _, table, *_ = make_block(PARTS["published_ranks"], section).tables
+    _, table, *_ = make_block(PARTS["published_ranking"], section).tables
     claims = findings(section.summary, section.inference)
     assert len(table.rows) == 2 * len(CLAIMS) + 3 == len(claims)
     assert [row[-1] for row in table.rows] == [finding.verdict for finding in claims]
@@ -156,7 +156,7 @@ def test_a_report_tells_every_finding() -> None:
 )
 def test_a_report_says_what_its_p_values_are_over(orders: tuple[str, ...], seeds: tuple[int, ...], over: str) -> None:
     runs = [run(name, order, seed, SIX[order]) for name in SIX_STRATEGIES for order in orders for seed in seeds]
-    _, table, *_ = make_block(PARTS["published_ranks"], section_of(runs)).tables
+    _, table, *_ = make_block(PARTS["published_ranking"], section_of(runs)).tables
     (row,) = (row for row in table.rows if row[1:3] == ("intent", "F naive − er"))
     assert (row[5] != "–", row[-1]) == (True, "holds")
     assert any(note.startswith(f"p: paired t-test over {over},") for note in table.notes)

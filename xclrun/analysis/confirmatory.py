@@ -28,12 +28,12 @@ def primary_measures(text: str, option: str = "--primary ") -> tuple[str, ...]:
 def margin_of(text: str, option: str = "--margin ") -> float:
     """Parse the margin of equivalence tests, in points; return a fraction."""
     try:
-        points = float(text)
+        margin = float(text)
     except ValueError:
-        points = math.nan
-    if not 0 < points <= 100:
+        margin = math.nan
+    if not 0 < margin <= 100:
         raise UsageError(f"{option}{text}: needs a number of points above 0 and at most 100, as in {option}1")
-    return points / 100
+    return margin / 100
 
 
 def chosen(node: Any) -> dict[str, Any]:

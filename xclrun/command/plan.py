@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _power(runs: Sequence[Run], points: str, chosen: Mapping[str, Any], as_json: bool) -> None:
+def _power(runs: Sequence[Run], difference: str, chosen: Mapping[str, Any], as_json: bool) -> None:
     """Print how many orders detect a difference, given the finished runs of the command.
 
     Args:
@@ -107,7 +107,7 @@ def _power(runs: Sequence[Run], points: str, chosen: Mapping[str, Any], as_json:
     from xclrun.analysis.records import read_records
     from xclrun.report.power import powers
 
-    effect = margin_of(points, "--power ")
+    effect = margin_of(difference, "--power ")
     finished = {run.id for run in runs if run.directory.finished}
     found = powers(read_records(runs[0].outputs, only=finished), effect, chosen) if finished else []
     if not any(row.components for power in found for row in power.rows):

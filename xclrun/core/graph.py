@@ -1,6 +1,6 @@
 """The graph of a run's stored results: what each hop stores, and what each result is computed from.
 
-Planning, training, forecasts, packing, export and averaging all walk this graph. `Plan` is the strategy's part of it;
+Planning, training, forecasts, packs, export and averaging all walk this graph. `Plan` is the strategy's part of it;
 `xclrun.core.identity.stages` builds it.
 """
 

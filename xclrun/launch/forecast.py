@@ -29,7 +29,7 @@ from xclrun.core.files import UNREADABLE
 from xclrun.core.graph import to_train
 from xclrun.core.terminal import as_note, duration, fitted, many, room, size, table
 from xclrun.data.notes import note_lines, reader_notes
-from xclrun.launch.cluster.packing import shared_first
+from xclrun.launch.cluster.packs import shared_first
 from xclrun.plan import Run, notes
 from xclrun.plan.disk import open_vocabulary, parameters, stored_bytes
 from xclrun.store.stages import StageStore

@@ -14,9 +14,9 @@ from xclrun.analysis.aggregate import BASELINE, Comparison
 from xclrun.analysis.anova import Anova, anova, blocked_anova, tukey
 from xclrun.analysis.bootstrap import paired_p_value
 from xclrun.analysis.confirmatory import PRIMARY
+from xclrun.analysis.critical_difference import CriticalDifference, critical_difference
 from xclrun.analysis.measures import MEASURES, quantity
 from xclrun.analysis.power import Components, detectable_effect, power_warnings
-from xclrun.analysis.ranks import CriticalDifference, critical_difference
 from xclrun.analysis.reference import References, is_control, is_reference
 from xclrun.analysis.replicates import Measured, Replicates, crossed, given_references
 from xclrun.analysis.resampling import Resampled, measured

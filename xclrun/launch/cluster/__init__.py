@@ -1,1 +1,1 @@
-"""Runs on a Slurm cluster: packing, submission, the jobs, and their states."""
+"""Runs on a Slurm cluster: packs of runs, submission, the jobs, and their states."""

@@ -23,7 +23,7 @@ from xclrun.launch.cluster.code import copy_code
 from xclrun.launch.cluster.files import DEBUG, Pack, Submission, accepted, job_name, submitting
 from xclrun.launch.cluster.job import PackJob
 from xclrun.launch.cluster.lookup import Jobs, find_jobs, settled_jobs
-from xclrun.launch.cluster.packing import pack, shared_first
+from xclrun.launch.cluster.packs import pack, shared_first
 from xclrun.launch.forecast import Costs
 from xclrun.launch.status import render_counts, sweep_status, wait_until_calm
 from xclrun.launch.sweep import Launcher, Sweep, conclude

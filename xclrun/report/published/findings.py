@@ -16,7 +16,7 @@ from xclrun.analysis.replicates import TIE
 from xclrun.analysis.significance import ALPHA, holm
 from xclrun.report.inference import Inference
 from xclrun.report.published import labels_of
-from xclrun.report.published.ranks import over_orders, paper_orders, shared_orders
+from xclrun.report.published.ranking import over_orders, paper_orders, shared_orders
 from xclrun.report.summary import Summary
 
 

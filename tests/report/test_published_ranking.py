@@ -13,7 +13,7 @@ from xclrun.core.task import METRICS
 from xclrun.report.part import make_block
 from xclrun.report.parts import PARTS
 from xclrun.report.published import ccl_tables, published_names
-from xclrun.report.published.ranks import agreements, behind, over_orders, paper_orders, shared_orders
+from xclrun.report.published.ranking import agreements, behind, over_orders, paper_orders, shared_orders
 
 from .study import LANGUAGES, run, section_of, summary_of
 from .test_published import SIX
@@ -99,7 +99,7 @@ def test_nothing_is_ranked_over_an_order_that_the_paper_has_not() -> None:
     rotated = {"h2l": LANGUAGES, "mine": (*LANGUAGES[1:], LANGUAGES[0])}
     other = [run(name, order, 1, keys) for name in SIX_STRATEGIES for order, keys in rotated.items()]
     assert agreements(summary_of(other), {}) == []
-    assert not make_block(PARTS["published_ranks"], section_of(other))
+    assert not make_block(PARTS["published_ranking"], section_of(other))
 
 
 def test_four_strategies_are_too_few() -> None:
@@ -110,7 +110,7 @@ def test_four_strategies_are_too_few() -> None:
 def test_a_report_shows_ranks_and_what_is_ranked() -> None:
     # The paper has no A-GEM: its runs are not behind what is compared.
     section = section_of([*records(), *(run("agem", order, 1, SIX[order]) for order in ("order1", "order2"))])
-    ranks, findings, intent, slots = make_block(PARTS["published_ranks"], section).tables
+    ranks, findings, intent, slots = make_block(PARTS["published_ranking"], section).tables
     agreement = agreements(section.summary, {})
     assert [row[:4] for row in ranks.rows] == [
         (

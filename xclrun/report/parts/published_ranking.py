@@ -12,7 +12,7 @@ from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
 from xclrun.report.published import labels_of, setup, with_ours
 from xclrun.report.published.findings import Finding, findings
-from xclrun.report.published.ranks import FEWEST, Agreement, agreements, behind, over_orders, shared_orders
+from xclrun.report.published.ranking import FEWEST, Agreement, agreements, behind, over_orders, shared_orders
 from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Cell, Table
@@ -21,7 +21,7 @@ HEADER = ("metric", "measure", "strategies", "ρ", "p", "over resamples", "the p
 
 
 @part(StrategySection, place=12, title="Comparison with the CCL paper", folded=True)
-def published_ranks(section: StrategySection) -> Iterator[Item]:
+def published_ranking(section: StrategySection) -> Iterator[Item]:
     ranks = agreements(section.summary, section.inference.resampled)
     if ranks:
         orders = shared_orders(section.comparison)

@@ -1,4 +1,4 @@
-"""Packing of runs into jobs, with shared stages in earlier jobs."""
+"""Packs of runs, one per job, with shared stages in earlier jobs."""
 
 from __future__ import annotations
 
