@@ -136,14 +136,14 @@ def needs_of(hop: Hop, plan: Plan, earlier: Sequence[Stage], points: bool) -> Ma
         points: whether the model is evaluated inside the hop.
     """
     parent = earlier[hop.parent] if hop.index else None
-    before = (parent.parts if parent else (), parent.hop.index if parent and parent.state else None)
+    begins = parent.parts if parent else ()
+    handed = [parent.hop.index] if parent and parent.state else []
     # At evaluation points, earlier languages are evaluated with their own parameters.
     inside = [index for index in plan.reads if points and index < hop.index]
     after = parts_of(hop, plan, earlier)
-    served = _results((*plan.reads, *after), (*plan.states, *([hop.index] if plan.state is not None else [])))
-    handed = [before[1]] if before[1] else []
+    served = _results((*plan.reads, *after), plan.states if plan.state is None else (*plan.states, hop.index))
     return {
-        Kind.weights: _results((*before[0], *plan.trains_with, *inside), handed),
+        Kind.weights: _results((*begins, *plan.trains_with, *inside), handed),
         Kind.state: _results(after, handed),
         Kind.evaluation: served,
         Kind.attention: served,
