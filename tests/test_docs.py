@@ -137,32 +137,6 @@ def test_the_glossary_names_all_tasks_and_their_metrics() -> None:
     assert not [name for name in names if f"`{name}`" not in text]
 
 
-def test_the_list_of_packages_is_the_import_contract() -> None:
-    """The levels of docs/architecture.md are the layers of the contract, and every package is listed."""
-    contract = re.search(r"^layers = \[(.*?)^\]", (REPOSITORY / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
-    assert contract
-    layers = re.findall(r'"(.+?)"', contract[1])
-    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
-    picture = re.search(r"```text\n(.*?)```", page, re.DOTALL)
-    assert picture
-    levels: list[list[str]] = []
-    for line in picture[1].splitlines():
-        same_level, package = re.fullmatch(r" +(\| )?(\w+) +\S.*", line).groups()  # type: ignore[union-attr]
-        if same_level:
-            levels[-1].append(package)
-        else:
-            levels.append([package])
-    assert len(levels) <= 12
-    assert [sorted(level) for level in levels] == [sorted(layer.split(" | ")) for layer in layers]
-    packages = {path.stem for path in (REPOSITORY / "xclrun").glob("[!.]*") if path.suffix in ("", ".py")}
-    assert {package for level in levels for package in level} == packages - {
-        "__init__",
-        "__pycache__",
-        "conf",
-        "sweeps",
-    }
-
-
 @pytest.mark.full
 def test_commands_of_the_page_of_errors_print_its_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
