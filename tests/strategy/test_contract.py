@@ -341,6 +341,13 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
     assert public - {"settings_type"} == set(HOOKS) | told
 
 
+def test_a_strategy_has_at_most_20_public_methods_and_properties() -> None:
+    """What an author has to know: a new one replaces another, or is an entry of `Plan` or `Parameters`."""
+    names = {name for name in dir(Strategy) if not name.startswith("_")} - {"settings_type"}
+    found = sorted(name for name in names if not isinstance(getattr(Strategy, name), (str, int, bool)))
+    assert len(found) <= 20, found
+
+
 @pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("name", "key", "value", "possible"),
