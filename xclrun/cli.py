@@ -99,6 +99,12 @@ def _dispatch(arguments: list[str]) -> int:
     if first in ("-sc", "--shell-completion"):
         return _completion(arguments[1:])
     if not first.startswith(("-", "+", "~")) and "=" not in first:
+        from xclrun.compose.keys import choice_named
+
+        if first in ("train", "run", "fit", "start"):
+            raise UsageError(f"there is no command '{first}'; train with xclrun KEY=VALUE …, as in xclrun strategy=er")
+        if choice := choice_named(first):
+            raise UsageError(f"unknown command '{first}'; did you mean '{choice}'? Values are set as key=value")
         raise UsageError(
             f"unknown command '{first}'; {did_you_mean(first, commands.COMMANDS)}; set values as key=value"
         )

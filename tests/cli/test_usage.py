@@ -9,14 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import TINY
 from xclrun.cli import _report
+from xclrun.compose.jobs import compose_command
+from xclrun.compose.keys import nearest
 from xclrun.compose.overrides import load_config_dir
 from xclrun.core import terminal
-from xclrun.core.errors import RunError, UsageError
+from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.plugins import one_line
 
 from .conftest import Told
@@ -516,3 +519,62 @@ def test_aliases_that_expand_to_little_are_read(xclrun: Callable[..., Told], her
     mine.write_text("# @package _global_\ntrainer: {lr: &a 0.5}\nmodel: {dropout: *a}\n")
     told = xclrun("--config-dir", "conf", "experiment=mine", "--cfg", "job", "--package", "model.dropout")
     assert (told.code, told.out.strip()) == (0, "0.5")
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("lr=1", "'trainer.lr'"),
+        ("trainer.learning_rate=1", "'trainer.lr'"),
+        ("strategy.lr=1", "'trainer.lr'"),
+        ("epochs=3", "'trainer.epochs' or 'protocol.source_trainer.epochs'"),
+        ("bs=4", "'trainer.batch_size'"),
+        ("EWC=1", "'strategy=ewc'"),
+        ("train=data", "'dataset.root'"),
+        ("memory=5", "'strategy.memory' or 'dataset.replay.memory'"),
+        ("device=cpu", "'runtime.device'"),
+        ("order.lang=en", "'order.languages'"),
+        ("modle.lr=1", "'model.lr'"),
+        ("seeds=1,2", "'seed'"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_key_that_is_meant(override: str, meant: str) -> None:
+    key = override.partition("=")[0]
+    assert nearest(key).startswith(f"did you mean {meant}? Known: ")
+    # A list that is cut still has the key.
+    assert meant.split("'")[1].partition("=")[0] in nearest(key).partition("Known: ")[2].split(", ")
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("strategy=EWC", "strategy=EWC: unknown; did you mean 'ewc'?"),
+        ("strategy=zero_shto", "did you mean 'zero_shot'?"),
+        ("language=de", "use order=[en,de]"),
+        ("strategy.expansion={lora_rank: 4}", "needs a name, as in strategy.expansion=lang_spec_task"),
+        ("strategy.expansion={}", "needs a name"),
+        ("strategy.expansion={name: lang_spec_enc, layers: [1]}", "use strategy.expansion=lang_spec_enc strategy.exp"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_is_meant(override: str, told: str, refused: Callable[..., str]) -> None:
+    assert told in refused("strategy=er", override, "tracking=none")
+
+
+def test_a_mapping_names_an_expansion_with_its_settings() -> None:
+    def expansion(text: str) -> Any:
+        [job] = compose_command(["strategy=er", f"strategy.expansion={text}"])
+        return job.config.strategy.expansion  # type: ignore[attr-defined]
+
+    assert expansion("{name: lang_spec_task}") == expansion("lang_spec_task")
+    assert expansion("{name: lang_spec_lora_f, lora_rank: 3}").lora_rank == 3
+
+
+def test_words_instead_of_keys_are_answered(refused: Callable[..., str]) -> None:
+    assert "as in xclrun strategy=er" in refused("train", "strategy=er")
+    assert "did you mean 'strategy=ewc'?" in refused("EWC")
+
+
+def test_a_cut_list_keeps_the_most_similar_names() -> None:
+    names = [f"a{i:02}" for i in range(60)] + ["zebra", "zero"]
+    assert did_you_mean("zebrra", names, limit=10).startswith("did you mean 'zebra'? Known: a00, ")
+    assert "zebra, zero, … (62 in all)" in did_you_mean("zebrra", names, limit=10)

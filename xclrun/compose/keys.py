@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any
 
 from xclrun.config import schema
 from xclrun.config.files import choices
-from xclrun.core.errors import did_you_mean
+from xclrun.core.errors import did_you_mean, known, similar
 from xclrun.strategy import STRATEGIES, names_with
 
 # Entries of maps with free names: dataset.parts.NAME.KEY.
 _ENTRY = re.compile(r"\+*dataset\.(parts|statements\.kinds)\.([^.]+)\.([^.]+)")
+
+# Keys → what other programs and papers call them.
+_CALLED = {
+    "trainer.lr": "lr learning_rate",
+    "trainer.batch_size": "bs batch train_batch_size per_device_train_batch_size",
+    "trainer.epochs": "epoch num_epochs num_train_epochs max_epochs",
+    "trainer.gradient_accumulation": "accumulation gradient_accumulation_steps",
+    "trainer.weight_decay": "wd",
+    "trainer.precision": "fp16 bf16 amp",
+    "model.max_length": "max_len max_seq_length seq_len",
+    "model": "encoder model_name model_name_or_path",
+    "order": "languages tasks",
+    "dataset": "data corpus benchmark",
+    "dataset.root": "train dev valid test files folder data_dir",
+    "strategy": "method algorithm approach baseline",
+    "strategy.memory": "buffer buffer_size mem_size memory_size",
+    "paths.outputs": "output output_dir out save_dir",
+    "runtime.device": "gpu gpus cuda",
+    "hydra.launcher.n": "workers jobs num_workers n_jobs",
+    "tracking": "wandb mlflow tensorboard logger",
+}
+SYNONYMS = {word: key for key, words in _CALLED.items() for word in words.split()}
+# Groups in which a key is likely to be meant, the likeliest first.
+_GROUPS = ("trainer", "strategy", "dataset", "model", "runtime", "paths", "evaluate", "tracking")
 
 
 def expansion_choices() -> dict[str, str]:
@@ -64,10 +88,45 @@ def nearest(key: str) -> str:
         owners = [name for name in STRATEGIES if has_setting(name, key.removeprefix("strategy."))]
         return f"this strategy does not have it, only {', '.join(owners)}"
     top = {name.partition(".")[0] for name in keys} | {group for group in choices() if "/" not in group}
-    near = get_close_matches(key, {*keys, *top}, n=1) or [key]
-    parent, dot, _ = near[0].rpartition(".")
+    near = _meant(key, keys, sorted(top))
+    parent, dot, _ = (near or [key])[0].partition("=")[0].rpartition(".")
     siblings = [name for name in keys if dot and name.startswith(parent + dot)]
-    return did_you_mean(key, siblings or top, limit=20)
+    if not near:
+        return did_you_mean(key, siblings or top, limit=20)
+    meant = " or ".join(f"'{name}'" for name in near[:3])
+    return f"did you mean {meant}? {known(near[0], siblings or top, limit=20)}"
+
+
+def _meant(key: str, keys: Sequence[str], top: Sequence[str]) -> list[str]:
+    """Return what an unknown key may stand for: keys, or choices such as ``strategy=er``; the likeliest first."""
+    group, dot, leaf = key.rpartition(".")
+    by_leaf: dict[str, list[str]] = {}
+    for name in sorted(keys, key=_rank):
+        by_leaf.setdefault(name.rpartition(".")[2], []).append(name)
+    if near := similar(key, keys if dot else top, cutoff=0.87):
+        return near[:1]
+    if (word := leaf.lower()) in SYNONYMS:
+        return [SYNONYMS[word]]
+    if word in by_leaf:
+        return by_leaf[word]
+    siblings = [name for name in keys if name.startswith(group + dot)] if dot else [*keys, *top]
+    if near := similar(key, siblings, cutoff=0.8 if dot else 0.6):
+        return near[:1]
+    if choice := choice_named(word):
+        return [choice]
+    return by_leaf[near[0]] if (near := similar(word, by_leaf, cutoff=0.75)) else []
+
+
+def _rank(key: str) -> int:
+    group = key.partition(".")[0]
+    return _GROUPS.index(group) if group in _GROUPS else len(_GROUPS)
+
+
+def choice_named(word: str) -> str | None:
+    """Return ``GROUP=NAME`` for the name of a choice, regardless of case; None if there is none."""
+    found = (f"{group}={name}" for group in ("strategy", "dataset", "model", "order", "sweep", "experiment")
+             for name in choices()[group] if name.lower() == word.lower())  # fmt: skip
+    return next(found, None)
 
 
 def has_setting(strategy: str, setting: str) -> bool:

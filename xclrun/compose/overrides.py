@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -88,8 +89,11 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
         elif key.startswith("model.settings."):
             text = f"++{text}"
         elif key in ("strategy.expansion", "strategy/expansion") and not _swept(text):
-            # null and a mapping are values, not choices.
-            separator = "." if bare == "null" or bare.startswith("{") else "/"
+            if bare.startswith("{"):
+                result += _expansion_mapping(text)
+                continue
+            # null is a value, not a choice.
+            separator = "." if bare == "null" else "/"
             text = f"strategy{separator}expansion={value}"
         result.append(text)
     keys = {text.partition("=")[0].strip() for text in result}
@@ -99,6 +103,24 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
 def _quoted(text: str) -> str:
     """Return a text as a quoted string of Hydra's grammar."""
     return QuotedString(text, Quote.single).with_quotes()
+
+
+def _expansion_mapping(text: str) -> list[str]:
+    """Return the overrides for ``strategy.expansion={name: NAME, KEY: VALUE, …}``."""
+    settings = parse([text])[0].value()
+    assert isinstance(settings, dict)
+    plain = {
+        str(key): setting.text if isinstance(setting, QuotedString) else setting for key, setting in settings.items()
+    }
+    if not isinstance(name := plain.pop("name", None), str):
+        raise UsageError(f"{text}: needs a name, as in strategy.expansion=lang_spec_task")
+    if deeper := next((key for key, setting in plain.items() if isinstance(setting, dict | list)), None):
+        raise UsageError(f"{text}: use strategy.expansion={name} strategy.expansion.{deeper}=…")
+    return [f"strategy/expansion={name}", *(f"strategy.expansion.{k}={_scalar(v)}" for k, v in plain.items())]
+
+
+def _scalar(value: Any) -> str:
+    return _quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _order_call(text: str, name: str, arguments: str) -> list[str]:

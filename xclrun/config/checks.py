@@ -32,7 +32,7 @@ def _is_argument(key: str) -> Callable[[Config], bool]:
 # Keys that are null by default. Setting such a key is an error if it has no effect on the run.
 NEEDS: Needs = {
     "source": (lambda c: c.protocol is not None, "experiment=fewshot"),
-    "language": (lambda c: c.protocol is not None, "experiment=fewshot"),
+    "language": (lambda c: c.protocol is not None, "experiment=fewshot; to choose languages, use order=[en,de]"),
     "evaluate.keep_points": (lambda c: c.evaluate.has_points, "evaluate.every_examples or evaluate.every_share"),
     "dataset.buckets.root": (lambda c: c.dataset.buckets.sampler is Sampler.files, "dataset.buckets.sampler=files"),
     **{

@@ -48,9 +48,24 @@ def did_you_mean(name: str, names: Iterable[str], limit: int = 40) -> str:
     "did you mean 'mtop'? Known: mini, mtop"
     """
     names = sorted(names)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
-    listed = ", ".join(names[:limit]) + (f", … ({len(names)} in all)" if len(names) > limit else "")
-    return (f"did you mean '{near[0]}'? " if near else "") + f"Known: {listed}"
+    near = similar(name, names, cutoff=0.65)[:1]
+    return (f"did you mean '{near[0]}'? " if near else "") + known(name, names, limit)
+
+
+def similar(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """Return up to five names that are similar to ``name``, regardless of case, the most similar first."""
+    by_lower = {other.lower(): other for other in names}
+    return [by_lower[lower] for lower in difflib.get_close_matches(name.lower(), by_lower, n=5, cutoff=cutoff)]
+
+
+def known(name: str, names: Iterable[str], limit: int = 40) -> str:
+    """Return a list of known names; if it is cut to ``limit`` names, the most similar names remain."""
+    names = sorted(names)
+    if len(names) <= limit:
+        return f"Known: {', '.join(names)}"
+    near = similar(name, names)
+    rest = [other for other in names if other not in near]
+    return f"Known: {', '.join(sorted(near + rest[: limit - len(near)]))}, … ({len(names)} in all)"
 
 
 def require(package: str, user: str, extra: str) -> None:
