@@ -15,7 +15,7 @@ from xclrun.data.batches import Batch
 from xclrun.model.heads import Features
 from xclrun.model.network import Model
 from xclrun.strategy.shared.fisher import by_batches, one_by_one
-from xclrun.strategy.shared.language_parts import BODY
+from xclrun.strategy.shared.language_parameters import BODY
 from xclrun.strategy.shared.parameters import count, sizes
 
 from .conftest import KnownEncoder, batch

@@ -415,7 +415,7 @@ def test_every_strategy_has_a_yaml_and_traits_that_its_settings_bear_out() -> No
         settings = {f.name for f in dataclasses.fields(cls.settings_type)}
         assert (cls.name, cls.expandable <= ("expansion" in settings)) == (name, True)
         assert cls.has_adapters == ("pretrained" in settings), "how analysis, which imports no strategy, knows adapters"
-        assert cls.expands >= cls.adds_language_parts >= cls.has_adapters, "adapters are parts, and parts expand"
+        assert cls.expands >= cls.adds_language_parameters >= cls.has_adapters, "adapters are parts, and parts expand"
 
 
 def test_the_parts_that_are_offered_beneath_a_strategy_can_be_laid_there(compose: Callable[..., Composed]) -> None:

@@ -106,13 +106,13 @@ def fresh(run: Run, language: str) -> Weights:
     bench = graph(run).bench
     return {
         **{name: tensor.clone() for name, tensor in bench.model.state_dict().items()},
-        **unseen_parts(bench, language),
+        **unseen_parameters(bench, language),
     }
 
 
-def unseen_parts(bench: Any, language: str) -> Weights:
+def unseen_parameters(bench: Any, language: str) -> Weights:
     strategy = getattr(bench.strategy, "expansion", bench.strategy)
-    return {name: tensor.clone() for name, tensor in strategy.unseen_parts(language).items()}
+    return {name: tensor.clone() for name, tensor in strategy.unseen_parameters(language).items()}
 
 
 def started(run: Run, language: str) -> Weights:
@@ -166,9 +166,9 @@ def test_each_language_has_heads_drawn_independently(make_run: Make) -> None:
     under, it would transfer to them: a study found 64 points of T0, where the paper has 0."""
     bench = graph(make_run("strategy=lang_spec_task", "model.vocab_size=600", "dataset=mini", "order=[en,de,fr]")).bench
     start = {name: tensor.clone() for name, tensor in bench.model.state_dict().items()}
-    heads = {language: unseen_parts(bench, language) for language in ("en", "de", "fr", "es")}
+    heads = {language: unseen_parameters(bench, language) for language in ("en", "de", "fr", "es")}
     assert same(heads["en"], {name: start[name] for name in heads["en"]})  # the first language's are hop 0's
-    assert same(heads["de"], unseen_parts(bench, "de"))
+    assert same(heads["de"], unseen_parameters(bench, "de"))
     names = [name for name, tensor in heads["en"].items() if tensor.numel() > 100]
     assert len(names) == 3  # of intents, of tags, between tags
     for name in names:

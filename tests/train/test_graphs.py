@@ -147,7 +147,7 @@ def test_steps_with_other_functions_are_recorded_apart(make_run: Make, training:
         calls.append(step.edit)
         return [torch.zeros(())]
 
-    steps = CapturedSteps(Tape(), work, part=2)
+    steps = CapturedSteps(Tape(), work, micro_batch=2)
     for edit in (None, repeats, None, repeats, None):
         steps.take(Step(batch, edit=edit))
     # Each runs once as it is and once to be recorded.
@@ -181,7 +181,7 @@ def test_what_the_host_looks_at_in_a_batch_is_a_part_of_its_shape(
     def work(step: Step) -> list[torch.Tensor]:
         return [step.batch.attention_mask.sum() * (2 if step.batch.whole else 1)]
 
-    steps = CapturedSteps(Tape(), work, part=2)
+    steps = CapturedSteps(Tape(), work, micro_batch=2)
     losses = [steps.take(Step(batch))[0] for batch in (padded, padded, whole, whole, empty, whole)]
     pieces = int(sentences.lengths[:2].sum())
     # Each is a tensor of its own: later steps do not write into it.

@@ -446,14 +446,14 @@ def test_the_next_run_of_torchrun_continues_after_a_failed_one(
     equal(second, do(make_run(*settings, "trainer.lr=1e-3", outputs="alone")))
 
 
-def test_parts_of_a_rank() -> None:
+def test_micro_batches_of_a_rank() -> None:
     group = Ranks()
     group.rank, group.size = 1, 3
-    assert list(group.parts(7)) == [1, 4]
-    assert list(group.parts(2)) == [1]
-    assert list(group.parts(1)) == [0]
+    assert list(group.micro_batches(7)) == [1, 4]
+    assert list(group.micro_batches(2)) == [1]
+    assert list(group.micro_batches(1)) == [0]
     group.rank = 2
-    assert list(group.parts(2)) == []
+    assert list(group.micro_batches(2)) == []
 
 
 def ended_by(do: Callable[[], Any]) -> BaseProcess:

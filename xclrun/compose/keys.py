@@ -76,7 +76,7 @@ def nearest(key: str) -> str:
             return f"there is no '{name}'; add it with dataset.{group}={{{name}: {{{setting}: …}}}}"
         return did_you_mean(setting, names)
     if key == "strategy.expansion":
-        traits = ("expandable", "adds_language_parts", "mixes_languages")
+        traits = ("expandable", "adds_language_parameters", "mixes_languages")
         expandable, expansions, mixing = (", ".join(names_with(trait)) for trait in traits)
         return (
             f"choose one of the strategies {expandable}. {expansions} are expansions themselves; {mixing} mix "

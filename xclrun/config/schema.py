@@ -374,13 +374,13 @@ class TrainerConfig:
         """Whether dev scores select a hop's weights or end its training early."""
         return self.selection is Selection.best or (self.patience or 0) > 0
 
-    def part(self, sentences: int) -> int:
+    def micro_batch(self, sentences: int) -> int:
         """Return the micro-batch size for a hop of ``sentences`` training sentences."""
         return self.batch_size or ceil(sentences / self.gradient_accumulation)
 
     def batch(self, sentences: int) -> int:
         """Return the batch size for a hop of ``sentences`` training sentences."""
-        return self.part(sentences) * self.gradient_accumulation
+        return self.micro_batch(sentences) * self.gradient_accumulation
 
     def steps_of_mixture(self, sentences: int) -> int:
         """Return the steps of a hop on a mixture of ``sentences`` training sentences; by default, ``epochs`` epochs."""

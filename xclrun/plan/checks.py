@@ -176,7 +176,7 @@ def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]
             )
         return
     name, keys = config.strategy.name, keys_of(order)
-    if strategy.adds_language_parts or getattr(config.strategy, "expansion", None) is not None:
+    if strategy.adds_language_parameters or getattr(config.strategy, "expansion", None) is not None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: key-specific parameters do not support mixtures")
     # Mixtures do not change independent and joint streams. With blocks, all streams are sequences, which support
     # mixtures.

@@ -158,7 +158,7 @@ class Strategy(Generic[Settings]):
         version: increase it when a code change alters results; this changes run IDs and stage keys.
         expandable: whether the strategy can be combined with language-specific parameters (``strategy.expansion``).
         expands: whether the strategy only adds parameters and can therefore be an expansion.
-        adds_language_parts: whether the strategy gives each language its own parameters.
+        adds_language_parameters: whether the strategy gives each language its own parameters.
         parts_per_hop: whether the strategy adds parameters for each hop; the model's size then depends on the stream.
         has_adapters: whether the strategy adds language adapters; its settings then include ``pretrained``.
         freezes_encoder: whether the encoder's own weights are frozen in all hops.
@@ -173,7 +173,7 @@ class Strategy(Generic[Settings]):
     version: ClassVar[int] = 1
     expandable: ClassVar[bool] = False
     expands: ClassVar[bool] = False
-    adds_language_parts: ClassVar[bool] = False
+    adds_language_parameters: ClassVar[bool] = False
     parts_per_hop: ClassVar[bool] = False
     has_adapters: ClassVar[bool] = False
     freezes_encoder: ClassVar[bool] = False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.strategy.base import Strategy
 from xclrun.strategy.kd_logit import KDLogit
-from xclrun.strategy.shared.language_parts import LanguageParts
+from xclrun.strategy.shared.language_parameters import LanguageParameters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,7 @@ class KDRep(KDLogit):
     name = "kd_rep"
 
     def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
-        if isinstance(expansion, LanguageParts) and expansion.encodes_alone:
+        if isinstance(expansion, LanguageParameters) and expansion.encodes_alone:
             return "[CLS] depends on frozen language-specific parameters only, so distillation has no effect"
         return super().unsupported_expansion(expansion)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from xclrun.config.schema import StrategyConfig
 from xclrun.model.structure import is_embedding
 from xclrun.strategy.base import Parameters
-from xclrun.strategy.shared.language_parts import LanguageParts
+from xclrun.strategy.shared.language_parameters import LanguageParameters
 
 
-class LangSpecEmbed(LanguageParts[StrategyConfig]):
+class LangSpecEmbed(LanguageParameters[StrategyConfig]):
     name = "lang_spec_embed"
 
     @property

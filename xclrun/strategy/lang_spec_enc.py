@@ -15,7 +15,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.model.structure import layer
 from xclrun.strategy.base import Parameters
-from xclrun.strategy.shared.language_parts import LanguageParts
+from xclrun.strategy.shared.language_parameters import LanguageParameters
 
 if TYPE_CHECKING:
     from xclrun.model.families import Family
@@ -26,7 +26,7 @@ class LayersSettings(StrategyConfig):
     layers: list[int] | None = None
 
 
-class LangSpecEnc(LanguageParts[LayersSettings]):
+class LangSpecEnc(LanguageParameters[LayersSettings]):
     name = "lang_spec_enc"
     settings_type = LayersSettings
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.strategy.base import Parameters, bounded
-from xclrun.strategy.shared.language_parts import LanguageParts
+from xclrun.strategy.shared.language_parameters import LanguageParameters
 from xclrun.strategy.shared.prompts import Prompted
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class PromptSettings(StrategyConfig):
     length: int = bounded(20, at_least=1)
 
 
-class LangSpecPrompt(Prompted[PromptSettings], LanguageParts[PromptSettings]):
+class LangSpecPrompt(Prompted[PromptSettings], LanguageParameters[PromptSettings]):
     name = "lang_spec_prompt"
     settings_type = PromptSettings
     parts = ("prompts.",)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.identity import derive
 from xclrun.strategy.base import Parameters
-from xclrun.strategy.shared.language_parts import BODY, PROMPTS, LanguageParts
+from xclrun.strategy.shared.language_parameters import BODY, PROMPTS, LanguageParameters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ class HeadsSettings(StrategyConfig):
     start: Start = Start.same
 
 
-class LangSpecTask(LanguageParts[HeadsSettings]):
+class LangSpecTask(LanguageParameters[HeadsSettings]):
     name = "lang_spec_task"
     settings_type = HeadsSettings
 
@@ -45,12 +45,12 @@ class LangSpecTask(LanguageParts[HeadsSettings]):
     def parameters(self) -> Parameters:
         return Parameters(language_specific=lambda name: not name.startswith((*BODY, *PROMPTS)))
 
-    def unseen_parts(self, language: str) -> Mapping[str, Tensor]:
+    def unseen_parameters(self, language: str) -> Mapping[str, Tensor]:
         from xclrun.model.network import redrawn_heads
 
         if self.hop_of.get(language) == 1:
             return self.initial
         return {**self.initial, **redrawn_heads(self.model, derive(self.seed, "heads", language))}
 
-    def initial_parts(self, language: str) -> Mapping[str, Tensor]:
-        return self.initial if self.settings.start is Start.same else self.unseen_parts(language)
+    def initial_parameters(self, language: str) -> Mapping[str, Tensor]:
+        return self.initial if self.settings.start is Start.same else self.unseen_parameters(language)

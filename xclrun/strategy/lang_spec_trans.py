@@ -7,10 +7,10 @@ evaluated with θ_0. No settings.
 from __future__ import annotations
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.strategy.shared.language_parts import BODY, LanguageParts
+from xclrun.strategy.shared.language_parameters import BODY, LanguageParameters
 
 
-class LangSpecTrans(LanguageParts[StrategyConfig]):
+class LangSpecTrans(LanguageParameters[StrategyConfig]):
     name = "lang_spec_trans"
     parts = BODY
     encodes_alone = True

@@ -72,7 +72,7 @@ class LwF(Expandable[LwFSettings]):
         super().__init__(settings)
         self.teacher: dict[str, dict[str, Tensor]] = {}
         self.words = np.empty(0, np.int64)
-        if settings.warm_up and not self.expansion.adds_language_parts:
+        if settings.warm_up and not self.expansion.adds_language_parameters:
             raise UsageError(
                 f"strategy.warm_up={settings.warm_up}: warm-up trains only new language-specific parameters, and there "
                 "are none; use strategy.expansion=lang_spec_task or strategy.warm_up=0"

@@ -153,7 +153,7 @@ class Merge(Expandable[MergeSettings]):
     def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
         hops = expansion.stream(("a", "b")).hops
         # Another strategy may have an expansion of its own, which then adds the parameters.
-        if getattr(expansion, "expansion", expansion).adds_language_parts:
+        if getattr(expansion, "expansion", expansion).adds_language_parameters:
             return "languages do not share all weights, so there is no model of all languages to merge"
         if any(plan.serve or plan.still for plan in map(expansion.plan, hops)):
             return "a merge combines plain weights, but this strategy adds parameters or changes predictions"

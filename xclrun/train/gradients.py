@@ -26,7 +26,7 @@ class Gradients:
     """Computes the gradients of steps.
 
     Args:
-        part: maximum number of sentences in a micro-batch.
+        micro_batch: maximum number of sentences in a micro-batch.
         scaler: scales losses against underflow.
 
     Attributes:
@@ -36,15 +36,15 @@ class Gradients:
     def __init__(
         self,
         context: Context,
-        part: int,
+        micro_batch: int,
         ranks: Ranks = ALONE,
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        self.context, self.part, self.ranks = context, part, ranks
+        self.context, self.micro_batch, self.ranks = context, micro_batch, ranks
         self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
         self.beside = [0, 0]
         # Number of micro-batches of the last step, and sentences of the largest one.
-        self._parts, self._largest = 1, part
+        self._parts, self._largest = 1, micro_batch
 
     def units(self, batch: Batch) -> int:
         """Return the weight of a batch in a mean loss: its number of sentences."""
@@ -61,13 +61,13 @@ class Gradients:
             The loss of each micro-batch on the device (scalars), with its weight; 0 if another rank counts it.
         """
         model, ranks, batch = self.context.model, self.ranks, step.batch
-        parts = batch.split(self.part)
+        parts = batch.split(self.micro_batch)
         self._parts, self._largest = len(parts), parts[0].size
         losses = [torch.zeros((), device=self.context.device) for _ in parts]
         divided, start = ranks.several and len(parts) > 1, 0
         for number, part in enumerate(parts):
             rows, start = slice(start, start + part.size), start + part.size
-            if number not in ranks.parts(len(parts)):
+            if number not in ranks.micro_batches(len(parts)):
                 continue
             if number:
                 seed(number)

@@ -83,11 +83,11 @@ class CapturedSteps:
 
     Args:
         work: takes a step kernel by kernel.
-        part: maximum number of sentences in a micro-batch.
+        micro_batch: maximum number of sentences in a micro-batch.
     """
 
-    def __init__(self, capturer: Capturer, work: Take, part: int) -> None:
-        self.capturer, self.work, self.part = capturer, work, part
+    def __init__(self, capturer: Capturer, work: Take, micro_batch: int) -> None:
+        self.capturer, self.work, self.micro_batch = capturer, work, micro_batch
         self.warmed_up: set[Hashable] = set()
         self.captured: dict[Hashable, CapturedStep] = {}
 
@@ -115,7 +115,7 @@ class CapturedSteps:
     def _shape(self, batch: Batch) -> Hashable:
         """Return all properties of a batch that the host reads; batches with equal properties share a captured step."""
         shapes = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors.items())
-        return batch.task, shapes, tuple(part.whole for part in batch.split(self.part))
+        return batch.task, shapes, tuple(part.whole for part in batch.split(self.micro_batch))
 
     def _capture(self, step: Step) -> CapturedStep:
         copy = step.batch.copied()

@@ -169,8 +169,8 @@ class HopTraining:
         self._losses: list[tuple[int, Sequence[Tensor]]] = []
         # Whether a step of this attempt was captured; None before the first step.
         self._captures: bool | None = None
-        part = self.trainer.part(self.sentences)
-        self.gradients = Gradients(context, part, self.ranks, self.scaler)
+        micro_batch = self.trainer.micro_batch(self.sentences)
+        self.gradients = Gradients(context, micro_batch, self.ranks, self.scaler)
 
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
         context, size = self.context, self.trainer.batch(self.sentences)
@@ -182,7 +182,7 @@ class HopTraining:
     def capture(self, capturer: Capturer) -> None:
         """Capture steps with ``capturer``, if encoder and strategy support CUDA graphs."""
         if takes_masks(self.context.model.encoder):
-            self.captured = CapturedSteps(capturer, self._step, self.trainer.part(self.sentences))
+            self.captured = CapturedSteps(capturer, self._step, self.trainer.micro_batch(self.sentences))
 
     def run(self) -> dict[str, Any]:
         """Train, and leave the selected weights in the model.

@@ -85,7 +85,7 @@ class Ranks:
     def several(self) -> bool:
         return self.size > 1
 
-    def parts(self, count: int) -> range:
+    def micro_batches(self, count: int) -> range:
         """Return the indices of this rank's micro-batches, in a batch of ``count`` micro-batches."""
         return range(self.rank, count, self.size) if count > 1 else range(count)
 

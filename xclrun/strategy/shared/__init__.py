@@ -4,7 +4,7 @@
 - `distillation`: recorded outputs of a model and distances to them (der, kd, lwf).
 - `penalty`: quadratic penalties (ewc, mas, si, l2).
 - `expansion`: base class of the strategies that can be combined with language-specific parameters.
-- `language_parts`: language-specific parameters; base class of lang_spec_*.
+- `language_parameters`: language-specific parameters; base class of lang_spec_*.
 - `added`: bases of the strategies that add parameters.
 - `adapters`: language adapters.
 - `low_rank`: low-rank updates that languages share (seq_lora, inc_lora, o_lora).

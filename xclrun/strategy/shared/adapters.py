@@ -45,7 +45,7 @@ from xclrun.core.stream import Stream
 from xclrun.model.adapter_files import adapter_identity, quiet, read_adapter
 from xclrun.strategy.base import Length, Library, Parameters, bounded
 from xclrun.strategy.shared.added import AddsParameters
-from xclrun.strategy.shared.language_parts import LanguageParts
+from xclrun.strategy.shared.language_parameters import LanguageParameters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,7 +98,7 @@ class LowRankSettings(StrategyConfig):
     lora_targets: list[str] = field(default_factory=lambda: ["q", "v"])
 
 
-class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSettings]):
+class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParameters[AdapterSettings]):
     """Language-specific adapters. The encoder is trained too, unless ``freezes_encoder`` is true."""
 
     has_adapters = True
@@ -192,7 +192,7 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParts[AdapterSet
                 tensors = read_adapter(encoder, NAME, _key(language), source)
                 self.pretrained[language] = {f"encoder.{name}": tensor for name, tensor in tensors.items()}
 
-    def initial_parts(self, language: str) -> Mapping[str, Tensor]:
+    def initial_parameters(self, language: str) -> Mapping[str, Tensor]:
         return self.pretrained.get(language, self.initial)
 
 

@@ -28,7 +28,7 @@ from xclrun.core.stream import Hop, Stream
 from xclrun.strategy import make, names_with
 from xclrun.strategy.base import Context, Library, Parameters, Plan, Strategy
 from xclrun.strategy.naive import Naive
-from xclrun.strategy.shared.language_parts import LanguageParts
+from xclrun.strategy.shared.language_parameters import LanguageParameters
 from xclrun.strategy.shared.steps import Loss, Term
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Expandable(Strategy[Settings]):
 
     def plan(self, hop: Hop) -> Plan:
         plan, active = self.expansion.plan(hop), self.active()
-        revisits = self.revisits and isinstance(self.expansion, LanguageParts) and active
+        revisits = self.revisits and isinstance(self.expansion, LanguageParameters) and active
         return replace(
             plan,
             train=self.described() if active and hop.depth >= self.acts_from else plan.train,
@@ -96,7 +96,7 @@ class Expandable(Strategy[Settings]):
 
         This model has the current shared parameters and the language's own parameters, frozen.
         """
-        if isinstance(self.expansion, LanguageParts):
+        if isinstance(self.expansion, LanguageParameters):
             return self.expansion.with_language(language, context.model, function)
         return function(context.model)
 
@@ -111,7 +111,7 @@ class Expandable(Strategy[Settings]):
 
         None: the model's own loss, because these parameters are in the model.
         """
-        if language in context.hop.train or not isinstance(self.expansion, LanguageParts):
+        if language in context.hop.train or not isinstance(self.expansion, LanguageParameters):
             return None
         return lambda part, rows: self.with_language(language, context, lambda model: model.loss(part))
 

@@ -3,8 +3,8 @@
 CCL, section 3.2 ("model expansion"). The model contains the parameters of one language at a time. A hop starts with its
 language's parameters as they were at hop 0 (or reinitialised), and with the shared parameters of the previous hop. In
 evaluation, a learned language uses its parameters as they were after its hop. Other languages use parameters that no
-hop has trained (`LanguageParts.unseen_parts`). The parameters of a language are stored only once, with the weights of
-the language's hop.
+hop has trained (`unseen_parameters`). The parameters of a language are stored only once, with the weights of the
+language's hop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BODY = ("encoder.",)
 PROMPTS = ("prompts.",)
 
 
-class LanguageParts(Strategy[Settings]):
+class LanguageParameters(Strategy[Settings]):
     """Base of the strategies whose model has language-specific parameters.
 
     Attributes:
@@ -37,7 +37,7 @@ class LanguageParts(Strategy[Settings]):
     """
 
     expands = True
-    adds_language_parts = True
+    adds_language_parameters = True
     parts: tuple[str, ...] = ()
     encodes_alone: ClassVar[bool] = False
 
@@ -70,18 +70,18 @@ class LanguageParts(Strategy[Settings]):
                 "language-specific; choose another strategy or encoder"
             )
 
-    def unseen_parts(self, language: str) -> Mapping[str, Tensor]:
+    def unseen_parameters(self, language: str) -> Mapping[str, Tensor]:
         """Return the language-specific parameters for evaluating a language that is not learned yet."""
         return self.initial
 
-    def initial_parts(self, language: str) -> Mapping[str, Tensor]:
+    def initial_parameters(self, language: str) -> Mapping[str, Tensor]:
         """Return the language-specific parameters with which the hop of a language starts."""
-        return self.unseen_parts(language)
+        return self.unseen_parameters(language)
 
     def begin_hop(self, context: Context) -> None:
         self.cache.clear()
         [language] = context.hop.train
-        self._choose(self.initial_parts(language))
+        self._choose(self.initial_parameters(language))
 
     def with_language(self, language: str, model: Model, function: Callable[[Model], Result]) -> Result:
         """Apply ``function`` to the model with the frozen parameters of an earlier language.
@@ -102,7 +102,7 @@ class LanguageParts(Strategy[Settings]):
         if language in seen:
             self._choose(self.library.tensors(self.hop_of[language], list(self.initial)))
         else:
-            self._choose(self.unseen_parts(language) if seen else self.initial)
+            self._choose(self.unseen_parameters(language) if seen else self.initial)
 
     def _choose(self, values: Mapping[str, Tensor]) -> None:
         tensors = self.model.state_dict()
