@@ -10,7 +10,7 @@ from itertools import cycle, islice
 from xclrun.config.schema import DatasetConfig, PartConfig, Unanswerable
 from xclrun.core.errors import UsageError
 from xclrun.core.names import check_name
-from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of
+from xclrun.core.task import Task, statement_of
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.content import content_notes
 from xclrun.data.example import Dataset, Example
@@ -98,10 +98,10 @@ def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[
     whole = read_whole(cfg)
     if whole.task is None:
         raise UsageError(f"shots={shots}: few-shot training sets need one task; dataset.parts has several")
-    if whole.task.answers and cfg.buckets.root is None:
+    if not whole.task.needs & {"label", "tags"} and cfg.buckets.root is None:
         raise UsageError(
             f"shots={shots}: buckets are drawn by classes or tags, which dataset.task={whole.task.name} does not have; "
-            "set dataset.max_train=K to take K questions of each language"
+            "set dataset.max_train=K to take K examples of each language"
         )
     few = whole.languages if few_shot is None else few_shot
     splits = with_buckets(cfg, whole, shots, bucket, few)
@@ -190,7 +190,7 @@ def stratified(
         return tuple(examples)
     groups: dict[str, list[int]] = {}
     for i, example in enumerate(examples):
-        groups.setdefault(statement_of(example.id)[0] if task == STATEMENT_TRUTH else example.id, []).append(i)
+        groups.setdefault(statement_of(example.id)[0] if task.grouped else example.id, []).append(i)
     strata: dict[tuple[str, ...], list[tuple[bytes, str]]] = {}
     for name, members in groups.items():
         labels = tuple(sorted(examples[i].label or "" for i in members))

@@ -248,9 +248,12 @@ class Head(nn.Module):
         """Return ln p(gold) of each sentence, (B,), in nats. The training loss is −Σ log-likelihood / Σ `units`."""
         raise NotImplementedError
 
-    def units(self, batch: Batch) -> Tensor:
-        """Return the units that the loss averages over, (B,) float32. Default: sentences, so 1 for each."""
-        return torch.ones_like(batch.labels, dtype=torch.float32)
+    def units(self, batch: Batch) -> np.ndarray:
+        """Return the units that the loss averages over, (B,), from what the CPU knows of a batch (`Batch.words`).
+
+        Default: sentences, so 1 for each.
+        """
+        return np.ones(batch.size)
 
     def predict(self, batch: Batch, output: Output) -> Prediction:
         """Return the predictions of a batch, without gradients: name → (B, …)."""

@@ -211,9 +211,9 @@ class Model(nn.Module):
         """Return ln p(gold) of each sentence under the head of its task, (B,), in nats."""
         return self.head_of(batch.task).log_likelihood(batch, self(batch) if output is None else output)
 
-    def units(self, batch: Batch) -> Tensor:
-        """Return the number of units that the loss of a batch averages over (`Head.units`), a float32 scalar."""
-        return self.head_of(batch.task).units(batch).sum()
+    def units(self, batch: Batch) -> float:
+        """Return the number of units that the loss of a batch averages over (`Head.units`)."""
+        return float(self.head_of(batch.task).units(batch).sum())
 
     def loss(self, batch: Batch, output: Output | None = None) -> Tensor:
         """Return the loss of a batch: −Σ log-likelihood / Σ units."""

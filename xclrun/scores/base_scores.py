@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,11 @@ from xclrun.core.task import (
     ratio,
     statement_of,
 )
+from xclrun.core.task import (
+    COLUMNS as OWN,
+)
 from xclrun.scores import answers
+from xclrun.store.predictions import arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +42,8 @@ TAG_COLUMNS = ("gold_tags", "predicted_tags")  # for ``tag_macro``
 BELIEF_COLUMNS = ("log2_gold",)  # for the choice between an example's statements
 ANSWER_COLUMNS = ("answer", "gold_answers")  # for metrics of answers
 TEXT_COLUMN = "text"  # for the bootstrap over texts: the number of the text of a question or pair
+# Columns of rows that `_Rows` reads in a special way; other columns of tasks are read as they are.
+SPECIAL = {*ANSWER_COLUMNS, TEXT_COLUMN, "answer_start", "answer_end", "log2_classes"}
 # Similarity measures of answers, in the order of `Sentences.answers`.
 LIKENESS = {"f1": answers.f1, "exact": answers.exact}
 # Log-odds (in bits) are clipped at ±SURE: log2_gold cannot represent probabilities closer to 0 or 1.
@@ -137,6 +143,8 @@ class Sentences:
         texts: number of the text that each question or pair belongs to, shape (S,).
         lengths: number of words of each sentence in ``tags``, shape (S,).
         metrics: metrics of the key's task, if keys have several tasks; otherwise empty, and all metrics apply.
+        columns: column of the task (`xclrun.core.task.Task.columns`) → its values, shape (S, cells): float64, with NaN
+            for missing values, or objects, with None, if the column has no numbers.
     """
 
     ids: np.ndarray
@@ -149,6 +157,7 @@ class Sentences:
     texts: np.ndarray | None = None
     lengths: np.ndarray | None = None
     metrics: tuple[Metric, ...] = ()
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def right(self) -> np.ndarray:
@@ -333,6 +342,7 @@ def of_hops(
             tags=_joined([first.tags, *(None if c.tags is None else c.tags[:, 1:] for c in cells[1:])]),
             log2_gold=_joined([c.log2_gold for c in cells]),
             answers=_joined([c.answers for c in cells]),
+            columns={name: _joined([c.columns[name] for c in cells]) for name in first.columns},
         )
     return sentences
 
@@ -385,7 +395,9 @@ def of_split(
     import pyarrow as pa
 
     types = dict.fromkeys(COLUMNS[3:], pa.int64()) | dict.fromkeys(TAG_COLUMNS, pa.list_(pa.int64()))
-    names = [name for name in (*COLUMNS, *TAG_COLUMNS, *ANSWER_COLUMNS) if name in columns]
+    own = {name: arrow_type(column) for name, column in OWN.items() if name in columns and name not in SPECIAL}
+    types |= own
+    names = [name for name in (*COLUMNS, *TAG_COLUMNS, *ANSWER_COLUMNS, *own) if name in columns]
     table = pa.table({name: pa.array(columns[name], types.get(name)) for name in names})
     ids = np.asarray(columns["example_id"])
     sentences = _Rows.of_table(table, tags, reader).cell(ids, np.arange(len(ids)))
@@ -414,6 +426,7 @@ class _Rows:
     texts: np.ndarray | None
     tags: np.ndarray | None = None
     ends: np.ndarray | None = None
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def of_table(cls, table: pa.Table, names: Sequence[str] | None, reader: str) -> _Rows:
@@ -431,6 +444,7 @@ class _Rows:
             filled(BELIEF_COLUMNS[0], np.nan) if BELIEF_COLUMNS[0] in table.column_names else None,
             _likeness(table, reader) if ANSWER_COLUMNS[0] in table.column_names else None,
             filled(TEXT_COLUMN) if TEXT_COLUMN in table.column_names else None,
+            columns={name: values_of(table[name]) for name in table.column_names if name in OWN.keys() - SPECIAL},
         )
         if names is None or table["gold_tags"].null_count:
             return rows
@@ -459,7 +473,20 @@ class _Rows:
             None if self.answers is None else self.answers[:, rows, np.newaxis],
             texts,
             lengths,
+            columns={name: column[rows, np.newaxis] for name, column in self.columns.items()},
         )
+
+
+def values_of(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """Return the values of a column as float64, with NaN for nulls; as objects if they are no numbers."""
+    import pyarrow as pa
+
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
+        return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    values = np.empty(len(column), object)
+    for i, value in enumerate(column.to_pylist()):
+        values[i] = value
+    return values
 
 
 def _likeness(table: pa.Table, reader: str) -> np.ndarray:

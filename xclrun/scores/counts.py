@@ -17,6 +17,7 @@ import numpy as np
 
 from xclrun.core.files import parse_json
 from xclrun.core.task import (
+    COLUMNS,
     Metric,
     MetricsOfKeys,
     Scored,
@@ -27,8 +28,9 @@ from xclrun.core.task import (
     tasks_of_dataset,
 )
 from xclrun.scores import base_scores
-from xclrun.scores.base_scores import Alignment, Predictions, Scores, Sentences, with_metrics
+from xclrun.scores.base_scores import Alignment, Predictions, Scores, Sentences, values_of, with_metrics
 from xclrun.store.files import atomic_write
+from xclrun.store.predictions import arrow_type
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ FORMAT = 1
 _ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i2", "log2_gold": "<f4",
            "answers": "<f4", "texts": "<i4", "lengths": "<i4"}  # fmt: skip
 _METADATA = b"xclrun"
+# Prefix of the names of tasks' own columns, which are lists of values.
+_OWN = "own."
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ def count(
     columns = [*base_scores.COLUMNS, *(base_scores.TAG_COLUMNS if tags is not None else ())]
     columns += base_scores.BELIEF_COLUMNS if any(metric.probabilities for metric in metrics.all) else ()
     columns += base_scores.ANSWER_COLUMNS if any(metric.of is Scored.answers for metric in metrics.all) else ()
+    columns += _own(metrics)
     # Ignored in files without questions or pairs.
     columns.append(base_scores.TEXT_COLUMN)
     tables = (directory.table(directory.predictions(stage["hop"]), columns) for stage in manifest["stages"])
@@ -170,6 +175,12 @@ def read(
     return count(directory, manifest, metrics, tags, common)
 
 
+def _own(metrics: MetricsOfKeys) -> list[str]:
+    """Return the names of tasks' own columns if a metric scores them."""
+    own = any(metric.of is Scored.columns for metric in metrics.all)
+    return [name for name in COLUMNS if own and name not in base_scores.SPECIAL]
+
+
 def _kind(metrics: MetricsOfKeys, tags: Sequence[str] | None) -> list[Any]:
     """Return the settings that determine the content; points contain scores, not counts, so metrics are included."""
     return [FORMAT, [metric.name for metric in metrics.all], tags is not None]
@@ -178,18 +189,27 @@ def _kind(metrics: MetricsOfKeys, tags: Sequence[str] | None) -> list[Any]:
 def _table(counted: Counted) -> pa.Table:
     import pyarrow as pa
 
+    by_language = counted.predictions.sentences
+    own = {name: array.dtype for sentences in by_language.values() for name, array in sentences.columns.items()}
     types = [("language", pa.string()), ("ids", pa.string()), *((name, pa.binary()) for name in _ARRAYS)]
+    types += [
+        (_OWN + name, pa.list_(pa.float64() if dtype.kind == "f" else arrow_type(COLUMNS[name])))
+        for name, dtype in own.items()
+    ]
     rows = []
-    for language, sentences in counted.predictions.sentences.items():
+    for language, sentences in by_language.items():
         arrays = dict(zip(("tp", "fp", "fn"), sentences.spans or (), strict=False))
         arrays |= {name: array for name in _ARRAYS if (array := getattr(sentences, name, None)) is not None}
         content = {name: np.ascontiguousarray(array, _ARRAYS[name]).tobytes() for name, array in arrays.items()}
+        content |= {_OWN + name: array.ravel().tolist() for name, array in sentences.columns.items()}
         rows.append({"language": language, "ids": json.dumps(sentences.ids.tolist()), **content})
     return pa.Table.from_pylist(rows, schema=pa.schema(types))
 
 
 def _from_table(file: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, common: Common) -> Counted:
     """Undo `_table`."""
+    import pyarrow as pa
+
     sentences = {}
     for row in file.table.to_pylist():
         ids = common.ids.get(row["ids"])
@@ -204,7 +224,11 @@ def _from_table(file: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, 
         if "tags" in arrays:
             arrays["tags"] = arrays["tags"].reshape(-1, 1 + arrays["predicted"].shape[1])
         spans = (arrays.pop("tp"), arrays.pop("fp"), arrays.pop("fn")) if "tp" in arrays else None
-        sentences[row["language"]] = Sentences(ids=ids, spans=spans, **arrays)
+        own = {}
+        for name in (name for name in row if name.startswith(_OWN) and row[name] is not None):
+            kind = file.table.schema.field(name).type.value_type
+            own[name.removeprefix(_OWN)] = values_of(pa.array(row[name], kind)).reshape(n, -1)
+        sentences[row["language"]] = Sentences(ids=ids, spans=spans, columns=own, **arrays)
     points: dict[int, dict[int, dict[str, Scores]]] = {}
     names = {metric.name for metric in metrics.all}
     for hop, step, splits in file.facts["points"]:

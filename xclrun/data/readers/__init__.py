@@ -22,7 +22,8 @@ from xclrun.data.example import Example
 from xclrun.data.readers.collect import Notes, Parse, Place, Splits, read_files
 from xclrun.data.readers.files import SPLIT_NAMES, SplitFile, check_layout, find_files, lines, named_files
 
-_CONTENT = {"label": "a label of each text", "tags": "tags of words", "answers": "questions with answers"}
+_CONTENT = {"label": "a label of each text", "tags": "tags of words", "answers": "questions with answers",
+            "target": "a target of each text"}  # fmt: skip
 COLUMNS = frozenset(_CONTENT)
 # Default columns of a reader.
 USUAL = frozenset(("label", "tags"))
@@ -145,8 +146,7 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
         raise UsageError(f"dataset.reader={cfg.reader}: {problem}; {did_you_mean(str(cfg.reader), READERS)}")
     assert cfg.reader is not None
     reader, task = READERS[cfg.reader], task_of(cfg.task, cfg.tags_are.value)
-    needs = {name for name, needed in (("label", task.label), ("tags", task.tag), ("answers", task.answers)) if needed}
-    if not needs <= reader.gives:
+    if not task.needs <= reader.gives:
         content = " and ".join(_CONTENT[column] for column in _CONTENT if column in reader.gives)
         raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} contain only {content}")
     splits, notes = reader.read(cfg)

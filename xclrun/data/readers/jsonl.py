@@ -6,11 +6,12 @@ One row per example::
      "tags": ["O", "O", "O", "O"], "text": "wie warm wird es", "text_b": null, "label": "weather"}
 
 Each row needs ``tokens`` or ``text``; without ``tokens``, ``text`` is split at white space. A row also needs ``label``
-if the task has labels, and ``tags`` if the task is ``token_tags``. A row whose label is null, or ``-`` or −1 without
-being a class, is skipped and counted. A row without ``id`` is named by split and number. Labels or tags that the task
-does not predict are ignored, as are other columns; a note counts them. A column that resembles a missing key is an
-error. ``facts`` is an object of additional strings, which can select the examples of a part (``dataset.parts``). If
-present, ``language`` and ``split`` must match the file name (``de.train.jsonl``).
+if the task has labels, ``tags`` if the task is ``token_tags``, and ``target`` if the task has targets. A row whose
+label or target is null, or whose label is ``-`` or −1 without being a class, is skipped and counted. A row without
+``id`` is named by split and number. Labels or tags that the task does not predict are ignored, as are other columns; a
+note counts them. A column that resembles a missing key is an error. ``facts`` is an object of additional strings, which
+can select the examples of a part (``dataset.parts``). If present, ``language`` and ``split`` must match the file name
+(``de.train.jsonl``).
 
 Tags may be integers, with their names in ``dataset.tag_names``. The rows of a hub dataset have the same keys
 (`xclrun.data.readers.hub`).
@@ -36,9 +37,10 @@ LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.jsonl{packed}" for packed in ("", ".gz") for separator in (".", "/", "-", "_")
 )
 KEYS = ("id", "language", "split", "tokens", "tags", "text", "text_b", "label", "facts")
+TARGET = "target"
 
 
-@reader("jsonl", LAYOUT)
+@reader("jsonl", LAYOUT, gives=["label", "tags", "target"])
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     if cfg.hub is None:
         # `datasets` does not report the line of a bad row, and takes a second to import.
@@ -46,17 +48,23 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
         return read_files(cfg, files.find_files(cfg, LAYOUT), parse, lambda file: map(bytes.strip, files.lines(file)))
     task = task_of(cfg.task, cfg.tags_are.value)
     needs = [("text", "tokens"), *([("label",)] if task.label else []), *([("tags",)] if task.tags_needed else [])]
-    sources = hub.sources(cfg, [key for key in KEYS if key != "split"], needs)
+    needs += [(TARGET,)] if task.target is not None else []
+    sources = hub.sources(cfg, [key for key in keys_of(task) if key != "split"], needs)
     return collect(cfg, sources, partial(_parse_hub_row, tag_names=cfg.tag_names))
+
+
+def keys_of(task: Task) -> tuple[str, ...]:
+    """Return the keys that a row can have: `KEYS`, and `TARGET` if the task has targets."""
+    return KEYS if task.target is None else (*KEYS, TARGET)
 
 
 def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS, name: str = "") -> Example:
     """Return the example of a row; ``name`` is the id of a row without one."""
     if not isinstance(row, dict):
-        raise BadRow(f"a row must be an object with the keys {', '.join(KEYS)}, not {type(row).__name__}")
+        raise BadRow(f"a row must be an object with the keys {', '.join(keys_of(task))}, not {type(row).__name__}")
     known = _relevant(row, task)
     for key in row:
-        if key not in KEYS and (near := similar(key, known)) is not None:
+        if key not in keys_of(task) and (near := similar(key, known)) is not None:
             raise BadRow(f"unknown key '{key}'; did you mean '{near}'?")
     for key, values in (("language", (language,)), ("split", SPLIT_NAMES[split])):
         if row.get(key) not in (None, *values):
@@ -78,17 +86,30 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS, na
     facts = field(row, "facts", "facts", optional=True)
     tags = None if tags is None else tuple(tags)
     id = field(row, "name", "id", optional=bool(name))
-    return Example(
-        name if id is None else str(id), language, tokens, label, tags, own_text(text, tokens), text_b, facts
-    )
+    name, target = name if id is None else str(id), None if task.target is None else _target(row, task)
+    return Example(name, language, tokens, label, tags, own_text(text, tokens), text_b, facts, target=target)
+
+
+def _target(row: dict[str, Any], task: Task) -> Any:
+    """Return the target of a row, as the task converts it."""
+    assert task.target is not None
+    value = row.get(TARGET)
+    if value is None or value != value:
+        message = f"'{TARGET}' is missing, which dataset.task={task.name} predicts"
+        raise Skip("unlabeled", message) if TARGET in row else BadRow(message)
+    try:
+        return task.target(value)
+    except (TypeError, ValueError) as error:
+        raise BadRow(f"'{TARGET}' {files.shortened(repr(value))}: {error}") from None
 
 
 def _relevant(row: dict[str, Any], task: Task) -> list[str]:
     """Return the keys that a row lacks and that can change its example."""
     used = {"text_b", "facts", "id", *(["label"] if task.label else []), *(["tags"] if task.tag else [])}
+    used |= {TARGET} if task.target is not None else set()
     if "tokens" not in row and "text" not in row:
         used |= {"tokens", "text"}
-    return [key for key in KEYS if key in used and key not in row]
+    return [key for key in keys_of(task) if key in used and key not in row]
 
 
 def _without_blank_id(row: Any) -> Any:
@@ -115,7 +136,7 @@ def _parse_line(line: str, place: Place, tag_names: Sequence[str] | None = None)
     row = _with_names(_without_blank_id(files.parse_json(line, "the line")), place.task, tag_names)
     example = parse_row(row, place.language, place.split, place.task, place.sentence_name)
     # Every row has the same columns, so those of the first row are counted.
-    if place.sentence == 1 and (ignored := sum(key not in KEYS for key in row)):
+    if place.sentence == 1 and (ignored := sum(key not in keys_of(place.task) for key in row)):
         place.odd["ignored_columns"] = ignored
     return _compared(example, place)
 
