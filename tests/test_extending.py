@@ -56,7 +56,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
     for page in PAGES:
         for action, name, content in BLOCK.findall(text(page)):
-            path = folder / name
+            # A plug-in lies where the commands of its page run.
+            path = folder / name if "/" in name else folder / "work" / page.stem / name
             assert path.is_file() == (action == "append to"), f"{page.name}: {name}"
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
@@ -129,7 +130,7 @@ def test_what_was_added_is_used(copy: Path, commands: dict[str, list[tuple[list[
     assert all(-1 <= float(row["value"]) <= 1 for row in last)
     drawn = {path.suffix for path in (copy / "work" / "strategy" / "outputs" / "reports").rglob("every_run_*")}
     assert drawn == {".svg"}
-    assert {row["metric"] for row in summary(copy, "task")} == {"verdict_accuracy"}
+    assert {row["metric"] for row in summary(copy, "task")} == {"verdict_accuracy", "rating_mse"}
     assert len(list((copy / "work" / "dataset" / "outputs" / "runs").glob("moods-naive-*/DONE"))) == 1
     assert len(list((copy / "work" / "launcher" / "outputs" / "runs").glob("*/DONE"))) == 1
     assert "3 left" in commands["launcher"][0][2]

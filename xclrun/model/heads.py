@@ -265,13 +265,11 @@ class Head(nn.Module):
         ``batch`` and ``predicted`` are on the CPU. A value of `NOT_FINITE` ends the evaluation with an error. Default:
         the predictions; NaN and infinite values become `NOT_FINITE`.
         """
-        everywhere = torch.ones(batch.size, dtype=torch.bool)
-        return {
-            name: _marked(values.flatten(1).T, everywhere).T.reshape(values.shape)
-            if values.is_floating_point()
-            else values.numpy()
-            for name, values in predicted.items()
-        }
+        noted = {}
+        for name, values in predicted.items():
+            marked = torch.where(values.isfinite(), values, NOT_FINITE) if values.is_floating_point() else values
+            noted[name] = marked.numpy()
+        return noted
 
     def columns(
         self, values: Mapping[str, np.ndarray], examples: Sequence[Example], target: Targets, encoded: Encoded
@@ -495,7 +493,7 @@ def objects(rows: Sequence[Any]) -> np.ndarray:
 
 
 def _marked(values: Tensor, known: Tensor) -> np.ndarray:
-    """Return values (…, B), with `NOT_FINITE` in place of NaN and infinite values where ``known``, (B,), is true."""
+    """Return values (B,), with `NOT_FINITE` in place of NaN and infinite values where ``known``, (B,), is true."""
     marked: np.ndarray = torch.where(known & ~values.isfinite(), NOT_FINITE, values).numpy()
     return marked
 

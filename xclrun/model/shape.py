@@ -5,7 +5,7 @@ tests/model/test_shape.py compares the result with the built model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -61,14 +61,16 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
 def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]] | None:
     """Return the sizes of a model's parameters before a strategy changes the model: name → [number of values, 1].
 
-    The 1 marks a parameter as trainable. For encoders of unusual shape, or of other families than BERT's, return None;
-    count these with `xclrun.model.network.skeleton`.
+    The 1 marks a parameter as trainable. For encoders of unusual shape, or of other families than BERT's, and for heads
+    of plug-ins, return None; count these with `xclrun.model.network.skeleton`.
 
     Args:
         heads: sizes of each task's heads.
         vocabulary: number of word embeddings if the vocabulary is trimmed or learned; None: as in the encoder's config.
     """
     check_layers(config)
+    if not all(head.task.head in SHAPES for head in heads):
+        return None
     if config.path is not None:
         family_of(config)
         settings = settings_of(config)
@@ -88,7 +90,7 @@ def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | 
         shapes |= _linear("encoder.pooler.dense", width, width)
     for head in heads:
         prefix = f"tasks.{head.task.place}." if len(heads) > 1 else ""
-        shapes |= {prefix + name: shape for name, shape in _head_shapes(head, width)}
+        shapes |= {prefix + name: shape for name, shape in SHAPES[head.task.head](head, width)}
     return {name: [prod(shape), 1] for name, shape in shapes.items()}
 
 
@@ -118,8 +120,7 @@ def _linear(name: str, out: int, into: int) -> dict[str, Sequence[int]]:
     return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
 
 
-def _head_shapes(head: HeadSizes, width: int) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield (name, shape) of the parameters of a task's heads (`xclrun.model.network.Heads`)."""
+def _labels_and_tags(head: HeadSizes, width: int) -> Iterator[tuple[str, Sequence[int]]]:
     if head.task.pooled:
         yield from _linear("pooler.dense", width, width).items()
         yield from _linear("classifier", head.classes, width).items()
@@ -131,5 +132,14 @@ def _head_shapes(head: HeadSizes, width: int) -> Iterator[tuple[str, Sequence[in
             yield "tagger.crf.start_transitions", (head.tags,)
             yield "tagger.crf.end_transitions", (head.tags,)
             yield "tagger.crf.transitions", (head.tags, head.tags)
-    if head.task.answers:
-        yield from _linear("span.linear", 2, width).items()
+
+
+def _answers(head: HeadSizes, width: int) -> Iterator[tuple[str, Sequence[int]]]:
+    yield from _linear("span.linear", 2, width).items()
+
+
+# Head (`xclrun.model.heads.HEADS`) → its parameters (name, shape), for the heads that are counted without torch.
+SHAPES: Mapping[str, Callable[[HeadSizes, int], Iterator[tuple[str, Sequence[int]]]]] = {
+    "labels_and_tags": _labels_and_tags,
+    "answers": _answers,
+}

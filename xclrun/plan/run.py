@@ -26,6 +26,7 @@ from xclrun.core.graph import Plan, Stage
 from xclrun.core.identity import ALGORITHMS, DataIdentity, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
+from xclrun.core.task import TASKS
 from xclrun.data.blocks import trained_heads, with_blocks
 from xclrun.data.encode import tag_outputs
 from xclrun.data.encodings import ENCODINGS, encoding_of
@@ -369,6 +370,8 @@ def _plugins(config: Config) -> dict[str, list[str]]:
     strategies = (config.strategy, getattr(config.strategy, "expansion", None))
     datasets: list[DatasetConfig | PartConfig] = [config.dataset, *config.dataset.parts.values()]
     kinds = {("dataset", d.reader) for d in datasets} | {("task", d.task) for d in datasets}
+    for task in (TASKS[d.task] for d in datasets if d.task in TASKS):
+        kinds |= {("head", task.head), ("encoding", task.encoding)}
     plugins_of = {
         "dataset": plugins.used(*sorted((kind, name) for kind, name in kinds if name is not None)),
         "strategy": plugins.used(*(("strategy", s.name) for s in strategies if s is not None)),

@@ -54,8 +54,8 @@ class ERACE(MemoryStrategy[ERACESettings]):
     settings_type = ERACESettings
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
-        if any(task.answers for task in tasks):
-            return "answers are positions in a text, so there are no classes to exclude; use strategy=er"
+        if any(task.needs - {"label", "tags"} for task in tasks):
+            return "its targets are no classes, so there are no classes to exclude; use strategy=er"
         if self.settings.cosine is not None and any(task.label is None for task in tasks):
             return "strategy.cosine needs class heads, which not all tasks have; use strategy.cosine=null"
         return super().unsupported(tasks)

@@ -82,6 +82,8 @@ class LwF(Expandable[LwFSettings]):
         return self.settings.weight > 0 or self.settings.warm_up > 0
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
+        if any("target" in task.needs for task in tasks):
+            return "its targets are no classes, so there are no probabilities to distill; use strategy=kd_logit"
         if len(tasks) == 1:
             return None
         return "the teacher (the model before the hop) cannot be distilled on a task that no earlier hop has trained"

@@ -28,7 +28,7 @@ from xclrun.config.schema import DatasetConfig
 from xclrun.core.task import INTENT_SLOTS, TOKEN_TAGS, Task, task_of
 from xclrun.data.example import Example
 from xclrun.data.readers import files, hub, reader
-from xclrun.data.readers.collect import BadRow, Notes, Place, Splits, check_tags, collect, read_files
+from xclrun.data.readers.collect import BadRow, Notes, Place, Splits, check_tags, collect, read_files, shortened
 from xclrun.data.readers.files import SPLIT_NAMES
 from xclrun.data.readers.rows import field, own_text
 from xclrun.data.readers.values import Skip, similar
@@ -100,7 +100,7 @@ def _target(row: dict[str, Any], task: Task) -> Any:
     try:
         return task.target(value)
     except (TypeError, ValueError) as error:
-        raise BadRow(f"'{TARGET}' {files.shortened(repr(value))}: {error}") from None
+        raise BadRow(f"'{TARGET}' {shortened(repr(value))}: {error}") from None
 
 
 def _relevant(row: dict[str, Any], task: Task) -> list[str]:

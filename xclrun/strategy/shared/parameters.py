@@ -38,7 +38,7 @@ PLACES = {
     r"^(?:tasks\.[^.]+\.)?classifier\.": ("class head", "heads"),
     r"^(?:tasks\.[^.]+\.)?tagger\.": ("tag head", "heads"),
     r"^(?:tasks\.[^.]+\.)?span\.": ("span head", "heads"),
-    r"": ("other", "other"),
+    r"": ("other head", "heads"),
 }
 
 
@@ -48,7 +48,7 @@ class Part:
 
     Attributes:
         name: label, for example ``embeddings``, ``layers 1-9``, ``tag head``.
-        of: the part's group: ``body``, ``heads`` or ``other``.
+        of: the part's group: ``body`` or ``heads``.
         specific: whether every language has its own copy.
         trained: numbers of the hops that train the part, from 1.
         parameters: number of values in one copy.

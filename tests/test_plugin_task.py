@@ -1,0 +1,184 @@
+"""A task from outside: the one that docs/extending/task.md shows, from its plan to its export."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import read_csv
+from tests.train.conftest import predicted, stopped
+from xclrun.analysis.records import read_records
+from xclrun.core import plugins
+from xclrun.core.errors import UsageError
+from xclrun.core.task import BY_NAME, Column, Metric, Scored, Task, described, register, restored, task_of
+from xclrun.plan import Run
+
+Make = Callable[..., Run]
+PAGE = (Path(__file__).parents[1] / "docs" / "extending" / "task.md").read_text(encoding="utf-8")
+[SOURCE] = re.findall(r"^```python\n# file: ratings\.py\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+WORDS = {1.0: ("sunny", "warm", "bright"), 0.0: ("rain", "cold", "grey")}
+
+
+@pytest.fixture(autouse=True)
+def ratings(forget_plugins: Callable[[], None], tmp_path: Path) -> Path:
+    """Load the task of the page; return its file."""
+    path = tmp_path / "ratings.py"
+    path.write_text(SOURCE, encoding="utf-8")
+    plugins.load_files(["--plugin", str(path)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def rated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ratings in three languages, as JSON Lines: the first word tells the rating."""
+    folder = tmp_path_factory.mktemp("rated")
+    for language in ("en", "de", "es"):
+        for split, size in (("train", 12), ("dev", 4), ("test", 6)):
+            rows = [
+                {"text": f"{WORDS[i % 2 * 1.0][i % 3]} day {i} {language}", "target": i % 2, "id": f"{split}{i}"}
+                for i in range(size)
+            ]
+            path = folder / language / f"{split}.jsonl"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+def rows(run: Run, hop: int = -1) -> list[dict[str, Any]]:
+    files = sorted((run.directory.path / "predictions").iterdir())
+    return list(pq.read_table(files[hop]).to_pylist())
+
+
+def test_a_task_of_its_own_is_trained_predicted_and_scored(make_run: Make, do: Make, rated: Path) -> None:
+    """Its error falls; its columns are those of its head; its metric is the mean of their squared differences."""
+    run = do(make_run("dataset.task=rating", "strategy=er", "trainer.epochs=3", "model.lr=2e-2", data=rated))
+    before, after = ([row for row in rows(run, hop) if row["split"] == "test"] for hop in (0, -1))
+    assert [row["gold_rating"] for row in after] == [float(row["example_id"][4:]) % 2 for row in after]
+    errors = [np.mean([(row["rating"] - row["gold_rating"]) ** 2 for row in of]) for of in (before, after)]
+    assert errors[1] < errors[0] / 2
+    assert {(row["gold"], row["predicted"], row["gold_tags"]) for row in after} == {(None, None, None)}
+    [record] = read_records(run.outputs)
+    final = record.scores["rating_mse"][-1]
+    for language, value in zip(record.languages, final, strict=True):
+        of = [(row["rating"] - row["gold_rating"]) ** 2 for row in after if row["language"] == language]
+        assert value == pytest.approx(np.mean(of), rel=1e-5)
+    # The epoch with the lowest error is selected.
+    [*_, stage] = run.directory.read_manifest()["stages"]
+    dev = [np.mean([scores["rating_mse"] for scores in epoch["dev"].values()]) for epoch in stage["training"]["epochs"]]
+    assert stage["training"]["best_epoch"] == 1 + int(np.argmin(dev))
+
+
+def test_a_stopped_run_of_it_resumes_to_equal_predictions(make_run: Make, do: Make, rated: Path) -> None:
+    overrides = ("dataset.task=rating", "strategy=er", "trainer.precision=fp32")
+    whole = do(make_run(*overrides, outputs="whole", data=rated))
+    run = do(stopped(make_run(*overrides, data=rated), do, 2, 5))
+    assert predicted(run) == predicted(whole)
+    assert run.id == whole.id
+
+
+def test_its_runs_are_planned_shown_reported_and_exported(
+    make_run: Make, do: Make, rated: Path, xclrun: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    run = do(make_run("dataset.task=rating", "strategy=naive", data=rated))
+    where = f"paths.outputs={run.outputs}"
+    for words, part in (
+        (("plan", "dataset=jsonl", f"dataset.root={rated}", "dataset.task=rating", "model=tiny", where), "naive"),
+        (
+            ("params", "dataset=jsonl", f"dataset.root={rated}", "dataset.task=rating", "model=tiny", "--json"),
+            "other head",
+        ),
+        (("show", run.id, where), "MSE"),
+        (("export", run.id, "--out", str(tmp_path / "exported"), where), ""),
+        (("report", where), "rating"),
+    ):
+        code, said = xclrun(*words)
+        assert code == 0, f"{words[0]}: {said}"
+        assert part in said
+    facts = json.loads((tmp_path / "exported" / "export.json").read_text())
+    assert facts["heads"] == {"rating": "The mean of a normal distribution with variance 1."}
+    [report] = (run.outputs / "reports").iterdir()
+    assert set(read_csv(report / "summary.csv")["metric"]) == {"rating_mse"}
+
+
+def test_it_is_one_task_of_several(make_run: Make, do: Make, rated: Path, corpus: Path) -> None:
+    """Rows of the other tasks have its missing value, and its rows have theirs."""
+    parts = (
+        f"dataset.parts={{moods: {{reader: jsonl, root: {rated}, languages: [en], task: rating}}, "
+        f"kinds: {{reader: jsonl, root: {corpus}, languages: [de], task: sequence_class}}}}"
+    )
+    run = do(make_run(parts, "dataset.name=several", "order=[moods,kinds]", "strategy=er"))
+    of = {row["language"]: row for row in rows(run)}
+    assert of["kinds"]["rating"] is None
+    assert of["kinds"]["gold"] is not None
+    assert (of["moods"]["gold"], math.isfinite(of["moods"]["rating"])) == (None, True)
+    [record] = read_records(run.outputs)
+    assert record.metric_of == {"moods": "rating_mse", "kinds": "class_accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [({"target": "much"}, "'target' 'much'"), ({}, "'target' is missing"), ({"targt": 1.0}, "did you mean 'target'")],
+)
+def test_a_bad_target_is_an_error_with_its_line(
+    row: dict[str, Any], message: str, make_run: Make, rated: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    for path in rated.rglob("*.jsonl"):
+        (data / path.parent.name).mkdir(parents=True, exist_ok=True)
+        (data / path.parent.name / path.name).write_bytes(path.read_bytes())
+    with (data / "en" / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "a day", **row}) + "\n")
+    with pytest.raises(UsageError, match=rf"en.train.jsonl.*13.*{re.escape(message)}"):
+        make_run("dataset.task=rating", data=data)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"head": "ratin"}, "unknown head 'ratin'; did you mean 'rating'"),
+        ({"encoding": "word"}, "unknown encoding 'word'; did you mean 'words'"),
+        ({"columns": (Column("gold", "float32"),)}, "its column 'gold' has the name of another column"),
+        ({"columns": (Column("rating", "string"),)}, "its column 'rating' has the name of another column"),
+        ({"columns": (Column("stars", "float33"),)}, "column 'stars': unknown type 'float33'"),
+    ],
+)
+def test_a_task_that_names_what_is_not_there_is_one_line(
+    changed: dict[str, Any], message: str, make_run: Make, do: Make, rated: Path
+) -> None:
+    metric = Metric("stars_error", "stars", "error", Scored.columns, "star", "stars", statistics=lambda s: s)
+    # A name for each, since the dataset that was read last is kept with its task.
+    name = f"stars{len(message)}"
+    task = replace(task_of("rating"), name=name, own=(metric,), **{"columns": (), **changed})
+
+    def run() -> None:
+        register(task)
+        do(make_run(f"dataset.task={name}", data=rated))
+
+    with pytest.raises(UsageError, match=message):
+        run()
+
+
+def test_a_manifest_describes_a_task_of_its_own() -> None:
+    task = task_of("rating")
+    again = restored(json.loads(json.dumps(described(task))))
+    assert (again.own, again.columns, again.head) == (task.own, task.columns, task.head)
+    assert again.own[0] is BY_NAME["rating_mse"]
+
+
+def test_a_strategy_that_needs_classes_refuses_it(make_run: Make, rated: Path) -> None:
+    with pytest.raises(UsageError, match=r"strategy=er_ace dataset.task=rating: .*no classes"):
+        make_run("dataset.task=rating", "strategy=er_ace", data=rated)
+
+
+def test_a_task_needs_no_metric_of_labels_but_some_metric() -> None:
+    with pytest.raises(UsageError, match="needs a metric"):
+        register(Task("nothing"))
