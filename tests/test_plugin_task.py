@@ -86,19 +86,23 @@ def test_a_stopped_run_of_it_resumes_to_equal_predictions(make_run: Make, do: Ma
 
 
 def test_its_runs_are_planned_shown_reported_and_exported(
-    make_run: Make, do: Make, rated: Path, xclrun: Callable[..., tuple[int, str]], tmp_path: Path
+    make_run: Make,
+    do: Make,
+    rated: Path,
+    xclrun: Callable[..., tuple[int, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("XCLRUN_OUTPUTS", raising=False)
+    monkeypatch.chdir(tmp_path)
     run = do(make_run("dataset.task=rating", "strategy=naive", data=rated))
-    where = f"paths.outputs={run.outputs}"
+    given = ("dataset=jsonl", f"dataset.root={rated}", "dataset.task=rating", "model=tiny")
     for words, part in (
-        (("plan", "dataset=jsonl", f"dataset.root={rated}", "dataset.task=rating", "model=tiny", where), "naive"),
-        (
-            ("params", "dataset=jsonl", f"dataset.root={rated}", "dataset.task=rating", "model=tiny", "--json"),
-            "other head",
-        ),
-        (("show", run.id, where), "MSE"),
-        (("export", run.id, "--out", str(tmp_path / "exported"), where), ""),
-        (("report", where), "rating"),
+        (("plan", *given), "naive"),
+        (("params", *given, "--json"), "other head"),
+        (("show", run.id), "finished"),
+        (("export", run.id, str(tmp_path / "exported")), ""),
+        (("report",), "MSE"),
     ):
         code, said = xclrun(*words)
         assert code == 0, f"{words[0]}: {said}"
