@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.report.study import ORDERS, section_of, study
 from tests.report.test_figures import texts
+from tests.store.test_counts import write_run
+from tests.test_plugins import Command
+from xclrun import load
 from xclrun.analysis.measures import MEASURES, Scores, measure, quantity
 from xclrun.analysis.points import RULES, HopPoints
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.records import read_records
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
 from xclrun.core import task
@@ -26,6 +32,7 @@ from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell
 from xclrun.scores.base_scores import Predictions, Sentences, selection_score
+from xclrun.tracking import payload
 
 from .test_resampling import made  # noqa: F401  a fixture
 
@@ -261,6 +268,43 @@ def test_a_metric_of_a_plug_in_belongs_to_the_tasks_that_predict_what_it_scores(
     register_metric(dataclasses.replace(ERROR, name="other", short="other", tasks=("sequence_class",)))
     assert [metric.name for metric in task.further_metrics(task.SEQUENCE_CLASS, tagged=False)] == [error, "other"]
     assert task.further_metrics(task.INTENT_SLOTS, tagged=True) == (BY_NAME[error],)
+
+
+def test_commands_show_a_selected_metric_in_its_unit(tmp_path: Path, xclrun: Command) -> None:
+    """The rows of these runs have log2 p = −1 for each sentence: one bit."""
+    for name, seed in (("a", 1), ("b", 2)):
+        write_run(tmp_path, name, seed, counts=True)
+    asked = ("--metric", "label_bits", "--outputs", str(tmp_path))
+    code, said = xclrun("show", "a", *asked)
+    assert (code, "label_bits in bits, on each language after each hop" in said) == (0, True), said
+    assert re.search(r"^2 +trained +1\.000 +1\.000$", said, re.MULTILINE), said
+    assert "FP 1.000" in said
+    code, said = xclrun("compare", "a", "b", *asked)
+    assert (code, "label_bits in bits" in said) == (0, True), said
+    assert re.search(r"^FP +1\.000 +1\.000 +\+0\.000$", said, re.MULTILINE), said
+    matrix = load(tmp_path, metrics=["label_bits"]).matrix("a", "bits")
+    assert (matrix.to_numpy() == 1).all()
+    [first, _] = read_records(tmp_path)
+    sent = {(metric, value) for _, metric, _, value in payload.scores(first) if metric == "bits"}
+    assert sent == {("bits", 1.0)}
+    measured = payload.measures(first, References([first]))
+    assert (measured["bits.FP"], measured["bits.F"]) == (1, 0)
+    assert "- `bits.…` ↓ label bits, in bits" in payload.about_run(first)
+
+
+def test_reports_have_no_metric_that_was_not_selected(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 1)
+    assert [set(record.scores) for record in read_records(tmp_path)] == [{"intent_accuracy", "slot_f1"}]
+
+
+def test_resamples_without_a_score_give_no_interval(made: tuple, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    comparison, references, predictions = made
+    resampled = Resampled(comparison, references, predictions, ACCURACY, resamples=3)
+    drawn = [np.array([0.5, np.nan, 0.4])] * 2
+    monkeypatch.setattr(resampled, "_values_of_runs", lambda label, name: drawn)
+    estimate = resampled.estimate("er", "FP")
+    assert estimate is not None
+    assert estimate.interval.reason == "undefined for some resamples"
 
 
 def test_an_unknown_metric_is_one_line() -> None:

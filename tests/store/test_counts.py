@@ -68,7 +68,9 @@ def write_run(
             training["points"] = [{"step": 2, "examples": 4, "own": 4, "dev": nonsense, "test": nonsense}]
             inside = rows(hop, seed, 2, ("dev", "test"))
             predictions.write(directory.points(hop), inside, run_id=name, hop=hop)
-        stages.append({"hop": hop, "train": "", "training": training, "kept": None, "slot_f1": "span_micro"})
+        stages.append(
+            {"hop": hop, "train": "", "training": training, "kept": None, "shared": False, "slot_f1": "span_micro"}
+        )
     directory.write_manifest(manifest)
     if finished:
         predictions.write(directory.scores, rows(0, 0))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xclrun.core.task import CLASS_ACCURACY, KEY_SCORE, METRICS, Metric
+from xclrun.core.task import CLASS_ACCURACY, KEY_SCORE, LABEL_BITS, METRICS, Metric
 from xclrun.testing import ContractError, check_metric, metric_checks
 from xclrun.testing.metrics import METRIC_CONTRACT
 
 
 # `KEY_SCORE` stands for the metrics of keys.
-@pytest.mark.parametrize("metric", [metric for metric in METRICS if metric is not KEY_SCORE], ids=lambda m: m.name)
+@pytest.mark.parametrize("metric", [*(m for m in METRICS if m is not KEY_SCORE), LABEL_BITS], ids=lambda m: m.name)
 def test_our_metrics_pass(metric: Metric) -> None:
     check_metric(metric)
 

@@ -282,6 +282,8 @@ class Resampled:
             ends = mean_of_intervals([standard_error_of_mean(mean) for mean in means if mean is not None])
             if any(mean is None or without_spread(mean) for mean in means):
                 ends = Interval(np.nan, np.nan, f"{NO_SPREAD}{' for an order' if len(means) > 1 else ''}")
+        elif np.isnan(values).any():
+            ends = Interval(np.nan, np.nan, "undefined for some resamples")
         elif without_spread(values):
             ends = self._without_spread(runs, name, value)
         else:

@@ -444,6 +444,8 @@ def register_metric(metric: Metric) -> Metric:
     """Register a metric of tasks that do not name it. Training does not use it; reports compute it for all runs."""
     if unknown := [name for name in metric.tasks if name not in TASKS]:
         raise UsageError(f"metric '{metric.name}': unknown task; {did_you_mean(unknown[0], TASKS)}")
+    if metric.of is Scored.columns and not metric.tasks:
+        raise UsageError(f"metric '{metric.name}': scores columns, so it needs the names of the tasks that have them")
     _check_names(f"metric '{metric.name}'", (metric,))
     if metric in FURTHER:
         raise UsageError(f"metric '{metric.name}': this name is already registered; choose another")
@@ -470,6 +472,7 @@ def further_metrics(task: Task, tagged: bool) -> tuple[Metric, ...]:
         Scored.words: tagged and task.tag is not None and not task.tag_spans,
         Scored.spans: tagged and task.tag_spans,
         Scored.answers: bool(task.answers),
+        Scored.columns: bool(task.columns),
     }
     return tuple(
         metric
