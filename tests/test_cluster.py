@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -183,6 +184,10 @@ def test_what_several_runs_share_goes_first(make_run: Callable[..., Run], do: Ca
     assert shared_first([naive, other]) == []
     do(naive)
     assert shared_first([naive, er, ewc]) == []
+    # Weights that were removed are not trained again for evaluations that are stored.
+    shutil.rmtree(naive.store.path(naive.stages[1].train))
+    assert shared_first([naive, make_run("strategy=er", "strategy.memory=0")]) == []
+    assert shared_first([naive, er, ewc]) == [Pack(stages=((er.id, 1),))]
 
 
 # --- Frozen runs and code.

@@ -407,8 +407,7 @@ def budget(runs: Sequence[Run], width: int) -> Budget:
     if not todo:
         return Budget(0, 0, width, 0.0, 0.0, 0)
     costs, by_id, counted = Costs(todo[0].store), {run.id: run for run in todo}, set[str]()
-    hops = {run.id: to_train(run.stages, costs.keys) for run in todo}
-    ahead = [[(by_id[run], hop) for run, hop in pack.stages if hop in hops[run]] for pack in shared_first(todo)]
+    ahead = [[(by_id[run], hop) for run, hop in pack.stages] for pack in shared_first(todo)]
     counted.update(run.stages[hop].train for job in ahead for run, hop in job)
     waves = [ahead, [list(new_trainings([run], costs.keys, counted)) for run in todo]]
     seconds = [[total(map(costs.seconds, job)) for job in wave] for wave in waves]

@@ -56,6 +56,9 @@ class StageStore:
         """Return whether the stage exists; `get` verifies its checksums."""
         return (self.path(key) / FACTS).is_file()
 
+    def __contains__(self, key: object) -> bool:
+        return self.has(str(key))
+
     def get(self, key: str) -> Path | None:
         """Return the directory of an intact stage, or None; remove a damaged stage."""
         folder = self.path(key)

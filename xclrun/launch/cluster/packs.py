@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from xclrun.core.graph import Kind, Result, missing
+from xclrun.core.graph import Kind, Result, missing, to_train
 from xclrun.launch.cluster.files import Pack
 from xclrun.plan import Run
 
@@ -39,20 +39,19 @@ def pack(
 
 
 def shared_first(runs: Sequence[Run], queued: Collection[str] = ()) -> list[Pack]:
-    """Return packs that train the shared stages missing from the store, except those that are ``queued`` (keys).
+    """Return packs of the trainings that several runs need, except those that are ``queued`` (keys).
 
     Stages whose chains of trainings begin with the same training go into one pack. The runs start after these jobs, so
     no run occupies a GPU while it waits for a stage.
     """
-    users = Counter(stage.train for run in runs for stage in run.stages if stage.hop.index)
+    needed = [(run, hop, run.stages[hop].train) for run in runs for hop in to_train(run.stages, run.store)]
+    users = Counter(key for *_, key in needed)
     packs: dict[str, list[tuple[str, int]]] = {}
-    seen: set[str] = set()
-    for run in runs:
-        for stage in run.stages:
-            if stage.hop.index and users[stage.train] > 1 and stage.train not in seen:
-                seen.add(stage.train)
-                if stage.train not in queued and not run.store.has(stage.train):
-                    packs.setdefault(_first(run, stage.hop.index), []).append((run.id, stage.hop.index))
+    seen = set(queued)
+    for run, hop, key in needed:
+        if users[key] > 1 and key not in seen:
+            seen.add(key)
+            packs.setdefault(_first(run, hop), []).append((run.id, hop))
     return [Pack(stages=tuple(stages)) for stages in packs.values()]
 
 
