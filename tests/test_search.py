@@ -412,3 +412,38 @@ def test_a_search_killed_for_real_goes_on_and_its_report_shows_the_chosen_settin
     assert [run for trial in tuned["trials"] for run in trial["runs"] if run in runs] == tuned["trials"][0]["runs"]
     budgets = (outputs["killed"] / "reports" / "found" / "tables" / "mini_tiny_budgets.csv").read_text(encoding="utf-8")
     assert budgets.splitlines()[1].endswith(",3")
+
+
+@pytest.mark.parametrize(("most", "together", "batches"), [(7, 3, [3, 3, 1]), (2, 5, [2]), (4, 1, [1, 1, 1, 1])])
+def test_settings_come_in_batches_up_to_the_number_of_trials(most: int, together: int, batches: list[int]) -> None:
+    trials = Trials(space(most, "random", **PLANE), "made", True)
+    found = []
+    while batch := trials.next(most, together):
+        found.append(len(batch))
+        for setting in batch:
+            assert setting.open
+            trials.tell(setting, None if setting.number == 0 else 0.5)
+    assert found == batches
+    # A setting that failed is one of the trials, without a score.
+    assert [setting.score for setting in trials.tried] == [None, *[0.5] * (most - 1)]
+
+
+def test_a_batch_that_was_interrupted_is_completed_with_the_same_settings(tmp_path: Path) -> None:
+    """Those that are still open come first, and no more than the batch had."""
+    search_space = space(6, "random", **PLANE)
+    whole, part = (Trials(search_space, "made", True, tmp_path / name) for name in ("whole", "part"))
+    expected = whole.next(6, 3)
+    assert part.next(6, 3) == expected
+    part.tell(expected[1], 0.5)
+    again = Trials(search_space, "made", True, tmp_path / "part").next(6, 3)
+    assert [setting.number for setting in again] == [expected[0].number, expected[2].number]
+    assert [setting.values for setting in again] == [expected[0].values, expected[2].values]
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_search_goes_towards_better_scores(higher: bool) -> None:
+    trials = Trials(space(1, **PLANE), "made", higher)
+    [first] = trials.next(1, 1)
+    trials.tell(first, 0.5)
+    assert trials.study.direction.name == ("MAXIMIZE" if higher else "MINIMIZE")
+    assert trials.study.best_value == 0.5

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from omegaconf import OmegaConf
 from xclrun.config.schema import DatasetConfig, TagsAre
 from xclrun.core.errors import UsageError
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
+from xclrun.data import load
 from xclrun.data.example import SPLITS, Dataset, Example
-from xclrun.data.load import load_dataset, subset
+from xclrun.data.load import SOURCE, load_dataset, read_whole, subset
 from xclrun.data.notes import count_notes, note_lines
 from xclrun.data.readers import READERS, read
 from xclrun.data.readers.collect import LONGEST_WORD
@@ -344,3 +346,21 @@ def test_notes_on_buckets_report_the_largest_count() -> None:
     overlap = "3 test sentences that the language's training split contains too (de: 3)"
     assert note_lines([first, second, third]) == [skipped, overlap]
     assert note_lines([second, dataset("y", "d")]) == [f"x: {skipped}", f"x: {overlap}", f"y: {skipped}"]
+
+
+@pytest.mark.parametrize("key", [name for name in SOURCE if name not in ("name", "reader", "task")])
+def test_data_that_are_read_once_are_read_again_where_a_key_decides_what_is_read(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed, too: with dataset.statements it decides which statements there are."""
+    config = DatasetConfig("mini", "mini")
+    monkeypatch.setattr(load, "_last", None)
+    whole = read_whole(config)
+    assert read_whole(replace(config, max_train=3, stratified=True)) is whole
+    monkeypatch.setattr(load, "read_parts", lambda cfg: pytest.fail("read again", pytrace=False))
+    with pytest.raises(pytest.fail.Exception, match="read again"):
+        read_whole(replace(config, **{key: "another"}))
+    assert {field.name for field in fields(DatasetConfig)} - {*SOURCE} == {
+        *("max_train", "max_eval", "max_dev", "max_test", "stratified", "repeat_to", "blocks"),
+        *("buckets", "replay", "source_lr"),
+    }, "does a new key decide which examples are read?"
