@@ -28,6 +28,10 @@ LIST = ["order=list", "order.languages=[en,de]"]
         ("strategy/expansion=lang_spec_task", ["strategy/expansion=lang_spec_task"]),
         ("strategy.expansion=null", ["strategy.expansion=null"]),
         ("strategy/expansion=null", ["strategy.expansion=null"]),
+        (
+            "strategy.expansion={name: lang_spec_lora_f, lora_rank: 3, start: own}",
+            ["strategy/expansion=lang_spec_lora_f", "strategy.expansion.lora_rank=3", "strategy.expansion.start='own'"],
+        ),
         ("strategy.expansion=lang_spec_task,null", ["strategy.expansion=lang_spec_task,null"]),
         ("strategy.expansion.layers=[1]", ["strategy.expansion.layers=[1]"]),
         # Entries of maps are new.

@@ -438,6 +438,9 @@ def test_a_batch_that_was_interrupted_is_completed_with_the_same_settings(tmp_pa
     again = Trials(search_space, "made", True, tmp_path / "part").next(6, 3)
     assert [setting.number for setting in again] == [expected[0].number, expected[2].number]
     assert [setting.values for setting in again] == [expected[0].values, expected[2].values]
+    # Fewer at a time than there are open.
+    [first] = Trials(search_space, "made", True, tmp_path / "whole").next(6, 1)
+    assert first.values == expected[0].values
 
 
 @pytest.mark.parametrize("higher", [True, False])
