@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,10 @@ def rated(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path.parent.mkdir(exist_ok=True)
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return folder
+
+
+def copied(folder: Path, target: Path) -> Path:
+    return Path(shutil.copytree(folder, target))
 
 
 def rows(run: Run, hop: int = -1) -> list[dict[str, Any]]:
@@ -113,6 +118,31 @@ def test_its_runs_are_planned_shown_reported_and_exported(
     assert set(read_csv(report / "summary.csv")["metric"]) == {"rating_mse"}
 
 
+def test_another_target_is_another_run(make_run: Make, rated: Path, tmp_path: Path) -> None:
+    data = copied(rated, tmp_path / "data")
+    first = make_run("dataset.task=rating", data=data)
+    path = data / "en" / "train.jsonl"
+    path.write_text(path.read_text().replace('"target": 1', '"target": 3', 1))
+    # The dataset that was read last is kept.
+    other = make_run("dataset.task=rating", "dataset.subset_seed=7", data=data)
+    assert first.dataset.fingerprints["en", "train"] != other.dataset.fingerprints["en", "train"]
+    assert first.dataset.fingerprints["de", "train"] == other.dataset.fingerprints["de", "train"]
+
+
+def test_a_head_from_another_file_is_part_of_the_run_s_identity(make_run: Make, rated: Path, tmp_path: Path) -> None:
+    (tmp_path / "head.py").write_text(
+        "from xclrun.model.heads import HEADS, register\n\n\n"
+        "@register('rating_elsewhere')\nclass Elsewhere(HEADS['rating']):\n    pass\n"
+    )
+    (tmp_path / "task.py").write_text(
+        "from dataclasses import replace\nfrom xclrun.core.task import register, task_of\n\n"
+        "register(replace(task_of('rating'), name='elsewhere', columns=(), head='rating_elsewhere'))\n"
+    )
+    plugins.load_files([text for name in ("head.py", "task.py") for text in ("--plugin", str(tmp_path / name))])
+    used = make_run("dataset.task=elsewhere", data=rated).config.plugins["dataset"]
+    assert {Path(line.split("  ")[1]).name for line in used} == {"head.py", "task.py"}
+
+
 def test_it_is_one_task_of_several(make_run: Make, do: Make, rated: Path, corpus: Path) -> None:
     """Rows of the other tasks have its missing value, and its rows have theirs."""
     parts = (
@@ -135,10 +165,7 @@ def test_it_is_one_task_of_several(make_run: Make, do: Make, rated: Path, corpus
 def test_a_bad_target_is_an_error_with_its_line(
     row: dict[str, Any], message: str, make_run: Make, rated: Path, tmp_path: Path
 ) -> None:
-    data = tmp_path / "data"
-    for path in rated.rglob("*.jsonl"):
-        (data / path.parent.name).mkdir(parents=True, exist_ok=True)
-        (data / path.parent.name / path.name).write_bytes(path.read_bytes())
+    data = copied(rated, tmp_path / "data")
     with (data / "en" / "train.jsonl").open("a") as file:
         file.write(json.dumps({"text": "a day", **row}) + "\n")
     with pytest.raises(UsageError, match=rf"en.train.jsonl.*13.*{re.escape(message)}"):

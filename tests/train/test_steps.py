@@ -103,10 +103,16 @@ def alike(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         torch.testing.assert_close(one[name], other[name], rtol=1e-2, atol=1e-4, msg=name)
 
 
+@pytest.mark.parametrize("units", ["sentences", "words"])
 @pytest.mark.parametrize("part", [7, 3, 2])
-def test_a_step_in_parts_is_the_step_as_it_is_written(part: int, careful: Make, make_run: Make) -> None:
+def test_a_step_in_parts_is_the_step_as_it_is_written(
+    part: int, units: str, careful: Make, make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a loss per word too: a part's share of the words is not its share of the sentences."""
     context = context_of(make_run(*RUN), 2)
     perturbed(context.model, 0.2, 3).eval()
+    if units == "words":
+        monkeypatch.setattr(type(context.model.head_of("")), "units", lambda head, batch: batch.words)
     main = context.batch("de", np.arange(7))
     loss, wanted = by_hand(context, main, 1)
     step, _ = careful().steps(1, main, context)

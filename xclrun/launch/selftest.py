@@ -66,7 +66,7 @@ class Outcome:
 def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
     """Return a small run of a strategy, such as ``er``, or ``er+lang_spec_task`` with an expansion."""
     from xclrun.compose.jobs import compose_command
-    from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
+    from xclrun.core.task import SEQUENCE_CLASS, task_of
     from xclrun.strategy import make, strategy_class
 
     name, _, expansion = strategy.partition("+")
@@ -75,7 +75,7 @@ def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
     chosen += [f"strategy.{key}={value}" for key, value in SHORT.items() if key in keys]
     overrides = [*JOB, *chosen, f"paths.outputs={outputs}", *extra]
     [composed] = compose_command(overrides)
-    if make(composed.config.strategy).unsupported([INTENT_SLOTS]) is not None:
+    if make(composed.config.strategy).unsupported([task_of(composed.config.dataset.task)]) is not None:
         # The strategy does not support slots: use the same sentences with their intents only.
         [composed] = compose_command([*overrides, f"dataset.task={SEQUENCE_CLASS.name}"])
     return plan_run(composed.config)

@@ -8,7 +8,7 @@ from typing import Any
 
 from xclrun.config.schema import BucketCounts, Config, PointSplits, Sampler, SlotF1
 from xclrun.core.stream import sequence
-from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
+from xclrun.core.task import SEQUENCE_CLASS
 from xclrun.data.example import Dataset
 from xclrun.data.load import size_limits
 from xclrun.data.orders import notes as order_notes
@@ -30,10 +30,11 @@ def _notes_of(run: Run) -> Iterator[str]:
     yield from _without_dev(run)
     yield from order_notes(config.order, dataset)
     for target in dataset.targets:
-        if target.task == INTENT_SLOTS and not target.tags:
+        task = target.task
+        if task.label is not None and task.tag is not None and not target.tags and not task.pooled:
             yield (
-                f"dataset.task={target.task.name}: {dataset.name} has no tags, so only the intents are learned, from "
-                f"[CLS]; consider dataset.task={SEQUENCE_CLASS.name}"
+                f"dataset.task={task.name}: {dataset.name} has no tags, so only the {task.label.nouns} are learned, "
+                f"from [CLS]; consider dataset.task={SEQUENCE_CLASS.name}"
             )
     strategy = run.strategy()
     keys = [key for key, trainer in config.trainers.items() if trainer.cuda_graphs]

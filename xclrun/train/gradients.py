@@ -46,9 +46,9 @@ class Gradients:
         # Number of micro-batches of the last step, and sentences of the largest one.
         self._parts, self._largest = 1, micro_batch
 
-    def units(self, batch: Batch) -> int:
-        """Return the weight of a batch in a mean loss: its number of sentences."""
-        return batch.size
+    def units(self, batch: Batch) -> float:
+        """Return the weight of a batch in a mean loss: its sentences, or other units of its head."""
+        return self.context.model.units(batch)
 
     def add(self, step: Step, seed: Callable[[int], None] = lambda number: None) -> list[Tensor]:
         """Add the gradients of a step to those of the parameters.

@@ -23,6 +23,7 @@ from xclrun.config.schema import Selection, SlotF1
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import derive
 from xclrun.data.batches import Encoded
+from xclrun.model.heads import Head
 from xclrun.model.network import takes_masks
 from xclrun.scores.base_scores import selection_score
 from xclrun.strategy import State, Step, Strategy
@@ -180,8 +181,11 @@ class HopTraining:
         return Mixed(parts, context.hop.train, size, steps, lambda *at: context.generator("mixture", *at))
 
     def capture(self, capturer: Capturer) -> None:
-        """Capture steps with ``capturer``, if encoder and strategy support CUDA graphs."""
-        if takes_masks(self.context.model.encoder):
+        """Capture steps with ``capturer``, if encoder, heads and strategy support CUDA graphs."""
+        model = self.context.model
+        # A graph repeats the weights of its micro-batches, so that they may only depend on the numbers of sentences.
+        by_sentence = all(type(head).units is Head.units for head in model.heads.values())
+        if takes_masks(model.encoder) and by_sentence:
             self.captured = CapturedSteps(capturer, self._step, self.trainer.micro_batch(self.sentences))
 
     def run(self) -> dict[str, Any]:
