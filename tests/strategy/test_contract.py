@@ -139,6 +139,15 @@ def test_a_strategy_whose_settings_leave_it_nothing_to_do_is_naive_or_the_parts_
 # --- What is kept.
 
 
+def test_a_hop_ends_with_the_model_in_eval_mode(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it was trained or loaded: dropout would make the state of a loaded one another."""
+    modes: list[bool] = []
+    monkeypatch.setattr(ExperienceReplay, "end_hop", lambda self, context: modes.append(context.model.training))
+    monkeypatch.setattr(ExperienceReplay, "steps", Naive.steps)
+    do(make_run("strategy=er", *SHORT, "trainer.epochs=1"))
+    assert modes == [False] * 3
+
+
 @pytest.mark.some_cases(*SOME)
 @pytest.mark.parametrize("strategy", EVERY)
 def test_the_size_of_a_state_is_that_of_its_tensors_and_of_a_number_for_each_example(strategy: str, calm: Make) -> None:

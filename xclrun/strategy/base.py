@@ -282,8 +282,8 @@ class Strategy(Generic[Settings]):
     def end_hop(self, context: Context) -> None:
         """Update the state after a hop: fill the memory, compute the Fisher information, store teacher outputs.
 
-        The result must depend only on the trained model, the data, the seed and the earlier state, because the trained
-        model can be loaded from the store, without any call of the training hooks.
+        The model is in eval mode. The result must depend only on the trained model, the data, the seed and the earlier
+        state, because the trained model can be loaded from the store, without any call of the training hooks.
         """
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from xclrun.plan import Run
 from xclrun.store.files import read_json, write_json
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
+from xclrun.strategy.shared.inference import evaluating
 from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.class_gradients import ClassGradients
@@ -340,7 +341,9 @@ class Workbench:
     def end_hop(self, hop: Hop) -> dict[str, float]:
         """Update the strategy's state after a trained hop; return its size and the ``seconds`` of the update."""
         self.state_of, began = None, time.monotonic()
-        self.strategy.end_hop(self.context(hop))
+        # A model that was trained and one that was loaded would be in different modes.
+        with evaluating(self.model):
+            self.strategy.end_hop(self.context(hop))
         return {**self.strategy.footprint(), "seconds": time.monotonic() - began}
 
     @repeated
