@@ -130,7 +130,7 @@ def test_what_was_added_is_used(copy: Path, commands: dict[str, list[tuple[list[
     assert all(-1 <= float(row["value"]) <= 1 for row in last)
     drawn = {path.suffix for path in (copy / "work" / "strategy" / "outputs" / "reports").rglob("every_run_*")}
     assert drawn == {".svg"}
-    assert {row["metric"] for row in summary(copy, "task")} == {"verdict_accuracy", "rating_mse"}
+    assert {row["metric"] for row in summary(copy, "task")} == {"rating_mse"}
     assert len(list((copy / "work" / "dataset" / "outputs" / "runs").glob("moods-naive-*/DONE"))) == 1
     assert len(list((copy / "work" / "launcher" / "outputs" / "runs").glob("*/DONE"))) == 1
     assert "3 left" in commands["launcher"][0][2]

@@ -21,6 +21,7 @@ from xclrun.analysis.records import read_records
 from xclrun.core import plugins
 from xclrun.core.errors import UsageError
 from xclrun.core.task import BY_NAME, Column, Metric, Scored, Task, described, register, restored, task_of
+from xclrun.launch.matrix import MatrixRows
 from xclrun.plan import Run
 
 Make = Callable[..., Run]
@@ -102,6 +103,8 @@ def test_its_runs_are_planned_shown_reported_and_exported(
     monkeypatch.chdir(tmp_path)
     run = do(make_run("dataset.task=rating", "strategy=naive", data=rated))
     given = ("dataset=jsonl", f"dataset.root={rated}", "dataset.task=rating", "model=tiny")
+    rows = MatrixRows(run.stream.languages, [BY_NAME["rating_mse"]], run.stream.languages, 80, False)
+    assert "in points²" in rows.legend
     for words, part in (
         (("plan", *given), "naive"),
         (("params", *given, "--json"), "other head"),

@@ -96,11 +96,13 @@ class MatrixRows:
         metrics = ("; " if self.stacked else "|").join(
             f"{metric.short}: {metric.title}" if self.stacked else metric.title for metric in self.metrics
         )
+        units = " and ".join(dict.fromkeys(metric.unit for metric in self.metrics))
         if not self.blocks:
-            return f"test: {metrics}, in %; {MARK} the language just learned"
+            return f"test: {metrics}, in {units}; {MARK} the language just learned"
+        ends = "0 to 100 %" if units == "%" else "0 to the highest"
         return (
-            f"test: {metrics}; one column per language, {BLOCKS[0]} to {BLOCKS[-1]}: 0 to 100 %; after them, in %: the "
-            f"mean over languages, {MARK} the score on the language just learned. Columns: {' '.join(self.languages)}"
+            f"test: {metrics}; one column per language, {BLOCKS[0]} to {BLOCKS[-1]}: {ends}; after them, in {units}: "
+            f"mean over languages, {MARK} score on the language just learned. Columns: {' '.join(self.languages)}"
         )
 
     def head(self) -> str:
