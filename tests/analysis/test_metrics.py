@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -15,7 +16,7 @@ import pytest
 from tests.report.study import ORDERS, section_of, study
 from tests.report.test_figures import texts
 from tests.store.test_counts import write_run
-from tests.test_plugins import Command
+from tests.test_plugins import FILES, Command
 from xclrun import load
 from xclrun.analysis.measures import MEASURES, Scores, measure, quantity
 from xclrun.analysis.points import RULES, HopPoints
@@ -25,12 +26,14 @@ from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
 from xclrun.core import task
 from xclrun.core.errors import UsageError
+from xclrun.core.plugins import load_files, version_of
 from xclrun.core.quantity import SHARE
 from xclrun.core.task import BY_NAME, LABEL_BITS, Metric, Scored, register_metric, select_metrics
 from xclrun.report.parts.trade_offs import trade_off_figure
 from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell
+from xclrun.scores import counts
 from xclrun.scores.base_scores import Predictions, Sentences, selection_score
 from xclrun.tracking import payload
 
@@ -290,6 +293,34 @@ def test_commands_show_a_selected_metric_in_its_unit(tmp_path: Path, xclrun: Com
     measured = payload.measures(first, References([first]))
     assert (measured["bits.FP"], measured["bits.F"]) == (1, 0)
     assert "- `bits.…` ↓ label bits, in bits" in payload.about_run(first)
+
+
+def test_a_run_stores_the_sums_of_a_metric_for_each_sentence_and_an_edited_plug_in_counts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    select_metrics(["label_bits"])
+    directory = write_run(tmp_path, "a", 1, counts=True)
+    stored = counts.stored(directory)
+    assert stored is not None
+    assert "statistics.label_bits" in stored.table.column_names
+    counted = []
+    count = counts.count
+    monkeypatch.setattr(counts, "count", lambda *of: counted.append(1) or count(*of))
+    [record] = read_records(tmp_path)
+    assert (record.scores["label_bits"] == 1).all()
+    assert not counted
+    monkeypatch.setattr(counts, "version_of", lambda _: "edited")
+    [record] = read_records(tmp_path)
+    assert (record.scores["label_bits"] == 1).all()
+    assert counted
+
+
+def test_the_version_of_a_function_is_that_of_its_plug_in(tmp_path: Path, forget_plugins: object) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(FILES["blunders.py"])
+    load_files(["--plugin", str(path)])
+    assert version_of(BY_NAME["blunder_rate"].statistics) == hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    assert version_of(LABEL_BITS.statistics) == version_of(None) == ""
 
 
 def test_reports_have_no_metric_that_was_not_selected(tmp_path: Path) -> None:

@@ -237,6 +237,15 @@ def _loading_of(plugin: Plugin, subject: str) -> Iterator[None]:
     _loaded[plugin.source] = plugin
 
 
+def version_of(function: object) -> str:
+    """Return the hash of the plug-in that defines a function; empty for functions of xclrun."""
+    module = str(getattr(getattr(function, "func", function), "__module__", ""))
+    for plugin in _loaded.values():
+        if module.partition(".")[0] in (plugin.source, f"{MODULE}{plugin.sha256[:12]}"):
+            return plugin.sha256[:12]
+    return ""
+
+
 def raised_in(error: BaseException) -> str:
     """Return the innermost line of plug-in code in an error's traceback, as file or module and line; else empty."""
     sources = {plugin.source for plugin in (*_loaded.values(), *_loading)}

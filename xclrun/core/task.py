@@ -140,6 +140,11 @@ class Metric:
         """Whether the metric is F1 over spans, as defined by ``evaluate.slot_f1``."""
         return self.of is Scored.spans and self.statistics is None
 
+    @property
+    def stored(self) -> bool:
+        """Whether runs store the statistics: they need more than classes, tags and spans."""
+        return self.probabilities or self.of in (Scored.answers, Scored.columns)
+
     def scores(self, sums: Any) -> Any:
         """Return the scores, shape (...), from sums of statistics over sentences, shape (..., k)."""
         return (self.score or (f1 if self.of_tags else ratio))(sums)

@@ -145,6 +145,7 @@ class Sentences:
         metrics: metrics of the key's task, if keys have several tasks; otherwise empty, and all metrics apply.
         columns: column of the task (`xclrun.core.task.Task.columns`) → its values, shape (S, cells): float64, with NaN
             for missing values, or objects, with None, if the column has no numbers.
+        statistics: metric → its statistics, shape (S, cells, k), if a run stored them (`Metric.stored`).
     """
 
     ids: np.ndarray
@@ -158,6 +159,7 @@ class Sentences:
     lengths: np.ndarray | None = None
     metrics: tuple[Metric, ...] = ()
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    statistics: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def right(self) -> np.ndarray:
@@ -175,7 +177,11 @@ class Sentences:
         if self.metrics and metric not in self.metrics:
             raise ValueError(f"the key's task has no {metric.title}")
         own = metric.statistics
-        return Counts(_float(self._default_statistics(metric.of) if own is None else own(self)), metric.scores)
+        if metric.name in self.statistics:
+            statistics = self.statistics[metric.name]
+        else:
+            statistics = self._default_statistics(metric.of) if own is None else own(self)
+        return Counts(_float(statistics), metric.scores)
 
     def scores(self, metric: Metric) -> np.ndarray:
         """Return the scores of the cells, shape (cells,); NaN if the key's task lacks the metric."""

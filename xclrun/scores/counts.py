@@ -1,7 +1,8 @@
 """Counts from the prediction files of a run, written to ``counts.parquet`` at the end of the run.
 
-A report reads this small file of each run instead of one prediction file per hop. The table has a row per language; its
-metadata name the metrics. The prediction files are counted again if the file is missing or has counts of other metrics.
+A report reads this small file of each run instead of one prediction file per hop. The table has a row per language:
+classes, spans and tags, and the k statistics of each metric that needs other columns of predictions (`Metric.stored`).
+Its metadata name the metrics. The prediction files are counted again if the file is missing or lacks a metric.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.core.files import parse_json
+from xclrun.core.plugins import version_of
 from xclrun.core.task import (
     COLUMNS,
     Metric,
@@ -28,9 +30,8 @@ from xclrun.core.task import (
     tasks_of_dataset,
 )
 from xclrun.scores import base_scores
-from xclrun.scores.base_scores import Alignment, Predictions, Scores, Sentences, values_of, with_metrics
+from xclrun.scores.base_scores import Alignment, Predictions, Scores, Sentences, with_metrics
 from xclrun.store.files import atomic_write
-from xclrun.store.predictions import arrow_type
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
 # Version of the file; raise it when its content changes.
 FORMAT = 1
 # Column → NumPy type of its arrays.
-_ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i2", "log2_gold": "<f4",
-           "answers": "<f4", "texts": "<i4", "lengths": "<i4"}  # fmt: skip
+_ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i2", "texts": "<i4",
+           "lengths": "<i4"}  # fmt: skip
 _METADATA = b"xclrun"
-# Prefix of the names of tasks' own columns, which are lists of values.
-_OWN = "own."
+# Prefix of the columns of statistics, float32.
+_STATISTICS = "statistics."
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def write(
         plain = config if json.loads(json.dumps(config, default=str)) == config else None
         facts = {"kind": _kind(metrics, tags), "points": points, "config": plain}
         buffer = io.BytesIO()
-        table = _table(counted).replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
+        table = _table(counted, metrics).replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
         pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
         atomic_write(directory.counts, buffer.getvalue())
 
@@ -183,33 +184,35 @@ def _own(metrics: MetricsOfKeys) -> list[str]:
 
 def _kind(metrics: MetricsOfKeys, tags: Sequence[str] | None) -> list[Any]:
     """Return the settings that determine the content; points contain scores, not counts, so metrics are included."""
-    return [FORMAT, [metric.name for metric in metrics.all], tags is not None]
+    return [FORMAT, [_identity(metric) for metric in metrics.all], tags is not None]
 
 
-def _table(counted: Counted) -> pa.Table:
+def _identity(metric: Metric) -> str:
+    """Return the name of a metric; if its statistics are stored, with the version of the plug-in that computes them."""
+    return f"{metric.name}/{version_of(metric.statistics) or 'statistics'}" if metric.stored else metric.name
+
+
+def _table(counted: Counted, metrics: MetricsOfKeys) -> pa.Table:
     import pyarrow as pa
 
-    by_language = counted.predictions.sentences
-    own = {name: array.dtype for sentences in by_language.values() for name, array in sentences.columns.items()}
-    types = [("language", pa.string()), ("ids", pa.string()), *((name, pa.binary()) for name in _ARRAYS)]
-    types += [
-        (_OWN + name, pa.list_(pa.float64() if dtype.kind == "f" else arrow_type(COLUMNS[name])))
-        for name, dtype in own.items()
-    ]
+    stored = [metric for metric in metrics.all if metric.stored]
+    names = [*_ARRAYS, *(f"{_STATISTICS}{metric.name}" for metric in stored)]
+    types = [("language", pa.string()), ("ids", pa.string()), *((name, pa.binary()) for name in names)]
     rows = []
-    for language, sentences in by_language.items():
+    for language, sentences in counted.predictions.sentences.items():
         arrays = dict(zip(("tp", "fp", "fn"), sentences.spans or (), strict=False))
         arrays |= {name: array for name in _ARRAYS if (array := getattr(sentences, name, None)) is not None}
         content = {name: np.ascontiguousarray(array, _ARRAYS[name]).tobytes() for name, array in arrays.items()}
-        content |= {_OWN + name: array.ravel().tolist() for name, array in sentences.columns.items()}
+        for metric in stored:
+            if not sentences.metrics or metric in sentences.metrics:
+                statistics = np.ascontiguousarray(sentences.counts(metric).statistics, "<f4")
+                content[f"{_STATISTICS}{metric.name}"] = statistics.tobytes()
         rows.append({"language": language, "ids": json.dumps(sentences.ids.tolist()), **content})
     return pa.Table.from_pylist(rows, schema=pa.schema(types))
 
 
 def _from_table(file: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, common: Common) -> Counted:
     """Undo `_table`."""
-    import pyarrow as pa
-
     sentences = {}
     for row in file.table.to_pylist():
         ids = common.ids.get(row["ids"])
@@ -217,18 +220,18 @@ def _from_table(file: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, 
             ids = common.ids[row["ids"]] = np.array(json.loads(row["ids"]))
         n = len(ids)
         arrays: dict[str, Any] = {k: np.frombuffer(row[k], kind) for k, kind in _ARRAYS.items() if row[k] is not None}
-        for name in arrays.keys() & {"predicted", "tp", "fp", "fn", "log2_gold"}:
+        for name in arrays.keys() & {"predicted", "tp", "fp", "fn"}:
             arrays[name] = arrays[name].reshape(n, -1)
-        if "answers" in arrays:
-            arrays["answers"] = arrays["answers"].reshape(2, n, -1)
+        cells = arrays["predicted"].shape[1]
         if "tags" in arrays:
-            arrays["tags"] = arrays["tags"].reshape(-1, 1 + arrays["predicted"].shape[1])
+            arrays["tags"] = arrays["tags"].reshape(-1, 1 + cells)
         spans = (arrays.pop("tp"), arrays.pop("fp"), arrays.pop("fn")) if "tp" in arrays else None
-        own = {}
-        for name in (name for name in row if name.startswith(_OWN) and row[name] is not None):
-            kind = file.table.schema.field(name).type.value_type
-            own[name.removeprefix(_OWN)] = values_of(pa.array(row[name], kind)).reshape(n, -1)
-        sentences[row["language"]] = Sentences(ids=ids, spans=spans, columns=own, **arrays)
+        statistics = {
+            name.removeprefix(_STATISTICS): np.frombuffer(content, "<f4").reshape(n, cells, -1)
+            for name, content in row.items()
+            if name.startswith(_STATISTICS) and content is not None
+        }
+        sentences[row["language"]] = Sentences(ids=ids, spans=spans, statistics=statistics, **arrays)
     points: dict[int, dict[int, dict[str, Scores]]] = {}
     names = {metric.name for metric in metrics.all}
     for hop, step, splits in file.facts["points"]:
