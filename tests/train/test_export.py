@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from tests.strategy.real import graph
+from xclrun.command.show import describe
 from xclrun.core.errors import RunError, UsageError
 from xclrun.plan import Run
 from xclrun.store.tensors import load_tensors
@@ -100,8 +109,10 @@ def test_a_pooler_is_given_back_to_the_encoder_and_a_trimmed_vocabulary_its_piec
     assert set(facts["heads"]) == {"pooler", "classifier"}
     model = ours(run, 2)
     agree(run, tmp_path / "two", model)
-    rows = {key: load_tensors(tmp_path / key / "model.safetensors")["embeddings.word_embeddings.weight"]
-            for key in ("encoder", "two")}  # fmt: skip
+    assert facts["transformers"] == "BertForSequenceClassification"
+    prefixes = {"encoder": "", "two": "bert."}
+    rows = {key: load_tensors(tmp_path / key / "model.safetensors")[f"{prefix}embeddings.word_embeddings.weight"]
+            for key, prefix in prefixes.items()}  # fmt: skip
     assert rows["two"].shape == rows["encoder"].shape
     changed = (rows["two"] != rows["encoder"]).any(dim=1)
     assert 0 < changed.sum() <= model.encoder.config.vocab_size < len(changed)
@@ -160,3 +171,67 @@ def test_what_cannot_be_exported_is_told(make_run: Make, do: Do, tmp_path: Path,
         export(run, 2, None, tmp_path / "x")
     assert weights.is_file()
     assert not (tmp_path / "x").exists()
+
+
+def stored_predictions(run: Run, hop: int) -> dict[str, list[Any]]:
+    """Return the columns of a run's test predictions after a hop."""
+    table = pq.read_table(run.directory.path / "predictions" / f"hop-{hop}.parquet")
+    return table.filter(pc.equal(table["split"], "test")).to_pydict()
+
+
+@pytest.mark.parametrize("task", ["sequence_class", "token_tags"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.full)])
+def test_plain_transformers_predicts_what_the_run_predicted(
+    task: str, family: str, make_run: Make, do: Do, tmp_path: Path
+) -> None:
+    run = do(make_run(*BRIEF, f"dataset.task={task}", f"model.family={family}"))
+    facts = export(run, 2, None, tmp_path / "model")
+    kind = AutoModelForSequenceClassification if task == "sequence_class" else AutoModelForTokenClassification
+    model = kind.from_pretrained(tmp_path / "model")
+    assert type(model).__name__ == facts["transformers"]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    examples = {(e.language, e.id): e for k in ("en", "de") for e in run.dataset.split(k, "test")}
+    rows = stored_predictions(run, 2)
+    column = rows["predicted" if task == "sequence_class" else "predicted_tags"]
+    log2_gold = rows["log2_gold" if task == "sequence_class" else "log2_gold_tags"]
+    for language, key, stored, log2 in zip(rows["language"], rows["example_id"], column, log2_gold, strict=True):
+        if (example := examples.get((language, key))) is None:
+            continue
+        encoding = tokenizer(list(example.tokens), is_split_into_words=True, truncation=True, max_length=128,
+                             return_tensors="pt")  # fmt: skip
+        with torch.no_grad():
+            logits = model(**encoding).logits[0]
+        best, ln = logits.argmax(-1), logits.log_softmax(-1)
+        if task == "sequence_class":
+            assert model.config.id2label[int(best)] == run.dataset.labels[stored]
+            gold = model.config.label2id[example.label]
+            assert ln[gold].item() / math.log(2) == pytest.approx(log2, abs=1e-4)
+            continue
+        words = encoding.word_ids()
+        first = [words.index(word) for word in range(len(example.tokens))]
+        assert [model.config.id2label[int(best[at])] for at in first] == [run.dataset.tags[i] for i in stored]
+
+
+CLASSES = "dataset.task=sequence_class"
+
+
+@pytest.mark.parametrize(
+    "given", [(CLASSES,), (), pytest.param((CLASSES, "strategy=lang_spec_prompt"), marks=pytest.mark.full)], ids=str
+)
+def test_the_card_names_the_run_and_its_code_loads_the_model(
+    given: tuple[str, ...], make_run: Make, do: Do, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = do(make_run(*BRIEF, *given))
+    folder = tmp_path / "model"
+    facts = export(run, None, None, folder, describe(run.directory))
+    text = (folder / "README.md").read_text()
+    assert (facts["transformers"] is not None) == (given == (CLASSES,))
+    assert all(part in text for part in (run.id, run.strategy_name, "| test | en | de", "trained on en, de"))
+    # Scores of the last hop, in percent.
+    for metric, matrix in describe(run.directory)["scores"].items():
+        assert f"| {metric} (%) | {100 * matrix[2][0]:.2f} |" in text
+    code = text.partition("```python\n")[2].partition("```")[0]
+    assert len(code.splitlines()) <= 14
+    space: dict[str, Any] = {}
+    exec(code.replace("DIR", str(folder)), space)
+    assert {"best", "labels", "tags"} & space.keys()

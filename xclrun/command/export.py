@@ -12,8 +12,9 @@ def main(arguments: Sequence[str]) -> int:
     """Export a hop of a run; return the exit code."""
     parser = outputs_parser(
         "export",
-        "Export the model after a hop: the encoder as a folder for AutoModel.from_pretrained, with its tokenizer; the "
-        "heads and language-specific parameters as safetensors; and export.json, which describes the files.",
+        "Export the model after a hop: the encoder as a folder for AutoModel.from_pretrained, with its tokenizer, "
+        "with its head if transformers has the same; the heads and language-specific parameters as safetensors; "
+        "export.json, which describes the files; and README.md, a model card.",
     )
     parser.add_run()
     parser.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
@@ -26,10 +27,13 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(list(arguments))
     directory = chosen_run(args.outputs, args.run)
 
+    from xclrun.command.show import describe
     from xclrun.plan import thaw
     from xclrun.train.export import export
 
-    facts = export(thaw(directory, directory.path.parents[1]), args.hop, args.language, args.folder.expanduser())
+    described = describe(directory) if directory.finished else None
+    run, folder = thaw(directory, directory.path.parents[1]), args.folder.expanduser()
+    facts = export(run, args.hop, args.language, folder, described)
     served = f", with the language-specific parameters of {facts['language']}" if facts["language"] else ""
     print(f"hop {facts['hop']} of {facts['run']}{served}: {args.folder}")
     return 0

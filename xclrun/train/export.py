@@ -1,12 +1,14 @@
 """Export a trained hop in Hugging Face format.
 
-- ``config.json``, ``model.safetensors`` and the tokenizer's files: the encoder, for ``AutoModel.from_pretrained``. If
-  the class head uses BERT's pooler, ``pooler_output`` comes from the trained pooler. Subwords outside a trimmed
-  vocabulary have their embeddings from before fine-tuning.
+- ``config.json``, ``model.safetensors`` and the tokenizer's files: for ``from_pretrained`` of ``AutoModel`` and, if a
+  class of transformers has the same head (`xclrun.train.fitting`), of this class. If the class head uses BERT's
+  pooler, ``pooler_output`` comes from the trained pooler. Subwords outside a trimmed vocabulary have their embeddings
+  from before fine-tuning.
 - ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
 - ``language.safetensors``: a copy of the language-specific parameters in encoder and heads.
 - ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`. The exported encoder itself
   contains no adapters.
+- ``README.md``: the model card (`xclrun.train.card`).
 - ``export.json``: a description of each head, the labels and tags in index order, and the run.
 """
 
@@ -28,6 +30,8 @@ from xclrun.store.files import atomic_directory, check_target, file_mode, write_
 from xclrun.store.tensors import save_tensors
 from xclrun.strategy.shared.adapters import NAME
 from xclrun.strategy.shared.low_rank import merged
+from xclrun.train.card import FIRST, LAST, card
+from xclrun.train.fitting import agrees, fitting
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph, check_weights, evaluated_weights
 from xclrun.train.stop import StopFlag
@@ -35,12 +39,15 @@ from xclrun.train.stop import StopFlag
 PROMPTS = {"prompts": "prompts and the keys that select them (xclrun.model.prompts); not part of the encoder"}
 
 
-def export(run: Run, index: int | None, language: str | None, target: Path) -> dict[str, Any]:
+def export(
+    run: Run, index: int | None, language: str | None, target: Path, described: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Write a trained hop into a new or empty folder; return the content of ``export.json``.
 
     Args:
         index: number of the hop; None: the last hop.
         language: language whose parameters to write; None: the hop's last language.
+        described: the run as `xclrun show --json` prints it, for the card; None: without scores.
 
     Raises:
         UsageError: the hop or language does not exist, all languages share the parameters, or the folder is
@@ -74,7 +81,15 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     model = bench.model.eval()
     facts = _facts(run, hop, served, seen)
     with atomic_directory(target) as folder:
-        _plain_encoder(run, model, bench.encodings.tokenizer, bench.encodings.token_ids).save_pretrained(folder)
+        plain = _plain_encoder(run, model, bench.encodings.tokenizer, bench.encodings.token_ids)
+        fitted = fitting(run, model, plain)
+        if fitted is not None and not agrees(fitted, model, run, bench.encodings):
+            fitted = None
+        (plain if fitted is None else fitted).save_pretrained(folder)
+        facts |= {
+            "transformers": None if fitted is None else type(fitted).__name__,
+            "sentence": LAST if model.last else FIRST,
+        }
         bench.encodings.tokenizer.save_pretrained(folder)
         heads = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
         save_tensors(folder / "heads.safetensors", heads)
@@ -88,6 +103,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
             encoder.save_adapter(str(folder / "adapter"), NAME, use_safetensors=True)
             facts["adapter"] = "load it into the encoder with load_adapter of the library adapters"
         write_json(folder / "export.json", facts)
+        (folder / "README.md").write_text(card(run, facts, heads, described), encoding="utf-8")
         # Some libraries create weight files that only their owner can read, but an export is for sharing.
         mode = file_mode(folder)
         for path in folder.rglob("*"):
