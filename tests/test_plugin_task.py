@@ -27,6 +27,80 @@ from xclrun.plan import Run
 Make = Callable[..., Run]
 PAGE = (Path(__file__).parents[1] / "docs" / "extending" / "task.md").read_text(encoding="utf-8")
 [SOURCE] = re.findall(r"^```python\n# file: ratings\.py\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+# Writes a text, subword by subword: an encoding of its own, a loss per subword, and a column of text.
+WRITER = """
+import math
+
+import numpy as np
+import torch
+from torch import nn
+
+from dataclasses import replace
+
+from xclrun.core.task import Column, Metric, Scored, Task, register
+from xclrun.data.batches import Ragged
+from xclrun.data.encode import encode
+from xclrun.data.encodings import Encoding
+from xclrun.data.encodings import register as encoding
+from xclrun.model.heads import Head, Output, objects
+from xclrun.model.heads import register as head
+
+
+def encode_texts(examples, tokenizer, target, model):
+    encoded = encode(examples, tokenizer, (), (), model.max_length, whole_words=False)
+    rows = [tokenizer.encode(e.target, add_special_tokens=False) for e in examples]
+    rows = [row[:length] for row, length in zip(rows, encoded.lengths, strict=True)]
+    places = Ragged.of([range(len(row)) for row in rows])
+    return replace(encoded, word_pieces=places, tags=Ragged.of(rows), tokenizer=tokenizer)
+
+
+encoding("texts", Encoding(encode_texts))
+
+
+@head("writer")
+class Writer(Head):
+    reads_words = True
+
+    def build(self, hidden, sizes):
+        self.write = nn.Linear(hidden, 200)
+
+    def answer(self, features):
+        return Output(features.cls, emissions=self.write(self.dropout(features.words)))
+
+    def log_likelihood(self, batch, output):
+        each = output.emissions.log_softmax(dim=2).gather(2, batch.tags.unsqueeze(2)).squeeze(2)
+        return each.masked_fill(~batch.word_mask, 0.0).sum(dim=1)
+
+    def units(self, batch):
+        return batch.words
+
+    def predict(self, batch, output):
+        log2 = self.log_likelihood(batch, output) / math.log(2)
+        return {"pieces": output.emissions.argmax(dim=2), "log2_reference": log2}
+
+    def noted(self, batch, predicted, encoded):
+        rows = zip(predicted["pieces"].tolist(), batch.words, strict=True)
+        pieces = objects([row[:length] for row, length in rows])
+        return {"pieces": pieces, "log2_reference": predicted["log2_reference"].numpy()}
+
+    def columns(self, values, examples, target, encoded):
+        texts = [encoded.tokenizer.decode(row) for row in values["pieces"]]
+        bits = values["log2_reference"].tolist()
+        return {"generated": texts, "log2_reference": bits, "reference": [e.target for e in examples]}
+
+
+def bits_and_bytes(sentences):
+    size = [[len(text.encode()) for text in row] for row in sentences.columns["reference"]]
+    return sentences.stacked(-sentences.columns["log2_reference"], size)
+
+
+BITS = Metric(
+    "reference_bits", "bits", "bits of the reference", Scored.columns, "text", "texts", statistics=bits_and_bytes,
+    higher_is_better=False, unit="bits per byte",
+)
+COLUMNS = Column("generated", "string"), Column("log2_reference", "float32"), Column("reference", "string")
+register(Task("writing", target=str, own=(BITS,), columns=COLUMNS, head="writer", encoding="texts"))
+"""
 WORDS = {1.0: ("sunny", "warm", "bright"), 0.0: ("rain", "cold", "grey")}
 
 
@@ -216,3 +290,36 @@ def test_a_strategy_that_needs_classes_refuses_it(make_run: Make, rated: Path) -
 def test_a_task_needs_no_metric_of_labels_but_some_metric() -> None:
     with pytest.raises(UsageError, match="needs a metric"):
         register(Task("nothing"))
+
+
+def test_a_task_that_writes_has_its_own_encoding_and_a_loss_per_subword(
+    make_run: Make, do: Make, rated: Path, tmp_path: Path
+) -> None:
+    """Texts are stored and scored in bits per byte; two micro-batches give the epoch's loss of one."""
+    (tmp_path / "writer.py").write_text(WRITER)
+    plugins.load_files(["--plugin", str(tmp_path / "writer.py")])
+    data = copied(rated, tmp_path / "data")
+    for path in data.rglob("*.jsonl"):
+        of = [json.loads(line) for line in path.read_text().splitlines()]
+        of = [{**row, "target": "the day is good" if row["target"] else "bad"} for row in of]
+        path.write_text("".join(json.dumps(row) + "\n" for row in of))
+    overrides = ("dataset.task=writing", "strategy=er", "model.dropout=0", "trainer.selection=last")
+    one = do(make_run(*overrides, data=data))
+    two = do(make_run(*overrides, "trainer.batch_size=2", "trainer.gradient_accumulation=2", outputs="two", data=data))
+    losses = [
+        [
+            epoch["loss"]
+            for stage in run.directory.read_manifest()["stages"][1:]
+            for epoch in stage["training"]["epochs"]
+        ]
+        for run in (one, two)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    last = [row for row in rows(one) if row["split"] == "test"]
+    assert all(isinstance(row["generated"], str) for row in last)
+    bits = [-row["log2_reference"] for row in last if row["language"] == "es"]
+    size = sum(len(row["reference"].encode()) for row in last if row["language"] == "es")
+    [record] = read_records(one.outputs)
+    place = record.languages.index("es")
+    assert record.scores["reference_bits"][-1][place] == pytest.approx(sum(bits) / size, rel=1e-5)
+    assert record.scores["reference_bits"][-1][place] < record.scores["reference_bits"][0][place]

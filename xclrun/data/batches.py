@@ -231,6 +231,7 @@ class Encoded:
         word_states: states of a frozen encoder, a vector (H,) for each word; None: the encoder must be run.
         task: see `Batch`.
         even: whether the widths of batches are multiples of `EVEN_PIECES` and `EVEN_WORDS`.
+        tokenizer: set by encodings whose head makes texts of subwords.
     """
 
     ids: np.ndarray
@@ -249,6 +250,7 @@ class Encoded:
     word_states: Ragged | None = None
     task: str = ""
     even: bool = False
+    tokenizer: Any = None
 
     def __len__(self) -> int:
         return len(self.labels)
