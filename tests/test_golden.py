@@ -74,6 +74,10 @@ EDGES = (
         for start in ("pretrained", "previous", "merged")
         if (method, start) != ("fisher", "merged")  # refused
     ),
+    *(
+        ("strategy=merge", "strategy.start=previous", "strategy.merged=er", f"strategy.method={m}")
+        for m in ("mean", "fisher")
+    ),
     *((f"strategy={name}", f"strategy.expansion={other}") for name in EXPANDED for other in EXPANSIONS),
 )
 SMALL = ("trainer=quick", "dataset.max_train=16", "dataset.max_eval=6", "order=[en,de,fr]")

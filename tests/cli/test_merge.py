@@ -13,7 +13,7 @@ from xclrun.analysis.finished import finished_run, tuning_trials, with_reference
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.records import read_records
 from xclrun.cli import main
-from xclrun.plan import Run
+from xclrun.plan import Run, freeze, thaw
 from xclrun.report.parts.budgets import budget_table, costs_with_sources
 from xclrun.store.rundir import RunDirectory
 from xclrun.strategy.merge import Method, Start, settings_for
@@ -141,6 +141,19 @@ def test_models_that_start_from_hop_0_are_independent(make_run: Make) -> None:
     """The hops of `growing` start from θ_0, like those of `lang_spec_ft`; those of `er` do not."""
     for name, start in (("growing", Start.pretrained), ("er", Start.previous)):
         assert settings_for(make_run(f"strategy={name}").config.strategy, Method.mean).start is start
+
+
+def test_the_merged_strategy_is_named_by_a_key_of_its_own(make_run: Make) -> None:
+    """The command `merge` plans the same run, which another process reads from its config."""
+    given = ("strategy.memory=7", "trainer.epochs=1")
+    [planned] = candidates(make_run("strategy=er", *given), "mean", []).values()
+    merged = ("strategy.merged=er", "strategy.merged.memory=7", "strategy.start=previous", "strategy.method=mean")
+    typed = make_run("strategy=merge", *merged, given[1])
+    assert typed.id == planned.id
+    assert typed.strategy_name == "merge+er"
+    assert typed.stages[2].train == make_run("strategy=er", *given).stages[2].train
+    freeze(typed)
+    assert thaw(typed.directory).stages == typed.stages
 
 
 def test_weights_that_are_gone_are_not_trained_again(

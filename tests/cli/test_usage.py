@@ -569,6 +569,11 @@ def test_a_mapping_names_an_expansion_with_its_settings() -> None:
     assert expansion("{name: lang_spec_lora_f, lora_rank: 3}").lora_rank == 3
 
 
+def test_an_expansion_of_a_merge_is_answered_with_the_key_of_the_merged_strategy(refused: Callable[..., str]) -> None:
+    for name in ("lang_spec_task", "er"):
+        assert f"use strategy.merged={name}" in refused("strategy=merge", f"strategy.expansion={name}")
+
+
 def test_words_instead_of_keys_are_answered(refused: Callable[..., str]) -> None:
     assert "as in xclrun strategy=er" in refused("train", "strategy=er")
     assert "did you mean 'strategy=ewc'?" in refused("EWC")

@@ -252,8 +252,8 @@ def test_merges_of_other_weights_have_other_keys(make_run: Make, changed_corpus:
         ("strategy.layers=[2]", "strategy.layers: the encoder has no layer 2"),
         ("strategy.method=revert strategy.layers=[]", r"strategy.layers=\[\]: "),
         (
-            "strategy.expansion=lang_spec_task",
-            "strategy=merge strategy.expansion=lang_spec_task: languages do",
+            "strategy.merged=lang_spec_task",
+            "strategy=merge strategy.merged=lang_spec_task: languages do",
         ),
     ],
 )
@@ -266,7 +266,7 @@ def test_models_with_added_parameters_are_not_merged(make_run: Make) -> None:
     """All languages share the low-rank update, so the reason is not that they have parameters of their own."""
     pytest.importorskip("adapters", reason="needs xclrun[adapters]")
     with pytest.raises(UsageError, match="adds parameters"):
-        make_run("strategy=merge", "strategy.expansion=seq_lora")
+        make_run("strategy=merge", "strategy.merged=seq_lora")
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
         for group, names in choices_in(args.config_dir).items():
             groups[group] = groups.get(group, {}) | names
     if args.group is not None:
-        if args.group == "strategy.expansion":
-            from xclrun.compose.keys import expansion_choices
+        if args.group.startswith("strategy."):
+            from xclrun.compose.keys import nested_choices
 
-            groups[args.group] = expansion_choices()
+            groups |= {key: names for key, names in nested_choices().items() if key == args.group}
         singular = re.sub("ies$", "y", args.group).removesuffix("s")
         group = args.group if args.group in groups else singular
         if group not in groups:

@@ -169,14 +169,14 @@ def counts(overrides: Sequence[str], numbers: Mapping[str, int]) -> list[Counted
 
 def _described(resolved: Mapping[str, Any]) -> str:
     """Return the name of a job's strategy, with its settings."""
-    from xclrun.core.identity import strategy_name
+    from xclrun.core.identity import NESTED, strategy_name
 
     settings = resolved["strategy"]
-    values = {**settings, **(settings.get("expansion") or {})}
+    values = settings | {k: v for key in NESTED for k, v in (settings.get(key) or {}).items()}
     texts = [
         f"{key}={'[' + ','.join(map(str, value)) + ']' if isinstance(value, list) else value}"
         for key, value in values.items()
-        if key not in ("name", "expansion", "pretrained")
+        if key not in ("name", "pretrained", *NESTED)
     ]
     return strategy_name(resolved) + (f"({', '.join(texts)})" if texts else "")
 

@@ -78,6 +78,7 @@ def scoring(run: RunRecord, metric: str) -> str:
 
 def describe(directory: RunDirectory) -> dict[str, Any]:
     """Return the facts of a run; scores are in [0, 1], None where they were not measured."""
+    from xclrun.core.identity import NESTED
     from xclrun.launch.cluster.lookup import find_jobs
     from xclrun.launch.status import run_status
     from xclrun.store.sweeps import sweeps
@@ -96,7 +97,7 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
         "languages": list(run.languages),
         "model": run.model,
         "strategy": run.strategy,
-        "settings": {k: v for k, v in run.config["strategy"].items() if k not in ("name", "expansion")},
+        "settings": {k: v for k, v in run.config["strategy"].items() if k not in ("name", *NESTED)},
         "merged_from": run.merged_from or None,
         "order": run.order,
         "seed": run.seed,

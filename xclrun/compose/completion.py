@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from xclrun.compose.keys import expansion_choices, known_keys
+from xclrun.compose.keys import known_keys, nested_choices
 from xclrun.config.files import choices, choices_in, default_outputs
 
 
@@ -23,7 +23,8 @@ def complete(words: Sequence[str]) -> list[str]:
             names.setdefault(group, []).extend(by_choice)
     key, equals, value = last.partition("=")
     if equals:
-        candidates = [*expansion_choices(), "null"] if key == "strategy.expansion" else names.get(key, ())
+        nested = nested_choices()
+        candidates = [*nested[key], "null"] if key in nested else names.get(key, ())
         head, comma, part = value.rpartition(",")
         return [f"{key}={head}{comma}{name}" for name in candidates if name.startswith(part)]
     chosen = next((word.partition("=")[2].partition(",")[0] for word in before if word.startswith("strategy=")), None)

@@ -12,7 +12,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, KeyValidationError, ValidationError
 from yaml import YAMLError
 
-from xclrun.compose.keys import expansion_choices, nearest
+from xclrun.compose.keys import nearest, nested_choices
 from xclrun.config.files import YAML_WORDS, choices
 from xclrun.core.errors import did_you_mean
 
@@ -75,9 +75,10 @@ def _named(character: str) -> str:
 
 def _unknown_choice(error: MissingConfigException) -> str:
     group, _, choice = str(error.missing_cfg_file).rpartition("/")
-    names = expansion_choices() if group == "strategy/expansion" else choices().get(group, {})
-    key = group.replace("strategy/expansion", "strategy.expansion")
-    if key != group and choice in choices()["strategy"]:
+    dotted, nested = group.replace("/", "."), nested_choices()
+    key = dotted if dotted in nested else group
+    names = nested[key] if key in nested else choices().get(group, {})
+    if key == "strategy.expansion" and choice in choices()["strategy"]:
         reason = "it changes training or predictions, and an expansion only adds parameters"
         return f"{key}={choice}: cannot be an expansion, because {reason}; choose {', '.join(names)}"
     if group.partition("/")[0] == "model":

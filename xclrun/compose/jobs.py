@@ -23,7 +23,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from xclrun.compose.keys import expansion_choices, nearest
+from xclrun.compose.keys import nearest, nested_choices
 from xclrun.compose.overrides import check_hydra_node, checked, parse
 from xclrun.compose.space import NAME as SEARCHES
 from xclrun.compose.space import SWEEPER, Space, space
@@ -53,9 +53,9 @@ def register() -> None:
     for name in provided("strategy"):
         cls = strategy_class(name)
         store.store(group="schema/strategy", name=name, node=cls.settings_type)
-        if cls.expands:
-            node: dict[str, Any] = {"defaults": [f"/strategy/{name}@_here_"]}
-            store.store(group="strategy/expansion", name=name, node=node, provider="plug-in")
+        node: dict[str, Any] = {"defaults": [f"/strategy/{name}@_here_"]}
+        for group in ["merged", *(["expansion"] if cls.expands else [])]:
+            store.store(group=f"strategy/{group}", name=name, node=node, provider="plug-in")
     for name in without_yaml("strategy"):
         expansion: list[Any] = ["_self_", {"expansion": None}] if strategy_class(name).expandable else []
         node = {"defaults": [f"/schema/strategy/{name}@_here_", *expansion], "name": name}
@@ -70,9 +70,10 @@ def _register_packaged() -> None:
     store = ConfigStore.instance()
     # Hydra deep-copies the whole store for every job, although it only reads the store: return the store itself.
     store.__deepcopy__ = lambda memo: store  # type: ignore[attr-defined]
-    for name in expansion_choices():
-        node = {"defaults": [f"/strategy/{name}@_here_"]}
-        store.store(group="strategy/expansion", name=name, node=node, provider="xclrun")
+    for key, names in nested_choices().items():
+        for name in names:
+            node = {"defaults": [f"/strategy/{name}@_here_"]}
+            store.store(group=key.replace(".", "/"), name=name, node=node, provider="xclrun")
     for name, schema in SCHEMAS.items():
         store.store(group="schema", name=name, node=schema)
     for name, strategy in STRATEGIES.items():

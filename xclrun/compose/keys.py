@@ -46,6 +46,11 @@ def expansion_choices() -> dict[str, str]:
     return {name: descriptions.get(name, "") for name in names_with("expands")}
 
 
+def nested_choices() -> dict[str, dict[str, str]]:
+    """Return each key whose value is another strategy → choice → description."""
+    return {"strategy.expansion": expansion_choices(), "strategy.merged": choices()["strategy"]}
+
+
 def known_keys(strategy: str | None = None) -> list[str]:
     """Return all dotted keys, with the settings of one strategy or of all."""
     keys: set[str] = set()

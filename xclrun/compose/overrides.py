@@ -13,16 +13,19 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString, ValueType
 
-from xclrun.compose.keys import expansion_choices
+from xclrun.compose.keys import nested_choices
 from xclrun.config.files import choices, yaml_danger, yaml_files
 from xclrun.config.schema import MEASURES, WAYS
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.files import read_text
-from xclrun.core.identity import flat
+from xclrun.core.identity import NESTED, flat
 from xclrun.core.plugins import load_folder
 
 # An order with arguments, as in random(1), which Hydra would parse as a function call. Excludes Hydra's own functions.
 _CALL = re.compile(r"(?<![\w'\"])(?!(?:choice|range|interval|glob|sort|shuffle)\()([A-Za-z_]\w*)\(([^()]*)\)")
+# Keys whose value is another strategy.
+_NESTED = re.compile(rf"strategy[./]({'|'.join(NESTED)})")
+_EXAMPLES = {"expansion": "lang_spec_task", "merged": "er"}
 # Maps whose keys the user chooses.
 _MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|hub_columns|statements\.kinds)|model\.settings")
 
@@ -88,13 +91,13 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
             text = f"+{text}"
         elif key.startswith("model.settings."):
             text = f"++{text}"
-        elif key in ("strategy.expansion", "strategy/expansion") and not _swept(text):
+        elif (nested := _NESTED.fullmatch(key)) and not _swept(text):
             if bare.startswith("{"):
-                result += _expansion_mapping(text)
+                result += _nested_mapping(text, nested[1])
                 continue
             # null is a value, not a choice.
             separator = "." if bare == "null" else "/"
-            text = f"strategy{separator}expansion={value}"
+            text = f"strategy{separator}{nested[1]}={value}"
         result.append(text)
     keys = {text.partition("=")[0].strip() for text in result}
     return ["order=list", *result] if "order.languages" in keys and "order" not in keys else result
@@ -105,18 +108,18 @@ def _quoted(text: str) -> str:
     return QuotedString(text, Quote.single).with_quotes()
 
 
-def _expansion_mapping(text: str) -> list[str]:
-    """Return the overrides for ``strategy.expansion={name: NAME, KEY: VALUE, …}``."""
+def _nested_mapping(text: str, key: str) -> list[str]:
+    """Return the overrides for ``strategy.expansion={name: NAME, KEY: VALUE, …}``; ``key``: ``expansion``."""
     settings = parse([text])[0].value()
     assert isinstance(settings, dict)
     plain = {
         str(key): setting.text if isinstance(setting, QuotedString) else setting for key, setting in settings.items()
     }
     if not isinstance(name := plain.pop("name", None), str):
-        raise UsageError(f"{text}: needs a name, as in strategy.expansion=lang_spec_task")
+        raise UsageError(f"{text}: needs a name, as in strategy.{key}={_EXAMPLES[key]}")
     if deeper := next((key for key, setting in plain.items() if isinstance(setting, dict | list)), None):
-        raise UsageError(f"{text}: use strategy.expansion={name} strategy.expansion.{deeper}=…")
-    return [f"strategy/expansion={name}", *(f"strategy.expansion.{k}={_scalar(v)}" for k, v in plain.items())]
+        raise UsageError(f"{text}: use strategy.{key}={name} strategy.{key}.{deeper}=…")
+    return [f"strategy/{key}={name}", *(f"strategy.{key}.{k}={_scalar(v)}" for k, v in plain.items())]
 
 
 def _scalar(value: Any) -> str:
@@ -147,8 +150,13 @@ def _swept(text: str) -> bool:
 def checked(arguments: Sequence[str]) -> list[str]:
     """Return a command's overrides for Hydra. Raise a `UsageError` if one would be ignored or misread."""
     overrides = rewritten(arguments)
-    groups = {**choices(), "strategy/expansion": expansion_choices()}
+    groups = choices() | {key.replace(".", "/"): names for key, names in nested_choices().items()}
     parsed = parse(overrides)
+    if "strategy=merge" in overrides:
+        for typed in arguments:
+            name, _, value = typed.partition("=")
+            if name in ("strategy.expansion", "strategy/expansion"):
+                raise UsageError(f"{typed}: strategy=merge has no expansion; use strategy.merged={value}")
     sweeps = [override for override in parsed if override.key_or_group == "sweep"]
     if len(sweeps) > 1 or any(override.is_sweep_override() for override in sweeps):
         raise UsageError(f"{' '.join(str(o.input_line) for o in sweeps)}: run one sweep at a time")

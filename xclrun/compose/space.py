@@ -15,6 +15,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override
 
+from xclrun.compose.keys import nested_choices
 from xclrun.compose.overrides import parse
 from xclrun.compose.sweep import Grid, as_overrides, grids
 from xclrun.config.files import choices
@@ -156,7 +157,7 @@ def space(
 
 def _searched(override: Override) -> Values | Interval:
     key, text = override.key_or_group, override.input_line
-    if key in {*choices(), "strategy.expansion", "strategy/expansion"}:
+    if key in choices() or key.replace("/", ".") in nested_choices():
         raise UsageError(f"{text}: a search cannot compare choices of {key}; run one search for each")
     if override.is_interval_sweep():
         return _interval(override.value(), override)

@@ -83,7 +83,7 @@ def expand(overrides: Sequence[str], params: Grid | Sequence[Grid] = ()) -> list
             select the grids that have them.
         params: the grid or grids of a sweep's YAML.
     """
-    keys = [override.key_or_group.replace("strategy/expansion", "strategy.expansion") for override in parse(overrides)]
+    keys = [override.key_or_group.replace("strategy/", "strategy.") for override in parse(overrides)]
     typed = dict(zip(keys, overrides, strict=True))
     all_grids = grids(params)
     if all_grids and "strategy" in typed:

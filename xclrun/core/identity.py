@@ -85,6 +85,12 @@ LATER: dict[str, Any] = {
     "strategy.cosine": None,
 }
 
+# Key of a strategy's settings that holds the settings of another strategy.
+NESTED = ("expansion", "merged")
+
+# Key → its name in identities, which is that of an earlier release.
+RENAMED = {"strategy.merged": "strategy.expansion"}
+
 # Config keys that list the plug-ins of a run (`xclrun.core.plugins.used`); absent from runs without plug-ins.
 PLUGINS = ("dataset.plugins", "strategy.plugins")
 
@@ -124,6 +130,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         selected: dict[str, Any] = {}
         for key, value in node.items():
             path = f"{prefix}{key}"
+            path = RENAMED.get(path, path)
+            key = path.rpartition(".")[2]
             if path in PLUGINS:
                 # Keep only the hash: a plug-in's location cannot change a result.
                 selected[key] = [plugin.split()[0] for plugin in value]
@@ -291,13 +299,13 @@ def _points(settings: Mapping[str, Any], stream: Stream, data: DataIdentity, pla
 
 
 def strategy_name(config: Mapping[str, Any]) -> str:
-    """Return the display name of a resolved config's strategy: ``er``, or ``er+lang_spec_task``.
+    """Return the display name of a resolved config's strategy: ``er``, ``er+lang_spec_task``, or ``merge+er``.
 
     For a strategy defined by a YAML file in ``--config-dir``, this is the name of the file (``strategy_label``).
     """
     settings = config["strategy"]
-    expansion, name = settings.get("expansion"), str(config.get("strategy_label") or settings["name"])
-    return f"{name}+{expansion['name']}" if expansion else name
+    names = [str(config.get("strategy_label") or settings["name"])]
+    return "+".join([*names, *(settings[key]["name"] for key in NESTED if settings.get(key))])
 
 
 def adapters_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -15,7 +15,7 @@ from xclrun.data.example import Dataset
 from xclrun.model.families import number, positions
 from xclrun.model.folder import BERTS
 from xclrun.model.source import check_masks, depth, family_of, settings_of
-from xclrun.strategy import Strategy
+from xclrun.strategy import Strategy, nested
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
 
@@ -176,7 +176,7 @@ def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]
             )
         return
     name, keys = config.strategy.name, keys_of(order)
-    if strategy.adds_language_parameters or getattr(config.strategy, "expansion", None) is not None:
+    if strategy.adds_language_parameters or nested(config.strategy):
         raise UsageError(f"strategy={name} order=[…{mixture}…]: key-specific parameters do not support mixtures")
     # Mixtures do not change independent and joint streams. With blocks, all streams are sequences, which support
     # mixtures.

@@ -16,6 +16,7 @@ from xclrun.config.schema import Config
 from xclrun.core import plugins
 from xclrun.core.errors import RunError
 from xclrun.core.files import UNREADABLE
+from xclrun.core.identity import NESTED
 from xclrun.core.version import code_version
 from xclrun.plan.run import Run, plan_run
 from xclrun.store.rundir import RunDirectory, UnreadableRun
@@ -57,10 +58,11 @@ def _folder_or_name(name: str) -> str:
 
 
 def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the paths of pretrained adapters absolute, in the settings of a strategy and of its expansion."""
+    """Make the paths of pretrained adapters absolute, in the settings of a strategy and in nested settings."""
     result = dict(settings)
-    if result.get("expansion"):
-        result["expansion"] = _with_folders(result["expansion"])
+    for key in NESTED:
+        if result.get(key):
+            result[key] = _with_folders(result[key])
     for language, name in (result.get("pretrained") or {}).items():
         result["pretrained"] = result["pretrained"] | {language: _folder_or_name(name)}
     return result
@@ -91,9 +93,7 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
         for group in ("dataset", "strategy"):
             plugins.require(frozen[group].pop("plugins", ()), directory.run_id)
         schema = OmegaConf.structured(Config)
-        schema.strategy = strategy_class(frozen.strategy.name).settings_type
-        if (expansion := frozen.strategy.get("expansion")) is not None:
-            schema.strategy.expansion = strategy_class(expansion.name).settings_type
+        _set_types(schema, frozen, "strategy")
         config = OmegaConf.to_object(OmegaConf.merge(schema, frozen))
         assert isinstance(config, Config)
     except UnreadableRun as error:
@@ -108,6 +108,14 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
     if run.id != directory.run_id:
         raise RunError(f"{directory.run_id}: {_why_another(run, directory)}; re-run its command")
     return run
+
+
+def _set_types(schema: DictConfig, frozen: DictConfig, key: str) -> None:
+    """Set the types of a strategy's settings and of the settings nested in them."""
+    schema[key] = strategy_class(frozen[key].name).settings_type
+    for inner in NESTED:
+        if frozen[key].get(inner) is not None:
+            _set_types(schema[key], frozen[key], inner)
 
 
 def _other_version(directory: RunDirectory) -> str:

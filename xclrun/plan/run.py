@@ -47,7 +47,7 @@ from xclrun.plan.checks import (
 from xclrun.scores.answers import rule_of
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
-from xclrun.strategy import Strategy, make
+from xclrun.strategy import Strategy, make, nested
 from xclrun.strategy.lang_spec_ft import LangSpecFT
 from xclrun.strategy.shared.adapters import AdapterSettings
 from xclrun.strategy.shared.expansion import ExpandableSettings
@@ -367,14 +367,14 @@ def _listed(keys: Sequence[str]) -> str:
 
 def _plugins(config: Config) -> dict[str, list[str]]:
     """Return the plug-ins that define the dataset and the strategy of a config, by config group."""
-    strategies = (config.strategy, getattr(config.strategy, "expansion", None))
+    strategies = [config.strategy, *nested(config.strategy)]
     datasets: list[DatasetConfig | PartConfig] = [config.dataset, *config.dataset.parts.values()]
     kinds = {("dataset", d.reader) for d in datasets} | {("task", d.task) for d in datasets}
     for task in (TASKS[d.task] for d in datasets if d.task in TASKS):
         kinds |= {("head", task.head), ("encoding", task.encoding)}
     plugins_of = {
         "dataset": plugins.used(*sorted((kind, name) for kind, name in kinds if name is not None)),
-        "strategy": plugins.used(*(("strategy", s.name) for s in strategies if s is not None)),
+        "strategy": plugins.used(*(("strategy", s.name) for s in strategies)),
     }
     return {group: used for group, used in plugins_of.items() if used}
 
@@ -411,7 +411,7 @@ def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> 
     check_mixtures(config, strategy, order)
     if config.dataset.blocks is not None:
         settings = f"strategy={config.strategy.name} dataset.blocks={config.dataset.blocks}"
-        if strategy.expands or strategy.parts_per_hop or getattr(config.strategy, "expansion", None) is not None:
+        if strategy.expands or strategy.parts_per_hop or nested(config.strategy):
             raise UsageError(f"{settings}: added or language-specific parameters do not support blocks of one language")
         try:
             return in_blocks(order, config.dataset.blocks, strategy.stream)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, get_args
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.identity import NESTED
 from xclrun.core.plugins import place, provides
 from xclrun.strategy.base import (
     Context,
@@ -47,6 +48,7 @@ __all__ = [
     "adds_parameters",
     "make",
     "names_with",
+    "nested",
     "register",
     "repeatable",
     "strategy_class",
@@ -146,6 +148,12 @@ def strategy_class(name: str) -> type[Strategy[Any]]:
     if name not in STRATEGIES:
         raise UsageError(f"unknown strategy '{name}'; {did_you_mean(name, STRATEGIES)}")
     return STRATEGIES[name]
+
+
+def nested(settings: StrategyConfig) -> list[StrategyConfig]:
+    """Return the settings of other strategies in a strategy's settings: of its expansion, or of what it merges."""
+    inner = [value for key in NESTED if (value := getattr(settings, key, None)) is not None]
+    return [*inner, *(deeper for value in inner for deeper in nested(value))]
 
 
 def make(settings: StrategyConfig) -> Strategy[Any]:

@@ -25,7 +25,7 @@ Settings:
   number of training sentences of their hops (null: all sentences). Deviations from Matena & Raffel: the gradients are
   those of the gold labels, as in ``ewc``, instead of an expectation over the model's predictions; the models have equal
   coefficients; the Fisher information is not normalised. A model with a low training loss therefore gets low weights.
-- ``expansion`` is another strategy whose hops are merged (`xclrun merge RUN` sets this key). If null, this strategy is
+- ``merged`` is another strategy whose hops are merged (`xclrun merge RUN` sets this key). If null, this strategy is
   ``lang_spec_ft`` or ``naive``, depending on ``start``.
 
 Choose coefficients on dev data (`xclrun merge RUN --select-on dev`): the dev scores after the last hop select one
@@ -38,7 +38,7 @@ a forward and backward pass over the sentences, and 4 bytes of state per weight 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,6 @@ from xclrun.strategy import make
 from xclrun.strategy.base import Context, Length, Library, Parameters, Plan, State, Strategy, bounded
 from xclrun.strategy.lang_spec_ft import LangSpecFT
 from xclrun.strategy.naive import Naive
-from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 from xclrun.strategy.shared.steps import Step
 
 if TYPE_CHECKING:
@@ -87,7 +86,8 @@ class Reverted(Enum):
 
 
 @dataclass
-class MergeSettings(ExpandableSettings):
+class MergeSettings(StrategyConfig):
+    merged: StrategyConfig | None = field(default=None, kw_only=True)
     method: Method = Method.task_arithmetic
     start: Start = Start.pretrained
     scale: float | None = bounded(None, at_least=0)
@@ -121,43 +121,55 @@ def settings_for(source: StrategyConfig, method: Method) -> MergeSettings:
     """Return settings that merge the hops of a run; ``source`` are the settings of the run's strategy."""
     hops = make(source).stream(("a", "b")).hops
     start = Start.pretrained if all(hop.depth <= 1 for hop in hops) else Start.previous
-    # These two strategies follow from `start`, so `expansion` stays null.
+    # These two strategies follow from `start`, so `merged` stays null.
     plain = source.name in (Naive.name, LangSpecFT.name) and getattr(source, "expansion", None) is None
-    return MergeSettings("merge", method=method, start=start, expansion=None if plain else source)
+    return MergeSettings("merge", method=method, start=start, merged=None if plain else source)
 
 
-class Merge(Expandable[MergeSettings]):
-    """Evaluation of merged models; ``expansion`` is the strategy that trains them."""
+def _unsupported(strategy: Strategy[Any]) -> str | None:
+    """Return why a strategy's models cannot be merged; None if they can."""
+    hops = strategy.stream(("a", "b")).hops
+    # The strategy may have an expansion, which then adds the parameters.
+    if getattr(strategy, "expansion", strategy).adds_language_parameters:
+        return "languages do not share all weights, so there is no model of all languages to merge"
+    if any(plan.serve or plan.still for plan in map(strategy.plan, hops)):
+        return "a merge combines plain weights, but this strategy adds parameters or changes predictions"
+    return "it has one hop; a merge needs several" if len(hops) < 3 else None
+
+
+class Merge(Strategy[MergeSettings]):
+    """Evaluation of merged models.
+
+    Attributes:
+        source: the strategy that trains the models.
+    """
 
     name = "merge"
     settings_type = MergeSettings
-    # `expansion` is the merged strategy here, not language-specific parameters.
-    expandable = False
 
     def __init__(self, settings: MergeSettings) -> None:
         super().__init__(settings)
-        if settings.expansion is None and settings.start is Start.pretrained:
-            self.expansion = LangSpecFT(ExpandableSettings(LangSpecFT.name))
+        self.source = make(self._trained_by())
+        if settings.merged is not None and (reason := _unsupported(self.source)) is not None:
+            raise UsageError(f"strategy=merge strategy.merged={settings.merged.name}: {reason}")
         if settings.method is Method.fisher and settings.start is Start.merged:
             raise UsageError(
                 "strategy.method=fisher strategy.start=merged: Fisher information is estimated after a hop, but the "
                 "hop ends with the merge; use strategy.start=previous"
             )
-        vars(self).update(updates_in_training=self.expansion.updates_in_training)
+        vars(self).update(
+            updates_in_training=self.source.updates_in_training,
+            freezes_encoder=getattr(self.source, "expansion", self.source).freezes_encoder,
+        )
         self.before: dict[str, Tensor] = {}
         # Parameter name → diagonal Fisher information on the last hop's sentences.
         self.fisher: dict[str, Tensor] = {}
         self._in_hop = False
         self._cache: tuple[int, dict[str, Tensor]] = (0, {})
 
-    def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
-        hops = expansion.stream(("a", "b")).hops
-        # Another strategy may have an expansion of its own, which then adds the parameters.
-        if getattr(expansion, "expansion", expansion).adds_language_parameters:
-            return "languages do not share all weights, so there is no model of all languages to merge"
-        if any(plan.serve or plan.still for plan in map(expansion.plan, hops)):
-            return "a merge combines plain weights, but this strategy adds parameters or changes predictions"
-        return "it has one hop; a merge needs several" if len(hops) < 3 else None
+    def _trained_by(self) -> StrategyConfig:
+        plain = LangSpecFT if self.settings.start is Start.pretrained else Naive
+        return self.settings.merged or plain.settings_type(plain.name)
 
     def merges_in_training(self, hop: Hop) -> bool:
         """Return whether the training of a hop ends with a merge; `revert` needs no earlier hop."""
@@ -168,14 +180,20 @@ class Merge(Expandable[MergeSettings]):
 
     def described(self) -> dict[str, Any]:
         unused = {key for keys in SETTINGS.values() for key in keys} - set(SETTINGS[self.settings.method])
-        return {key: value for key, value in super().described().items() if key not in unused}
+        described = {key: value for key, value in super().described().items() if key not in (*unused, "merged")}
+        # `RENAMED` in `xclrun.core.identity`.
+        return described | {"expansion": None if self.settings.merged is None else self.source.described()}
+
+    def version_id(self) -> int | str:
+        version = super().version_id()
+        return version if self.settings.merged is None else f"{version}+{self.source.version_id()}"
 
     def stream(self, order: Sequence[str]) -> Stream:
         # A sequence, even if the merged models are independent: the merge after hop i has learned languages 1 … i.
-        return replace(self.expansion.stream(order), kind="sequence")
+        return replace(self.source.stream(order), kind="sequence")
 
     def plan(self, hop: Hop) -> Plan:
-        plan, weighted = self.expansion.plan(hop), self.settings.method is Method.fisher
+        plan, weighted = self.source.plan(hop), self.settings.method is Method.fisher
         serves = hop.depth > 0 and self.settings.start is not Start.merged
         fisher = {"name": self.name, "version": self.version, "examples": self.settings.fisher_examples}
         return replace(
@@ -189,18 +207,15 @@ class Merge(Expandable[MergeSettings]):
         )
 
     def merged_strategy(self) -> StrategyConfig | None:
-        if self.settings.start is Start.merged:
-            return None
-        plain = LangSpecFT if self.settings.start is Start.pretrained else Naive
-        return self.settings.expansion or plain.settings_type(plain.name)
+        return None if self.settings.start is Start.merged else self._trained_by()
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
         if len(tasks) > 1:
             return "the merge would dilute the heads of each task with hops that do not train this task"
-        return self.expansion.unsupported(tasks)
+        return self.source.unsupported(tasks)
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
-        notes, s = list(self.expansion.notes(lengths)), self.settings
+        notes, s = list(self.source.notes(lengths)), self.settings
         if s.start is Start.previous and s.scale is None and s.method in (Method.task_arithmetic, Method.dare):
             notes.append(
                 f"strategy.method={s.method.value} strategy.start=previous: models trained one after another share "
@@ -209,7 +224,7 @@ class Merge(Expandable[MergeSettings]):
         return notes
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
-        self.expansion.check_encoder(family, width, layers)
+        self.source.check_encoder(family, width, layers)
         if self.settings.layers == []:
             raise UsageError("strategy.layers=[]: names no layer to undo changes in; list layers, or use null for all")
         for number in self.settings.layers or ():
@@ -219,31 +234,31 @@ class Merge(Expandable[MergeSettings]):
     @property
     def parameters(self) -> Parameters:
         # One merged model is evaluated on all languages, however many models were trained.
-        return replace(self.expansion.parameters, language_specific=lambda name: False)
+        return replace(self.source.parameters, language_specific=lambda name: False)
 
     # Training: delegated to the other strategy.
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         import torch
 
-        super().prepare(model, stream, library)
+        self.source.prepare(model, stream, library)
         self.model, self.library, self.hops, self.seed = model, library, stream.hops, torch.initial_seed()
         self.base = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
-        return self.expansion.choose(context)
+        return self.source.choose(context)
 
     def begin_hop(self, context: Context) -> None:
-        super().begin_hop(context)
+        self.source.begin_hop(context)
         self._in_hop, self.before = True, {}
         if self.merges_in_training(context.hop):
             self.before = {name: p.detach().clone() for name, p in context.model.named_parameters()}
 
     def steps(self, number: int, main: Batch, context: Context) -> Iterable[Step]:
-        return self.expansion.steps(number, main, context)
+        return self.source.steps(number, main, context)
 
     def end_training(self, context: Context) -> None:
-        self.expansion.end_training(context)
+        self.source.end_training(context)
         self._in_hop = False
         if self.before:
             trained = {name: p.detach() for name, p in context.model.named_parameters()}
@@ -254,16 +269,16 @@ class Merge(Expandable[MergeSettings]):
         from xclrun.strategy.shared.fisher import diagonal_fisher
         from xclrun.strategy.shared.penalty import mean_over_hop
 
-        self.expansion.end_hop(context)
+        self.source.end_hop(context)
         if self.settings.method is Method.fisher:
             self.fisher = mean_over_hop(context, "fisher", self.settings.fisher_examples, diagonal_fisher)
 
     def footprint(self) -> dict[str, int]:
-        size = self.expansion.footprint()
+        size = self.source.footprint()
         return {**size, "bytes": size["bytes"] + sum(tensor.nbytes for tensor in self.fisher.values())}
 
     def state_dict(self) -> State:
-        state = self.expansion.state_dict()
+        state = self.source.state_dict()
         return State(state.facts, state.tensors | {f"{GROUP}/{name}": t for name, t in self.fisher.items()})
 
     def load_state_dict(self, state: State) -> None:
@@ -271,7 +286,7 @@ class Merge(Expandable[MergeSettings]):
 
         self.fisher = tensor_group(state, GROUP)
         trained = {key: tensor for key, tensor in state.tensors.items() if not key.startswith(f"{GROUP}/")}
-        self.expansion.load_state_dict(State(state.facts, trained))
+        self.source.load_state_dict(State(state.facts, trained))
 
     # Evaluation of the merge.
 

@@ -28,6 +28,7 @@ from xclrun.compose.jobs import compose_command
 from xclrun.core import plugins
 from xclrun.core.errors import UsageError
 from xclrun.core.graph import Stage
+from xclrun.core.identity import NESTED
 from xclrun.core.stream import Hop
 from xclrun.plan import Run, plan_run
 from xclrun.store import predictions
@@ -204,7 +205,7 @@ class StrategyCase:
         kind = STRATEGIES[self.name].settings_type
         hints = typing.get_type_hints(kind)
         for field in dataclasses.fields(kind):
-            if field.name not in ("name", "expansion", "version") and self.values.get(field.name, "") is not None:
+            if field.name not in ("name", "version", *NESTED) and self.values.get(field.name, "") is not None:
                 yield field.name, hints[field.name]
 
     def choices(self) -> list[tuple[str, ...]]:
