@@ -38,6 +38,12 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect the given files of a folder one after another: pytest loses a folder's fixtures when it comes back."""
+    folders = dict.fromkeys(Path(name.partition("::")[0]).parent for name in config.args)
+    config.args.sort(key=lambda name: [*folders].index(Path(name.partition("::")[0]).parent))
+
+
 def some(iterable: Iterable[Any]) -> list[Any]:
     """Return the elements of an iterable whose loop holds a test's assertions; fail if there are none."""
     elements = list(iterable)

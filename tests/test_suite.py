@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import alone
 from tests.conftest import leave_to_full_tier
 
 ROOT = Path(__file__).parent
@@ -106,3 +109,37 @@ def test_some_cases_of_a_costly_test_are_fast_ones(names: tuple[str, ...], fast:
         return
     leave_to_full_tier([item(case) for case in marks])
     assert [case for case, given in marks.items() if "full" not in [mark.name for mark in given]] == fast
+
+
+def test_each_file_is_tested_by_itself_in_one_of_four_turns() -> None:
+    quarters = [alone.chosen(FILES, turn) for turn in range(alone.QUARTER)]
+    assert sorted(path for quarter in quarters for path in quarter) == FILES
+    assert alone.chosen(FILES, alone.QUARTER) == quarters[0]
+
+
+ALONE = """
+import os, subprocess, sys
+import pytest
+
+def test_surroundings(tmp_path):
+    assert os.environ["COLUMNS"] == "40"
+    assert "xclrun" not in sys.modules
+    code = "import sys; print(sys.stdout.encoding)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+    assert found in ("latin-1", "iso8859-1")
+    secret = tmp_path / "secret"
+    secret.touch(0o000)
+    with pytest.raises(PermissionError):
+        secret.read_text()
+    assert subprocess.run(["cat", str(secret)], capture_output=True).returncode == 1
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("more", "code"), [("", 0), ("\ndef test_wrong():\n    assert False\n", 1)])
+def test_a_file_by_itself_has_a_narrow_terminal_and_no_rights(more: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "test_made.py").write_text(ALONE + more)
+    command = [sys.executable, "-m", "tests.alone", str(tmp_path / "test_made.py")]
+    done = subprocess.run(command, cwd=ROOT.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout
+    assert ("test_wrong" in done.stdout) == bool(code)

@@ -23,6 +23,7 @@ from xclrun.data.batches import Encoded, Ragged
 from xclrun.data.example import Example
 from xclrun.model.network import Model
 from xclrun.plan import Run
+from xclrun.report import parts  # noqa: F401  (registers what sections consist of)
 from xclrun.report.fewshot import few_shot_sections
 from xclrun.report.fewshot.read import read_few_shot
 from xclrun.store import predictions

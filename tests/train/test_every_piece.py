@@ -10,9 +10,9 @@ import torch
 from torchcrf import CRF
 
 from tests.strategy.real import graph
+from xclrun.model.heads import _word_tags
 from xclrun.plan import Run
 from xclrun.store import predictions
-from xclrun.train.evaluate import _word_tags
 
 Make = Callable[..., Run]
 
