@@ -303,6 +303,8 @@ def test_a_task_that_writes_has_its_own_encoding_and_a_loss_per_subword(
         of = [json.loads(line) for line in path.read_text().splitlines()]
         of = [{**row, "target": "the day is good" if row["target"] else "bad"} for row in of]
         path.write_text("".join(json.dumps(row) + "\n" for row in of))
+    with pytest.raises(UsageError, match="strategy=mbpa: the loss of Writer is no mean over sentences"):
+        do(make_run("dataset.task=writing", "strategy=mbpa", outputs="mbpa", data=data))
     overrides = ("dataset.task=writing", "strategy=er", "model.dropout=0", "trainer.selection=last")
     one = do(make_run(*overrides, data=data))
     two = do(make_run(*overrides, "trainer.batch_size=2", "trainer.gradient_accumulation=2", outputs="two", data=data))

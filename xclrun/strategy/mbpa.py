@@ -129,6 +129,11 @@ class MbPA(Replay[MbPASettings]):
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         import copy
 
+        from xclrun.model.heads import Head
+
+        # Gradients per example are computed without the numbers of subwords that other units need.
+        if other := [type(head).__name__ for head in model.heads.values() if type(head).units is not Head.units]:
+            raise UsageError(f"strategy=mbpa: the loss of {other[0]} is no mean over sentences; use strategy=er")
         self.library, self.features = library, {}
         if self.settings.key is Key.pooler:
             # Use a copy, because the task can train the pooler.
