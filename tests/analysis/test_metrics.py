@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import some
 from tests.report.study import ORDERS, section_of, study
 from tests.report.test_figures import texts
 from tests.store.test_counts import write_run
@@ -82,7 +83,7 @@ def section() -> StrategySection:
 def test_with_1_minus_accuracy_only_scores_are_mirrored(error: str) -> None:
     runs = [reflected(run) for run in records()]
     references = References(runs)
-    for run in runs[:3]:
+    for run in some(runs[:3]):
         right, wrong = (measure(run, metric, references.scores(run, metric)) for metric in (ACCURACY, error))
         assert right.keys() == wrong.keys()
         for (name, language), value in right.items():
@@ -100,7 +101,7 @@ def test_intervals_of_1_minus_accuracy_are_mirrored(error: str, made: tuple) -> 
     right, wrong = (
         Resampled(both, References(runs), predictions, metric, resamples=40) for metric in (ACCURACY, error)
     )
-    for name, kind in [(name, kind) for name in (*EQUAL, MIRRORED) for kind in ("centred", "percentile", "bca")]:
+    for name, kind in some((name, kind) for name in (*EQUAL, MIRRORED) for kind in ("centred", "percentile", "bca")):
         a, b = (of.estimate("er", name, kind) for of in (right, wrong))
         assert a is not None
         assert b is not None
@@ -117,7 +118,7 @@ def test_intervals_of_1_minus_accuracy_are_mirrored(error: str, made: tuple) -> 
 def test_tests_of_1_minus_accuracy_find_the_same(error: str) -> None:
     inference = section().inference
     for label in ("er", "ewc_online"):
-        for name in (*EQUAL, MIRRORED):
+        for name in some((*EQUAL, MIRRORED)):
             tests = [inference.tests[metric, name] for metric in (ACCURACY, error)]
             pairs = [of.against("naive")[label] for of in tests]
             assert pairs[1].p == pytest.approx(pairs[0].p)

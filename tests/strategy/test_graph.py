@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import done, one_thread, small_run
+from tests.conftest import done, one_thread, small_run, some
 from xclrun.core.graph import Kind, Result, missing, to_train
 from xclrun.core.stream import Hop
 from xclrun.plan import Run
@@ -70,7 +70,7 @@ def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
 def test_a_fresh_graph_for_each_hop_gives_the_run_s_predictions(strategy: str, whole: Make, threads: None) -> None:
     """What a strategy remembers from hop to hop, such as the last merge, must not reach another hop's evaluation."""
     run = whole(strategy)
-    for stage in reversed(run.stages):
+    for stage in reversed(some(run.stages)):
         folder = run.store.path(stage.evaluation)
         before = predictions.read(folder / "predictions.parquet")
         shutil.rmtree(folder)

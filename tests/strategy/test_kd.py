@@ -80,14 +80,14 @@ def test_the_loss_of_steps_against_two_models(kind: type[KDLogit], accumulation:
         model.zero_grad()
         wanted = model.loss(main)
         if step % 2 == 0:
-            for language, teacher in teachers.items():
+            for language, teacher in some(teachers.items()):
                 generator = context.generator("distill", step, language)
                 rows = strategy.memory.draw(language, context.batch_size, generator)
                 assert len(rows) == min(4 * accumulation, 5)
                 wanted = wanted + 0.5 * direct(kind, model, teacher, context, language, rows)
         wanted.backward()
         torch.testing.assert_close(total, wanted.detach(), rtol=1e-5, atol=1e-6)
-        for name, gradient in gradients(model).items():
+        for name, gradient in some(gradients(model).items()):
             torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
