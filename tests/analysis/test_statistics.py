@@ -33,6 +33,7 @@ from benchmarks.statistics import (
     rejection,
 )
 from tests.conftest import some
+from xclrun.analysis import all_tests
 from xclrun.analysis.anova import blocked_anova, tukey
 from xclrun.analysis.bootstrap import DEFAULTS, INTERVALS
 from xclrun.analysis.replicates import Replicates
@@ -113,7 +114,7 @@ def test_the_simulated_decisions_are_those_of_reports() -> None:
         data = null((3, 1, 2, 3), interaction, rng)
         data = type(data)(data.strategies, data.blocks, data.values + np.array([[0.0], [0.0], [0.0], [0.03]]))
         averaged, result = data.averaged(), rejected(data)
-        tests = inference.Tests(data, SHARE)
+        tests = all_tests.Tests(data, SHARE)
         assert result["two-way ANOVA, blocks"] == (tests.blocked[0].p < 0.05)
         primary = inference.Verdicts({("intent_accuracy", "FP"): tests}, "strategy0").primary
         assert result["primary (marks)"] == any(pair.p < 0.05 for pair in primary.values())
@@ -153,7 +154,7 @@ def test_the_simulated_family_is_that_of_reports() -> None:
         tests = {}
         for k, of in enumerate(values[study]):
             blocks = tuple((f"order{o}", 1, None) for o in range(4))
-            tests[f"m{k // 2}", ("F", "FP")[k % 2]] = inference.Tests(Replicates(("a", "b", "c"), blocks, of), SHARE)
+            tests[f"m{k // 2}", ("F", "FP")[k % 2]] = all_tests.Tests(Replicates(("a", "b", "c"), blocks, of), SHARE)
         primary = inference.Verdicts(tests, "a").primary
         ours = [primary[label, metric, name].p for metric, name in tests for label in ("b", "c")]
         assert adjusted[study].ravel() == pytest.approx(ours)
@@ -196,7 +197,7 @@ def test_the_simulated_clusters_are_those_of_reports(own_first: bool) -> None:
         clusters = clusters_of(differences, data)
         for study, values in enumerate(differences):
             replicates = Replicates(data.strategies, data.blocks, np.stack([values, 0 * values]), hops=data.hops)
-            pair = inference.Tests(replicates, SHARE).t_test("a", "b")
+            pair = all_tests.Tests(replicates, SHARE).t_test("a", "b")
             p = primary_p(np.stack([0 * clusters, clusters], axis=1)[:, np.newaxis])[study].item()
             assert pair.p == pytest.approx(p)
 

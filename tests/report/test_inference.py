@@ -22,6 +22,7 @@ from statsmodels.stats.weightstats import ttost_paired
 
 from xclrun.analysis import formulas
 from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.all_tests import MIXED
 from xclrun.analysis.bootstrap import INTERVALS, Interval
 from xclrun.analysis.finished import finished_run, tuning_trials
 from xclrun.analysis.formulas import forgetting
@@ -33,7 +34,7 @@ from xclrun.analysis.resampling import Estimate
 from xclrun.analysis.significance import mixed_model
 from xclrun.report.conclusions import conclusions
 from xclrun.report.heatmaps import heatmaps
-from xclrun.report.inference import MIXED, MIXED_NOTE, Inference, p_text
+from xclrun.report.inference import MIXED_NOTE, Inference, p_text
 from xclrun.report.latex import latex
 from xclrun.report.part import Part, make_block
 from xclrun.report.parts.budgets import budget_table, dominated, pareto_figure, pareto_front

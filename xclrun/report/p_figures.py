@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xclrun.analysis.all_tests import BLOCKED, Tests
 from xclrun.analysis.critical_difference import CriticalDifference
 from xclrun.analysis.significance import Pair, p_matrix
-from xclrun.report.inference import BLOCKED, Tests, p_text
+from xclrun.report.inference import p_text
 from xclrun.report.style import GREY, WIDEST, figure_of, key, panel_grid, tickless, titled
 
 if TYPE_CHECKING:

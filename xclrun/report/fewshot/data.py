@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from xclrun.analysis.all_tests import Tests
 from xclrun.analysis.fewshot.data import FewShotData
 from xclrun.analysis.fewshot.gains import ByLanguage
 from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, called, groups, over_buckets, replicates
@@ -23,7 +24,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.replicates import Replicates, most_shared
 from xclrun.analysis.significance import not_compared
 from xclrun.core.task import BY_NAME, short_name
-from xclrun.report.inference import Tests, Verdicts
+from xclrun.report.inference import Verdicts
 from xclrun.report.part import Plot
 from xclrun.report.published import fsxlt
 from xclrun.report.published.setup import setup_notes

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xclrun.analysis.all_tests import PAIRED_T
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, entering, groups, over_buckets
 from xclrun.core.quantity import SHARE, Quantity
 from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.fewshot.data import FewShotRuns, by_shots, method_name, shots_name, source_name, task_name
 from xclrun.report.fewshot.section import FewShotSection
-from xclrun.report.inference import PAIRED_T
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, part
 from xclrun.report.published import fsxlt

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from xclrun.analysis.aggregate import MEAN
+from xclrun.analysis.all_tests import PAPER
 from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES, SMALL, default_interval
 from xclrun.analysis.measures import headlines, quantity
 from xclrun.analysis.resampling import Estimate, Resampled
 from xclrun.core.quantity import Quantity
 from xclrun.core.task import CLASS_ACCURACY, KEY_SCORE, STATEMENT_ACCURACY
-from xclrun.report.inference import PAPER, Inference, subject
+from xclrun.report.inference import Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
