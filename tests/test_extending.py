@@ -56,8 +56,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
     for page in PAGES:
         for action, name, content in BLOCK.findall(text(page)):
-            # A plug-in lies where the commands of its page run.
-            path = folder / name if "/" in name else folder / "work" / page.stem / name
+            path = folder / name
             assert path.is_file() == (action == "append to"), f"{page.name}: {name}"
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
@@ -77,7 +76,9 @@ def commands(copy: Path) -> dict[str, list[tuple[list[str], int, str]]]:
     requests = []
     for page in PAGES:
         for line in re.findall(r"^    xclrun (.*)$", text(page), re.MULTILINE):
-            words = line.replace("DATA", str(data)).replace("blunders.py", str(copy / "blunders.py")).split()
+            words = line.replace("DATA", str(data)).split()
+            # Plug-ins lie beside the tests of their pages.
+            words = [str(copy / word) if word.endswith(".py") else word for word in words]
             many = words[-1] == "-m"
             small = (
                 [request for request in TINY if "=" in words[0] or request.startswith("model.")] if "=" in line else []

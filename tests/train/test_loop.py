@@ -191,6 +191,20 @@ def test_a_strategy_s_edit_reaches_the_optimiser(make_run: Make, training: Train
     assert same(copied(silent.context.model), before)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"), [(lambda main: None, "steps gives nothing"), (lambda main: [main], "steps gives a Batch")]
+)
+def test_what_is_no_step_is_told(given: Any, told: str, make_run: Make, training: Training) -> None:
+    class Wrong(Strategy[StrategyConfig]):
+        name = "wrong"
+
+        def steps(self, number: int, main: Any, context: Any) -> Any:
+            return given(main)
+
+    with pytest.raises(RunError, match=rf"^strategy=wrong: {told}; use `yield Step\(main\)`$"):
+        training(make_run("strategy=naive"), strategy=Wrong(StrategyConfig("wrong"))).run()
+
+
 def test_frozen_parameters_stay(make_run: Make, training: Training) -> None:
     run = make_run("trainer.selection=last")
     first = training(run)

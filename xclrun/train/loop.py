@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from xclrun.config.schema import Selection, SlotF1
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import derive
-from xclrun.data.batches import Encoded
+from xclrun.data.batches import Batch, Encoded
 from xclrun.model.heads import Head
 from xclrun.model.network import takes_masks
 from xclrun.scores.base_scores import selection_score
@@ -235,7 +235,7 @@ class HopTraining:
             for on_cpu in self.curriculum.batches(position.epoch, begin):
                 position.step += 1
                 main = on_cpu.to(self.context.device)
-                for step in self.strategy.steps(position.step, main, self.context):
+                for step in self._steps(main):
                     self._update(step, step.batch is main)
                 self._point()
                 self.listener.stepped(self._progress())
@@ -259,6 +259,19 @@ class HopTraining:
         edited = self._end_training()
         self._note_peak()
         return asdict(position) | edited
+
+    def _steps(self, main: Batch) -> Iterator[Step]:
+        """Yield the strategy's steps of a main mini-batch.
+
+        Raises:
+            RunError: a strategy's `steps` yields something else.
+        """
+        steps: Any = self.strategy.steps(self.position.step, main, self.context)
+        for step in steps if isinstance(steps, Iterable) else (steps,):
+            if not isinstance(step, Step):
+                kind = "nothing" if step is None else f"a {type(step).__name__}"
+                raise RunError(f"strategy={self.strategy.name}: steps gives {kind}; use `yield Step(main)`")
+            yield step
 
     def _end_training(self) -> dict[str, Any]:
         """Call the strategy's `end_training`; return ``{"edited": True}`` if the weights changed, else ``{}``."""
