@@ -84,7 +84,8 @@ def test_ci_lints_tests_each_python_that_is_supported_and_runs_everything_weekly
     assert "make test" in run["test"]
     assert ".ci/run" in run["full"]
     assert "schedule" in triggers
-    for weekly in ("full", "newest"):
+    assert jobs["rest"]["strategy"]["matrix"]["target"] == ["test-alone", "test-kills", "mutants"]
+    for weekly in ("full", "newest", "rest"):
         assert "schedule" in jobs[weekly]["if"]
     assert "make CONSTRAINTS= test" in run["newest"]
     assert "tests/test_transformers5.py" in run["newest"]

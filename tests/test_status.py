@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from xclrun.analysis.records import read_records
 from xclrun.analysis.reference import References
 from xclrun.core.errors import RunError
 from xclrun.launch import status
-from xclrun.launch.status import STATES, RunStatus, render, run_status, sweep_status, wait_until_calm
+from xclrun.launch.cluster.slurm import JobState
+from xclrun.launch.status import STATES, RunStatus, _on_cluster, render, run_status, sweep_status, wait_until_calm
 from xclrun.launch.workers import ProgressListener
 from xclrun.plan import Run
 from xclrun.store.files import read_events, write_json
@@ -238,3 +240,88 @@ def test_missing_commands_make_transfer_appear(xclrun: Callable[..., tuple[int, 
     assert missing() == []
     assert xclrun("plan", "--missing", *options)[1] == "Nothing is missing.\n"
     assert transfer() == {True}
+
+
+# --- Slurm's word about a run's job, against what the run's files say.
+
+# The run's own state; Slurm's state of its job; what else holds → the state that is shown.
+ON_CLUSTER: list[tuple[str, str, dict[str, Any], str]] = [
+    # A running run counts by its own signs of life, unless Slurm says that the job which holds its lease has ended.
+    ("running", "RUNNING", {}, "running"),
+    ("running", "COMPLETED", {}, "lost"),
+    ("running", "OUT_OF_MEMORY", {}, "lost"),
+    ("running", "COMPLETED", {"holder": "8"}, "running"),
+    ("running", "COMPLETED", {"holder": None}, "running"),
+    ("running", "UNKNOWN", {}, "running"),
+    ("running", "", {}, "running"),
+    # A failure counts if it came after the submission; an earlier one is what the job repairs.
+    ("failed", "RUNNING", {"failed": True}, "failed"),
+    ("failed", "RUNNING", {}, "waiting"),
+    ("failed", "PENDING", {}, "waiting"),
+    ("interrupted", "PENDING", {}, "waiting"),
+    ("missing", "PENDING", {}, "waiting"),
+    ("damaged", "PENDING", {}, "waiting"),
+    ("damaged", "COMPLETED", {}, "damaged"),
+    ("older", "FAILED", {}, "older"),
+    # What the job says of a run counts before how it ended.
+    ("missing", "COMPLETED", {"errors": {"run": "x\nno data"}}, "failed"),
+    ("missing", "", {"errors": {"other": "x"}}, "lost"),
+    ("missing", "", {}, "unknown"),
+    ("interrupted", "", {}, "unknown"),
+    ("missing", "CANCELLED", {}, "interrupted"),
+    ("lost", "PREEMPTED", {}, "interrupted"),
+    # Gone from Slurm's memory: cancelled, never started there, or over.
+    ("missing", "UNKNOWN", {"cancelled": True}, "interrupted"),
+    ("missing", "UNKNOWN", {"log": False}, "interrupted"),
+    ("missing", "UNKNOWN", {"log": False, "on_cluster": False}, "lost"),
+    ("missing", "UNKNOWN", {}, "lost"),
+    # Its job ended with another run of its pack.
+    ("missing", "TIMEOUT", {"started": True}, "missing"),
+    ("missing", "TIMEOUT", {"started": False}, "failed"),
+    ("lost", "TIMEOUT", {}, "lost"),
+    ("interrupted", "TIMEOUT", {}, "interrupted"),
+    ("missing", "NODE_FAIL", {}, "failed"),
+    ("missing", "COMPLETED", {}, "lost"),
+]
+
+
+@pytest.mark.parametrize(("own", "slurm", "facts", "shown"), ON_CLUSTER, ids=str)
+def test_a_run_s_state_on_a_cluster(
+    own: str, slurm: str, facts: dict[str, Any], shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, log = tmp_path / "runs", tmp_path / "log"
+    (runs / "other").mkdir(parents=True)
+    if facts.get("log", True):
+        log.write_text("last words\n")
+    job: Any = SimpleNamespace(
+        id="7",
+        submitted=1000.0,
+        log=log,
+        on_cluster=facts.get("on_cluster", True),
+        runs=["other", "run"],
+        files=SimpleNamespace(errors=lambda: facts.get("errors"), cancelled=facts.get("cancelled", False)),
+    )
+    if "started" in facts:
+        write_events(RunDirectory(runs / "other"), [{"time": 1000.0 - (not facts["started"]), "event": "started"}])
+    holder = facts.get("holder", "7")
+    owner = holder and SimpleNamespace(facts={"job": holder})
+    directory: Any = SimpleNamespace(
+        path=runs / "run",
+        lease=SimpleNamespace(owner=lambda: owner),
+        failed_since=lambda since: since == job.submitted and facts.get("failed", False),
+    )
+    found = _on_cluster(RunStatus("run", own, detail="as it was", seconds=5.0), job, JobState("7", slurm), directory)
+    assert found.state == shown
+    # Slurm's reason, unless the run's own state is shown; and no time of an earlier attempt while it waits.
+    if shown == own and (slurm in ("", "UNKNOWN", "RUNNING") or own in ("running", "damaged", "older")):
+        assert found.detail == "as it was"
+    else:
+        assert "Slurm job 7" in found.detail or "no data" in found.detail
+    assert (found.seconds is None) == (shown == "waiting")
+
+
+@pytest.mark.parametrize(("done", "shown"), [(0, (1, "de: step 3/9")), (1, (1, "")), (2, (2, ""))])
+def test_progress_of_a_hop_that_is_done_is_not_shown(done: int, shown: tuple[int, str], tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    write_json(directory.progress, {"hop": 1, "name": "de", "step": 3, "steps": 9})
+    assert status._progress(directory, done) == shown
