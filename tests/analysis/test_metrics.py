@@ -30,6 +30,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.plugins import load_files, version_of
 from xclrun.core.quantity import SHARE
 from xclrun.core.task import BY_NAME, LABEL_BITS, Metric, Scored, register_metric, select_metrics
+from xclrun.report.page import _other_units
 from xclrun.report.parts.trade_offs import trade_off_figure
 from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import Summary
@@ -180,7 +181,12 @@ def test_bits_have_their_unit_in_tables_and_figures() -> None:
     comparisons = of.inference.comparisons()
     assert comparisons is not None
     assert any("in bits, with the 95 % interval" in note for note in comparisons.notes)
-    assert f"% {quantity('label_bits', 'F').unit}" == "% bits"
+    pairs = of.inference.all_pairs()
+    assert pairs is not None
+    assert any(note.startswith("Δ: a − b in bits, ") for note in pairs.notes)
+    assert quantity("label_bits", "F").unit == "bits"
+    assert _other_units(runs) == "; label bits and their differences in bits"
+    assert _other_units(records()) == ""
 
 
 def test_label_bits_are_the_mean_negative_log2_of_the_gold_labels_probability() -> None:

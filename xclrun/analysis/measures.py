@@ -336,7 +336,7 @@ for _measure in (
     Measure(
         "FP_min",
         "worst language",
-        "lowest final score over languages",
+        "final score on the worst language",
         "",
         higher_is_better=True,
         formula=lambda s: s.final.min(axis=-1),

@@ -29,7 +29,7 @@ from xclrun.report.tables import Cell, Reasons, Table
 LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
 
 DIFFERENCES = (
-    "Δ: a − b in points, with the interval of Tukey's HSD with blocks; d_z: Δ divided by the standard deviation of "
+    "Δ: a − b in {}, with the interval of Tukey's HSD with blocks; d_z: Δ divided by the standard deviation of "
     "a − b over replicates, with 95 % interval"
 )
 EXPLORATORY = (
@@ -321,7 +321,8 @@ class Verdicts:
         p_values = P_VALUES if all(tests.few_shot for tests in self.tests.values()) else P_VALUES_OF_ORDERS
         header = (*self.SUBJECTS, "a", "b", "Δ", "interval", "d_z", *names)
         further = [MIXED_NOTE] if MIXED in names else []
-        notes = (*reasons.lines(), *scopes, EXPLORATORY, DIFFERENCES, p_values, *further, TUKEY)
+        differences = DIFFERENCES.format(self.units(("", *key) for key in self.tests))
+        notes = (*reasons.lines(), *scopes, EXPLORATORY, differences, p_values, *further, TUKEY)
         return Table(title, header, tuple(rows), notes, left=4)
 
     def _of_each(self, describe: Callable[[Tests], list[str]], keys: Collection[Subject] | None = None) -> list[str]:

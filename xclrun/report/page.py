@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.record import RunRecord
 from xclrun.core.names import link, slug
+from xclrun.core.quantity import SHARE
+from xclrun.core.task import BY_NAME
 from xclrun.core.version import VERSION
 from xclrun.report.part import Plot
 from xclrun.report.report import Report
@@ -57,12 +59,19 @@ def page(
         defined=definitions(sections), sections=list(zip(sections, blocks, strict=True)), drawn=drawn,
         report_caveats=report.caveats, environment=_environment(finished), runs=runs, run_sets=run_sets,
         run_sets_json=_json([list(ids) for ids in run_sets]), css=_asset("page.css"), js=_asset("page.js"),
-        more=more_formats(formats),
+        more=more_formats(formats), other_units=_other_units(finished),
     )  # fmt: skip
 
 
 def definitions(sections: Iterable[Section]) -> dict[str, str]:
     return {name: text for section in sections for name, text in section.definitions.items()}
+
+
+def _other_units(records: Iterable[RunRecord]) -> str:
+    """Return ``; label bits and their differences in bits`` for metrics that are not in percent; else empty."""
+    metrics = dict.fromkeys(BY_NAME[metric] for record in records for metric in record.metrics)
+    others = [metric for metric in metrics if metric.quantity.scale != SHARE.scale]
+    return "".join(f"; {metric.title} and their differences in {metric.unit}" for metric in others)
 
 
 def runs_table(records: Iterable[RunRecord], excluded: Mapping[str, tuple[str, str]] | None = None) -> Table:

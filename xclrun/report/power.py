@@ -80,13 +80,14 @@ class Power:
             parts = ["–" if v != v else shown(v**0.5) for v in spread] or ["–"] * 3
             needed = [_orders(row, seeds) for seeds in SEEDS]
             rows.append(("\n".join([row.strategy, " ".join(subject((row.metric, row.measure)))]), *parts, *needed))
+        units = dict.fromkeys(quantity(row.metric, row.measure).difference.unit for row in self.rows)
         header = ("strategy", "order", "seed", "run", *(f"×{seeds}" for seeds in SEEDS))
         lines = [
             f"{self.title}: orders that detect a difference of {SHARE.shown(self.effect)} points from {self.baseline} "
             f"with {100 * POWER:.0f} % power",
             table(header, rows),
-            "order, seed, run: standard deviations of the difference in the pilot, in points, uncertain if the pilot "
-            "is small. Without two seeds that all orders have, order is their sum, and ×1 stands for "
+            f"order, seed, run: standard deviations of the difference in the pilot, in {' or '.join(units)}, uncertain "
+            "if the pilot is small. Without two seeds that all orders have, order is their sum, and ×1 stands for "
             "the pilot's seeds",
             "×N: orders with N seeds each, for paired t-tests with Bonferroni's correction over "
             f"{many(self.comparisons, 'comparison')} (Holm's has at least its power). Orders that share trained hops "

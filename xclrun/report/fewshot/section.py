@@ -43,20 +43,20 @@ class FewShotSection(Section):
         records: run ID → run; also contains runs that are not in ``scores``.
     """
 
-    definitions = {
-        "K": "shots: how often each label occurs in a bucket; K = 0 is zero-shot: the score on the target language "
-        "before adapting to it",
-        "gain": "few-shot score minus zero-shot score on the target's test split, in points",
-        "bucket": "one fixed few-shot training set of a language and K; means and ± are over buckets",
-    }
-    legend = "percent, mean ± standard deviation over buckets"
-
     def __init__(
         self, scores: pd.DataFrame, records: Mapping[str, RunRecord], few_shot_data: FewShotData, options: Options
     ) -> None:
         super().__init__()
         self.scores, self.records, self.few_shot_data, self.options = scores, records, few_shot_data, options
-        units = dict.fromkeys(BY_NAME[metric].quantity.label for metric in scores["metric"].unique())
+        metrics = [BY_NAME[metric] for metric in scores["metric"].unique()]
+        units = dict.fromkeys(metric.quantity.label for metric in metrics)
+        differences = dict.fromkeys(metric.difference.unit for metric in metrics)
+        self.definitions = {
+            "K": "shots: how often each label occurs in a bucket; K = 0 is zero-shot: the score on the target language "
+            "before adapting to it",
+            "gain": f"few-shot score minus zero-shot score on the target's test split, in {' or '.join(differences)}",
+            "bucket": "one fixed few-shot training set of a language and K; means and ± are over buckets",
+        }
         self.legend = f"{', '.join(units)}, mean ± standard deviation over buckets"
         self.dataset, self.model = str(scores["dataset"].iloc[0]), str(scores["model"].iloc[0])
         self.title = f"{self.dataset} · {self.model} · few-shot"

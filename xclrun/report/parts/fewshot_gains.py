@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.analysis.fewshot.gains import ALL, FACTORS, Association, ByLanguage, associations, mean_gains, with_mean
-from xclrun.core.quantity import Quantity
+from xclrun.core.quantity import SHARE, Quantity
 from xclrun.core.task import BY_NAME
 from xclrun.report.fewshot.data import FewShotRuns, by_shots, shots_name, task_name
 from xclrun.report.fewshot.section import FewShotSection
@@ -20,7 +20,7 @@ from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
 from xclrun.report.published import fsxlt
 from xclrun.report.style import GREY, colour, figure_of, key, marker, panel_grid, plain, tip, titled
-from xclrun.report.tables import Cell, Table, number_cell, percent_cell
+from xclrun.report.tables import Cell, Table, number_cell, quantity_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +39,9 @@ def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
         return
     yield runs.plot("gains_by_language", "Gain over zero-shot by language and K (FS Fig. 2)", gain_figure, runs)
     setup = runs.setup(runs.rows(runs.first))
-    yield script_table(f"{runs.short}: gain by script, {runs.first}", runs.dataset, gained, setup)
+    yield script_table(
+        f"{runs.short}: gain by script, {runs.first}", runs.dataset, gained, setup, BY_NAME[runs.metric].difference
+    )
     yield association_table(f"{runs.short}: gains, {runs.first}", gained, runs.overlap)
     shares: dict[str, ByLanguage] = {}
     if runs.overlap:
@@ -91,7 +93,13 @@ def gain_figure(runs: FewShotRuns) -> Figure:
     return figure
 
 
-def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], setup: Sequence[str] = ()) -> Table:
+def script_table(
+    title: str,
+    dataset: str,
+    gained: Mapping[int, ByLanguage],
+    setup: Sequence[str] = (),
+    difference: Quantity = SHARE.difference,
+) -> Table:
     """Return mean gains over the languages of each script, next to the published gains (FS §5.2)."""
     task = task_name(dataset)
     published = fsxlt.published_gains(task) if task in fsxlt.TABLES else {}
@@ -110,12 +118,14 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], set
         for script, languages in scripts.items():
             for k in (k for k in shots if k in gains):
                 both = [c for c in languages if c in gained[k] and (k not in published or c in published[k])]
-                cells[script, k] = percent_cell(float(np.mean([gains[k][c] for c in both])) if both else None)
+                cells[script, k] = quantity_cell(
+                    float(np.mean([gains[k][c] for c in both])) if both else None, difference
+                )
         return cells
 
     labels = [(script, ", ".join(languages)) for script, languages in scripts.items()]
     header, rows = by_shots(("script", "languages"), labels, shots, means(gained), means(published))
-    notes = ["gain: few-shot score minus zero-shot score, points, mean over languages; scripts: FS Table 9"]
+    notes = [f"gain: few-shot score minus zero-shot score, {difference.unit}, mean over languages; scripts: FS Table 9"]
     if published:
         notes += [f"published: from FS Table {fsxlt.TABLES[task]}, mean over the same languages", *setup]
     return Table(title, header, rows, tuple(notes), left=2)
