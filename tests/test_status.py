@@ -325,3 +325,54 @@ def test_progress_of_a_hop_that_is_done_is_not_shown(done: int, shown: tuple[int
     directory = RunDirectory(tmp_path)
     write_json(directory.progress, {"hop": 1, "name": "de", "step": 3, "steps": 9})
     assert status._progress(directory, done) == shown
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds", "killed"),
+    [
+        # A session that was killed counts until its last event.
+        ([(0, "started"), (5, "hop"), (9, "started"), (20, "hop")], 5.0, True),
+        ([(0, "started"), (5, "hop"), (6, "stopped"), (9, "started")], 6.0, False),
+        # The clock was set back.
+        ([(100, "started"), (10, "stopped"), (11, "started")], 0.0, False),
+        ([(0, "started")], 0.0, False),
+    ],
+)
+def test_earlier_sessions_count_until_they_ended(
+    times: list[tuple[float, str]], seconds: float, killed: bool, tmp_path: Path
+) -> None:
+    directory = RunDirectory(tmp_path)
+    write_events(directory, [{"time": time, "event": event} for time, event in times])
+    assert status._earlier_sessions(directory) == (seconds, killed)
+
+
+@pytest.mark.parametrize(
+    ("written", "alive", "state"),
+    [
+        ("running", True, "running"),
+        ("running", False, "lost"),
+        ("finished", False, "lost"),  # It died before it was marked as finished.
+        ("interrupted", False, "interrupted"),
+        ("failed", None, "failed"),
+    ],
+)
+def test_a_run_without_its_mark_is_what_its_owner_and_its_last_words_say(
+    written: str, alive: bool | None, state: str, tmp_path: Path
+) -> None:
+    owner = None if alive is None else SimpleNamespace(alive=alive, host="h", pid=1, facts={})
+    paths = {name: tmp_path / name for name in ("done", "events", "progress")}
+    directory: Any = SimpleNamespace(run_id="r", lease=SimpleNamespace(owner=lambda: owner), **paths)
+    ahead = time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime(time.time() + 3600))
+    manifest = {
+        "stream": {"kind": "sequence", "languages": ["en", "de"]},
+        "stages": [{"hop": 0}, {"hop": 1}],
+        "host": "h",
+        "pid": 1,
+        "status": written,
+        "started": ahead,
+        "error": "first\nlast",
+    }
+    found = status._run_status(directory, manifest)
+    assert (found.state, found.hop, found.hops, found.host) == (state, 1, 2, "h:1")
+    # The clock was set back by an hour.
+    assert found.seconds == (0.0 if state == "running" else None)

@@ -16,10 +16,12 @@ from xclrun.core.errors import RunError, UsageError
 from xclrun.store import files
 from xclrun.store.cache import CachedFile
 from xclrun.store.files import (
+    append_event,
     atomic_directory,
     atomic_write,
     check_target,
     explain,
+    read_events,
     read_json,
     sha256,
     write_json,
@@ -251,3 +253,14 @@ def test_the_same_tensors_make_the_same_file(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         save_tensors(tmp_path / "no" / "file", {"a": torch.ones(1)})
+
+
+def test_an_event_after_an_incomplete_line_has_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    append_event(path, "started")
+    with path.open("a") as file:
+        file.write('{"time": 1, "eve')
+    append_event(path, "hop", hop=1)
+    append_event(path, "finished")
+    assert [event["event"] for event in read_events(path)] == ["started", "hop", "finished"]
+    assert path.read_bytes().count(b"\n") == 4

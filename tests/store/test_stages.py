@@ -144,3 +144,13 @@ def test_checkpoints_and_leases_lie_beside_the_stage(store: StageStore) -> None:
     assert store.checkpoints(KEY).parent == store.lease(KEY).path.parent == folder.parent
     store.checkpoints(KEY).mkdir()
     assert list(store.all_keys()) == [KEY]
+
+
+def test_a_stage_that_is_gone_and_one_that_is_damaged_are_told_apart(tmp_path: Path) -> None:
+    store, key = StageStore(tmp_path), "ab" * 32
+    assert store.problem(key) == "its weights are no longer in the store"
+    store.put(key, {"kind": "train"}, lambda folder: (folder / "w").write_text("1"))
+    assert store.problem(key) is None
+    (store.path(key) / "w").write_text("2")
+    assert store.problem(key) == f"{store.path(key) / 'w'} is damaged"
+    assert (store.path(key) / "w").exists()
