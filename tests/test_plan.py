@@ -80,7 +80,7 @@ KEYS = {
         strategy.neighbours strategy.key strategy.distance strategy.adapt_steps strategy.adapt_lr
         strategy.adapt_penalty strategy.adapt_together
     """,
-    "composed": "strategy.expansion strategy.continues strategy.warm_up",
+    "composed": "strategy.expansion strategy.merged strategy.continues strategy.warm_up",
     "all": """
         model.frozen_precision model.layers model.trim_vocabulary model.vocab_size model.hidden_size model.hidden_layers
         model.attention_heads model.intermediate_size model.positions model.family model.settings
