@@ -84,7 +84,10 @@ def database(folder: Path) -> str:
     from mlflow import MlflowClient
 
     uri = f"sqlite:///{folder / 'mlflow.db'}"
-    MlflowClient(uri).search_experiments()
+    # MLflow places files of runs relative to the folder in which a database is opened first.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        MlflowClient(uri).search_experiments()
     return uri
 
 
@@ -102,7 +105,10 @@ def in_mlflow(uri: str, number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[A
     monkeypatch.setattr(mlflow.MlflowClient, "log_figure", lambda *_: None)
 
     def make(outputs: Path) -> Tracker:
-        return tracker(outputs, TrackingConfig(uri=uri, experiment=f"{number} of {outputs.name}"))
+        name, client = f"{number} of {outputs.name}", mlflow.MlflowClient(uri)
+        if client.get_experiment_by_name(name) is None:
+            client.create_experiment(name, artifact_location=(outputs / "artifacts").as_uri())
+        return tracker(outputs, TrackingConfig(uri=uri, experiment=name))
 
     def read(mirror: Any, run_id: str) -> Sent | None:
         if (run := mirror._find("run_id", run_id)) is None:

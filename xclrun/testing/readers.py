@@ -18,6 +18,7 @@ import numpy as np
 
 from xclrun.config.schema import DatasetConfig, OnBadLine
 from xclrun.core.errors import UsageError
+from xclrun.core.task import task_of
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.load import load_dataset
 from xclrun.data.readers import COLUMNS, READERS, read
@@ -110,10 +111,13 @@ def splits_texts_into_words(case: ReaderCase) -> None:
 
 
 def fills_the_declared_columns(case: ReaderCase) -> None:
-    """The columns that examples have (``label``, ``tags``, …) are those of ``gives``."""
+    """Examples have no columns (``label``, ``tags``, …) that ``gives`` does not list, and all that the task needs."""
     examples = case.examples()
     found = {column for column in COLUMNS if any(getattr(example, column) is not None for example in examples)}
-    expect_equal(sorted(found), sorted(READERS[str(case.config.reader)].gives), "columns")
+    gives = READERS[str(case.config.reader)].gives
+    expect(found <= gives, f"columns {sorted(found)}; gives lists {sorted(gives)}")
+    needs = task_of(case.config.task, case.config.tags_are.value).needs
+    expect(needs <= found, f"columns {sorted(found)}; the task needs {sorted(needs)}")
 
 
 def finds_answers_in_texts(case: ReaderCase) -> None:

@@ -278,9 +278,15 @@ def repeats_its_results(case: StrategyCase) -> None:
     """A second run is bit-identical, whatever the state of the global random generators before it."""
     run = case.plan(case.new_folder())
     case.alone()
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(12345)
-    case.expect_same(train(run))
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(12345)
+        case.expect_same(train(run))
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
 
 
 def leaves_global_generators(case: StrategyCase) -> None:
