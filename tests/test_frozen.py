@@ -108,3 +108,12 @@ def test_a_run_with_another_id_says_why(change: dict[str, Any] | None, told: str
     with pytest.raises(RunError) as raised:
         thaw(directory)
     assert str(raised.value) == f"another: {told}; re-run its command"
+
+
+def test_a_merge_of_release_0_2_names_the_merged_strategy_as_an_expansion(make_run: Make) -> None:
+    run = make_run("strategy=merge", "strategy.merged=er", "strategy.method=mean")
+    freeze(run)
+    text = run.directory.config.read_text()
+    assert "  merged:\n" in text
+    run.directory.queue(text.replace("  merged:\n", "  expansion:\n"), run.stored)
+    assert thaw(run.directory).resolved == run.resolved

@@ -16,7 +16,7 @@ from xclrun.config.schema import Config
 from xclrun.core import plugins
 from xclrun.core.errors import RunError
 from xclrun.core.files import UNREADABLE
-from xclrun.core.identity import NESTED
+from xclrun.core.identity import NESTED, RENAMED
 from xclrun.core.version import code_version
 from xclrun.plan.run import Run, plan_run
 from xclrun.store.rundir import RunDirectory, UnreadableRun
@@ -92,6 +92,7 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
         label = frozen.pop("strategy_label", None)
         for group in ("dataset", "strategy"):
             plugins.require(frozen[group].pop("plugins", ()), directory.run_id)
+        _rename(frozen)
         schema = OmegaConf.structured(Config)
         _set_types(schema, frozen, "strategy")
         config = OmegaConf.to_object(OmegaConf.merge(schema, frozen))
@@ -108,6 +109,14 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
     if run.id != directory.run_id:
         raise RunError(f"{directory.run_id}: {_why_another(run, directory)}; re-run its command")
     return run
+
+
+def _rename(frozen: DictConfig) -> None:
+    """Give keys of an earlier release the names that the strategy's settings have now."""
+    names = strategy_class(frozen.strategy.name).settings_type.__dataclass_fields__
+    for new, old in (tuple(name.rpartition(".")[2] for name in pair) for pair in RENAMED.items()):
+        if new in names and old not in names and old in frozen.strategy:
+            frozen.strategy[new] = frozen.strategy.pop(old)
 
 
 def _set_types(schema: DictConfig, frozen: DictConfig, key: str) -> None:
