@@ -320,7 +320,7 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
         ),
         (
             "from xclrun.core.task import *\nregister(Task('x', Metric('y', 'slots', '', Scored.spans, '', ''), None))",
-            "task 'x': its metric 'y' has the name or short name of 'slot_f1'; rename it",
+            "task 'x': its metric 'y': short name 'slots' is taken by metric 'slot_f1'; choose another",
         ),
         (
             "from xclrun.data.readers import row_reader\nrow_reader('mini', ['{split}'])(print)",

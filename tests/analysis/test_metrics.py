@@ -258,7 +258,19 @@ def test_a_record_refuses_scores_outside_the_bounds_of_its_metric() -> None:
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        (dataclasses.replace(ERROR, short="intent"), "metric 'intent_error' has the name or short name of 'intent_acc"),
+        (
+            dataclasses.replace(ERROR, short="intent"),
+            "metric 'intent_error': short name 'intent' is taken by metric 'intent_accuracy'",
+        ),
+        (
+            dataclasses.replace(ERROR, name="intent"),
+            "metric 'intent': name 'intent' is taken by metric 'intent_accuracy'",
+        ),
+        (
+            dataclasses.replace(ERROR, short="intent error"),
+            "metric 'intent_error': short=intent error: use only letters, digits and _ . + -",
+        ),
+        (dataclasses.replace(ERROR, name="intent/error"), "metric 'intent/error': name=intent/error: leads to another"),
         (
             dataclasses.replace(ERROR, tasks=("intents",)),
             "metric 'intent_error': unknown task; did you mean 'intent_sl",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -194,6 +196,19 @@ def test_for_each_check_a_wrong_strategy_fails_it(
     strategy, path = plugin(name, tmp_path)
     [check] = [c for c in strategy_checks(strategy, plugin=path) if c.name == name]
     fails(check)
+
+
+@pytest.mark.full
+def test_two_devices_in_a_script_without_a_main_guard_fail_in_a_line_that_names_the_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from xclrun.testing import strategy_checks\n"
+        "[check] = [c for c in strategy_checks('naive') if c.name == 'trains_on_two_devices']\n"
+        "check()\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert 'under if __name__ == "__main__":' in done.stderr.splitlines()[-1]
+    assert "bootstrapping" not in done.stderr
 
 
 def test_a_strategy_that_shares_what_differs_from_naive_fails(monkeypatch: pytest.MonkeyPatch) -> None:

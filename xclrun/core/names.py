@@ -37,6 +37,13 @@ def check_name(key: str, name: str) -> None:
         raise UsageError(f"{key}={text}: {problem}; a name begins with a letter or digit and has no slash")
 
 
+def check_plain(key: str, name: str) -> None:
+    """Raise a `UsageError` for a name that must be quoted in a command, or cannot be a file name (`check_name`)."""
+    check_name(key, name)
+    if not re.fullmatch(r"[\w.+-]+", name):
+        raise UsageError(f"{key}={name}: use only letters, digits and _ . + - in a name")
+
+
 def matching(text: str, names: Iterable[str], kind: str = "run", where: str = "") -> str:
     """Return the only name that matches a text: an exact match, else by prefix, else by substring.
 

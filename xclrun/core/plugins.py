@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import re
 import shlex
 import sys
 import traceback
@@ -24,7 +23,7 @@ from types import ModuleType
 
 from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.files import read_bytes, read_text
-from xclrun.core.names import check_name
+from xclrun.core.names import check_name, check_plain
 from xclrun.core.terminal import note, printable, shortened
 
 # Entry-point group → kind of registration.
@@ -78,9 +77,7 @@ def provides(kind: str, name: str, about: str | None = None) -> None:
         about: description; lists show its first line.
     """
     if _loading:
-        check_name(kind, name)
-        if kind != "measure" and not re.fullmatch(r"[\w.+-]+", name):
-            raise UsageError(f"{kind}={name}: use only letters, digits and _ . + - in a name")
+        (check_name if kind == "measure" else check_plain)(kind, name)
         _loading[-1].provides[kind, name] = (about or "").strip().partition("\n")[0]
 
 

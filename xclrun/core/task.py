@@ -26,6 +26,7 @@ from operator import methodcaller
 from typing import Any
 
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.names import check_plain
 from xclrun.core.plugins import provides
 from xclrun.core.quantity import Quantity
 
@@ -451,7 +452,8 @@ def register_metric(metric: Metric) -> Metric:
         raise UsageError(f"metric '{metric.name}': unknown task; {did_you_mean(unknown[0], TASKS)}")
     if metric.of is Scored.columns and not metric.tasks:
         raise UsageError(f"metric '{metric.name}': scores columns, so it needs the names of the tasks that have them")
-    _check_names(f"metric '{metric.name}'", (metric,))
+    check_metric_names(metric)
+    _check_collisions("", (metric,))
     if metric in FURTHER:
         raise UsageError(f"metric '{metric.name}': this name is already registered; choose another")
     FURTHER.append(metric)
@@ -505,6 +507,8 @@ def register(task: Task) -> Task:
                 f"task '{task.name}': its column '{column.name}' has the name of another column "
                 f"({EVERY_TASK.get(column.name, other).type}); rename it"
             )
+    for metric in task.measured(tagged=True):
+        check_metric_names(metric)
     _add_metrics(task)
     TASKS[task.name] = task
     provides("task", task.name)
@@ -557,17 +561,25 @@ def _metric(content: Mapping[str, Any]) -> Metric:
 def _add_metrics(task: Task) -> Task:
     """Register the metrics of a task; return the task."""
     metrics = task.measured(tagged=True)
-    _check_names(f"task '{task.name}': its metric", metrics)
+    _check_collisions(f"task '{task.name}': its ", metrics)
     for new in metrics:
         _list(new)
     return task
 
 
-def _check_names(subject: str, metrics: Iterable[Metric]) -> None:
+def check_metric_names(metric: Metric) -> None:
+    """Raise a `UsageError` if ``name`` or ``short`` cannot name files and curves."""
+    for attribute in ("name", "short"):
+        check_plain(f"metric '{metric.name}': {attribute}", getattr(metric, attribute))
+
+
+def _check_collisions(prefix: str, metrics: Iterable[Metric]) -> None:
     for new in metrics:
-        if other := next((m for m in METRICS if m != new and {m.name, m.short} & {new.name, new.short}), None):
-            named = subject if subject.endswith("'") else f"{subject} '{new.name}'"
-            raise UsageError(f"{named} has the name or short name of '{other.name}'; rename it")
+        for kind, name in (("name", new.name), ("short name", new.short)):
+            if other := next((m for m in METRICS if m != new and name in (m.name, m.short)), None):
+                raise UsageError(
+                    f"{prefix}metric '{new.name}': {kind} '{name}' is taken by metric '{other.name}'; choose another"
+                )
 
 
 def _list(metric: Metric) -> None:

@@ -5,14 +5,13 @@ By default, a metric is tested with made-up predictions of two classes, spans an
 
 from __future__ import annotations
 
-import re
 import warnings
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from xclrun.core.task import BY_NAME, Metric
+from xclrun.core.task import BY_NAME, Metric, check_metric_names
 from xclrun.scores.base_scores import Sentences
 from xclrun.testing.suite import Check, bound, expect, expect_equal, run_all
 
@@ -87,8 +86,7 @@ def _one_cell(sentences: Sentences, cell: int) -> Sentences:
 
 def has_usable_names(case: MetricCase) -> None:
     """``name`` and ``short`` can be names of files and curves, and ``title`` describes the metric."""
-    for name in (case.metric.name, case.metric.short):
-        expect(re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name), f"name {name!r}")
+    check_metric_names(case.metric)
     expect(case.metric.title.strip(), "an empty title")
 
 

@@ -37,7 +37,7 @@ from xclrun.store.users import register
 from xclrun.strategy.shared.parameters import count
 from xclrun.train import attention
 from xclrun.train.class_gradients import FILE as CLASS_GRADIENTS
-from xclrun.train.others import ranks_of
+from xclrun.train.others import end_unguarded, ranks_of
 from xclrun.train.overlap import FILE as OVERLAP
 from xclrun.train.points import FILE as POINTS
 from xclrun.train.precision import device_facts, set_threads
@@ -72,6 +72,7 @@ def execute(
         Stopped: a signal was received; during training, a checkpoint was saved.
         Busy: another process is working on the run or on one of its stages, and ``patient`` is false.
     """
+    end_unguarded()
     register(run.store.root, run.outputs)
     lease, waited = run.directory.lease, False
     while (mine := lease.try_acquire()) is None:

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ from xclrun.train.ranks import ALONE, ENDED, IDLE, LOOPBACK, OPERATIONS, START, 
 from xclrun.train.stop import SIGNALS, StopFlag, Stopped
 from xclrun.train.workbench import Workbench
 
+# Exit code of a rank whose import of the main script would execute a run.
+UNGUARDED = 76
 # The group of this process: it serves all runs with the same number of ranks.
 _group: Group | None = None
 
@@ -75,6 +78,13 @@ def ranks_of(run: Run) -> Ranks:
     return _group
 
 
+def end_unguarded() -> None:
+    """End this process if it is a new rank that is importing a main script, which must not execute a run."""
+    # A spawned process imports the main script as `__mp_main__`, and then replaces `__main__` with it.
+    if sys.modules.get("__mp_main__") not in (None, sys.modules["__main__"]):
+        raise SystemExit(UNGUARDED)
+
+
 def end_ranks() -> None:
     """End the other ranks of a process that will end without calling `atexit` functions."""
     if _group is not None:
@@ -104,6 +114,11 @@ def _started(size: int, minutes: float, cuda: bool) -> Group:
         while not store.check([f"started/{rank}" for rank in range(1, size)]):
             if waited > START or not all(process.is_alive() for process in processes):
                 reason = ended(processes) or "the other ranks did not start"
+                if processes[0].exitcode == UNGUARDED:
+                    raise UsageError(
+                        f"runtime.devices={size}: every process imports the main script, which must not execute runs "
+                        'then; call checks and runs under if __name__ == "__main__":'
+                    )
                 raise RunError(f"runtime.devices={size}: {reason}; re-run the same command")
             waited += 0.1
             processes[0].join(0.1)
