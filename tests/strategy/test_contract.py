@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.conftest import done, one_thread, small_run, some
 from tests.train.conftest import predicted, stored
@@ -20,7 +21,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, digest, stages
 from xclrun.core.stream import sequence
 from xclrun.plan import Run, notes
-from xclrun.strategy import STRATEGIES, Step, Strategy, adds_parameters, make, register, strategy_class
+from xclrun.strategy import STRATEGIES, State, Step, Strategy, adds_parameters, make, register, strategy_class
 from xclrun.strategy.base import HOOKS, check_hooks
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.naive import Naive
@@ -329,6 +330,14 @@ def test_a_new_strategy_shares_no_training_with_another(make_run: Callable[..., 
     assert set(found[0]).isdisjoint(found[1][1:])
     # One that says nothing at all is not taken for naive either.
     assert keys(Strategy(StrategyConfig("mine")))[1:] != found[0][1:]
+
+
+def test_by_default_the_size_of_a_state_is_that_of_its_tensors() -> None:
+    class WithState(Strategy[StrategyConfig]):
+        def state_dict(self) -> State:
+            return State({"n": 3}, {"a": torch.zeros(3), "b": torch.zeros(2, dtype=torch.int64)})
+
+    assert WithState(StrategyConfig("mine")).footprint() == {"examples": 0, "bytes": 3 * 4 + 2 * 8}
 
 
 def test_every_hook_that_can_change_a_result_is_answered_for() -> None:

@@ -302,8 +302,8 @@ class Strategy(Generic[Settings]):
         return context.model.predict(batch)
 
     def footprint(self) -> dict[str, int]:
-        """Return the size of the state without the model's weights: ``examples`` in memory, and ``bytes``."""
-        return {"examples": 0, "bytes": 0}
+        """Return the size of the state: ``examples`` in memory, and ``bytes``; default: those of its tensors."""
+        return {"examples": 0, "bytes": sum(tensor.nbytes for tensor in self.state_dict().tensors.values())}
 
     def state_dict(self) -> State:
         """Return everything that the next hop needs.

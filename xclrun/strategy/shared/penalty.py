@@ -107,9 +107,6 @@ class ImportancePenalty(QuadraticPenalty[Settings]):
         weights = dict(context.model.named_parameters())
         self.anchor = {name: weights[name].detach().clone() for name in self.precision}
 
-    def footprint(self) -> dict[str, int]:
-        return {"examples": 0, "bytes": sum(tensor.nbytes for tensor in self.state_dict().tensors.values())}
-
     def state_dict(self) -> State:
         return State(tensors={f"precision/{name}": tensor for name, tensor in self.precision.items()})
 
