@@ -1,6 +1,7 @@
 """The one place that says what a task's name means."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,6 +117,18 @@ def test_what_a_plug_in_counts_is_left_out_without_it() -> None:
         ValueError,
         match=r"^the metric exact_sentences is computed by a plug-in that is not loaded; use --plugin FILE\.py$",
     ):
+        Sentences(np.array(["a"]), np.array([0]), np.array([[0]])).scores(unknown)
+
+
+@pytest.mark.usefixtures("own_registries")
+def test_a_metric_with_only_its_own_score_needs_its_plug_in_too() -> None:
+    """Default statistics with another score are no accuracy, and no other formula replaces the score."""
+    half = replace(CLASS_ACCURACY, name="half", short="half", title="half", score=lambda sums: sums[..., 0] / 2)
+    assert not half.accuracy
+    assert not replace(ENTITY_F1, score=half.score).span_f1
+    assert metrics_of(*named("halves", Task("halves", CLASS_ACCURACY, beside=(half,)))).all == (CLASS_ACCURACY,)
+    [unknown] = metrics_of(*named("halves", Task("halves", half))).all
+    with pytest.raises(ValueError, match="plug-in"):
         Sentences(np.array(["a"]), np.array([0]), np.array([[0]])).scores(unknown)
 
 

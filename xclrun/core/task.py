@@ -132,14 +132,19 @@ class Metric:
         return self.of in (Scored.words, Scored.spans)
 
     @property
+    def computed(self) -> bool:
+        """Whether the metric has its own ``statistics`` or ``score``."""
+        return self.statistics is not None or self.score is not None
+
+    @property
     def accuracy(self) -> bool:
         """Whether the metric is the share of correct classes or tags."""
-        return self.of in (Scored.labels, Scored.words) and self.statistics is None
+        return self.of in (Scored.labels, Scored.words) and not self.computed
 
     @property
     def span_f1(self) -> bool:
         """Whether the metric is F1 over spans, as defined by ``evaluate.slot_f1``."""
-        return self.of is Scored.spans and self.statistics is None
+        return self.of is Scored.spans and not self.computed
 
     @property
     def stored(self) -> bool:
@@ -520,22 +525,22 @@ def described(task: Task) -> dict[str, Any]:
     content = asdict(task) | {"target": task.target is not None}
     for metric in (content["label"], content["tag"], *content["beside"], *content["answers"], *content["own"]):
         if metric is not None:
-            # Functions cannot be stored; record only whether there are any.
-            del metric["score"]
-            metric |= {"of": metric["of"].value, "statistics": metric["statistics"] is not None}
+            # Functions cannot be stored; ``statistics`` records only whether there are any.
+            own = metric.pop("score") is not None or metric["statistics"] is not None
+            metric |= {"of": metric["of"].value, "statistics": own}
     return content
 
 
 def restored(content: Mapping[str, Any]) -> Task:
     """Return the task that a manifest describes and register its metrics, but not the task.
 
-    A metric with a ``statistics`` function needs its plug-in. If the plug-in is not loaded, such metrics are removed
-    from ``beside``, and computing a main metric with a ``statistics`` function raises ValueError.
+    A metric with its own functions (`Metric.computed`) needs its plug-in. If the plug-in is not loaded, such metrics
+    are removed from ``beside``, and computing such a main metric raises ValueError.
     """
     metrics: dict[str, Any] = {
         "label": content["label"] and _metric(content["label"]),
         "tag": content["tag"] and _metric(content["tag"]),
-        "beside": tuple(m for m in map(_metric, content["beside"]) if m in METRICS or m.statistics is None),
+        "beside": tuple(m for m in map(_metric, content["beside"]) if m in METRICS or not m.computed),
         "answers": tuple(map(_metric, content["answers"])),
         "own": tuple(map(_metric, content.get("own", ()))),
         "columns": tuple(Column(**column) for column in content.get("columns", ())),
