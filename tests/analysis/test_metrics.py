@@ -30,6 +30,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.plugins import load_files, version_of
 from xclrun.core.quantity import SHARE
 from xclrun.core.task import BY_NAME, LABEL_BITS, Metric, Scored, register_metric, select_metrics
+from xclrun.report.heatmaps import heatmap
 from xclrun.report.page import _other_units
 from xclrun.report.parts.trade_offs import trade_off_figure
 from xclrun.report.strategies import StrategySection
@@ -164,6 +165,17 @@ def test_figures_draw_better_values_higher(error: str) -> None:
     for a, b in zip(right.axes, wrong.axes, strict=True):
         order = [[line.get_ydata()[0] for line in axes.lines if len(line.get_ydata()) == 1] for axes in (a, b)]
         np.testing.assert_array_equal(np.argsort(order[0]), np.argsort(order[1]))
+
+
+def test_a_heat_map_of_1_minus_accuracy_has_the_colours_of_accuracy(error: str) -> None:
+    right, wrong = (heatmap(reflected(records()[0]), metric) for metric in (ACCURACY, error))
+    cells = [figure.axes[0].images[0].to_rgba(figure.axes[0].images[0].get_array()) for figure in (right, wrong)]
+    np.testing.assert_allclose(cells[0], cells[1], atol=0.01)
+    inks = [[text.get_color() for text in figure.axes[0].texts] for figure in (right, wrong)]
+    assert inks[0] == inks[1]
+    assert {"white", "black"} == set(inks[0])
+    assert "intent error (%, lower is better)" in texts(wrong)
+    assert "intent accuracy (%)" in texts(right)
 
 
 def test_bits_have_their_unit_in_tables_and_figures() -> None:

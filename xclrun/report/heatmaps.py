@@ -20,9 +20,9 @@ from xclrun.report.style import (
     WIDEST,
     cut,
     figure_of,
-    metric_title,
     panel_grid,
     score_axis,
+    score_label,
     short,
     tickless,
     tip,
@@ -57,7 +57,7 @@ def heatmap(record: RunRecord, metric: str) -> Figure:
     image = _cells(axes, scores, record, score_axis([scores], quantity), quantity)
     _names(axes, record.languages, hop_names(record), TICKS if many else None)
     axes.set(xlabel="evaluated on", ylabel="after hop")
-    figure.colorbar(image, ax=axes, label=metric_title(metric, [record]), fraction=0.06, pad=0.02)
+    figure.colorbar(image, ax=axes, label=score_label(metric, [record]), fraction=0.06, pad=0.02)
     shots = "" if record.shots is None else f", K = {record.shots}"
     bucket = "" if record.bucket is None else f", bucket {record.bucket}"
     title = f"Score matrix: {record.strategy}, {record.order}, seed {record.seed}{shots}{bucket} ({short_name(metric)})"
@@ -90,7 +90,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
         hops = () if k > first and rows_of[k] == rows_of[first] else rows_of[k]
         _names(axes, languages, hops, TICKS if many else 7)
         axes.set_title(f"{cut(label, int(9 * width))} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)
-    label = metric_title(metric, chain.from_iterable(strategies.values()))
+    label = score_label(metric, chain.from_iterable(strategies.values()))
     figure.colorbar(image, ax=grid[: len(strategies)], label=label, fraction=0.05, pad=0.01)
     titled(figure, f"{title} ({short_name(metric)})", "evaluated on", "after hop")
     return figure
@@ -122,16 +122,22 @@ def _cells(
     quantity: Quantity,
     size: float = 8,
 ) -> AxesImage:
-    """Draw a matrix as printed, grey where not measured; ``size``: font size; ``ends``: limits of the colour scale."""
+    """Draw a matrix as printed, best scores brightest, grey where not measured.
+
+    ``size``: font size; ``ends``: limits of the colour scale.
+    """
     axes.set_facecolor("#dddddd")
-    image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
+    higher, (low, high) = quantity.higher_is_better, ends
+    colours = "viridis" if higher else "viridis_r"
+    image = axes.imshow(np.ma.masked_invalid(scores), cmap=colours, vmin=low, vmax=high, aspect="auto")
     if scores.shape[1] <= MOST:
         # Numbers fit into their cells, so the layout can ignore them, which saves measuring text.
         write_cells(
             axes,
             scores,
             f"{{:.{quantity.decimals - 1}f}}",
-            ends[0] + 0.6 * (ends[1] - ends[0]),
+            low + (0.6 if higher else 0.4) * (high - low),
+            dark_below=higher,
             fontsize=size,
             in_layout=False,
         )

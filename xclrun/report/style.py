@@ -50,6 +50,12 @@ TIP = "tip:"
 TITLE = "data-title"
 
 
+def score_label(metric: str, runs: Iterable[RunRecord]) -> str:
+    """Return the label of an axis of scores: `metric_title`, and the direction if lower is better."""
+    unit, higher = BY_NAME[metric].unit, BY_NAME[metric].higher_is_better
+    return metric_title(metric, runs, unit if higher else f"{unit}, lower is better")
+
+
 def metric_title(metric: str, runs: Iterable[RunRecord], unit: str | None = None) -> str:
     """Return a metric's title with its unit, and with the scoring of span F1 unless it is the default.
 
@@ -244,13 +250,16 @@ def confusion_panel(axes: Axes, counts: np.ndarray, chosen: np.ndarray, names: S
     return axes.imshow(shares, cmap="viridis", vmin=0, vmax=100)
 
 
-def write_cells(axes: Axes, matrix: np.ndarray, pattern: str, middle: float, **look: Any) -> None:
-    """Write the numbers of an image into its cells: white below ``middle``, black above, – for NaN."""
+def write_cells(
+    axes: Axes, matrix: np.ndarray, pattern: str, middle: float, dark_below: bool = True, **look: Any
+) -> None:
+    """Write the numbers of an image into its cells: white on dark cells, below or above ``middle``; – for NaN."""
     import numpy as np
 
     for (i, j), value in np.ndenumerate(matrix):
         text = "–" if np.isnan(value) else pattern.format(value)
-        axes.text(j, i, text, ha="center", va="center", color="white" if value < middle else "black", **look)
+        dark = value < middle if dark_below else value > middle
+        axes.text(j, i, text, ha="center", va="center", color="white" if dark else "black", **look)
 
 
 def more_formats(formats: Sequence[str]) -> str:

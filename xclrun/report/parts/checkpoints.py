@@ -32,7 +32,7 @@ from xclrun.report.part import Item, Plot, part
 from xclrun.report.published.ed import ROWS_OF_TABLE_5, SETUPS, SOURCE, published
 from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import figure_of, key, line, metric_title, plain, titled
+from xclrun.report.style import figure_of, key, line, plain, score_label, titled
 from xclrun.report.summary import CONSTANT, Summary
 from xclrun.report.tables import Table, group_starts, percent_cell, quantity_cell
 
@@ -236,7 +236,7 @@ def run_figure(run: RunRecord, metric: str, title: str) -> Figure:
         text = f"{name}: at the best {source} dev {kind.shown(values[chosen])}, best {kind.shown(kind.best(values))}"
         line(axes, hop.examples, kind.scale * values, k, text, marker="", linewidth=1.1 if k else 2.2, label=name)
     axes.axvline(hop.examples[chosen], color="#999999", linewidth=0.8, linestyle=":")
-    plain(axes, "sentences of the source seen", metric_title(metric, [run]))
+    plain(axes, "sentences of the source seen", score_label(metric, [run]))
     key(figure, axes.get_legend_handles_labels()[0], 7)
     titled(figure, f"{title}; dev of the source, test of the others; dotted: best dev")
     return figure

@@ -29,6 +29,7 @@ from xclrun.report.style import (
     marker,
     metric_title,
     score_axis,
+    score_label,
     short,
     tip,
     titled,
@@ -131,14 +132,14 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[
             ("mean of languages not yet learned", {"color": colour(2), "linestyle": "--"}),
             ("each language from its hop on", {"color": FAINT}),
         ]
-    named = metric_title(metric, comparison.runs)
+    named, label = metric_title(metric, comparison.runs), score_label(metric, comparison.runs)
     title = f"{names_of(comparison)}: {named} on each language after each hop (dashed: not yet learned)"
     title += first_orders(comparison.orders)[1]
     if cells != every:
         title += "; mean over the runs that all strategies have finished"
     across = f"hop{'' if many else ': the language just learned'} (0: before fine-tuning)"
     # Columns share the x axis, because an order has the same hops under every strategy.
-    look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, named), sharex="col", ends=ends)
+    look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, label), sharex="col", ends=ends)
     return [partial(look, page) for page in _pages(cells)]
 
 
@@ -212,14 +213,16 @@ def training_curve_pages(comparison: Comparison, quantity: str) -> list[Callable
     # If all panels of a column have the same hops, only the lowest panel shows the x axis.
     lengths_of = {(order, *_steps_of_hops(runs)) for (_, order), runs in cells.items()}
     sharex: SharedX = "col" if len(lengths_of) == len({order for _, order in cells}) else "none"
-    ylabel = "training loss" if quantity == "loss" else f"dev {metric_title(quantity, comparison.runs)}"
+    named = label = "training loss"
+    if quantity != "loss":
+        named, label = (f"dev {text(quantity, comparison.runs)}" for text in (metric_title, score_label))
     handles = [(f"seed {seed}", {"color": colour(k), "marker": marker(k)}) for k, seed in enumerate(seeds)]
     if bands:
         handles = [("median of runs", {"color": colour(1)}), ("central 90 % of runs", {"color": FAINT})]
     language = "" if quantity == "loss" else " on the language being learned"
-    title = f"{names_of(comparison)}: {ylabel}{language} after each epoch{first_orders(comparison.orders)[1]}"
+    title = f"{names_of(comparison)}: {named}{language} after each epoch{first_orders(comparison.orders)[1]}"
     across = f"main steps ({'vertical: start of a hop' if many else 'above: the language being learned'})"
-    look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, ylabel), sharex=sharex, ends=ends,
+    look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, label), sharex=sharex, ends=ends,
                    above=not many)  # fmt: skip
     return [partial(look, page) for page in _pages(cells)]
 

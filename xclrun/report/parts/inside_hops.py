@@ -33,6 +33,7 @@ from xclrun.report.style import (
     marker,
     panel_grid,
     plain,
+    score_label,
     tip,
     titled,
 )
@@ -138,7 +139,7 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
         axes.set_ylim(bottom=0)
         axes.set_title(order, fontsize=9, pad=14 if learned else None)
         plain(axes, "sentences of the stream seen")
-    grid[0].set_ylabel(f"mean {summary.title(metric)}", fontsize=8)
+    grid[0].set_ylabel(f"mean {score_label(metric, summary.comparison.runs)}", fontsize=8)
     legend(figure, dict.fromkeys(label for curves in panels.values() for label in curves), strategies)
     title = f"{summary.names}: {summary.title(metric)} over all languages by sentences seen (dotted: ends of hops; "
     titled(figure, f"{title}shaded: AULTC{number})")
@@ -178,7 +179,7 @@ def selection_figure(summary: Summary, selected: Mapping[str, Selected], metric:
         plain(axes)
         axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.3))
     agreement.axhline(50, color=GREY, linestyle=":", linewidth=0.8)
-    scores.set_ylabel(f"mean {summary.title(metric)}", fontsize=8)
+    scores.set_ylabel(f"mean {score_label(metric, summary.comparison.runs)}", fontsize=8)
     agreement.set_ylabel("directional agreement (%)", fontsize=8)
     has_spread = any(not np.isnan(effects.selected_spread).all() for effects in selected.values())
     bars = "bars: spread over seeds; " if has_spread else ""
