@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import done, one_thread, small_run, some
+from xclrun.core import plugins
 from xclrun.core.graph import Kind, Result, missing, to_train
 from xclrun.core.stream import Hop
 from xclrun.plan import Run
 from xclrun.store import predictions
+from xclrun.store.files import read_json
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
@@ -123,3 +125,40 @@ def test_heads_on_a_frozen_encoder_need_the_hop_that_trained_the_encoder(make_ru
     run = make_run("strategy=fc", "order=[en,de,es]")
     assert [stage.encoder for stage in run.stages] == [0, 1, 1, 1]
     assert run.stages[3].needs[Kind.evaluation] == tuple(Result(Kind.weights, hop) for hop in (1, 2, 3))
+
+
+COUNTING = '''
+from xclrun.config.schema import StrategyConfig
+from xclrun.strategy import State, Step, Strategy, register
+
+
+@register
+class Counting(Strategy[StrategyConfig]):
+    """Its steps change what `end_hop` reads; outside training, only `end_hop` may change the state."""
+
+    name = "counting"
+    count = 0
+
+    def steps(self, number, main, context):
+        self.count += 1
+        yield Step(main)
+
+    def end_hop(self, context):
+        self.count += 100
+
+    def state_dict(self):
+        return State({"count": self.count})
+
+    def load_state_dict(self, state):
+        self.count = state.facts["count"]
+'''
+
+
+def test_the_state_after_a_hop_does_not_depend_on_whether_this_process_trained_it(
+    make_run: Make, tmp_path: Path, forget_plugins: object, threads: None
+) -> None:
+    (tmp_path / "counting.py").write_text(COUNTING)
+    plugins.load_files(["--plugin", str(tmp_path / "counting.py")])
+    run = done(make_run("strategy=counting", "order=[en,de]", "trainer.epochs=1"))
+    counts = [read_json(run.store.path(str(stage.state)) / "facts.json")["count"] for stage in run.stages[1:]]
+    assert counts == [100, 200]

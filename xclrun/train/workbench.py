@@ -109,7 +109,6 @@ class Workbench:
             torch.cuda.set_device(self.device)
         set_deterministic(run.config, self.device)
         self.strategy = run.strategy()
-        self.fresh_state = self.strategy.state_dict()
         self.weights_of: int | None = None
         self.state_of: int | None = 0
         self.features: dict[str, Encoded] = {}
@@ -185,7 +184,8 @@ class Workbench:
     @repeated
     def load_state(self, folder: Path | None, files: tuple[str, str] = STATE) -> None:
         """Load the strategy's state from ``folder``; None: the state before the first hop."""
-        self.strategy.load_state_dict(self.fresh_state if folder is None else load_state(folder, files))
+        state = self.run.strategy().state_dict() if folder is None else load_state(folder, files)
+        self.strategy.load_state_dict(state)
 
     @repeated
     def load_features(self, key: str, folder: Path, split: Split) -> None:
@@ -286,8 +286,8 @@ class Workbench:
             files into a folder of the store.
         """
         context, trainer, evaluate = self.context(hop), self.run.trainer(hop), self.run.config.evaluate
-        # If training is interrupted, the model's weights belong to no hop.
-        self.weights_of = None
+        # Training changes the weights, and hooks can change the strategy's state.
+        self.weights_of = self.state_of = None
         checkpoints = Checkpoints(folder, self.listener.noted)
         inherited, work = self._begin(context, optimizer), self.work(context)
         points, every = None, evaluate.every(sum(len(context.train[language]) for language in hop.train))
