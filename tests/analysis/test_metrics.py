@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -344,6 +344,38 @@ def test_a_run_stores_the_sums_of_a_metric_for_each_sentence_and_an_edited_plug_
     [record] = read_records(tmp_path)
     assert (record.scores["label_bits"] == 1).all()
     assert counted
+
+
+@pytest.mark.parametrize("function", ["statistics", "score"])
+def test_an_edited_plug_in_also_scores_evaluation_points_again(
+    function: str, tmp_path: Path, forget_plugins: Callable[[], None]
+) -> None:
+    """Final scores and learning curves are of the same version of a metric."""
+    body = {
+        "statistics": "lambda sentences: sentences.stacked({} * sentences.right, 1)",
+        "score": "lambda sums: {} * sums[..., 0] / sums[..., 1]",
+    }[function]
+
+    def load(factor: float) -> None:
+        forget_plugins()
+        path = tmp_path / "part.py"
+        path.write_text(
+            "from xclrun.core.task import Metric, Scored, register_metric\n\n"
+            f"register_metric(Metric('part', 'part', 'part', Scored.labels, 'a', 'as', {function}={body}))\n".format(
+                factor
+            )
+        )
+        load_files(["--plugin", str(path)])
+
+    load(1)
+    write_run(tmp_path, "a", 1, points=True, counts=True)
+    [first] = read_records(tmp_path)
+    load(0.5)
+    [second] = read_records(tmp_path)
+    assert second.scores["part"] == pytest.approx(first.scores["part"] / 2)
+    of = [[point["test"]["en"]["part"] for point in record.points] for record in (first, second)]
+    assert of[1] == pytest.approx(np.array(of[0]) / 2)
+    assert any(of[0])
 
 
 def test_the_version_of_a_function_is_that_of_its_plug_in(tmp_path: Path, forget_plugins: object) -> None:

@@ -188,8 +188,13 @@ def _kind(metrics: MetricsOfKeys, tags: Sequence[str] | None) -> list[Any]:
 
 
 def _identity(metric: Metric) -> str:
-    """Return the name of a metric; if its statistics are stored, with the version of the plug-in that computes them."""
-    return f"{metric.name}/{version_of(metric.statistics) or 'statistics'}" if metric.stored else metric.name
+    """Return the name of a metric, with the versions of the plug-ins that compute what the file stores of it.
+
+    These are the scores at evaluation points and, for some metrics, statistics (`Metric.stored`).
+    """
+    plugins = dict.fromkeys(filter(None, map(version_of, (metric.statistics, metric.score))))
+    version = "+".join(plugins) or ("statistics" if metric.stored else "")
+    return f"{metric.name}/{version}" if version else metric.name
 
 
 def _table(counted: Counted, metrics: MetricsOfKeys) -> pa.Table:
