@@ -435,6 +435,7 @@ def forget_plugins() -> Iterator[Callable[[], None]]:
     registries: tuple[Any, ...] = (
         plugins._loaded, plugins._files, plugins._folders, STRATEGIES.registered, MEASURES, READERS,
         task.TASKS, task.METRICS, task.FURTHER, task.BY_NAME, task.BY_SHORT, task.COLUMNS, HEADS, ENCODINGS,
+        task.SETTINGS_READ,
     )  # fmt: skip
     before = [copy.copy(registry) for registry in registries]
 

@@ -19,10 +19,12 @@ from xclrun.compose.jobs import Composed
 from xclrun.compose.keys import known_keys
 from xclrun.config.schema import StrategyConfig, TrainerConfig
 from xclrun.core import identity as plan
+from xclrun.core import task
 from xclrun.core.errors import UsageError
 from xclrun.core.graph import Stage
 from xclrun.core.identity import DataIdentity, derive, digest
 from xclrun.core.stream import Stream, independent, joint, resolve_order, sequence, transfer
+from xclrun.data import encodings
 from xclrun.plan import Run
 from xclrun.strategy import STRATEGIES as ALL_STRATEGIES
 from xclrun.strategy import make, strategy_class
@@ -472,6 +474,33 @@ def test_label_sets_the_encoder_and_the_version_of_the_algorithms_change_every_s
         assert before.id != after.id
         assert all(differs(before, after, "train"))
         assert all(differs(before, after, "evaluation"))
+
+
+@pytest.mark.usefixtures("forget_plugins")
+def test_windows_are_in_the_identity_of_each_task_whose_encoding_reads_them() -> None:
+    """The task's encoding decides, also a plug-in's; not whether the task predicts answers."""
+
+    def encoded(name: str, encoding: str) -> bool:
+        metric = dataclasses.replace(task.CLASS_ACCURACY, name=name, short=name)
+        task.register(task.Task(name, metric, encoding=encoding))
+        config = {"dataset": {"task": name}, "model": {"max_length": 9, "windows": {"stride": 3}}}
+        assert plan.identity(config)["model"]["max_length"] == 9
+        return "windows" in plan.identity(config)["model"]
+
+    def encode_nothing(*_: Any) -> Any: ...
+
+    encodings.register("pages", encodings.Encoding(encode_nothing, settings=("windows",)))
+    encodings.register("lines", encodings.Encoding(encode_nothing))
+    names = ("windows", "pages", "lines", "words")
+    assert [encoded(f"task_of_{name}", name) for name in names] == [True, True, False, False]
+    parts = {"a": {"task": "task_of_words"}, "b": {"task": "task_of_pages"}}
+    config = {"dataset": {"task": "intent_slots", "parts": parts}, "model": {"windows": {"stride": 3}}}
+    assert "windows" in plan.identity(config)["model"]
+    config["dataset"]["statements"] = {"kind": "labels"}
+    assert "windows" not in plan.identity(config)["model"]
+    # A key that other encodings read too must stay in their IDs.
+    with pytest.raises(UsageError, match="settings=max_length"):
+        encodings.register("short", encodings.Encoding(encode_nothing, settings=("max_length",)))
 
 
 def test_a_later_key_changes_identity_only_with_another_value(

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from xclrun.core.graph import Plan, Stage, needs_of, parts_of
 from xclrun.core.stream import Hop, Stream
-from xclrun.core.task import has_answers, makes_statements
+from xclrun.core.task import makes_statements, unread_settings
 
 # Version of the algorithms, part of all IDs and keys. Increase it when a code change can change a result.
 ALGORITHMS = 1
@@ -122,9 +122,9 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     has_effect = {
         "dataset.buckets": config.get("shots") is not None,
         "dataset.statements": makes_statements(dataset),
-        "model.windows": has_answers(dataset),
     }
     excluded = NOT_IDENTITY | {key for key, used in has_effect.items() if not used}
+    excluded |= {f"model.{key}" for key in unread_settings(dataset)}
 
     def select(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         selected: dict[str, Any] = {}

@@ -450,6 +450,11 @@ EVERY_TASK = _named(
 COLUMNS: dict[str, Column] = {}
 TASKS: dict[str, Task] = {}
 
+# Keys of ``model`` that only some encodings read. They are part of IDs only if an encoding of the dataset reads them.
+OPTIONAL_SETTINGS = ("windows",)
+# Encoding → those of these keys that it reads; `xclrun.data.encodings.register` adds the encodings of plug-ins.
+SETTINGS_READ: dict[str, tuple[str, ...]] = {"windows": OPTIONAL_SETTINGS}
+
 
 def register_metric(metric: Metric) -> Metric:
     """Register a metric of tasks that do not name it. Training does not use it; reports compute it for all runs."""
@@ -664,12 +669,11 @@ def makes_statements(dataset: Mapping[str, Any]) -> bool:
     return any(kind is not None for kind in kinds)
 
 
-def has_answers(dataset: Mapping[str, Any]) -> bool:
-    """Return whether a resolved config's dataset, or a part of it, is extractive question answering."""
-    if makes_statements(dataset):
-        return False
+def unread_settings(dataset: Mapping[str, Any]) -> frozenset[str]:
+    """Return the `OPTIONAL_SETTINGS` that no encoding of a resolved config's dataset reads."""
     names = [dataset.get("task"), *(part.get("task") for part in (dataset.get("parts") or {}).values())]
-    return any(name in TASKS and bool(TASKS[name].answers) for name in names)
+    tasks = [STATEMENT_TRUTH] if makes_statements(dataset) else [TASKS[name] for name in names if name in TASKS]
+    return frozenset(OPTIONAL_SETTINGS).difference(*(SETTINGS_READ.get(task.encoding, ()) for task in tasks))
 
 
 def statement_of(example_id: str) -> tuple[str, int | None]:

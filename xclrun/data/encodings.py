@@ -15,7 +15,7 @@ import numpy as np
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import provides
-from xclrun.core.task import Task
+from xclrun.core.task import OPTIONAL_SETTINGS, SETTINGS_READ, Task
 from xclrun.data.batches import Encoded
 from xclrun.data.encode import encode as encode_words
 from xclrun.data.example import Example, Targets
@@ -32,7 +32,7 @@ class Encoding:
     Attributes:
         encode: encodes the examples of a split, in order.
         whole: whether each example is one row; otherwise long texts become several rows and are never truncated.
-        settings: keys of ``model`` that only this encoding reads.
+        settings: those of `xclrun.core.task.OPTIONAL_SETTINGS` that the encoding reads; they are then part of IDs.
         check: raises a `UsageError` if a model's config cannot be used.
     """
 
@@ -49,7 +49,12 @@ def register(name: str, encoding: Encoding) -> None:
     """Register an encoding under the name that tasks use."""
     if name in ENCODINGS:
         raise UsageError(f"encoding '{name}': this name is already registered; choose another")
-    ENCODINGS[name] = encoding
+    if unknown := [key for key in encoding.settings if key not in OPTIONAL_SETTINGS]:
+        raise UsageError(
+            f"encoding '{name}': settings={unknown[0]}: list only {', '.join(OPTIONAL_SETTINGS)}; other keys of model "
+            "are always part of IDs"
+        )
+    ENCODINGS[name], SETTINGS_READ[name] = encoding, encoding.settings
     provides("encoding", name, encoding.encode.__doc__)
 
 
@@ -90,5 +95,7 @@ def _windows(examples: Sequence[Example], tokenizer: Any, target: Targets, model
 register("words", Encoding(words))
 register(
     "windows",
-    Encoding(_windows, whole=False, settings=("windows",), check=lambda m: check_windows(m.max_length, m.windows)),
+    Encoding(
+        _windows, whole=False, settings=SETTINGS_READ["windows"], check=lambda m: check_windows(m.max_length, m.windows)
+    ),
 )

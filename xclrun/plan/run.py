@@ -26,10 +26,9 @@ from xclrun.core.graph import Plan, Stage
 from xclrun.core.identity import ALGORITHMS, DataIdentity, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
-from xclrun.core.task import TASKS
+from xclrun.core.task import TASKS, unread_settings
 from xclrun.data.blocks import trained_heads, with_blocks
 from xclrun.data.encode import tag_outputs
-from xclrun.data.encodings import ENCODINGS, encoding_of
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.data.orders import complete_order, compute_order
@@ -130,9 +129,7 @@ class Run:
         return {hop.index: self._cost(hop) for hop in self.stream.hops}
 
     def _cost(self, hop: Hop) -> dict[str, Any]:
-        used = {encoding_of(target.task).settings for target in self.dataset.targets}
-        unused = {key for encoding in ENCODINGS.values() if encoding.settings not in used for key in encoding.settings}
-        irrelevant = {"lr", "source_lr", "path", *unused}
+        irrelevant = {"lr", "source_lr", "path", *unread_settings(self.resolved["dataset"])}
         model = {key: value for key, value in plain(self.config.model).items() if key not in irrelevant}
         settings = plain(self.trainer(hop))
         trainer = {key: settings[key] for key in ("batch_size", "gradient_accumulation", "precision")}
