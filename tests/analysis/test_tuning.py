@@ -171,6 +171,11 @@ def test_dev_is_of_the_weights_that_were_tested() -> None:
     assert np.allclose(dev_scores(run, "intent_accuracy")[1:], dev)
     last = replace(run, config=merged(run.config, {"trainer": {"selection": "last"}}))
     assert np.allclose(dev_scores(last, "intent_accuracy")[1:], dev - 0.3)
+    # The dev scores of first epochs had no value.
+    undefined = [
+        epoch | {"dev": {k: {} for k in epoch["dev"]}} if epoch["epoch"] == 1 else epoch for epoch in run.curve
+    ]
+    assert np.allclose(dev_scores(replace(run, curve=tuple(undefined)), "intent_accuracy")[1:], dev - 0.3)
     at_the_end = replace(run, points=tuple(point for point in run.points if point["step"] == 20))
     assert np.isnan(dev_scores(at_the_end, "intent_accuracy")).all()
 

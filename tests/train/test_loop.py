@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -251,6 +252,7 @@ def test_a_model_that_gets_worse_is_taken_back(make_run: Make, training: Trainin
         ((0.5, 0.5, 0.4, 0.9), 2, 3, 1),
         ((0.5, 0.4, 0.6, 0.5, 0.5, 0.9), 2, 5, 3),
         ((0.5, 0.6, 0.4), 1, 3, 2),
+        ((math.nan, 0.6, math.nan, 0.4, 0.5, 0.6), "null", 6, 2),
     ],
 )
 @pytest.mark.parametrize("selection", list(Selection))
@@ -271,6 +273,21 @@ def test_the_best_or_the_last_epoch_is_kept_and_patience_ends_the_hop(
     assert (counted["best_epoch"], counted["best_step"], counted["best_score"]) == (best, 6 * best, scores[best - 1])
     kept, result = best if selection is Selection.best else epochs, copied(trained.context.model)
     assert [same(result, weights) for weights in noting.weights] == [epoch == kept for epoch in range(1, epochs + 1)]
+
+
+def test_dev_scores_without_a_value_are_left_out_of_what_is_stored(make_run: Make, training: Training) -> None:
+    noting = Noting()
+    counted = noting.hears(training(make_run("trainer.epochs=2"), evaluator=scripted(math.nan, 0.5))).run()
+    assert [facts["dev"] for facts in counted["epochs"]] == [{"en": {}}, {"en": {"intent_accuracy": 0.5}}]
+    json.dumps(counted["epochs"], allow_nan=False)
+
+
+def test_if_no_dev_score_has_a_value_the_metric_and_the_language_are_named(make_run: Make, training: Training) -> None:
+    undefined = [math.nan] * 2
+    with pytest.raises(RunError, match=r"intent_accuracy of 'en'.*trainer.selection=last"):
+        training(make_run("trainer.epochs=2"), evaluator=scripted(*undefined)).run()
+    last = training(make_run("trainer.epochs=2", "trainer.selection=last"), evaluator=scripted(*undefined))
+    assert last.run()["epoch"] == 2
 
 
 class OnGpu:

@@ -365,12 +365,19 @@ def _selected(record: RunRecord, hop: int) -> dict[str, Any] | None:
         return epochs[-1] if epochs else None
     if not all(epoch.get("dev") for epoch in epochs):
         return None
+    measured = [{(key, metric) for key, scores in epoch["dev"].items() for metric in scores} for epoch in epochs]
+    # An epoch without a value of one of the scores is not selected.
+    epochs = [epoch for epoch, names in zip(epochs, measured, strict=True) if names == set().union(*measured)]
     scores = [by_metric for epoch in epochs for by_metric in epoch["dev"].values()]
     # If the curve lacks the run's span F1, another kind of span F1 selected the epoch, which is therefore unknown.
     span_f1 = {metric for metric in record.metrics if BY_NAME[metric].span_f1}
-    if not all(scores) or (span_f1 and not record.metric_of and not all(span_f1 & by.keys() for by in scores)):
+    if (
+        not epochs
+        or not all(scores)
+        or (span_f1 and not record.metric_of and not all(span_f1 & by.keys() for by in scores))
+    ):
         return None
-    return max(epochs, key=lambda epoch: selection_score(epoch["dev"]))
+    return max(epochs, key=lambda epoch: selection_score(epoch["dev"]), default=None)
 
 
 def dev_mismatch(strategy: str, config: Mapping[str, Any], edited: bool = False) -> Absent | None:

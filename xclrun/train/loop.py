@@ -253,6 +253,7 @@ class HopTraining:
                 "can be captured in CUDA graphs; consider trainer.cuda_graphs=false"
             )
         if self.trainer.selection is Selection.best:
+            self._check_selected()
             load_weights(model, self.best)
         elif self.gathers:
             self.gathered = self.strategy.state_dict()
@@ -358,9 +359,10 @@ class HopTraining:
             scores[language] = self.evaluator.scores(
                 self.evaluator.predict(self.context.model, encoded, language, "dev")
             )
-        score = selection_score(scores) if scores else None
+        score = selection_score(scores) if scores else math.nan
         position.epoch += 1
-        if score is not None and (position.best_score is None or score > position.best_score):
+        # An epoch without a dev score, or with an undefined one, is not selected.
+        if math.isfinite(score) and (position.best_score is None or score > position.best_score):
             position.best_score, position.best_epoch, position.best_step = score, position.epoch, position.step
             if self.trainer.selection is Selection.best:
                 # Free the previous copy first, to save memory.
@@ -374,11 +376,31 @@ class HopTraining:
             "step": position.step,
             "examples": position.examples,
             "loss": position.loss_sum / position.loss_count,
-            "dev": scores,
+            "dev": {
+                language: {name: value for name, value in values.items() if math.isfinite(value)}
+                for language, values in scores.items()
+            },
         }
         position.epochs.append(facts)
         position.loss_sum, position.loss_count = 0.0, 0
         self.listener.epoch_ended(self._progress(), facts)
+
+    def _check_selected(self) -> None:
+        """Raise a `RunError` if dev scores should select an epoch, but no epoch has all of them."""
+        position = self.position
+        if position.best_score is not None or not self.dev:
+            return
+        scores, metrics = position.epochs[-1]["dev"], self.evaluator.dataset.metrics
+        undefined = [
+            f"{metric.name} of '{language}'"
+            for language in scores
+            for metric in metrics.of(language)
+            if metric.name not in scores[language]
+        ]
+        raise RunError(
+            f"hop {self.context.hop.index} ({self.context.hop.name}): no epoch can be selected, because dev scores "
+            f"have no value: {', '.join(undefined)}; use trainer.selection=last"
+        )
 
     def _compare_ranks(self) -> None:
         """Check that all ranks have the same weights.
