@@ -21,9 +21,9 @@ from xclrun.config.schema import StrategyConfig, TrainerConfig
 from xclrun.core import identity as plan
 from xclrun.core import task
 from xclrun.core.errors import UsageError
-from xclrun.core.graph import Stage
+from xclrun.core.graph import Kind, Plan, Stage
 from xclrun.core.identity import DataIdentity, derive, digest
-from xclrun.core.stream import Stream, independent, joint, resolve_order, sequence, transfer
+from xclrun.core.stream import Hop, Stream, independent, joint, resolve_order, sequence, transfer
 from xclrun.data import encodings
 from xclrun.plan import Run
 from xclrun.strategy import STRATEGIES as ALL_STRATEGIES
@@ -474,6 +474,50 @@ def test_label_sets_the_encoder_and_the_version_of_the_algorithms_change_every_s
         assert before.id != after.id
         assert all(differs(before, after, "train"))
         assert all(differs(before, after, "evaluation"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A strategy that reads the weights of all earlier hops: in training, or after it and at evaluation points."""
+
+    field: str
+    points: Mapping[str, Any] | None = None
+
+    def plan(self, hop: Hop) -> Plan:
+        served = {"name": "reading"} if self.field == "reads" else {}
+        read = {self.field: range(1, hop.index)}
+        return Plan(train={"name": "reading"}, serve=served, points=self.points, **read) if hop.depth else Plan()
+
+
+@pytest.mark.parametrize(
+    ("field", "points", "inside", "stream", "shared"),
+    [
+        ("trains_with", None, False, independent, False),
+        ("reads", None, True, independent, False),
+        # Nothing is read inside a hop without evaluation points, or where the strategy does not change them.
+        ("reads", None, False, independent, True),
+        ("reads", {}, True, independent, True),
+        # The weights of ancestors are in the parent's key.
+        ("trains_with", None, False, sequence, False),
+    ],
+)
+def test_weights_that_a_training_reads_are_in_its_key(
+    field: str,
+    points: Mapping[str, Any] | None,
+    inside: bool,
+    stream: Callable[..., Stream],
+    shared: bool,
+    resolved: Callable[..., Any],
+) -> None:
+    """The training on es follows en, de or de, en; its key and its needs agree on whether it reads their weights."""
+    config = resolved("naive")
+    config["evaluate"]["every_share"] = 0.5 if inside else None
+    one, two = (
+        plan.stages(config, stream(order), data_identity(), "encoder", Reading(field, points))[3]
+        for order in (("en", "de", "es"), ("de", "en", "es"))
+    )
+    assert (one.train == two.train) is shared
+    assert bool(one.needs[Kind.weights]) is not shared
 
 
 @pytest.mark.usefixtures("forget_plugins")

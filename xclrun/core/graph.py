@@ -138,8 +138,8 @@ def needs_of(hop: Hop, plan: Plan, earlier: Sequence[Stage], points: bool) -> Ma
     parent = earlier[hop.parent] if hop.index else None
     begins = parent.parts if parent else ()
     handed = [parent.hop.index] if parent and parent.state else []
-    # At evaluation points, earlier languages are evaluated with their own parameters.
-    inside = [index for index in plan.reads if points and index < hop.index]
+    # At evaluation points, earlier languages are evaluated with their own parameters, if the strategy has any.
+    inside = [index for index in plan.reads if points and plan.at_points and index < hop.index]
     after = parts_of(hop, plan, earlier)
     served = _results((*plan.reads, *after), plan.states if plan.state is None else (*plan.states, hop.index))
     return {

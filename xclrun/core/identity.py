@@ -16,12 +16,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from xclrun.core.graph import Plan, Stage, needs_of, parts_of
+from xclrun.core.graph import Kind, Plan, Result, Stage, needs_of, parts_of
 from xclrun.core.stream import Hop, Stream
 from xclrun.core.task import makes_statements, unread_settings
 
@@ -204,7 +204,7 @@ def stages(
     points = bool(_points(settings, stream, data, Plan()))
     for hop in stream.hops:
         plan = strategy.plan(hop)
-        parts = parts_of(hop, plan, result)
+        parts, needs = parts_of(hop, plan, result), needs_of(hop, plan, result, points)
         if hop.index == 0:
             trained[0], states[0] = digest({**common, "kind": "untrained"}), None
         else:
@@ -220,6 +220,7 @@ def stages(
                     "strategy": plan.train,
                     **({"mixed": True} if hop.mixed else {}),
                     **_points(settings, stream, data, plan),
+                    **_other_weights(hop, stream, trained, needs[Kind.weights]),
                     **inside,
                 }
             )
@@ -233,24 +234,23 @@ def stages(
             "precision": settings["trainer"]["precision"],
             "strategy": plan.serve,
             **({"codes": data.fingerprints[hop.codes, "train"]} if hop.codes else {}),
-            **_other_weights(hop, stream, trained, plan),
+            **_other_weights(hop, stream, trained, needs[Kind.evaluation]),
         }
         evaluation = digest({"kind": "evaluation", "train": trained[hop.index], "evaluate": evaluate, **served})
         attention = None
         if settings["evaluate"].get("attention"):
             attention = digest({"kind": "attention", "train": trained[parts[0]], **served})
-        needs, index = needs_of(hop, plan, result, points), hop.index
-        result.append(Stage(hop, trained[index], states[index], evaluation, attention, plan, parts, needs))
+        result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation, attention, plan, parts, needs))
     return tuple(result)
 
 
-def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], plan: Plan) -> dict[str, Any]:
-    """Return the training keys of hops whose weights a hop's evaluation reads, except for the hop's ancestors."""
+def _other_weights(hop: Hop, stream: Stream, trained: Mapping[int, str], needs: Iterable[Result]) -> dict[str, Any]:
+    """Return the training keys of the hops whose weights a result needs, except for the hop and its ancestors."""
     ancestors, index = {hop.index}, hop.index
     while index > 0:
         index = stream.hops[index].parent
         ancestors.add(index)
-    weights = [trained[i] for i in plan.reads if i not in ancestors]
+    weights = [trained[i] for kind, i in needs if kind is Kind.weights and i not in ancestors]
     return {"weights": weights} if weights else {}
 
 
