@@ -216,8 +216,8 @@ class Model(nn.Module):
         return float(self.head_of(batch.task).units(batch).sum())
 
     def loss(self, batch: Batch, output: Output | None = None) -> Tensor:
-        """Return the loss of a batch: −Σ log-likelihood / Σ units."""
-        return -self.log_likelihood(batch, output).sum() / self.units(batch)
+        """Return the loss of a batch: −Σ log-likelihood / Σ units; without units −Σ log-likelihood, which is then 0."""
+        return -self.log_likelihood(batch, output).sum() / (self.units(batch) or 1.0)
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Prediction:

@@ -216,7 +216,7 @@ class DER(Expandable[Settings]):
 
         among = [batch for _, batch, _ in batches]
         return [
-            Term(batch, partial(distance, language, recorded), self.settings.alpha, among)
+            Term(batch, partial(distance, language, recorded), self.settings.alpha, among, lambda part: part.size)
             for language, batch, recorded in batches
         ]
 

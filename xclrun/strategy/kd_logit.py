@@ -78,7 +78,9 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
     def term(self, language: str, rows: np.ndarray, context: Context) -> Term:
         """Return the term for rows of a language's memory: the MSE between outputs and teacher, summed over outputs."""
         batch = context.batch(language, self.memory.indices[language][rows])
-        return Term(batch, partial(self._distance, language, rows, context), self.settings.weight)
+        return Term(
+            batch, partial(self._distance, language, rows, context), self.settings.weight, size=lambda part: part.size
+        )
 
     def _distance(self, language: str, rows: np.ndarray, context: Context, part: Batch, at: slice) -> Tensor:
         from xclrun.data.transfer import to_device

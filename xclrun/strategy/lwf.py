@@ -8,9 +8,9 @@ training sentences are recorded in eval mode. The loss of every step is
 The second term is the cross-entropy between the recorded probabilities p_{i−1} and the model's probabilities p, both
 softened by the temperature T. No sentences of earlier languages are needed, unlike for ``kd_logit``.
 
-The cross-entropy is averaged over sentences, like the model's own loss. Tags: p is the softmax of a word's emissions,
-and the cross-entropy is summed over the words of a sentence; a CRF's transitions are not distilled. Answers: p is a
-softmax over the words of the text, one for start and one for end.
+The cross-entropy is averaged like the model's own loss, usually over sentences. Tags: p is the softmax of a word's
+emissions, and the cross-entropy is summed over the words of a sentence; a CRF's transitions are not distilled. Answers:
+p is a softmax over the words of the text, one for start and one for end.
 
 In the paper, every old task is distilled through its own head. With language-specific parameters
 (``strategy.expansion``), there is likewise one term for each earlier language, computed with the current shared
@@ -143,5 +143,6 @@ class LwF(Expandable[LwFSettings]):
             output = self.output_of(language, batch, context) if language else main
             expected = {name: targets[f"{language}/{name}"] for name in recorded}
             soft = cross_entropy(output, expected, batch, self.settings.temperature, over_words)
-            loss = loss + self.settings.weight * soft
+            # The step weights the mean over sentences by the units of the head.
+            loss = loss + self.settings.weight * (batch.size / (context.model.units(batch) or 1.0)) * soft
         return loss

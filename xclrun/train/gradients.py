@@ -61,7 +61,7 @@ class Gradients:
             The loss of each micro-batch on the device (scalars), with its weight; 0 if another rank counts it.
         """
         model, ranks, batch = self.context.model, self.ranks, step.batch
-        parts = batch.split(self.micro_batch)
+        parts, whole = batch.split(self.micro_batch), self.units(batch) or 1.0
         self._parts, self._largest = len(parts), parts[0].size
         losses = [torch.zeros((), device=self.context.device) for _ in parts]
         divided, start = ranks.several and len(parts) > 1, 0
@@ -72,10 +72,15 @@ class Gradients:
             if number:
                 seed(number)
             with autocast(self.context.device, self.context.precision):
-                loss = self._loss(step.loss, part, rows)
+                loss, units = self._loss(step.loss, part, rows), self.units(part)
+                if not units:
+                    # The micro-batch has no weight, but the terms have.
+                    loss, units = loss * 0.0, whole
                 for term in step.terms:
-                    loss = self._with_term(loss, term, step, part, rows, counts=divided or not ranks.rank)
-                loss = loss * (self.units(part) / self.units(batch))
+                    # The factor cancels the weight of the micro-batch.
+                    counts = divided or not ranks.rank
+                    loss = self._with_term(loss, term, batch.size, rows, whole / units, counts)
+                loss = loss * (units / whole)
             self.scaler.scale(loss).backward()
             losses[number] = loss.detach()
         if len(parts) > 1:
@@ -111,20 +116,20 @@ class Gradients:
     def _loss(self, loss: Loss | None, part: Batch, rows: slice) -> Tensor:
         return self.context.model.loss(part) if loss is None else loss(part, rows)
 
-    def _with_term(self, loss: Tensor, term: Term, step: Step, part: Batch, rows: slice, counts: bool) -> Tensor:
-        """Add the share of a term that belongs to a micro-batch."""
-        whole, size = step.batch, term.batch.size
-        at = slice(size * rows.start // whole.size, size * rows.stop // whole.size)
+    def _with_term(self, loss: Tensor, term: Term, whole: int, rows: slice, factor: float, counts: bool) -> Tensor:
+        """Add ``factor`` times the share of a term that belongs to the micro-batch ``rows`` of ``whole`` sentences."""
+        size = term.batch.size
+        at = slice(size * rows.start // whole, size * rows.stop // whole)
         if at.start == at.stop:
             return loss
         memory = term.batch.at(at)
         self._count(memory, counts)
-        # The second factor cancels the weight of the micro-batch.
-        factor = self._share(memory, term) * (self.units(whole) / self.units(part)) * term.weight
-        return loss + factor * self._loss(term.loss, memory, at)
+        return loss + self._share(memory, term) * factor * term.weight * self._loss(term.loss, memory, at)
 
     def _share(self, part: Batch, term: Term) -> float:
-        return self.units(part) / sum(self.units(batch) for batch in term.among or (term.batch,))
+        size = term.size or self.units
+        total = sum(map(size, term.among or (term.batch,)))
+        return size(part) / total if total else 0.0
 
     def _count(self, batch: Batch, counts: bool) -> None:
         if counts:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from xclrun.data.batches import Batch
 
-# (examples of a batch, their rows in the batch) → mean loss over these examples (scalar).
+# (examples of a batch, their rows in the batch) → mean loss over these examples, or over the units of their head
+# (scalar).
 Loss = Callable[["Batch", slice], "Tensor"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,12 +32,15 @@ class Term:
         weight: factor of the mean loss.
         among: batches over which the mean is taken, if the sentences of one mean are in several batches, each with its
             own term; None: ``batch`` alone.
+        size: weight of a part of the batch in the mean, such as its sentences; None: the units of its head
+            (`xclrun.model.heads.Head.units`), as in the model's own loss.
     """
 
     batch: Batch
     loss: Loss | None = None
     weight: float = 1.0
     among: Sequence[Batch] | None = None
+    size: Callable[[Batch], float] | None = None
 
 
 class MeanGradient(Protocol):
