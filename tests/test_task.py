@@ -120,6 +120,14 @@ def test_what_a_plug_in_counts_is_left_out_without_it() -> None:
         Sentences(np.array(["a"]), np.array([0]), np.array([[0]])).scores(unknown)
 
 
+def test_metrics_of_a_run_say_which_keys_have_statements() -> None:
+    dataset = {"dataset": {"task": "statement_truth"}}
+    assert metrics_of(dataset, {"tags": [], "task": "statement_truth"}).groups("en")
+    parts = [{"task": name, "tags": [], "keys": [name]} for name in ("statement_truth", "sequence_class")]
+    several = metrics_of(dataset, {"tasks": parts})
+    assert [several.groups(name) for name in ("statement_truth", "sequence_class")] == [True, False]
+
+
 @pytest.mark.usefixtures("own_registries")
 def test_a_metric_with_only_its_own_score_needs_its_plug_in_too() -> None:
     """Default statistics with another score are no accuracy, and no other formula replaces the score."""

@@ -82,7 +82,7 @@ def test_statements_about_one_text_are_drawn_together() -> None:
     gold = np.tile([1, 0], 200)
 
     def counts(output: np.ndarray) -> dict[str, Counts]:
-        return {"en": cell(Sentences(ids, gold, output[:, np.newaxis]), STATEMENT_ACCURACY, 0)}
+        return {"en": cell(Sentences(ids, gold, output[:, np.newaxis], grouped=True), STATEMENT_ACCURACY, 0)}
 
     # One is right about both statements of every text, the other wrong about both of 40.
     result = paired_difference(counts(gold), counts(np.where(np.arange(400) < 80, 1 - gold, gold)))

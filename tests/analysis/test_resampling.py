@@ -17,8 +17,8 @@ from xclrun.analysis.paired import cell, paired_difference
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled, measured
-from xclrun.core.task import BY_NAME, SLOT_F1
-from xclrun.scores.base_scores import Predictions, Sentences
+from xclrun.core.task import BY_NAME, CLASS_ACCURACY, SLOT_F1, STATEMENT_TRUTH, MetricsOfKeys
+from xclrun.scores.base_scores import Predictions, Sentences, with_metrics
 
 from .build import record
 
@@ -131,16 +131,30 @@ def test_statements_about_one_text_are_drawn_together() -> None:
     """30 texts with a true and a false statement each."""
     ids, gold = np.array([f"text#{i}#{k}" for i in range(30) for k in (0, 1)]), np.tile([1, 0], 30)
     # One of the two is always right, whichever texts are drawn.
-    constant = bootstrap("statement_accuracy", Sentences(ids, gold, np.zeros((60, 3), int)))
+    constant = bootstrap("statement_accuracy", Sentences(ids, gold, np.zeros((60, 3), int), grouped=True))
     np.testing.assert_array_equal(final(constant), 0.5)
     assert constant.estimate("naive", "FP", "bca").interval.reason == "all resamples are equal"
     # Any answers: the statements of each text as often as it was drawn.
     predicted = np.random.default_rng(0).integers(0, 2, (60, 3))
-    result = final(bootstrap("statement_accuracy", Sentences(ids, gold, predicted)))
+    result = final(bootstrap("statement_accuracy", Sentences(ids, gold, predicted, grouped=True)))
     right = (predicted[:, -1] == gold).reshape(30, 2).mean(axis=1)
     names = sorted(range(30), key=lambda i: f"text#{i}")
     np.testing.assert_allclose(result, mean_over_languages(30, right[names], 50))
     assert result.std() > 0.01
+
+
+def test_the_task_decides_what_is_drawn_together_whatever_the_metric() -> None:
+    """Statements of a task with another metric are resampled like those that statement accuracy scores."""
+    ids, gold = np.array([f"text#{i}#{k}" for i in range(30) for k in (0, 1)]), np.tile([1, 0], 30)
+    sentences = {key: Sentences(ids, gold, np.zeros((60, 3), int)) for key in ("en", "de")}
+    bound = with_metrics(sentences, MetricsOfKeys((CLASS_ACCURACY,), grouped=STATEMENT_TRUTH.grouped))
+    together = bootstrap("class_accuracy", bound["en"])
+    assert together.with_texts == ("statements",)
+    np.testing.assert_array_equal(final(together), 0.5)
+    several = MetricsOfKeys(by_key=dict.fromkeys(sentences, (CLASS_ACCURACY,)), grouped=frozenset({"en"}))
+    bound = with_metrics(sentences, several)
+    assert bound["en"].units is not None
+    assert bound["de"].units is None
 
 
 def test_questions_about_one_text_are_drawn_together() -> None:
@@ -155,7 +169,7 @@ def test_questions_about_one_text_are_drawn_together() -> None:
         answers = np.stack([likeness, likeness])
         sentences = Sentences(ids, gold, np.zeros((200, 3), int), answers=answers, texts=numbers)
         resampled, n = bootstrap("answer_f1", sentences, resamples=400), len(set(numbers))
-        assert resampled.draws_texts == (n < 200)
+        assert resampled.with_texts == (("questions",) if n < 200 else ())
         of_text = np.array([likeness[numbers == i, 0].mean() for i in range(n)])
         np.testing.assert_allclose(final(resampled), mean_over_languages(n, of_text, 400), rtol=1e-5)
         spread.append(final(resampled).std())

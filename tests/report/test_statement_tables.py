@@ -51,7 +51,7 @@ def test_every_table_of_statements_ends_with_what_a_constant_answer_scores() -> 
     assert by_order.rows[-1] == ("pos-topics", "constant answer", "–", "–", "–", "–", "62.50")
     # Of resamples it is what the test sentences give.
     estimates: Any = SimpleNamespace(
-        size=None, draws_texts=True, tested={}, estimate=lambda *_: Estimate(0.7, 0.0, Interval(0.6, 0.8))
+        size=None, with_texts=("statements",), tested={}, estimate=lambda *_: Estimate(0.7, 0.0, Interval(0.6, 0.8))
     )
     inference = Inference(tables.comparison, References([]), {"statement_accuracy": estimates})
     resampled = bootstrap_table(inference, tables)

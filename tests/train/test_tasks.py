@@ -11,7 +11,6 @@ import pytest
 import seqeval.metrics
 
 from xclrun.analysis.records import read_predictions, record
-from xclrun.core.task import BY_NAME
 from xclrun.plan import Run
 
 Make = Callable[..., Run]
@@ -46,7 +45,7 @@ def test_sequence_class(make_run: Make, do: Do, changed_corpus: Callable[..., An
         # What is drawn together: pairs with the same first text.
         words = {e.id: e.tokens for e in run.dataset.split(language, "test")}
         sentences = read.sentences[language]
-        units = sentences.units(BY_NAME["class_accuracy"])
+        units = sentences.units
         assert units is not None
         drawn = dict(zip(sentences.ids.tolist(), units.tolist(), strict=True))
         assert {(words[a] == words[b], drawn[a] == drawn[b]) for a in words for b in words} == {

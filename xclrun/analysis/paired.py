@@ -43,7 +43,7 @@ class PairedDifference:
 def cell(sentences: Sentences, metric: Metric, hop: int) -> Counts:
     """Return the counts of a metric after one hop for each resampling unit (`Sentences.units`), shape (units, 1)."""
     counts = sentences.counts(metric).cell(hop)
-    units = sentences.units(metric)
+    units = sentences.units
     return counts if units is None else counts.together(units)
 
 

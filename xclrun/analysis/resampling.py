@@ -125,8 +125,9 @@ class Resampled:
         # Language → run ID → sentences.
         self._sentences = {k: by_run for k in comparison.languages if (by_run := self._tested(k, predictions))}
         first = {k: next(iter(by_run.values())) for k, by_run in self._sentences.items()}
-        units = {k: sentences.units(BY_NAME[metric]) for k, sentences in first.items()}
-        self._units = {k: index for k, index in units.items() if index is not None}
+        self._units = {k: index for k, sentences in first.items() if (index := sentences.units) is not None}
+        # What is resampled together with its text, such as ``statements``; empty if sentences are resampled.
+        self.with_texts = tuple(dict.fromkeys(first[k].examples(BY_NAME[metric]) for k in self._units))
         self._draw: Callable[[str, int], np.ndarray] = lambda language, n: draws(n, seed, language, resamples, size)
         self._drawn: dict[str, np.ndarray] = {}
         self._compared = {
@@ -147,11 +148,6 @@ class Resampled:
             language: int(self._units[language].max()) + 1 if language in self._units else len(sentences.ids)
             for language, sentences in first.items()
         }
-
-    @property
-    def draws_texts(self) -> bool:
-        """Whether texts are drawn rather than sentences (`Sentences.units`)."""
-        return bool(self._units)
 
     def _tested(self, language: str, predictions: Mapping[str, Predictions]) -> dict[str, Sentences]:
         runs = (run for run in self.runs if language in run.languages)

@@ -106,7 +106,7 @@ def tests(
             results[metric.name] = f"not tested: {error}"
         else:
             units = {k: len(counts) for k, counts in first.items()}
-            texts = any(read[0].sentences[k].units(metric) is not None for k in languages)
+            texts = any(read[0].sentences[k].units is not None for k in languages)
             results[metric.name] = {
                 "test": "paired bootstrap",
                 **vars(test),

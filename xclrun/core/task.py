@@ -409,15 +409,21 @@ class MetricsOfKeys:
         every: metrics of all keys, if the keys share one task.
         by_key: key → metrics of its task, if keys have several tasks; empty otherwise.
         reader: ``dataset.reader``, which decides how English answers are normalized (`xclrun.scores.answers`).
+        grouped: whether the task of all keys is `Task.grouped`; if keys have several tasks, the keys whose task is.
     """
 
     every: tuple[Metric, ...] = ()
     by_key: Mapping[str, tuple[Metric, ...]] = field(default_factory=dict)
     reader: str = ""
+    grouped: bool | frozenset[str] = False
 
     def of(self, key: str) -> tuple[Metric, ...]:
         """Return the metrics of a key; `KEY_SCORE` first if keys have several tasks."""
         return (KEY_SCORE, *self.by_key[key]) if self.by_key else self.every
+
+    def groups(self, key: str) -> bool:
+        """Return whether the task of a key is `Task.grouped`."""
+        return self.grouped if isinstance(self.grouped, bool) else key in self.grouped
 
     @property
     def all(self) -> tuple[Metric, ...]:

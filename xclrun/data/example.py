@@ -233,8 +233,10 @@ class Dataset:
     def metrics(self) -> MetricsOfKeys:
         by_task = {target.task: target.task.metrics(tagged=bool(target.tags)) for target in self.targets}
         if self.task is not None:
-            return MetricsOfKeys(by_task[self.task], reader=self.reader)
-        return MetricsOfKeys(by_key={key: by_task[self.tasks[key]] for key in self.languages}, reader=self.reader)
+            return MetricsOfKeys(by_task[self.task], reader=self.reader, grouped=self.task.grouped)
+        by_key = {key: by_task[self.tasks[key]] for key in self.languages}
+        grouped = frozenset(key for key in by_key if self.tasks[key].grouped)
+        return MetricsOfKeys(by_key=by_key, reader=self.reader, grouped=grouped)
 
     @cached_property
     def fingerprints(self) -> dict[tuple[str, str], str]:

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 from xclrun.core.task import (
     BY_NAME,
     KEY_SCORE,
-    STATEMENT_ACCURACY,
     Metric,
     MetricsOfKeys,
     Scored,
@@ -143,6 +142,7 @@ class Sentences:
         texts: number of the text that each question or pair belongs to, shape (S,).
         lengths: number of words of each sentence in ``tags``, shape (S,).
         metrics: metrics of the key's task, if keys have several tasks; otherwise empty, and all metrics apply.
+        grouped: whether the examples are statements about texts (`xclrun.core.task.Task.grouped`).
         columns: column of the task (`xclrun.core.task.Task.columns`) → its values, shape (S, cells): float64, with NaN
             for missing values, or objects, with None, if the column has no numbers.
         statistics: metric → its statistics, shape (S, cells, k), if a run stored them (`Metric.stored`).
@@ -158,6 +158,7 @@ class Sentences:
     texts: np.ndarray | None = None
     lengths: np.ndarray | None = None
     metrics: tuple[Metric, ...] = ()
+    grouped: bool = False
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     statistics: Mapping[str, np.ndarray] = field(default_factory=dict)
 
@@ -224,20 +225,26 @@ class Sentences:
             raise ValueError("the predictions have no answers")
         return self.stacked(self.answers[list(LIKENESS).index(likeness)], 1)
 
-    def units(self, metric: Metric) -> np.ndarray | None:
-        """Return the index of each sentence's resampling unit, its text, shape (S,); None if the unit is a sentence.
+    @property
+    def units(self) -> np.ndarray | None:
+        """Index of each sentence's resampling unit, its text, shape (S,); None if the unit is a sentence.
 
         Predictions about one text are dependent, so whole texts are resampled: a constant answer is correct for a fixed
         share of a text's statements, and a difficult text makes all questions and hypotheses about it difficult.
         """
-        if metric.of is Scored.keys and self.metrics:
-            return self.units(self.metrics[0])
-        if metric.name == STATEMENT_ACCURACY.name:
+        if self.grouped:
             return np.unique([statement_of(name)[0] for name in self.ids.tolist()], return_inverse=True)[1]
         if self.texts is None:
             return None
         numbers, units = np.unique(self.texts, return_inverse=True)
         return units if len(numbers) < len(units) else None
+
+    def examples(self, metric: Metric) -> str:
+        """Return what the metric's examples are called if several of them are about one text."""
+        if self.grouped:
+            return "statements"
+        first = self.metrics[0] if metric.of is Scored.keys and self.metrics else metric
+        return "questions" if first.of is Scored.answers else "pairs"
 
     def choices(self) -> np.ndarray:
         """Return hits and totals of the choice accuracy over S statements, shape (S, cells, 2).
@@ -358,8 +365,11 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def with_metrics(sentences: Mapping[str, Sentences], metrics: MetricsOfKeys) -> dict[str, Sentences]:
-    """Set `Sentences.metrics` of each key, if keys have several tasks."""
-    return {key: replace(of_key, metrics=metrics.by_key.get(key, ())) for key, of_key in sentences.items()}
+    """Set `Sentences.grouped` of each key and, if keys have several tasks, `Sentences.metrics`."""
+    return {
+        key: replace(of_key, metrics=metrics.by_key.get(key, ()), grouped=metrics.groups(key))
+        for key, of_key in sentences.items()
+    }
 
 
 def of_hop(table: pa.Table, metrics: MetricsOfKeys, tags: Sequence[str] | None = None) -> Scores:
@@ -380,7 +390,7 @@ def of_points(
             inside = (steps == step) & (splits == split)
             for language in map(str, np.unique(languages[inside])):
                 chosen = np.flatnonzero(inside & (languages == language))
-                cell = replace(rows.cell(ids[chosen], chosen), metrics=metrics.by_key.get(language, ()))
+                cell = with_metrics({language: rows.cell(ids[chosen], chosen)}, metrics)[language]
                 by_language = scores.setdefault(int(step), {}).setdefault(str(split), {})
                 by_language[language] = _by_metric(cell, metrics.of(language))
     return scores

@@ -263,15 +263,13 @@ def metrics_and_tags(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[
 def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKeys:
     reader = config["dataset"].get("reader") or ""
     if "tasks" in manifest:
-        by_key = {
-            key: _measured(_task(targets["task"]), bool(targets["tags"]))
-            for targets in manifest["tasks"]
-            for key in targets["keys"]
-        }
-        return MetricsOfKeys(by_key=by_key, reader=reader)
+        tasks = [(_task(targets["task"]), targets) for targets in manifest["tasks"]]
+        by_key = {key: _measured(task, bool(targets["tags"])) for task, targets in tasks for key in targets["keys"]}
+        grouped = frozenset(key for task, targets in tasks if task.grouped for key in targets["keys"])
+        return MetricsOfKeys(by_key=by_key, reader=reader, grouped=grouped)
     # The manifest has no task if the config determines it.
     task = _task(manifest["task"]) if "task" in manifest else tasks_of_dataset(config["dataset"])[0]
-    return MetricsOfKeys(_measured(task, bool(manifest["tags"])), reader=reader)
+    return MetricsOfKeys(_measured(task, bool(manifest["tags"])), reader=reader, grouped=task.grouped)
 
 
 def _measured(task: Task, tagged: bool) -> tuple[Metric, ...]:

@@ -11,20 +11,12 @@ from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES, SMALL, de
 from xclrun.analysis.measures import headlines, quantity
 from xclrun.analysis.resampling import Estimate, Resampled
 from xclrun.core.quantity import Quantity
-from xclrun.core.task import CLASS_ACCURACY, KEY_SCORE, STATEMENT_ACCURACY
 from xclrun.report.inference import Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import CONSTANT, Summary, ruled
 from xclrun.report.tables import Cell, Reasons, Table
-
-# Metric → the examples that are resampled together with their text; for other metrics: questions.
-WITH_TEXTS = {
-    STATEMENT_ACCURACY.name: "statements",
-    CLASS_ACCURACY.name: "pairs",
-    KEY_SCORE.name: "statements, questions and pairs",
-}
 
 WILSON = "(Wilson): Wilson's interval; all answers are right, or all are wrong, so all resamples are equal"
 
@@ -103,7 +95,7 @@ def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
     header, rows = tuple(header[k] for k in columns), [tuple(row[k] for k in columns) for row in rows]
     sizes = next(iter(inference.resampled.values())).size
     n = "the size of the test set" if sizes is None else f"at most {SENTENCES} test sentences"
-    units = (WITH_TEXTS.get(metric, "questions") for metric, r in inference.resampled.items() if r.draws_texts)
+    units = (unit for resampled in inference.resampled.values() for unit in resampled.with_texts)
     together = (f"{unit}: texts are resampled, each with all its {unit}" for unit in units)
     notes = (
         *reasons.lines(),
