@@ -19,11 +19,13 @@ from xclrun.analysis.records import record
 from xclrun.core.errors import RunError, UsageError
 from xclrun.plan import Run
 from xclrun.store import predictions
+from xclrun.store.lease import Lease
 from xclrun.store.prune import damaged
 from xclrun.store.tensors import save_tensors
 from xclrun.train.average import average, mean_weights, weights_of
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 Make, Do = Callable[..., Run], Callable[..., Run]
@@ -97,6 +99,19 @@ def test_averages_are_evaluated_as_hops_are_and_stand_beside_the_run(
     files[0].write_bytes(files[0].read_bytes()[:-1])
     assert "all" not in hop_points(record(run.directory), "intent_accuracy")[0].averaged
     assert [line.startswith(f"{files[0]}: ") for line in damaged(run.store, run.outputs)] == [True]
+
+
+def test_what_an_average_needs_is_brought_before_its_lease_is_acquired(
+    make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be missing, and waiting for other processes under a lease is a deadlock."""
+    run = do(make_run("order=[en]", "trainer.epochs=1", "evaluate.every_examples=10", "evaluate.keep_points=all"))
+    stages, calls = graph(run), list[str]()
+    prepare, acquire = StageGraph.prepare, Lease.try_acquire
+    monkeypatch.setattr(StageGraph, "prepare", lambda self, result: (calls.append("need"), prepare(self, result)))
+    monkeypatch.setattr(Lease, "try_acquire", lambda self: (calls.append("lease"), acquire(self))[1])
+    stages.averaged(run.stages[1], ["1"], dict)
+    assert calls[:2] == ["need", "lease"]
 
 
 def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: Callable[..., Any]) -> None:

@@ -140,6 +140,8 @@ class StageGraph:
             facts = {"hop": stage.hop.name, "points": list(points)}
             self._put(key, "average", facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
 
+        if not self.store.has(key):
+            self.prepare(Result(Kind.evaluation, stage.hop.index))
         return self._find_or_make(key, make)
 
     def trained_by(self, stage: Stage) -> str:
