@@ -195,6 +195,18 @@ def test_its_runs_are_planned_shown_reported_and_exported(
     assert set(read_csv(report / "summary.csv")["metric"]) == {"rating_mse"}
 
 
+def test_a_merge_selected_on_dev_shows_scores_in_their_unit_and_takes_the_lowest_error(
+    make_run: Make, do: Make, rated: Path, xclrun: Callable[..., tuple[int, str]]
+) -> None:
+    run = do(make_run("dataset.task=rating", "strategy=naive", "order=[en,de]", data=rated))
+    given = ("--method", "task_arithmetic", "--coefficient", "scale=5,0.5", "--select-on", "dev")
+    code, said = xclrun("merge", run.id, "--outputs", str(run.outputs), *given)
+    assert code == 0, said
+    of = dict(re.findall(r": (scale=\S+): dev (\d+\.\d{3}) points²$", said, re.MULTILINE))
+    assert len(of) == 2
+    assert f"with {min(of, key=lambda name: float(of[name]))}, chosen on dev" in said
+
+
 def test_another_target_is_another_run(make_run: Make, rated: Path, tmp_path: Path) -> None:
     data = copied(rated, tmp_path / "data")
     first = make_run("dataset.task=rating", data=data)

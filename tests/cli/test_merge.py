@@ -40,7 +40,7 @@ def test_a_merge_is_a_run_that_trains_nothing(make_run: Make, do: Do, capsys: py
     assert main([*given, "--coefficient", "scale=0.2,0.5", "--select-on", "dev"]) == 0
     printed = capsys.readouterr()
     assert "the sum is too large" not in printed.err
-    scores = [float(line.rsplit(" ", 1)[1]) for line in printed.out.splitlines() if ": dev " in line]
+    scores = [float(line.split()[-2]) for line in printed.out.splitlines() if ": dev " in line and line.endswith(" %")]
     assert len(scores) == 2
     [manifest] = merged_runs(run)
     assert [stage["training"] for stage in manifest["stages"]] == trained

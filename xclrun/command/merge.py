@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from xclrun.command.common import RUN_HELP, finished_runs, outputs_parser
 
@@ -48,10 +49,11 @@ def main(arguments: Sequence[str]) -> int:
             parser.error("--coefficient: several values need --select-on dev, as test scores must not select a value")
     with stop_on_signals() as stop:
         for run, variants in zip(runs, merges, strict=True):
-            scores = {}
+            scores, metric = {}, run.dataset.metrics.all[0]
             for settings, variant in variants.items() if args.select_on else ():
-                scores[settings] = dev_score(variant, stop)
-                print(f"{run.id}: {settings or 'default values'}: dev {scores[settings]:.2f}")
+                score = scores[settings] = dev_score(variant, stop)
+                shown = f"{metric.quantity.shown(metric.goodness(score))} {metric.unit}"
+                print(f"{run.id}: {settings or 'default values'}: dev {shown if isfinite(score) else 'undefined'}")
             # The first of equal scores; without selection there is one variant.
             best = max(variants, key=lambda settings: scores.get(settings, 0))
             chosen = variants[best]

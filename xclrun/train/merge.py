@@ -75,7 +75,10 @@ def _value(name: str, value: str, text: str) -> Any:
 
 
 def dev_score(run: Run, stop: StopFlag) -> float:
-    """Return the dev score of a run after its last merge: the mean over the learned languages, in percent."""
+    """Return the `selection_score` of a run on the dev data of the learned languages, after its last merge.
+
+    Higher is better; −∞ if the score is undefined.
+    """
     graph, last = StageGraph(run, Listener(), stop), run.stages[-1].hop
     graph.load(last)
     bench, learned = graph.bench, graph.bench.learned(last.index)
@@ -90,4 +93,4 @@ def dev_score(run: Run, stop: StopFlag) -> float:
         sentences = bench.encodings.splits[language, "dev"]
         columns[language] = bench.evaluator.predict(bench.model, sentences, language, "dev")
     score = selection_score({language: bench.evaluator.scores(rows) for language, rows in columns.items()})
-    return -math.inf if math.isnan(score) else 100 * score
+    return -math.inf if math.isnan(score) else score
