@@ -162,3 +162,17 @@ def test_the_state_after_a_hop_does_not_depend_on_whether_this_process_trained_i
     run = done(make_run("strategy=counting", "order=[en,de]", "trainer.epochs=1"))
     counts = [read_json(run.store.path(str(stage.state)) / "facts.json")["count"] for stage in run.stages[1:]]
     assert counts == [100, 200]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "trained"), [((), [1, 2]), (("trainer.optimizer_state=kept",), [1, 1, 2])], ids=("fresh", "kept")
+)
+def test_weights_that_are_in_memory_are_not_trained_again_after_pruning(
+    overrides: tuple[str, ...], trained: list[int], make_run: Make, threads: None
+) -> None:
+    run, listener = make_run("order=[en,de]", "trainer.epochs=1", *overrides), Trained()
+    stages = StageGraph(run, listener, StopFlag())
+    stages.evaluation(run.stages[1])
+    shutil.rmtree(run.store.path(run.stages[1].train))
+    stages.evaluation(run.stages[2])
+    assert listener.hops == trained

@@ -200,7 +200,8 @@ class StageGraph:
         """
         stage, kind = self.run.stages[result.hop], result.kind
         for need in stage.needs[kind]:
-            self.get(need)
+            if kind is not Kind.weights or not self._at_hand(need, stage):
+                self.get(need)
         points = self.run.config.evaluate.has_points and stage.plan.at_points
         if kind is Kind.evaluation or (kind is Kind.weights and points):
             self._need_lookup(stage.hop)
@@ -208,6 +209,15 @@ class StageGraph:
         self.state(stage.hop.parent if kind in (Kind.weights, Kind.state) else result.hop)
         self.weights(stage.hop.parent if kind is Kind.weights else result.hop)
         self._need_features(stage.hop, self._splits(result))
+
+    def _at_hand(self, need: Result, stage: Stage) -> bool:
+        """Whether a training finds a need in memory and reads nothing of it from the store, which can be pruned."""
+        hop, plan, bench = stage.hop, stage.plan, self.bench
+        if need.kind is Kind.state:
+            return need.hop == bench.state_of and need.hop not in plan.states
+        reads = need.hop in (*plan.trains_with, *plan.reads)
+        reads = reads or (need.hop == hop.parent and (self._continues_optimizer(hop) or self._compares_gradients(hop)))
+        return not reads and bench.weights_of == hop.parent and need.hop in self.run.stages[hop.parent].parts
 
     def _splits(self, result: Result) -> list[Split]:
         """Return the splits whose sentences the computation of a result reads."""
