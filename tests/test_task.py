@@ -13,6 +13,7 @@ from xclrun.core.task import (
     BY_SHORT,
     CLASS_ACCURACY,
     ENTITY_F1,
+    INTENT_ACCURACY,
     METRICS,
     TASKS,
     Metric,
@@ -118,6 +119,15 @@ def test_what_a_plug_in_counts_is_left_out_without_it() -> None:
         match=r"^the metric exact_sentences is computed by a plug-in that is not loaded; use --plugin FILE\.py$",
     ):
         Sentences(np.array(["a"]), np.array([0]), np.array([[0]])).scores(unknown)
+
+
+@pytest.mark.usefixtures("own_registries")
+def test_metrics_whose_mean_selects_epochs_have_one_unit() -> None:
+    bits = replace(task.LABEL_BITS, name="tag_bits", short="tag_bits", of=Scored.spans)
+    with pytest.raises(UsageError, match=r"'intent_accuracy' \(%\) and 'tag_bits' \(bits\).* same unit"):
+        task.register(Task("several", INTENT_ACCURACY, bits))
+    assert "several" not in task.TASKS
+    task.register(Task("several", INTENT_ACCURACY, ENTITY_F1, beside=(bits,)))
 
 
 def test_metrics_of_a_run_say_which_keys_have_statements() -> None:

@@ -510,6 +510,13 @@ def register(task: Task) -> Task:
         raise UsageError(f"task '{task.name}': needs a metric of labels, of tags, of answers or of its own columns")
     if task.name in TASKS:
         raise UsageError(f"task '{task.name}': this name is already registered; choose another")
+    units = {metric.unit: metric.name for metric in task.metrics(tagged=True)}
+    if len(units) > 1:
+        listed = " and ".join(f"'{name}' ({unit})" for unit, name in units.items())
+        raise UsageError(
+            f"task '{task.name}': the mean of its metrics {listed} selects epochs, so they need the same unit; move "
+            "others to beside"
+        )
     predictions = {Scored.labels: task.label, Scored.answers: task.answers, Scored.columns: task.columns}
     for metric in task.beside:
         if not predictions.get(metric.of, task.tag):
