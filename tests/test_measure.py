@@ -7,6 +7,8 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from xclrun.launch.cluster import launcher
 from xclrun.launch.measure import Row, kinds, measure_kinds, render
 from xclrun.plan import Run
 from xclrun.train.encodings import encodings
-from xclrun.train.measure import STEPS, HopCost, Measured, _shortened, measure
+from xclrun.train.measure import STEPS, HopCost, Measured, _Clock, _shortened, measure
 from xclrun.train.stages import StageGraph
 
 Make = Callable[..., Run]
@@ -46,6 +48,30 @@ def test_each_hop_is_measured_and_nothing_is_stored(make_run: Make) -> None:
     assert all(cost.peak_bytes > 10 * MB and 0 < cost.seconds < 100 for cost in measured.hops)
     assert (measured.device, measured.capacity, measured.error) == ("cpu", None, None)
     assert not run.outputs.exists()
+
+
+def test_the_time_of_a_step_includes_what_it_launched_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, launched, clock, nothing = [0.0], [0.0], _Clock(), cast(Any, None)
+
+    def synchronize() -> None:
+        now[0], launched[0] = now[0] + launched[0], 0.0
+
+    def step() -> None:
+        now[0], launched[0] = now[0] + 1, 4.0
+        clock.stepped(nothing)
+
+    monkeypatch.setattr("xclrun.train.measure.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    now[0] = 1000.0
+    clock.hop_started(nothing, nothing)
+    step()
+    assert clock.seconds == 5
+    # An evaluation.
+    now[0], launched[0] = now[0] + 100, 50.0
+    clock.epoch_ended(nothing, {})
+    step()
+    assert clock.seconds == 5
 
 
 def test_orders_and_seeds_are_one_kind(make_run: Make) -> None:

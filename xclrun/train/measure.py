@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -60,19 +61,27 @@ class Measured:
 
 
 class _Clock(Listener):
-    """Keeps the seconds of the last step, without the evaluations between steps."""
+    """Keeps the seconds of the last step on the device, without the evaluations between steps."""
 
     def __init__(self) -> None:
         self.before, self.seconds = 0.0, 0.0
 
     def hop_started(self, run: Run, hop: Hop) -> None:
-        self.before = 0.0
+        self.before = _device_time()
 
     def stepped(self, progress: Progress) -> None:
-        self.seconds, self.before = progress.seconds - self.before, progress.seconds
+        now = _device_time()
+        self.seconds, self.before = now - self.before, now
 
     def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
-        self.before = progress.seconds
+        self.before = _device_time()
+
+
+def _device_time() -> float:
+    """Return the time in seconds at which a GPU has finished all launched work; steps only launch their work."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.monotonic()
 
 
 def measure(run: Run) -> Measured:
