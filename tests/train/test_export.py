@@ -25,6 +25,7 @@ from xclrun.command.show import describe
 from xclrun.core.errors import RunError, UsageError
 from xclrun.plan import Run
 from xclrun.store.tensors import load_tensors
+from xclrun.train.card import FIRST, card
 from xclrun.train.export import export
 
 Make, Do = Callable[..., Run], Callable[..., Run]
@@ -210,6 +211,18 @@ def test_plain_transformers_predicts_what_the_run_predicted(
         words = encoding.word_ids()
         first = [words.index(word) for word in range(len(example.tokens))]
         assert [model.config.id2label[int(best[at])] for at in first] == [run.dataset.tags[i] for i in stored]
+
+
+def test_the_card_of_a_merge_lists_the_settings_of_the_merge_only(make_run: Make) -> None:
+    """The strategy's name names the merged strategy; its settings would be printed as a dict."""
+    run = make_run("strategy=merge", "strategy.start=previous", "strategy.merged=er")
+    facts = {"transformers": None, "hop": 1, "language": None, "learnt": ["en"], "task": "intent_slots",
+             "sentence": FIRST, "heads": {}, "max_length": 8}  # fmt: skip
+    [line] = [line for line in card(run, facts, ()).splitlines() if line.startswith("- **Strategy**")]
+    assert "merge+er (" in line
+    assert "method=" in line
+    assert "memory" not in line
+    assert "merged=" not in line
 
 
 CLASSES = "dataset.task=sequence_class"

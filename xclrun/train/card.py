@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from xclrun.core.identity import NESTED
 from xclrun.core.task import BY_NAME
 from xclrun.plan import Run
 
@@ -25,7 +26,7 @@ def card(run: Run, facts: Mapping[str, Any], heads: Collection[str], described: 
     pipeline = next((name for end, name in PIPELINES.items() if fitted and fitted.endswith(end)), None)
     head = ["---", "library_name: transformers", "tags:", "- xclrun"]
     head += [f"pipeline_tag: {pipeline}"] if pipeline else []
-    settings = {k: v for k, v in run.resolved["strategy"].items() if k not in ("name", "expansion")}
+    settings = {k: v for k, v in run.resolved["strategy"].items() if k not in ("name", *NESTED)}
     shown = ", ".join(f"{key}={value}" for key, value in settings.items())
     of_language = f", with the parameters of {facts['language']}" if facts["language"] else ""
     entries = {
