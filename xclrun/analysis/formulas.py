@@ -1,4 +1,4 @@
-"""Formulas of the measures of a score matrix. Scores in [0, 1]; results are fractions or differences of fractions.
+"""Formulas of the measures of a score matrix. Results are in the unit of the scores, of which higher is better.
 
 N languages are learned in N hops; the language of hop i is ℓ_i. R[i, j] is the score on ℓ_j after hop i, R[0, j]
 before fine-tuning, M[j] the score on ℓ_j of the model trained on ℓ_j alone. Formulas count from 1, as in the papers:

@@ -77,7 +77,7 @@ def scoring(run: RunRecord, metric: str) -> str:
 
 
 def describe(directory: RunDirectory) -> dict[str, Any]:
-    """Return the facts of a run; scores are in [0, 1], None where they were not measured."""
+    """Return the facts of a run; scores of metrics in percent are fractions; None where they were not measured."""
     from xclrun.core.identity import NESTED
     from xclrun.launch.cluster.lookup import find_jobs
     from xclrun.launch.status import run_status

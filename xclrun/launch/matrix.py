@@ -121,7 +121,7 @@ class MatrixRows:
 
         Args:
             key: text of the column ``key``.
-            scores: language → metric → value in [0, 1].
+            scores: language → metric → score.
             learned: the language just learned, if any.
             note: text at the end.
         """

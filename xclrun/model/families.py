@@ -100,8 +100,6 @@ UNFIT: Mapping[str, str] = {
 GATED = (
     "modernbert", "mt5", "umt5", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text",
 )  # fmt: skip
-# Families without a table of positions.
-RELATIVE = (*GATED, "t5", "bloom")
 
 # Size → its names in config.json, which depend on the family.
 NAMES = {

@@ -1,4 +1,4 @@
-"""Compute base scores: predictions → counts per sentence → scores in [0, 1]. docs/metrics.md, "Base scores".
+"""Compute base scores: predictions → counts per sentence → scores. docs/metrics.md, "Base scores".
 
 A score is a function of k sums over sentences (`Metric.statistics`, `Metric.score`): accuracy is Σ hit / Σ 1, micro F1
 is Σ 2 TP / Σ (2 TP + FP + FN). Macro F1 over single tags (``tag_macro``, as in the public CCL code) is the mean over

@@ -118,7 +118,7 @@ class Evaluator:
         return {predictions.TEXT: numbers} if len(set(numbers)) < len(numbers) else {}
 
     def scores(self, columns: dict[str, list[Any]]) -> dict[str, float]:
-        """Return the base scores of one split's columns: metric → value in [0, 1]."""
+        """Return the base scores of one split's columns: metric → score."""
         language = columns["language"][0] if columns["language"] else self.dataset.languages[0]
         metrics = self.dataset.metrics.of(language)
         tags = self.dataset.tags if self.slot_f1 is SlotF1.tag_macro else None

@@ -47,7 +47,7 @@ class Listener:
     def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None: ...
 
     def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
-        """Receive a hop's scores, language → metric → value in [0, 1]; if ``shared``, another run trained the hop."""
+        """Receive a hop's scores, language → metric → score; if ``shared``, another run trained the hop."""
 
     def run_ended(self, run: Run, seconds: float) -> None: ...
 

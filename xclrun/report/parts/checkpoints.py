@@ -1,6 +1,6 @@
 """Scores of the checkpoints that other selection rules would choose, and the tables of ED.
 
-ED = "Don't Use English Dev" (Keung et al. 2020). Scores are in percent, differences in points, agreements are shares.
+ED = "Don't Use English Dev" (Keung et al. 2020).
 Rules: `xclrun.analysis.points.RULES`; see docs/checkpoints.md.
 """
 

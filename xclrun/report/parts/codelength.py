@@ -1,6 +1,6 @@
 """Online codelengths in total and by block, and scores by size of the training data (GLI §4, §5).
 
-Codelengths are in bits, scores in percent.
+Codelengths are in bits.
 """
 
 from __future__ import annotations

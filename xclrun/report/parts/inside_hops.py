@@ -1,7 +1,7 @@
 """Results of evaluation inside hops: learning curves over examples, AULTC, and effects of checkpoint selection.
 
 Needs runs with ``evaluate.every_examples``. AULTC follows LL, checkpoint selection follows ED (see
-`xclrun.analysis.points`). Scores and agreement are in percent.
+`xclrun.analysis.points`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several tasks in one model: scores of each key by its metrics, and GLI's Tables 1 and 3 next to our scores.
 
-GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019). Scores are in percent.
+GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019).
 """
 
 from __future__ import annotations
