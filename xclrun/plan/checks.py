@@ -92,7 +92,7 @@ def check_frozen(config: Config, strategy: Strategy[Any]) -> None:
             raise UsageError(
                 f"{key} {trainer_key}.precision={trainer.precision.value}: needs {trainer_key}.precision=bf16"
             )
-    if not getattr(strategy, "expansion", strategy).freezes_encoder:
+    if not strategy.parameters.encoder_frozen:
         raise UsageError(
             f"{key} strategy={config.strategy.name}: the encoder is not frozen; use lang_spec_lora_f or lang_spec_ada_f"
         )

@@ -48,6 +48,6 @@ def stored_bytes(run: Run, hop: Hop, encoder: int, heads: int) -> int:
     of_encoder = BF16 if run.config.model.frozen_precision is FrozenPrecision.bf16 else FP32
     stored = FP32 * heads + (0 if run.plan(hop).still else of_encoder * encoder)
     if trainer.optimizer_state is OptimizerState.kept and hands_on(hop, run.stream):
-        frozen = getattr(strategy, "expansion", strategy).freezes_encoder
+        frozen = strategy.parameters.encoder_frozen
         stored += MOMENTS[trainer.optimizer.eight_bit] * (heads if frozen else heads + encoder)
     return stored

@@ -106,12 +106,14 @@ class Parameters:
         trains: (name, hop) → whether the hop trains a parameter; ignored for parameters that `Strategy.prepare` froze.
         language_specific: name → whether every language has its own values of a parameter.
         prompt_tokens: number of prompt tokens that the model has in front of each text.
+        encoder_frozen: whether the encoder's own weights are frozen in all hops.
         adapters: settings of the language adapters of the strategy or its expansion; None without adapters.
     """
 
     trains: Callable[[str, Hop], bool] = lambda name, hop: True
     language_specific: Callable[[str], bool] = lambda name: False
     prompt_tokens: int = 0
+    encoder_frozen: bool = False
     adapters: StrategyConfig | None = None
 
 
@@ -161,7 +163,6 @@ class Strategy(Generic[Settings]):
         adds_language_parameters: whether the strategy gives each language its own parameters.
         parts_per_hop: whether the strategy adds parameters for each hop; the model's size then depends on the stream.
         has_adapters: whether the strategy adds language adapters; its settings then include ``pretrained``.
-        freezes_encoder: whether the encoder's own weights are frozen in all hops.
         mixes_languages: whether a batch can contain sentences of several languages.
         updates_in_training: whether training itself changes the state, as with a reservoir. The state is then stored
             together with the selected weights, and `end_hop` continues from this state. In hops with an empty
@@ -176,7 +177,6 @@ class Strategy(Generic[Settings]):
     adds_language_parameters: ClassVar[bool] = False
     parts_per_hop: ClassVar[bool] = False
     has_adapters: ClassVar[bool] = False
-    freezes_encoder: ClassVar[bool] = False
     mixes_languages: ClassVar[bool] = False
     updates_in_training: ClassVar[bool] = False
 

@@ -22,7 +22,7 @@ of prefixes in the first five layers. See also `xclrun.strategy.shared.prompts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from xclrun.core.errors import UsageError
@@ -54,7 +54,7 @@ class CodaPrompt(PartsPerHop[CodaSettings], PromptPools[CodaSettings]):
 
     @property
     def parameters(self) -> Parameters:
-        return Parameters(trains=_trains, prompt_tokens=self.settings.length)
+        return replace(super().parameters, trains=_trains, prompt_tokens=self.settings.length)
 
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import PromptComponents

@@ -16,7 +16,7 @@ gives all texts of a batch the most frequently selected prompts; here, as in the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from xclrun.core.errors import UsageError
@@ -43,7 +43,7 @@ class L2P(PromptPools[L2PSettings]):
 
     @property
     def parameters(self) -> Parameters:
-        return Parameters(prompt_tokens=self.settings.selected * self.settings.length)
+        return replace(super().parameters, prompt_tokens=self.settings.selected * self.settings.length)
 
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         from xclrun.model.prompts import PromptPool

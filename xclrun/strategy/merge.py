@@ -157,10 +157,7 @@ class Merge(Strategy[MergeSettings]):
                 "strategy.method=fisher strategy.start=merged: Fisher information is estimated after a hop, but the "
                 "hop ends with the merge; use strategy.start=previous"
             )
-        vars(self).update(
-            updates_in_training=self.source.updates_in_training,
-            freezes_encoder=getattr(self.source, "expansion", self.source).freezes_encoder,
-        )
+        vars(self).update(updates_in_training=self.source.updates_in_training)
         self.before: dict[str, Tensor] = {}
         # Parameter name → diagonal Fisher information on the last hop's sentences.
         self.fisher: dict[str, Tensor] = {}

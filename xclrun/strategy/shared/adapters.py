@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, require
@@ -101,6 +101,7 @@ class LowRankSettings(StrategyConfig):
 class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParameters[AdapterSettings]):
     """Language-specific adapters. The encoder is trained too, unless ``freezes_encoder`` is true."""
 
+    freezes_encoder: ClassVar[bool] = True
     has_adapters = True
     settings_type = AdapterSettings
 
@@ -118,7 +119,11 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParameters[Adapt
 
     @property
     def parameters(self) -> Parameters:
-        return Parameters(language_specific=lambda name: NAME in name.split("."), adapters=self.settings)
+        return Parameters(
+            language_specific=lambda name: NAME in name.split("."),
+            adapters=self.settings,
+            encoder_frozen=self.freezes_encoder,
+        )
 
     @property
     def reduction(self) -> int | None:

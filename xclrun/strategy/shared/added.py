@@ -7,18 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Plan, Settings, Strategy
+from xclrun.strategy.base import Parameters, Plan, Settings, Strategy
 
 
 class AddsParameters(Strategy[Settings]):
-    """Base of strategies that add parameters before hop 0, and therefore share no hop with other strategies.
+    """Base of strategies that add parameters to a frozen encoder before hop 0, and thus share no hop with others.
 
     Attributes:
         hops: number of hops after hop 0, once the stream is known.
     """
 
-    freezes_encoder = True
     hops: int = 0
+
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(encoder_frozen=True)
 
     def plan(self, hop: Hop) -> Plan:
         described = self.described()

@@ -20,6 +20,7 @@ Cost: in training and evaluation, each target matrix has one product for each ho
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from xclrun.core.errors import UsageError
@@ -93,7 +94,10 @@ class LowRankPerHop(PartsPerHop[Settings], LowRank[Settings]):
 
     @property
     def parameters(self) -> Parameters:
-        return Parameters(trains=lambda name, hop: ".loras." not in name or f".loras.{product(hop.index)}." in name)
+        return replace(
+            super().parameters,
+            trains=lambda name, hop: ".loras." not in name or f".loras.{product(hop.index)}." in name,
+        )
 
     def begin_hop(self, context: Context) -> None:
         for name, parameter in context.model.named_parameters():
