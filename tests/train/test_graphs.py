@@ -17,10 +17,11 @@ import torch
 
 from benchmarks.tape import Tape
 from xclrun.core.errors import RunError
+from xclrun.model.heads import HEADS
 from xclrun.plan import Run, notes
 from xclrun.strategy import Step, Strategy, Term, repeatable
 from xclrun.strategy.naive import Naive
-from xclrun.train.graphs import CapturedSteps
+from xclrun.train.graphs import FUNCTIONS, CapturedSteps
 from xclrun.train.loop import HopTraining
 from xclrun.train.optimize import optimizer_state
 from xclrun.train.progress import Listener
@@ -218,6 +219,43 @@ def test_a_hop_says_that_none_of_its_steps_was_recorded(
     hop, _ = second_hop(f"strategy={strategy}", "trainer.epochs=1", listener=listener)
     hop.run()
     assert len([note for note in listener.heard if "cuda_graphs=true only added padding" in note]) == notes
+
+
+@pytest.mark.parametrize("reason", ["this encoder", "no mean over sentences"])
+def test_a_hop_says_why_its_model_was_not_recorded(
+    reason: str, make_run: Make, training: Callable[..., HopTraining], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, listener = make_run(*GRAPHS, "trainer.epochs=1"), Hearing()
+    if reason == "this encoder":
+        monkeypatch.setattr("xclrun.train.loop.takes_masks", lambda encoder: False)
+    else:
+        monkeypatch.setattr(HEADS[run.dataset.task.head], "units", lambda head, batch: batch.words)
+    hop = training(run, listener=listener)
+    hop.capture(Tape())
+    hop.run()
+    [note] = [note for note in listener.heard if "cuda_graphs=true only added padding" in note]
+    assert reason in note
+    assert "strategy" not in note
+
+
+def test_functions_that_are_new_in_each_step_end_the_run_in_a_line(
+    make_run: Make, training: Callable[..., HopTraining]
+) -> None:
+    batch = training(make_run(*GRAPHS)).context.train["en"].batch([0, 1])
+    steps = CapturedSteps(Tape(), lambda step: [torch.zeros(())], micro_batch=2)
+
+    def take() -> None:
+        @repeatable
+        def edit(mean: Any) -> None: ...
+
+        for _ in range(2):
+            steps.take(Step(batch, edit=edit))
+
+    for _ in range(FUNCTIONS):
+        take()
+    with pytest.raises(RunError, match=r"cuda_graphs=true.* are new in each step.*mark methods"):
+        take()
+    assert len(steps.captured) == FUNCTIONS
 
 
 class Hearing(Listener):

@@ -29,6 +29,10 @@ from torch import Tensor
 from xclrun.core.errors import RunError, first_line
 from xclrun.data.batches import Batch
 from xclrun.strategy import Step
+from xclrun.strategy.shared.steps import Edit, Loss
+
+# Maximum number of combinations of functions in steps of one batch shape.
+FUNCTIONS = 8
 
 # Takes an optimiser step, and returns the loss of each micro-batch (scalars).
 Take = Callable[[Step], Sequence[Tensor]]
@@ -88,7 +92,7 @@ class CapturedSteps:
 
     def __init__(self, capturer: Capturer, work: Take, micro_batch: int) -> None:
         self.capturer, self.work, self.micro_batch = capturer, work, micro_batch
-        self.warmed_up: set[Hashable] = set()
+        self.warmed_up: set[tuple[Hashable, Loss | None, Edit | None]] = set()
         self.captured: dict[Hashable, CapturedStep] = {}
 
     def take(self, step: Step) -> Sequence[Tensor]:
@@ -97,12 +101,17 @@ class CapturedSteps:
         A step is captured when its batch shape and functions occur for the second time.
 
         Raises:
-            RunError: the step cannot be captured.
+            RunError: the step cannot be captured, or its functions are new objects in each step.
         """
         key = self._shape(step.batch), step.loss, step.edit
         if key not in self.captured:
             if key not in self.warmed_up:
                 self.warmed_up.add(key)
+                if sum(shape == key[0] for shape, *_ in self.warmed_up) > FUNCTIONS:
+                    raise RunError(
+                        "trainer.cuda_graphs=true: the strategy's @repeatable functions are new in each step, so no "
+                        "step is captured; mark methods, not functions inside `steps`, or use trainer.cuda_graphs=false"
+                    )
                 return self.capturer.warm_up(lambda: self.work(step))
             self.captured[key] = self._capture(step)
         captured = self.captured[key]

@@ -182,11 +182,17 @@ class HopTraining:
 
     def capture(self, capturer: Capturer) -> None:
         """Capture steps with ``capturer``, if encoder, heads and strategy support CUDA graphs."""
-        model = self.context.model
-        # A graph repeats the weights of its micro-batches, so that they may only depend on the numbers of sentences.
-        by_sentence = all(type(head).units is Head.units for head in model.heads.values())
-        if takes_masks(model.encoder) and by_sentence:
+        if self._not_capturable() is None:
             self.captured = CapturedSteps(capturer, self._step, self.trainer.micro_batch(self.sentences))
+
+    def _not_capturable(self) -> str | None:
+        """Return why the model cannot be captured in CUDA graphs; None if it can."""
+        model = self.context.model
+        if not takes_masks(model.encoder):
+            return "this encoder, perhaps with adapters, cannot be captured in CUDA graphs"
+        # A graph repeats the weights of its micro-batches, so that they may only depend on the numbers of sentences.
+        other = [type(head).__name__ for head in model.heads.values() if type(head).units is not Head.units]
+        return f"the loss of {other[0]} is no mean over sentences" if other else None
 
     def run(self) -> dict[str, Any]:
         """Train, and leave the selected weights in the model.
@@ -248,9 +254,10 @@ class HopTraining:
         self._point(last=True)
         if self.trainer.cuda_graphs and self._captures is False:
             hop = self.context.hop
+            reason = self._not_capturable() or "no step of the strategy can be captured in CUDA graphs"
             self.listener.noted(
-                f"hop {hop.index} ({hop.name}): cuda_graphs=true only added padding, because no step of the strategy "
-                "can be captured in CUDA graphs; consider trainer.cuda_graphs=false"
+                f"hop {hop.index} ({hop.name}): cuda_graphs=true only added padding, because {reason}; consider "
+                "trainer.cuda_graphs=false"
             )
         if self.trainer.selection is Selection.best:
             self._check_selected()

@@ -88,7 +88,8 @@ class Step:
 def repeatable(function: Function) -> Function:
     """Mark a loss or an edit whose effect depends only on its batch, and on tensors at fixed addresses.
 
-    Only the first calls run the function: later steps replay what it did on the device.
+    Only the first calls run the function: later steps replay what it did on the device. The function must be the same
+    object in each step: a method, not a closure in `Strategy.steps`.
     """
     function.repeatable = True  # type: ignore[attr-defined]
     return function
