@@ -96,11 +96,6 @@ UNFIT: Mapping[str, str] = {
     ),
 }
 
-# Families whose feed-forward network has a second input matrix.
-GATED = (
-    "modernbert", "mt5", "umt5", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text",
-)  # fmt: skip
-
 # Size → its names in config.json, which depend on the family.
 NAMES = {
     "width": ("hidden_size", "dim", "d_model", "emb_dim", "n_embd"),
