@@ -125,6 +125,19 @@ def test_a_killed_measurement_is_named_and_the_next_one_is_taken(
     assert (measured.error, measured.measured) == (None, Measured("cpu", None, ()))
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError("no rows"), SystemExit("no rows")], ids=["error", "exit"])
+def test_an_error_of_a_plug_in_is_named(error: BaseException, make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: StageGraph, index: int) -> None:
+        raise error
+
+    monkeypatch.setattr(StageGraph, "weights", fail)
+    [row] = measure_kinds([make_run()])
+    assert row.measured is None
+    assert row.error is not None
+    assert f"{type(error).__name__}: no rows" in row.error
+    assert "batch_size" not in row.error
+
+
 def test_what_cannot_be_trained_ends_with_exit_code_1(
     make_run: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from itertools import groupby
 from multiprocessing.connection import Connection
 from typing import Any
 
-from xclrun.core.errors import XclrunError
+from xclrun.core.plugins import one_line
 from xclrun.core.terminal import fitted, size, table
 from xclrun.plan import Run
 from xclrun.train.measure import STEPS, HopCost, Measured
@@ -68,12 +68,13 @@ def _measured_apart(run: Run) -> Row:
 
 
 def _measure(run: Run, answer: Connection) -> None:
+    from xclrun.train.execute import translated
     from xclrun.train.measure import measure
 
     try:
         answer.send(measure(run))
-    except XclrunError as error:
-        answer.send(str(error))
+    except (Exception, SystemExit) as error:
+        answer.send(one_line(translated(error, run)))
 
 
 def render(rows: Sequence[Row]) -> str:

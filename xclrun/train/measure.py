@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from xclrun.config.schema import Config, TrainerConfig
+from xclrun.core.plugins import one_line
 from xclrun.core.stream import Hop
 from xclrun.data.example import Example
 from xclrun.plan import Run
@@ -104,7 +105,7 @@ def measure(run: Run) -> Measured:
                 hops.append(HopCost(hop.index, hop.name, training["peak_bytes"], clock.seconds))
                 graph.state(hop.index)
         except (RuntimeError, MemoryError) as raised:
-            error = str(translated(raised, run)) or type(raised).__name__
+            error = one_line(translated(raised, run))
         return Measured(device_name(device), capacity, tuple(hops), error)
 
 
