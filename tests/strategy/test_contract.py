@@ -469,8 +469,9 @@ def test_a_strategy_from_outside_is_registered_under_its_name(monkeypatch: pytes
 def test_a_hook_that_is_misspelt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing would call it: the numbers would be those of the class above, under another name."""
     monkeypatch.setattr(STRATEGIES, "registered", {})
-    wrongs = (("step", "steps"), ("endhop", "end_hop"), ("loss", "steps"), ("signature", "plan"))
-    for wrong, right in wrongs:
+    # The last four were hooks in version 0.2.0.
+    former = (("loss", "steps"), ("signature", "plan"), ("limit", "plan"), ("trains", "parameters"))
+    for wrong, right in (("step", "steps"), ("endhop", "end_hop"), *former):
         with pytest.raises(UsageError, match=f"'{wrong}' is not a hook and is never called; did you mean '{right}'"):
             register(type("Mine", (Naive,), {"name": "mine", wrong: lambda *_: None}))
     mixin = type("Mixin", (), {"stepz": lambda *_: None})

@@ -54,10 +54,13 @@ __all__ = [
     "strategy_class",
 ]
 
-# Hooks of earlier versions → the hooks that replace them.
+# Hooks of version 0.2.0 → what replaces them.
 FORMER = {
     **dict.fromkeys(("replay", "loss", "skip", "edit_gradients", "capturable"), "steps"),
     **dict.fromkeys(("signature", "state_signature", "serving_signature", "points_signature"), "plan"),
+    **dict.fromkeys(("hops_read_in_evaluation", "states_read_in_evaluation", "hops_read_in_training"), "plan"),
+    **dict.fromkeys(("revisited", "reads_features", "limit", "keeps_encoder"), "plan"),
+    **dict.fromkeys(("trains", "language_specific", "prompt_tokens"), "parameters"),
 }
 
 Class = TypeVar("Class", bound=type[Strategy[Any]])
