@@ -205,3 +205,9 @@ def test_a_language_is_served_by_its_own_prompt(finished: Make) -> None:
         assert torch.equal(found.prompt, expected["prompts.prompt"])
     stages.strategy.for_language("es", ["en"])
     assert torch.equal(found.prompt, fresh)
+
+
+def test_prompts_of_a_language_are_its_own_on_a_frozen_encoder(make_run: Make) -> None:
+    parameters = make_run("strategy=lang_spec_prompt", "strategy.length=3").strategy().parameters
+    assert parameters.language_specific("prompts.tokens")
+    assert (parameters.encoder_frozen, parameters.prompt_tokens) == (True, 3)

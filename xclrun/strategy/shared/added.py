@@ -21,7 +21,7 @@ class AddsParameters(Strategy[Settings]):
 
     @property
     def parameters(self) -> Parameters:
-        return Parameters(encoder_frozen=True)
+        return replace(super().parameters, encoder_frozen=True)
 
     def plan(self, hop: Hop) -> Plan:
         described = self.described()
