@@ -109,8 +109,7 @@ def evaluation(overrides: Sequence[str], outputs: Path) -> Found:
     def bare() -> None:
         bench.model.eval()
         for indices in batches:
-            result = bench.model.predict(data.batch(indices).to(bench.device))
-            copy_to_host({name: tensor for name, tensor in vars(result).items() if tensor is not None})()
+            copy_to_host(bench.model.predict(data.batch(indices).to(bench.device)))()
 
     return ratio(lambda: bench.evaluator.predict(bench.model, data, language, "test"), bare)
 
