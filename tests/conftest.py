@@ -411,8 +411,8 @@ def run_python() -> Callable[..., str]:
     """Run Python code in a process of its own and return what it prints: ``run_python(code, PYTHONHASHSEED="1")``."""
 
     def run(code: str, **environment: str) -> str:
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+        command, values = [sys.executable, "-c", code], {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", env=values, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
