@@ -16,7 +16,7 @@ from xclrun.plan import Run
 from xclrun.strategy import Context, State
 from xclrun.strategy.ewc import EWC
 from xclrun.strategy.ewc_online import EWCOnline, EWCOnlineSettings, PenaltySettings
-from xclrun.strategy.shared.fisher import by_batches, diagonal_fisher, one_by_one
+from xclrun.strategy.shared.fisher import _SUMS, LARGE, by_batches, diagonal_fisher, one_by_one
 
 from .real import context_of, edit, gradients, perturbed, state, untrained, weights
 
@@ -91,6 +91,25 @@ def test_both_ways_are_equal_where_parts_are_frozen(make_run: Make) -> None:
     close(fast, slow)
     assert "intent.weight" in fast
     assert not any("word_embeddings" in name or "attention" in name or name == "intent.bias" for name in fast)
+
+
+def test_a_large_layer_is_summed_in_the_memory_of_one_sentence() -> None:
+    """Whole numbers, so that the order of products and sums does not matter: the sums must be equal."""
+    generator = torch.Generator().manual_seed(0)
+    x, g = (torch.randint(-9, 10, (16, 7, width), generator=generator).float() for width in (512, 128))
+    layer = nn.Linear(512, 128)
+    assert layer.weight.numel() >= LARGE
+    places: list[tuple[int, torch.Size]] = []
+
+    def square(gradients: Tensor) -> Tensor:
+        places.append((gradients.data_ptr(), gradients.shape))
+        return gradients.square_()
+
+    sums = dict(_SUMS[nn.Linear](layer, (x,), g, square))
+    assert torch.equal(sums[layer.weight], (g.transpose(1, 2) @ x).square().sum(dim=0))
+    *sentences, _ = places
+    assert len(sentences) == 16
+    assert {*sentences} == {(sentences[0][0], layer.weight.shape)}
 
 
 class Scaled(nn.Module):

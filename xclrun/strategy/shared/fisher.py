@@ -7,7 +7,7 @@ mean loss cannot be used. There are two exact implementations:
 - `by_batches`: one forward and backward pass per batch. The gradients at the outputs of all modules are recorded. A
   module's per-example gradients follow from its inputs and these gradients (Goodfellow 2015, "Efficient per-example
   gradient computations"): for a linear layer, they are outer products summed over positions, with at most
-  (batch, out, in) numbers in memory at a time.
+  (batch, out, in) numbers in memory at a time; for a large layer on a CPU, (out, in).
 - `one_by_one`: one backward pass per example, for models with modules that `by_batches` does not support.
 
 ``mas`` uses the same implementations to average absolute values of per-example gradients (`mean_over`).
@@ -35,8 +35,11 @@ if TYPE_CHECKING:
     from xclrun.data.batches import Batch, Encoded
     from xclrun.model.network import Model
 
-# Sentences in a batch: the per-example gradients of a layer with 3072 × 768 weights take 150 MB.
+# Sentences in a batch: on a GPU, the per-example gradients of a layer with 3072 × 768 weights take 150 MB.
 BATCH = 16
+# Weights of a linear layer from which a CPU takes longer to fetch memory for a batch's gradients than to compute them
+# one sentence at a time.
+LARGE = 2**16
 
 # Parameter → sum of the transformed per-example gradients, in the parameter's shape.
 Sums = dict[Tensor, Tensor]
@@ -193,7 +196,13 @@ def _positions(x: Tensor) -> Tensor:
 
 def _linear(module: nn.Linear, inputs: Sequence[Tensor], gradient: Tensor, transform: InPlace) -> ParameterSums:
     x, g = _positions(inputs[0]), _positions(gradient)
-    yield module.weight, transform(torch.bmm(g.transpose(1, 2), x)).sum(dim=0)
+    if module.weight.is_cpu and module.weight.numel() >= LARGE:
+        total, buffer = torch.zeros_like(module.weight), torch.empty_like(module.weight)
+        for sentence_x, sentence_g in zip(x, g, strict=True):
+            total += transform(torch.mm(sentence_g.T, sentence_x, out=buffer))
+    else:
+        total = transform(torch.bmm(g.transpose(1, 2), x)).sum(dim=0)
+    yield module.weight, total
     if module.bias is not None:
         yield module.bias, transform(g.sum(dim=1)).sum(dim=0)
 
