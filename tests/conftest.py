@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
@@ -84,7 +85,7 @@ def copy_tracked(outputs: Path, target: Path) -> Path:
     return copy
 
 
-# The fast tier has one in so many cases of a costly test.
+# The fast tier has one in so many cases of a costly test, and a landing so many of those that take turns.
 QUARTER = 4
 
 
@@ -115,13 +116,35 @@ def leave_to_full_tier(items: Sequence[pytest.Item]) -> None:
                 item.add_marker("full")
 
 
+def of_other_turns(items: Sequence[pytest.Item], turn: int) -> list[pytest.Item]:
+    """Return the tests of the full tier marked ``in_turn`` that this turn leaves to the three others.
+
+    A test's cases are spread over the turns, and so are tests with one case. A new test moves no other one.
+    """
+    waiting, numbers = [], dict[str, int]()
+    for item in items:
+        mark = item.get_closest_marker("in_turn")
+        test, _, case = item.nodeid.removesuffix("]").partition("[")
+        if mark and case not in mark.args and item.get_closest_marker("full"):
+            number = numbers.setdefault(test, zlib.crc32(test.encode()))
+            numbers[test] += 1
+            if number % QUARTER != turn % QUARTER:
+                waiting.append(item)
+    return waiting
+
+
 @pytest.hookimpl(tryfirst=True)  # Before pytest selects by `-m`.
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Divide costly tests among the tiers.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Divide costly tests among the tiers, and among four turns where XCLRUN_TURN gives a number.
 
     Shuffle files, and the tests of each, where XCLRUN_SHUFFLE gives a number: no test may need another one.
     """
     leave_to_full_tier(items)
+    if turn := os.environ.get("XCLRUN_TURN"):
+        waiting = of_other_turns(items, int(turn))
+        config.hook.pytest_deselected(items=waiting)
+        left = {id(item) for item in waiting}
+        items[:] = [item for item in items if id(item) not in left]
     if number := os.environ.get("XCLRUN_SHUFFLE"):
         of: dict[Path, list[pytest.Item]] = {}
         for item in items:

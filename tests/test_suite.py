@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import alone
-from tests.conftest import leave_to_full_tier
+from tests.conftest import QUARTER, leave_to_full_tier, of_other_turns
 
 ROOT = Path(__file__).parent
 FILES = sorted(ROOT.rglob("test_*.py"))
@@ -109,6 +109,28 @@ def test_some_cases_of_a_costly_test_are_fast_ones(names: tuple[str, ...], fast:
         return
     leave_to_full_tier([item(case) for case in marks])
     assert [case for case, given in marks.items() if "full" not in [mark.name for mark in given]] == fast
+
+
+def test_each_case_that_takes_turns_is_tested_in_one_of_four_turns_and_named_ones_in_each() -> None:
+    def item(name: str, *marks: Any) -> Any:
+        of = {mark.mark.name: mark.mark for mark in marks}
+        return SimpleNamespace(nodeid=name, get_closest_marker=of.get)
+
+    full, turn = pytest.mark.full, pytest.mark.in_turn("always")
+    taking = [item(f"test_it[{case}]", full, turn) for case in "abcdefg"]
+    taking += [item(f"test_{number}", full, turn) for number in range(20)]
+    lasting = [item("test_it[always]", full, turn), item("test_it[fast]", turn), item("test_other[a]", full)]
+    tested = [
+        [i.nodeid for i in (*taking, *lasting) if i not in of_other_turns([*taking, *lasting], turn)]
+        for turn in range(QUARTER)
+    ]
+    for one in taking:
+        assert sum(one.nodeid in names for names in tested) == 1, one.nodeid
+    for one in lasting:
+        assert all(one.nodeid in names for names in tested), one.nodeid
+    # Tests with one case are spread over the turns, too.
+    assert all(1 <= sum(name.endswith("]") for name in names) - 3 <= 2 and len(names) > 6 for names in tested)
+    assert of_other_turns(taking, 0) == of_other_turns(taking, QUARTER)
 
 
 def test_each_file_is_tested_by_itself_in_one_of_four_turns() -> None:

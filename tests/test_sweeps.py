@@ -122,6 +122,7 @@ def test_a_sweep_has_as_many_jobs_as_ever(name: str, jobs: Jobs) -> None:
 
 
 @pytest.mark.xdist_group("sweeps")  # In one process, which has planned most of the jobs for another sweep.
+@pytest.mark.in_turn
 @pytest.mark.some_cases(*FAST)
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep_has_the_run_ids_that_it_always_had(name: str) -> None:

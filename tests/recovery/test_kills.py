@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import QUARTER
 from tests.questions import write_questions
 from xclrun.launch import selftest
 from xclrun.launch.selftest import Outcome
@@ -103,7 +102,6 @@ def test_selftest_kills_and_compares() -> None:
     assert result == "identical"
 
 
-# A landing waits for a few kills of one strategy of each kind of state, and of a quarter of the others (XCLRUN_TURN).
 # `make test-kills` kills each run of all twenty times, and all inside writes too.
 THOROUGH = bool(os.environ.get("XCLRUN_THOROUGH"))
 KILLS = 20 if THOROUGH else 6
@@ -113,23 +111,10 @@ COMBINED = (
 )
 
 
-def killed(turn: int) -> list[str]:
-    """Return the strategies that a landing kills: one of each kind of state, and a quarter of the others in turn."""
-    others = [name for name in (*STRATEGIES, *COMBINED) if name not in selftest.KINDS]
-    return [*selftest.KINDS, *others[turn % QUARTER :: QUARTER]]
-
-
-def test_four_landings_in_turn_kill_every_strategy() -> None:
-    turns = [set(killed(turn)) for turn in range(QUARTER)]
-    assert set.union(*turns) == {*STRATEGIES, *COMBINED}
-    assert set.intersection(*turns) == {*selftest.KINDS}
-    assert killed(QUARTER) == killed(0)
-
-
+# Each landing kills one strategy of each kind of state.
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "strategy", [*STRATEGIES, *COMBINED] if THOROUGH else killed(int(os.environ.get("XCLRUN_TURN") or 0))
-)
+@pytest.mark.in_turn(*selftest.KINDS)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, *COMBINED])
 def test_killed_at_random_instants(faults: Callable[..., Any], tmp_path: Path, strategy: str) -> None:
     result = faults("kills", strategy, tmp_path, KILLS)
     assert result["kills"] >= KILLS
@@ -149,6 +134,7 @@ def test_a_run_in_blocks_that_was_killed_has_the_same_codelength(
 
 # Beside runs on sentences: texts in several windows, from which answers and their probabilities are put together.
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("strategy", ["er", "agem", "ewc_online", "kd_logit", "growing"])
 def test_a_run_on_questions_that_was_killed_has_the_same_answers(
@@ -165,6 +151,7 @@ def test_a_run_on_questions_that_was_killed_has_the_same_answers(
 
 # Questions, classes and tags under one encoder, one after another; and the first two in one hop.
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("strategy", "order"),
     [*((name, "asked,kind,where") for name in ("er", "agem", "ewc_online", "kd_logit")), ("naive", "asked+kind,where")],

@@ -159,6 +159,7 @@ SETTINGS = {
 
 @same_ranks
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.parametrize("strategy", SETTINGS)
 def test_strategies_with_several_ranks_equal_one_process(
     strategy: str, devices: int, compare: Callable[..., None]
@@ -168,6 +169,7 @@ def test_strategies_with_several_ranks_equal_one_process(
 
 @same_ranks
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -191,6 +193,7 @@ def test_settings_with_several_ranks_equal_one_process(
 
 @same_ranks
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.parametrize("strategy", ["er", "mbpa"])
 def test_spans_with_several_ranks_equal_one_process(
     strategy: str, devices: int, compare: Callable[..., None], tmp_path: Path

@@ -24,9 +24,9 @@ from xclrun.train.progress import Progress
 from .conftest import StopAt
 
 
-@pytest.mark.parametrize(
-    "strategy", [pytest.param(name, marks=() if name == "naive" else pytest.mark.full) for name in BEFORE]
-)
+@pytest.mark.in_turn
+@pytest.mark.some_cases("naive")
+@pytest.mark.parametrize("strategy", BEFORE)
 def test_no_step_waits_and_each_saves_operators(strategy: str, tmp_path: Path) -> None:
     result = of_steps(strategy, SMALL, tmp_path)
     assert result["waited"] == {}
@@ -37,6 +37,7 @@ def test_no_step_waits_and_each_saves_operators(strategy: str, tmp_path: Path) -
 
 # GEM's weights of its memories are found on the host, so it waits for their products.
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.parametrize("strategy", ["der", "derpp", "er_ace", "joint_replay", "l2_prev", "lwf", "mas", "si"])
 def test_no_step_of_other_strategies_waits(strategy: str, tmp_path: Path) -> None:
     assert of_steps(strategy, SMALL, tmp_path)["waited"] == {}
