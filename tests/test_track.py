@@ -40,7 +40,7 @@ from xclrun.report import heatmaps
 from xclrun.report.workers import PlotWorkers
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import background
-from xclrun.tracking.mirror import DeletedExperiment, Mirror, UnusableDatabase, _lock_file, saved_views, tracking_uri
+from xclrun.tracking.mirror import DeletedExperiment, Mirror, UnusableDatabase, _lock_file, run_pages, tracking_uri
 from xclrun.tracking.payload import FORMAT, VIEW, VIEW_TAG, allowed
 from xclrun.tracking.trackers import Update
 from xclrun.train.progress import Listener, Progress
@@ -224,7 +224,7 @@ def test_tags(study: Study) -> None:
     assert {key: tags[f"xclrun.{key}"] for key in expected} == expected
 
 
-def test_metrics_are_those_of_the_record_in_percent(study: Study) -> None:
+def test_metrics_are_those_of_the_record_in_percent_as_tables_print_them(study: Study) -> None:
     name = study.run("naive")
     metrics, mine = study.after[name]["metrics"], study.records[name]
     assert set(mine.scores) == {"intent_accuracy", "slot_f1"}
@@ -232,11 +232,11 @@ def test_metrics_are_those_of_the_record_in_percent(study: Study) -> None:
         for measure in ("F", "T", "T0", "FP"):
             assert len(metrics[f"{task}.{measure}"]) == 1
         final = 100 * sum(mine.scores[metric][3]) / 3
-        assert metrics[f"{task}.FP"][0][1] == pytest.approx(final)
+        assert metrics[f"{task}.FP"][0][1] == round(final, 2)
         for j, language in enumerate(mine.languages):
             history = metrics[f"{task}.score.{language}"]
             assert [(step, value) for step, value, _ in history] == [
-                (i, 100 * mine.scores[metric][i, j]) for i in range(4)
+                (i, round(100 * mine.scores[metric][i, j], 2)) for i in range(4)
             ]
     # Later than the values of earlier formats, which MLflow keeps: the last one counts.
     began, _ = study.after[name]["times"]
@@ -245,8 +245,8 @@ def test_metrics_are_those_of_the_record_in_percent(study: Study) -> None:
     assert [step for step, _, _ in metrics["train.loss"]] == [4, 8, 12, 16, 20, 24]
     dev = [(step, value) for step, value, _ in metrics["intent.dev.de"]]
     assert dev == [
-        (12, 100 * mine.curve[2]["dev"]["de"]["intent_accuracy"]),
-        (16, 100 * mine.curve[3]["dev"]["de"]["intent_accuracy"]),
+        (12, round(100 * mine.curve[2]["dev"]["de"]["intent_accuracy"], 2)),
+        (16, round(100 * mine.curve[3]["dev"]["de"]["intent_accuracy"], 2)),
     ]
     assert all(math.isfinite(value) for _, value, _ in metrics["train.loss"])
 
@@ -276,7 +276,7 @@ def test_a_saved_view_has_the_headline_measures_as_columns(study: Study) -> None
         assert name.strip("`") in facts[kind]
     result = study.mirror.client.search_runs([study.mirror.experiment], state["searchFilter"])
     assert {run.data.tags["mlflow.runName"] for run in result} == set(study.records)  # no sweeps among them
-    [address] = saved_views(study.outputs, "http://here:5")
+    [address] = run_pages(study.outputs, "http://here:5")
     assert address == f"http://here:5/#/experiments/{study.mirror.experiment}/runs?viewStateShareKey={VIEW}"
     assert address.removeprefix("http://here:5/") in experiment.tags["mlflow.note.content"]
 
@@ -290,6 +290,7 @@ def test_another_version_of_mlflow_gets_no_saved_view(
     tags = mirror.client.get_experiment(mirror.experiment).tags
     assert "viewStateShareKey" not in tags["mlflow.note.content"]
     assert VIEW_TAG not in tags
+    assert f"http://here:5/#/experiments/{mirror.experiment}/runs" in run_pages(outputs, "http://here:5")
 
 
 def test_what_people_wrote_on_the_experiment_stays_and_a_view_keeps_the_columns_of_other_tasks(
@@ -831,13 +832,36 @@ def test_ui_prints_its_address_when_the_server_answers(
     assert f"{place}{port}" in capsys.readouterr().err
 
 
+def test_ui_starts_one_process_without_a_log_of_requests(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[list[str], dict[str, str]]] = []
+
+    def execute(path: str, command: list[str], environment: dict[str, str]) -> None:
+        started.append((command, environment))
+        raise SystemExit(0)
+
+    monkeypatch.setattr("os.fork", lambda: 1)
+    monkeypatch.setattr("os.execve", execute)
+    monkeypatch.setenv("UVICORN_LOG_LEVEL", "debug")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert main(["ui", "--outputs", str(study.outputs), "--port", str(port)]) == 0
+    [(command, environment)] = started
+    assert command[command.index("--workers") + 1] == "1"
+    assert environment["UVICORN_ACCESS_LOG"] == "false"
+    assert environment["UVICORN_LOG_LEVEL"] == "debug"  # set by the user
+    assert environment["PATH"] == os.environ["PATH"]
+
+
 @pytest.mark.full
-def test_ui_answers(study: Study) -> None:
+def test_ui_answers_and_prints_the_address_of_the_runs_last(study: Study, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [*XCLRUN, "ui", "--outputs", str(study.outputs), "--port", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
     try:
         end = time.monotonic() + 120
         while True:
@@ -854,6 +878,12 @@ def test_ui_answers(study: Study) -> None:
                 time.sleep(0.5)
         assert answer.status == 200
         assert result["experiment"]["name"] == "xclrun"
+        page = f"http://127.0.0.1:{port}/#/experiments/{result['experiment']['experiment_id']}/runs"
+        while page not in log.read_text(encoding="utf-8") and time.monotonic() < end:
+            time.sleep(0.2)
+        lines = log.read_text(encoding="utf-8").splitlines()
+        assert page in lines[-1]
+        assert "Warning" not in "".join(lines)
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()

@@ -80,7 +80,7 @@ def expected(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
     for metric in run.metrics:
         for j, language in enumerate(run.languages):
             result[f"{short_name(metric)}.score.{language}"] = list(
-                enumerate((100 * run.scores[metric][:, j]).tolist())
+                enumerate((100 * run.scores[metric][:, j]).round(2).tolist())
             )
     last = {hop: max(e["step"] for e in run.curve if e["hop"] == hop) for hop in range(1, run.hops + 1)}
     before = {hop: sum(last[earlier] for earlier in range(1, hop)) for hop in last}
@@ -89,7 +89,7 @@ def expected(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
         result.setdefault("train.loss", []).append((step, epoch["loss"]))
         for language, scores in epoch["dev"].items():
             for metric, score in scores.items():
-                result.setdefault(f"{short_name(metric)}.dev.{language}", []).append((step, 100 * score))
+                result.setdefault(f"{short_name(metric)}.dev.{language}", []).append((step, round(100 * score, 2)))
     assert len(result) == 1 + 4 * len(run.languages)
     return result
 

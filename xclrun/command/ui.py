@@ -14,6 +14,15 @@ from xclrun.command.common import existing, outputs_parser
 from xclrun.core.errors import UsageError
 from xclrun.core.terminal import line
 
+# Environment of the server, unless the user has set a variable: no log of requests, which would follow the address of
+# the runs; no warnings about MLflow's own dependencies; and no processes for jobs, which xclrun does not use.
+QUIET = {
+    "UVICORN_ACCESS_LOG": "false",
+    "UVICORN_LOG_LEVEL": "warning",
+    "PYTHONWARNINGS": "ignore",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+}
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run MLflow's server in place of this process."""
@@ -27,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     if not (outputs / "mlflow.db").is_file():
         raise UsageError(f"--outputs {outputs}: contains no mlflow.db; create it with `xclrun sync`, or start a run")
     _check_free(args.host, args.port)
-    from xclrun.tracking.mirror import saved_views, tracking_uri
+    from xclrun.tracking.mirror import run_pages, tracking_uri
 
     place = f"http://{args.host}:{args.port}"
     line("MLflow is starting, which takes a few seconds …")
@@ -35,14 +44,16 @@ def main(arguments: Sequence[str]) -> int:
     if not os.fork():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         server = os.getppid()
-        views = "".join(f"\nruns with their headline measures: {view}" for view in saved_views(outputs, place))
+        pages = "".join(f"\nruns with their headline measures: {page}" for page in run_pages(outputs, place))
         while os.getppid() == server and not _answers(args.host, args.port):
             time.sleep(0.2)
         if os.getppid() == server:
-            print(f"MLflow on {place} (Ctrl-C ends it){views}", file=sys.stderr, flush=True)
+            print(f"MLflow on {place} (Ctrl-C ends it){pages}", file=sys.stderr, flush=True)
         os._exit(0)
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(outputs, None)]
-    os.execv(sys.executable, [*command, "--host", args.host, "--port", str(args.port)])
+    uri = tracking_uri(outputs, None)
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--registry-store-uri", uri]
+    command += ["--host", args.host, "--port", str(args.port), "--workers", "1"]
+    os.execve(sys.executable, command, {**QUIET, **os.environ})
 
 
 def _answers(host: str, port: int) -> bool:

@@ -47,9 +47,13 @@ class Quantity:
         """Differences of two values, such as points for percentages."""
         return replace(self, unit="points" if self.unit == "%" else self.unit, bounds=Quantity.bounds)
 
+    def printed(self, value: float) -> float:
+        """Return a value as printed: scaled and rounded, and never −0."""
+        return round(self.scale * value, self.decimals) + 0.0
+
     def shown(self, value: float) -> str:
         """Format a value, without ``-0.00``."""
-        return f"{round(self.scale * value, self.decimals) + 0.0:.{self.decimals}f}"
+        return f"{self.printed(value):.{self.decimals}f}"
 
     def spread(self, mean: float, std: float) -> str:
         """Format a mean and a standard deviation: ``91.06 ± 0.40``; only the mean if ``std`` is NaN."""

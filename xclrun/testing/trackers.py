@@ -152,8 +152,8 @@ def curves_of(record: RunRecord) -> Curves:
     curves: Curves = {}
     for metric in record.metrics:
         for j, language in enumerate(record.languages):
-            scale = quantity(metric).scale
-            values = [(hop, scale * float(row[j])) for hop, row in enumerate(record.scores[metric])]
+            printed = quantity(metric).printed
+            values = [(hop, printed(float(row[j]))) for hop, row in enumerate(record.scores[metric])]
             if measured := [(hop, value) for hop, value in values if value == value]:
                 curves[f"{short_name(metric)}.score.{language}"] = measured
     last = {hop: max(epoch["step"] for epoch in record.curve if epoch["hop"] == hop) for hop in _hops(record)}
@@ -163,7 +163,7 @@ def curves_of(record: RunRecord) -> Curves:
         for language, scores in epoch["dev"].items():
             for metric, value in scores.items():
                 dev = curves.setdefault(f"{short_name(metric)}.dev.{language}", [])
-                dev.append((step, quantity(metric).scale * float(value)))
+                dev.append((step, quantity(metric).printed(float(value))))
     return curves
 
 

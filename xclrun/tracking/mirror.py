@@ -30,7 +30,17 @@ from xclrun.core.terminal import note
 from xclrun.store.files import writing
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import payload
-from xclrun.tracking.payload import FORMAT, NOTE, TAG, VIEW_TAG, VIEW_VERSIONS, allowed, milliseconds, view_address
+from xclrun.tracking.payload import (
+    FORMAT,
+    NOTE,
+    TAG,
+    VIEW_TAG,
+    VIEW_VERSIONS,
+    allowed,
+    milliseconds,
+    runs_address,
+    view_address,
+)
 from xclrun.tracking.trackers import DATABASE, MARKERS, Tracker, Update
 
 if TYPE_CHECKING:
@@ -428,8 +438,11 @@ def _shows_views() -> bool:
     return mlflow.__version__.startswith(VIEW_VERSIONS)
 
 
-def saved_views(outputs: Path, server: str) -> list[str]:
-    """Return the URLs on ``server`` of the saved views in the SQLite file in ``outputs``."""
+def run_pages(outputs: Path, server: str) -> list[str]:
+    """Return the URLs on ``server`` of the runs of each experiment in the SQLite file: the saved view if there is one.
+
+    Experiments that do not contain runs of xclrun are skipped.
+    """
     from mlflow import MlflowClient
 
     try:
@@ -438,4 +451,8 @@ def saved_views(outputs: Path, server: str) -> list[str]:
     except Exception:
         # Ignore a damaged file: the server reports it.
         return []
-    return [view_address(server, experiment.experiment_id) for experiment in experiments if VIEW_TAG in experiment.tags]
+    return [
+        (view_address if VIEW_TAG in one.tags else runs_address)(server, one.experiment_id)
+        for one in experiments
+        if NOTE in one.tags
+    ]

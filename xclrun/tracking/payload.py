@@ -25,7 +25,7 @@ TAG = "xclrun"
 NOTE = "mlflow.note.content"
 
 # Raise it when the sent data change: all runs are then sent again.
-FORMAT = 1
+FORMAT = 2
 
 # MLflow's pages read saved views from tags of an experiment, in an undocumented format. In these versions they show the
 # result of `view`.
@@ -64,7 +64,7 @@ def measures(run: RunRecord, references: References) -> dict[str, float]:
     for metric in run.metrics if run.status == "finished" else ():
         for (name, language), value in measure(run, metric, references.scores(run, metric)).items():
             if isinstance(value, float) and not language:
-                values[f"{short_name(metric)}.{name}"] = quantity(metric, name).scale * value
+                values[f"{short_name(metric)}.{name}"] = quantity(metric, name).printed(value)
     return values
 
 
@@ -103,9 +103,14 @@ def view(metrics: Sequence[str]) -> str:
     return json.dumps({"name": "xclrun: headline measures", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
 
 
+def runs_address(server: str, experiment: str) -> str:
+    """Return the URL of the page with an experiment's runs on a server."""
+    return f"{server}/#/experiments/{experiment}/runs"
+
+
 def view_address(server: str, experiment: str) -> str:
     """Return the URL of the saved view on a server."""
-    return f"{server}/#/experiments/{experiment}/runs?viewStateShareKey={VIEW}"
+    return f"{runs_address(server, experiment)}?viewStateShareKey={VIEW}"
 
 
 def _legend(metrics: Sequence[str] = ()) -> str:
@@ -168,13 +173,13 @@ def scores(run: RunRecord) -> Iterator[tuple[int, str, str, float]]:
         for hop, row in enumerate(run.scores[metric]):
             for language, value in zip(run.languages, row, strict=True):
                 if value == value:
-                    yield hop, short_name(metric), language, quantity(metric).scale * float(value)
+                    yield hop, short_name(metric), language, quantity(metric).printed(float(value))
 
 
 def rows(run: RunRecord, metric: str) -> list[list[float | int]]:
     """Return the rows of a score matrix: hop, then the score on each language as printed."""
-    scale = quantity(metric).scale
-    return [[hop, *(scale * float(value) for value in row)] for hop, row in enumerate(run.scores[metric])]
+    printed = quantity(metric).printed
+    return [[hop, *(printed(float(value)) for value in row)] for hop, row in enumerate(run.scores[metric])]
 
 
 def epochs(run: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -191,7 +196,7 @@ def dev_scores(epoch: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
     """Yield (metric's short name, language, score as printed) of an epoch's dev scores."""
     for language, scores in epoch["dev"].items():
         for metric, value in scores.items():
-            yield short_name(metric), language, quantity(metric).scale * float(value)
+            yield short_name(metric), language, quantity(metric).printed(float(value))
 
 
 def score_table(run: RunRecord, metric: str) -> dict[str, Any]:
