@@ -13,7 +13,7 @@ from xclrun.analysis.measures import MEASURES
 from xclrun.cli import main
 from xclrun.command.plan import plan_runs
 from xclrun.core import task as tasks
-from xclrun.core.task import KEY_SCORE, METRICS, task_of
+from xclrun.core.task import KEY_SCORE, METRICS, tasks_of_dataset
 from xclrun.plan import notes
 
 REPOSITORY = Path(__file__).parents[1]
@@ -94,8 +94,9 @@ def test_every_metric_and_measure_is_defined() -> None:
         assert metrics[metric.name][0] == metric.short
         if metric is KEY_SCORE:
             continue
-        task, _, tags_are = metrics[metric.name][1].replace("`", "").partition(", tags_are=")
-        assert metric in task_of(task, tags_are or "spans").measured(tagged=True)
+        task, _, setting = metrics[metric.name][1].replace("`", "").partition(", ")
+        [of] = tasks_of_dataset({"task": task, **dict([setting.split("=")] if setting else [])})
+        assert metric in of.measured(tagged=True)
     measures = rows("metrics.md", "From the score matrix")
     assert list(measures) == list(MEASURES)
     for name, measure in MEASURES.items():

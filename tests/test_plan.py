@@ -45,8 +45,9 @@ MTOP = {"en": 15667, "de": 13424, "fr": 11814, "hi": 11330, "es": 10934, "th": 1
 #   merged      how models are merged: what changes, tests/strategy/test_merge says
 #   protocol    other hops, or how the source is trained: what changes, tests/test_fewshot says
 # Under further conditions: parts, tests/data/test_parts; statements, test_statements; questions, test_questions and
-# tests/train/test_span; orders, tests/data/test_orders; blocks and `continues`, tests/strategy/test_growing; points,
-# tests/strategy/test_mbpa; mixtures, tests/train/test_curriculum; buckets and slot F1, below.
+# tests/train/test_span; texts, tests/train/test_texts; orders, tests/data/test_orders; blocks and `continues`,
+# tests/strategy/test_growing; points, tests/strategy/test_mbpa; mixtures, tests/train/test_curriculum; buckets and slot
+# F1, below.
 KEYS = {
     "id": """
         dataset.name dataset.reader dataset.task dataset.tags_are dataset.statements.kind dataset.languages
@@ -63,7 +64,9 @@ KEYS = {
         dataset.buckets.draw_from dataset.buckets.counts dataset.buckets.number dataset.buckets.root
         dataset.replay.memory dataset.replay.every_k dataset.source_lr order.by order.seed order.start
         order.measure order.features strategy.pretrained model.hub model.revision model.path model.package
-        model.windows.stride model.windows.question model.windows.answer model.source_lr
+        model.windows.stride model.windows.question model.windows.answer model.max_target model.source_lr
+        dataset.text.prompt dataset.text.completion dataset.text.system dataset.text.template dataset.text.loss_per
+        generation.max_new_tokens generation.batch_tokens generation.stop evaluate.generate
         trainer.checkpoint_minutes trainer.gradient_checkpointing
         tracking.enabled tracking.to tracking.uri tracking.experiment sweep_name
         paths.outputs paths.store runtime.device runtime.threads runtime.deterministic
@@ -86,7 +89,7 @@ KEYS = {
     "all": """
         model.frozen_precision model.layers model.trim_vocabulary model.vocab_size model.hidden_size model.hidden_layers
         model.attention_heads model.intermediate_size model.positions model.family model.settings
-        model.token_types model.max_length model.dropout model.label_on seed
+        model.token_types model.max_length model.dropout model.label_on dataset.as_text seed
     """,
     "trained": """
         trainer.epochs trainer.batch_size trainer.gradient_accumulation trainer.optimizer trainer.lr

@@ -54,10 +54,10 @@ def encode_texts(examples, tokenizer, target, model):
     return replace(encoded, word_pieces=places, tags=Ragged.of(rows), tokenizer=tokenizer)
 
 
-encoding("texts", Encoding(encode_texts))
+encoding("toy_texts", Encoding(encode_texts))
 
 
-@head("writer")
+@head("toy_writer")
 class Writer(Head):
     reads_words = True
 
@@ -95,11 +95,11 @@ def bits_and_bytes(sentences):
 
 
 BITS = Metric(
-    "reference_bits", "bits", "bits of the reference", Scored.columns, "text", "texts", statistics=bits_and_bytes,
+    "writing_bits", "writing", "bits of the reference", Scored.columns, "text", "texts", statistics=bits_and_bytes,
     higher_is_better=False, unit="bits per byte",
 )
 COLUMNS = Column("generated", "string"), Column("log2_reference", "float32"), Column("reference", "string")
-register(Task("writing", target=str, own=(BITS,), columns=COLUMNS, head="writer", encoding="texts"))
+register(Task("writing", target=str, own=(BITS,), columns=COLUMNS, head="toy_writer", encoding="toy_texts"))
 """
 WORDS = {1.0: ("sunny", "warm", "bright"), 0.0: ("rain", "cold", "grey")}
 
@@ -335,5 +335,5 @@ def test_a_task_that_writes_has_its_own_encoding_and_a_loss_per_subword(
     size = sum(len(row["reference"].encode()) for row in last if row["language"] == "es")
     [record] = read_records(one.outputs)
     place = record.languages.index("es")
-    assert record.scores["reference_bits"][-1][place] == pytest.approx(sum(bits) / size, rel=1e-5)
-    assert record.scores["reference_bits"][-1][place] < record.scores["reference_bits"][0][place]
+    assert record.scores["writing_bits"][-1][place] == pytest.approx(sum(bits) / size, rel=1e-5)
+    assert record.scores["writing_bits"][-1][place] < record.scores["writing_bits"][0][place]

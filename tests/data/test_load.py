@@ -162,7 +162,7 @@ def refusal(cfg: DatasetConfig) -> str:
         (
             {"task": "intents"},
             "dataset.task=intents: unknown; did you mean 'intent_slots'? "
-            "Known: intent_slots, sequence_class, span, statement_truth, token_tags",
+            "Known: intent_slots, sequence_class, span, statement_truth, text_to_text, token_tags",
         ),
         ({"max_train": 0}, "dataset.max_train=0: must be at least 1, or null for all examples"),
         ({"max_eval": -1}, "dataset.max_eval=-1: must be at least 1, or null for all examples"),

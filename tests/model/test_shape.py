@@ -21,7 +21,8 @@ from xclrun.strategy.shared.parameters import sizes
 from .pretrained import CONFIG, write_encoder
 
 Compose = Callable[..., Composed]
-HEADS = [HeadSizes(task, 5, 7 if task.tag is not None else 0) for task in TASKS.values()]
+# Language models have shapes of their own.
+HEADS = [HeadSizes(task, 5, 7 if task.tag is not None else 0) for task in TASKS.values() if not task.writes]
 # Heads of a model: those of each task, and of tasks together, with a pooler among them and without.
 TOGETHER = [(of,) for of in HEADS] + [tuple(HEADS), tuple(of for of in HEADS if not of.task.pooled)]
 GIVEN = (

@@ -14,7 +14,7 @@ from xclrun.analysis.fewshot.words import Outcome
 from xclrun.analysis.record import RunRecord, number_of_hops
 from xclrun.core.identity import strategy_name
 from xclrun.core.plugins import raised_in
-from xclrun.core.task import MetricsOfKeys, Scored
+from xclrun.core.task import BY_NAME, MetricsOfKeys, Scored
 from xclrun.core.terminal import many, note
 from xclrun.scores.base_scores import Predictions, of_hop
 from xclrun.scores.counts import Common, metrics_and_tags, metrics_of, read, stored
@@ -64,6 +64,7 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
         scores[metric.name] = np.full((hops + 1, len(languages)), np.nan)
         if measured := [stage["hop"] for stage in manifest["stages"]]:
             scores[metric.name][measured] = counted.predictions.matrix(metric, languages)
+    scores = _scored(scores)
     curve = [
         {"hop": stage["hop"], **{k: epoch[k] for k in ("epoch", "step", "examples", "loss")}}
         | {"dev": _dev_scores(stage, epoch, config["evaluate"]["slot_f1"], metrics)}
@@ -109,6 +110,17 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
         tried=tuple(manifest.get("tried", ())),
         trained=tuple(stage["train"] for stage in manifest["stages"] if stage["hop"]),
     )
+
+
+def _scored(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return scores without metrics of data that the dataset lacks, such as choices (`Metric.undefined`)."""
+    some = {name for name, R in scores.items() if np.isfinite(R).any()}
+    # Runs without an evaluated hop have no scores yet.
+    if not some:
+        return scores
+    return {
+        name: R for name, R in scores.items() if name in some or BY_NAME[name].beside or not BY_NAME[name].undefined
+    }
 
 
 def _dev_scores(stage: dict[str, Any], epoch: dict[str, Any], slot_f1: str, metrics: MetricsOfKeys) -> dict[str, Any]:

@@ -273,7 +273,7 @@ def _vocabulary(config: Config, dataset: Dataset) -> tuple[int | None, int | Non
 def _subwords(config: Config, dataset: Dataset) -> tuple[int | None, int | None]:
     from xclrun.data.encodings import encode_task
     from xclrun.model.source import family_of
-    from xclrun.model.vocabulary import learned_vocabulary, load_tokenizer, used_pieces
+    from xclrun.model.vocabulary import learned_size, load_tokenizer, used_pieces
 
     model, learned = config.model, None
     # Counting creates no outputs folder.
@@ -281,7 +281,7 @@ def _subwords(config: Config, dataset: Dataset) -> tuple[int | None, int | None]
         cache = Path(config.paths.outputs).expanduser() / "cache"
         cache = cache if cache.is_dir() else Path(folder)
         if model.from_scratch:
-            learned = learned_vocabulary(model, dataset, cache).read_bytes().count(b"\n")
+            learned = learned_size(model, dataset, cache)
         if not model.trim_vocabulary:
             return learned, None
         tokenizer = load_tokenizer(model, dataset, cache)

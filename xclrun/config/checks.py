@@ -14,7 +14,7 @@ from xclrun.config.files import YAML_WORDS
 from xclrun.config.schema import WAYS, Config, ModelConfig, OrderConfig, Sampler, TrackingConfig, plain
 from xclrun.core.errors import UsageError, did_you_mean, redact, require
 from xclrun.core.names import check_name
-from xclrun.core.task import makes_statements
+from xclrun.core.task import makes_statements, writes
 
 # Name of a bound (an argument of `xclrun.config.schema.bounded`) → comparison of a value with the bound.
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
@@ -50,6 +50,10 @@ TYPED_NEEDS: Needs = {
     "dataset.statements": (
         lambda c: makes_statements(plain(c.dataset)),
         "dataset.statements.kind, or dataset.parts.NAME.statements; without it, the dataset has no statements",
+    ),
+    **dict.fromkeys(
+        ("dataset.text", "model.max_target", "generation", "evaluate.generate"),
+        (lambda c: writes(plain(c.dataset)), "dataset.task=text_to_text; other tasks write no texts"),
     ),
     **dict.fromkeys(
         ("dataset.word_column", "dataset.tag_column"),

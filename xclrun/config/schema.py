@@ -92,6 +92,28 @@ class Unanswerable(Enum):
     keep = "keep"
 
 
+class AsText(Enum):
+    frames = "frames"
+    answers = "answers"
+    statements = "statements"
+    labels = "labels"
+
+
+class Template(Enum):
+    none = "none"
+    chat = "chat"
+
+
+class LossPer(Enum):
+    token = "token"
+    example = "example"
+
+
+class Generated(Enum):
+    test = "test"
+    none = "none"
+
+
 class Truth(Enum):
     made = "made"
     label = "label"
@@ -213,6 +235,19 @@ class StatementsConfig:
 
 
 @dataclass
+class TextConfig:
+    """How examples become prompts and completions (task ``text_to_text``; see `xclrun.data.texts`)."""
+
+    prompt: str = bounded("{input}", pattern=r"(?s).*\{input\}.*", hint="must contain {input}, the example's text")
+    completion: str = bounded(
+        " {output}", pattern=r"(?s).*\{output\}.*", hint="must contain {output}, the reference of the example"
+    )
+    system: str | None = None
+    template: Template = Template.none
+    loss_per: LossPer = LossPer.token
+
+
+@dataclass
 class PartConfig:
     """A part of a composite dataset (see `xclrun.data.parts`); None means the value of the dataset."""
 
@@ -264,6 +299,8 @@ class DatasetConfig:
     header: bool = True
     parts: dict[str, PartConfig] = field(default_factory=dict)
     statements: StatementsConfig = field(default_factory=StatementsConfig)
+    as_text: AsText | None = None
+    text: TextConfig = field(default_factory=TextConfig)
     languages: list[str] | None = bounded(None, name=True)
     max_train: int | None = count()
     max_eval: int | None = count()
@@ -329,6 +366,7 @@ class ModelConfig:
     settings: Any = field(default_factory=dict)
     max_length: int = bounded(128, at_least=3, at_most=1_000_000)
     windows: WindowsConfig = field(default_factory=WindowsConfig)
+    max_target: int = bounded(128, at_least=1, at_most=1_000_000)
     dropout: float = bounded(0.1, at_least=0, below=1)
     frozen_precision: FrozenPrecision = FrozenPrecision.fp32
     label_on: LabelOn = LabelOn.first
@@ -412,6 +450,7 @@ class EvaluateConfig:
     attention: bool = False
     gradient_overlap: bool = False
     class_gradients: bool = False
+    generate: Generated = Generated.test
 
     @property
     def has_points(self) -> bool:
@@ -429,6 +468,15 @@ class EvaluateConfig:
         if self.keep_points is None:
             return 0
         return points if self.keep_points == ALL_POINTS else min(points, int(self.keep_points))
+
+
+@dataclass
+class GenerationConfig:
+    """How texts are written: greedily (see `xclrun.model.writing`)."""
+
+    max_new_tokens: int = count(128, at_most=1_000_000)
+    batch_tokens: int | None = count()
+    stop: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -479,6 +527,7 @@ class Config:
     model: ModelConfig = MISSING
     trainer: TrainerConfig = MISSING
     evaluate: EvaluateConfig = MISSING
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
     tracking: TrackingConfig = MISSING
     protocol: ProtocolConfig | None = None
     source: str | None = bounded(None, name=True)

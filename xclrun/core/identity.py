@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from xclrun.core.graph import Kind, Plan, Result, Stage, needs_of, parts_of
 from xclrun.core.stream import Hop, Stream
-from xclrun.core.task import makes_statements, unread_settings
+from xclrun.core.task import makes_statements, unread_settings, writes
 
 # Version of the algorithms, part of all IDs and keys. Increase it when a code change can change a result.
 ALGORITHMS = 1
@@ -79,6 +79,7 @@ NOT_IDENTITY = frozenset(
 # Key that was added in a later release → the value that keeps the old behavior. A key with this value is not part of a
 # run's identity, so existing IDs do not change.
 LATER: dict[str, Any] = {
+    "dataset.as_text": None,
     "evaluate.batch_tokens": None,
     "model.frozen_precision": "fp32",
     "strategy.warm_up": 0,
@@ -122,6 +123,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     has_effect = {
         "dataset.buckets": config.get("shots") is not None,
         "dataset.statements": makes_statements(dataset),
+        **dict.fromkeys(("dataset.text", "evaluate.generate"), writes(dataset)),
+        "generation": writes(dataset) and config.get("evaluate", {}).get("generate") != "none",
     }
     excluded = NOT_IDENTITY | {key for key, used in has_effect.items() if not used}
     excluded |= {f"model.{key}" for key in unread_settings(dataset)}
@@ -193,9 +196,11 @@ def stages(
         **{key: value for key, value in flat(settings) if key in PLUGINS and value},
     }
     # Attention and gradient statistics do not change predictions, so `evaluate` omits their settings. Training keys
-    # contain the settings of gradient statistics, which are stored with the trained weights.
+    # contain the settings of gradient statistics, which are stored with the trained weights. Texts are written only
+    # after hops, so their settings are part of the keys of evaluations alone.
     gradients = ("gradient_overlap", "class_gradients")
-    measured = ("attention", *gradients)
+    measured = ("attention", "generate", *gradients)
+    written = {"generation": settings["generation"]} if "generation" in settings else {}
     evaluate = {k: v for k, v in settings["evaluate"].items() if k not in measured} | {"slot_f1": SPAN_MICRO}
     inside = {key: True for key in gradients if settings["evaluate"].get(key)}
     trained: dict[int, str] = {}
@@ -233,6 +238,7 @@ def stages(
             # The precision changes predictions. The key of an untrained model does not contain it, so add it here.
             "precision": settings["trainer"]["precision"],
             "strategy": plan.serve,
+            **written,
             **({"codes": data.fingerprints[hop.codes, "train"]} if hop.codes else {}),
             **_other_weights(hop, stream, trained, needs[Kind.evaluation]),
         }

@@ -14,6 +14,8 @@ intent accuracy, slot F1 |
 accuracy and `BESIDE_STATEMENTS` |
 | ``span`` | answers to a question, spans of its text | start and end: linear on the text's subwords | answer F1, \
 exact match |
+| ``text_to_text`` | a prompt and texts that may follow it | the language model's own output layer | bits of the \
+reference; exact match, chrF and others accompany it |
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from enum import Enum
 from operator import methodcaller
 from typing import Any
 
-from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core import corpus_scores
+from xclrun.core.errors import UsageError, did_you_mean, require
 from xclrun.core.names import check_plain
 from xclrun.core.plugins import provides
 from xclrun.core.quantity import Quantity
+from xclrun.core.texts import reply
 
 
 class Scored(Enum):
@@ -281,12 +285,76 @@ def _bits(sentences: Any) -> Any:
     return sentences.stacked(bits, known[:, None])
 
 
-# Shown only on request (`select_metrics`).
 LABEL_BITS = Metric(
     "label_bits", "bits", "label bits", Scored.labels, "label", "labels",
     "mean −log2 p of the correct class, in bits; without examples whose class does not occur in training",
     statistics=_bits, probabilities=True, higher_is_better=False, unit="bits",
 )  # fmt: skip
+
+# Name of the task whose models write texts.
+TEXTS = "text_to_text"
+
+
+def _of_texts(name: str, short: str, title: str, definition: str, **fields: Any) -> Metric:
+    """Return a metric of generated texts, whose statistics are in `xclrun.scores.generated`."""
+    return Metric(
+        name, short, title, Scored.columns, "text", "texts", definition, statistics=methodcaller("written", name),
+        tasks=(TEXTS,), **fields,
+    )  # fmt: skip
+
+
+_NOT_GENERATED = "needs generated texts; set evaluate.generate=test"
+_NO_CHOICES = "needs examples with choices"
+REFERENCE_BITS = _of_texts(
+    "reference_bits", "ref_bits", "bits of the reference",
+    "−log2 p of the first reference and its end, divided by its UTF-8 bytes; without references that are longer than "
+    "the model's positions",
+    higher_is_better=False, unit="bits per byte", undefined="needs a reference that is not empty",
+)  # fmt: skip
+TEXT_EXACT = _of_texts(
+    "text_exact", "text_exact", "exact match of texts",
+    "share of generated texts that equal a reference after Unicode normalization (NFC) and with white space collapsed",
+    undefined=_NOT_GENERATED,
+)  # fmt: skip
+CHRF = _of_texts(
+    "chrf", "chrF", "chrF2",
+    "corpus chrF2 as in sacrebleu (case:mixed|eff:yes|nc:6|nw:0|space:no); of several references, the one with the "
+    "best chrF2",
+    score=corpus_scores.chrf, undefined=_NOT_GENERATED,
+)  # fmt: skip
+ENDED = _of_texts(
+    "ended", "ended", "ended texts", "share of generated texts that the model ended before the length limit",
+    undefined=_NOT_GENERATED,
+)  # fmt: skip
+TEXT_CHOICE = _of_texts(
+    "text_choice", "text_choice", "choice of a text",
+    "share of questions whose correct choice has the highest log-probability; ties count proportionally",
+    undefined=_NO_CHOICES,
+)  # fmt: skip
+TEXT_CHOICE_BYTES = _of_texts(
+    "text_choice_bytes", "choice_bytes", "choice of a text by bytes",
+    "share of questions whose correct choice has the highest log-probability per UTF-8 byte; ties count proportionally",
+    undefined=_NO_CHOICES,
+)  # fmt: skip
+# In place of `TEXT_EXACT` where texts answer questions.
+TEXT_ANSWER_EXACT = _of_texts(
+    "text_answer_exact", "text_EM", "exact match of answers", f"share of generated answers that are equal {_NORMAL}",
+    undefined=_NOT_GENERATED,
+)  # fmt: skip
+BLEU = _of_texts(
+    "bleu", "BLEU", "BLEU",
+    "corpus BLEU of sacrebleu (case:mixed|eff:no|tok:13a, but zh for zh, ja-mecab for ja, char for km, lo, my and "
+    "th|smooth:exp); 0 if there are no common n-grams, even if all texts and references are empty",
+    score=corpus_scores.bleu, undefined=_NOT_GENERATED,
+)  # fmt: skip
+ROUGE_L = _of_texts(
+    "rouge_l", "ROUGE-L", "ROUGE-L",
+    "mean F1 of the longest common subsequence of words, without case and punctuation; each character of Thai, Lao, "
+    "Khmer, Burmese, Chinese and Japanese is a word; of several references, the best",
+    undefined=_NOT_GENERATED,
+)  # fmt: skip
+# Metrics that are shown only on request (`select_metrics`) → the package that each needs.
+ON_REQUEST = {LABEL_BITS: "", BLEU: "sacrebleu", ROUGE_L: ""}
 
 # Metrics of all registered tasks and further metrics, in the order of tables.
 METRICS: list[Metric] = [KEY_SCORE]
@@ -346,6 +414,10 @@ class Task:
         head: name of the head (`xclrun.model.heads.HEADS`).
         encoding: name of the encoding of examples as subwords (`xclrun.data.encodings.ENCODINGS`).
         grouped: whether examples are statements about one context, whose IDs are ``CONTEXT#NUMBER``.
+        writes: whether the model writes texts. The encoder is then a causal language model, and the head is its own
+            output layer.
+        settings: key of ``dataset`` with the settings of the task, which encoding and head get
+            (`xclrun.data.example.Targets.settings`); empty without settings.
     """
 
     name: str
@@ -365,6 +437,8 @@ class Task:
     head: str = "labels_and_tags"
     encoding: str = "words"
     grouped: bool = False
+    writes: bool = False
+    settings: str = ""
 
     def metrics(self, tagged: bool) -> tuple[Metric, ...]:
         """Return the base scores of a dataset; ``tagged``: whether its examples have tags."""
@@ -457,9 +531,9 @@ COLUMNS: dict[str, Column] = {}
 TASKS: dict[str, Task] = {}
 
 # Keys of ``model`` that only some encodings read. They are part of IDs only if an encoding of the dataset reads them.
-OPTIONAL_SETTINGS = ("windows",)
+OPTIONAL_SETTINGS = ("windows", "max_target")
 # Encoding → those of these keys that it reads; `xclrun.data.encodings.register` adds the encodings of plug-ins.
-SETTINGS_READ: dict[str, tuple[str, ...]] = {"windows": OPTIONAL_SETTINGS}
+SETTINGS_READ: dict[str, tuple[str, ...]] = {"windows": ("windows",), "texts": ("max_target",)}
 
 
 def register_metric(metric: Metric) -> Metric:
@@ -480,10 +554,12 @@ def register_metric(metric: Metric) -> Metric:
 
 def select_metrics(names: Iterable[str], option: str = "--metric") -> None:
     """Add metrics that are shown only on request, for all following reads of runs in this process."""
-    available = {LABEL_BITS.name: LABEL_BITS}
+    available = {metric.name: metric for metric in ON_REQUEST}
     for name in names:
         if name not in available:
             raise UsageError(f"{option} {name}: unknown metric; {did_you_mean(name, available)}")
+        if package := ON_REQUEST[available[name]]:
+            require(package, f"{option} {name}", "text")
         if available[name] not in FURTHER:
             register_metric(available[name])
 
@@ -631,6 +707,24 @@ SPAN = register(
         ),
     )
 )  # fmt: skip
+# The prompt is the example's text; columns of rows are described in `xclrun.scores.generated`.
+TEXT_TO_TEXT = register(
+    Task(
+        TEXTS, target=reply, own=(REFERENCE_BITS,), head="writer", encoding="texts", writes=True, settings="text",
+        beside=(TEXT_EXACT, CHRF, ENDED, TEXT_CHOICE, TEXT_CHOICE_BYTES),
+        columns=(
+            Column("generated", "string"), Column("ended", "bool"), Column("log2_reference", "float32"),
+            Column("reference_bytes", "int32"), Column("reference_pieces", "int32"),
+            Column("references", "list<string>"), Column("choices", "list<string>"),
+            Column("choice_log2", "list<float32>"),
+        ),
+    )
+)  # fmt: skip
+
+# ``text_to_text`` with ``dataset.as_text=answers``. Not registered: TEXT_TO_TEXT has this name; see `text_task`.
+TEXT_ANSWERS = _add_metrics(
+    replace(TEXT_TO_TEXT, beside=(TEXT_ANSWER_EXACT, *(m for m in TEXT_TO_TEXT.beside if m is not TEXT_EXACT)))
+)
 
 TAGS_ARE = ("spans", "words")
 
@@ -653,8 +747,15 @@ def task_of(name: str, tags_are: str = "spans") -> Task:
     return WORD_TAGS
 
 
+def text_task(as_text: Any) -> Task:
+    """Return the task of examples that are read as texts; ``as_text``: value of ``dataset.as_text``."""
+    return TEXT_ANSWERS if getattr(as_text, "value", as_text) == "answers" else TEXT_TO_TEXT
+
+
 def tasks_of_dataset(dataset: Mapping[str, Any]) -> tuple[Task, ...]:
     """Return the tasks of a resolved config's dataset, each once."""
+    if dataset.get("as_text") is not None:
+        return (text_task(dataset["as_text"]),)
     if makes_statements(dataset):
         return (STATEMENT_TRUTH,)
     tasks: list[Task] = []
@@ -684,9 +785,21 @@ def makes_statements(dataset: Mapping[str, Any]) -> bool:
 
 def unread_settings(dataset: Mapping[str, Any]) -> frozenset[str]:
     """Return the `OPTIONAL_SETTINGS` that no encoding of a resolved config's dataset reads."""
+    read = (SETTINGS_READ.get(task.encoding, ()) for task in _registered(dataset))
+    return frozenset(OPTIONAL_SETTINGS).difference(*read)
+
+
+def writes(dataset: Mapping[str, Any]) -> bool:
+    """Return whether models of a resolved config's dataset, or of a part of it, write texts."""
+    return any(task.writes for task in _registered(dataset))
+
+
+def _registered(dataset: Mapping[str, Any]) -> list[Task]:
+    """Return the registered tasks that a resolved config's dataset names."""
+    if dataset.get("as_text") is not None:
+        return [TEXT_TO_TEXT]
     names = [dataset.get("task"), *(part.get("task") for part in (dataset.get("parts") or {}).values())]
-    tasks = [STATEMENT_TRUTH] if makes_statements(dataset) else [TASKS[name] for name in names if name in TASKS]
-    return frozenset(OPTIONAL_SETTINGS).difference(*(SETTINGS_READ.get(task.encoding, ()) for task in tasks))
+    return [STATEMENT_TRUTH] if makes_statements(dataset) else [TASKS[name] for name in names if name in TASKS]
 
 
 def statement_of(example_id: str) -> tuple[str, int | None]:

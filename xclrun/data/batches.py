@@ -211,6 +211,24 @@ class Windows:
 
 
 @dataclass(frozen=True)
+class Prompts:
+    """What the head of an `Encoded` continues when it writes texts.
+
+    Attributes:
+        pieces: subwords of each prompt; an empty row is not continued.
+        start: number of subwords at the beginning that a shortened prompt keeps.
+        stops: ids that end a text.
+    """
+
+    pieces: Ragged
+    start: int
+    stops: tuple[int, ...]
+
+    def select(self, indices: np.ndarray) -> Prompts:
+        return replace(self, pieces=self.pieces.select(indices))
+
+
+@dataclass(frozen=True)
 class Encoded:
     """Encoded examples, in columns.
 
@@ -232,6 +250,8 @@ class Encoded:
         task: see `Batch`.
         even: whether the widths of batches are multiples of `EVEN_PIECES` and `EVEN_WORDS`.
         tokenizer: set by encodings whose head makes texts of subwords.
+        prompts: set only if the head writes texts.
+        marks: (n,) int64, bits of what was cut in a text (`xclrun.data.texts.MARKS`), or None.
     """
 
     ids: np.ndarray
@@ -251,6 +271,8 @@ class Encoded:
     task: str = ""
     even: bool = False
     tokenizer: Any = None
+    prompts: Prompts | None = None
+    marks: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -363,7 +385,7 @@ def _chunks(indices: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 def _select(column: Any, indices: np.ndarray) -> Any:
-    if isinstance(column, Ragged | Windows):
+    if isinstance(column, Ragged | Windows | Prompts):
         return column.select(indices)
     return column[indices] if isinstance(column, np.ndarray) else column
 
@@ -372,6 +394,8 @@ def _concat(columns: Sequence[Any]) -> Any:
     if isinstance(columns[0], Ragged):
         lengths = np.concatenate([column.lengths for column in columns])
         return Ragged(np.concatenate([column.values for column in columns]), offsets_of(lengths))
+    if isinstance(columns[0], Prompts):
+        return replace(columns[0], pieces=_concat([column.pieces for column in columns]))
     if isinstance(columns[0], Windows):
         return Windows(**{name: _concat([getattr(part, name) for part in columns]) for name in vars(columns[0])})
     return np.concatenate(columns) if isinstance(columns[0], np.ndarray) else columns[0]

@@ -1,7 +1,8 @@
 """Encodings of examples as rows of subwords. `ENCODINGS` is the registry: `xclrun.core.task.Task.encoding` → encoding.
 
 ``words`` (`xclrun.data.encode`): an example is one row, truncated at ``model.max_length``. ``windows``
-(`xclrun.data.windows`): a question with a part of its text; an example is one row or several.
+(`xclrun.data.windows`): a question with a part of its text; an example is one row or several. ``texts``
+(`xclrun.data.texts`): a prompt and a completion; in dev and test, an example has a further row for each of its choices.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from xclrun.core.task import OPTIONAL_SETTINGS, SETTINGS_READ, Task
 from xclrun.data.batches import Encoded
 from xclrun.data.encode import encode as encode_words
 from xclrun.data.example import Example, Targets
+from xclrun.data.texts import check_texts, encode_texts
 from xclrun.data.windows import check_windows, encode_windows
 
-# (examples, fast tokenizer, label sets of their task, model's config) → encoded examples.
-Encode = Callable[[Sequence[Example], Any, Targets, ModelConfig], Encoded]
+# (examples, fast tokenizer, label sets of their task, model's config) → encoded examples. With `Encoding.by_split`, the
+# fifth argument is the split: ``train``, ``dev`` or ``test``.
+Encode = Callable[..., Encoded]
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,16 @@ class Encoding:
         whole: whether each example is one row; otherwise long texts become several rows and are never truncated.
         settings: those of `xclrun.core.task.OPTIONAL_SETTINGS` that the encoding reads; they are then part of IDs.
         check: raises a `UsageError` if a model's config cannot be used.
+        by_split: whether training examples are encoded differently.
+        as_written: whether texts are encoded as they are written; otherwise as words.
     """
 
     encode: Encode
     whole: bool = True
     settings: tuple[str, ...] = ()
     check: Callable[[ModelConfig], None] = lambda model: None
+    by_split: bool = False
+    as_written: bool = False
 
 
 ENCODINGS: dict[str, Encoding] = {}
@@ -66,9 +73,12 @@ def encoding_of(task: Task) -> Encoding:
     return ENCODINGS[task.encoding]
 
 
-def encode_task(examples: Sequence[Example], tokenizer: Any, target: Targets, model: ModelConfig) -> Encoded:
+def encode_task(
+    examples: Sequence[Example], tokenizer: Any, target: Targets, model: ModelConfig, split: str = "test"
+) -> Encoded:
     """Encode the examples of a task."""
-    return encoding_of(target.task).encode(examples, tokenizer, target, model)
+    encoding = encoding_of(target.task)
+    return encoding.encode(examples, tokenizer, target, model, *([split] if encoding.by_split else []))
 
 
 def words(examples: Sequence[Example], tokenizer: Any, target: Targets, model: ModelConfig) -> Encoded:
@@ -97,5 +107,11 @@ register(
     "windows",
     Encoding(
         _windows, whole=False, settings=SETTINGS_READ["windows"], check=lambda m: check_windows(m.max_length, m.windows)
+    ),
+)
+register(
+    "texts",
+    Encoding(
+        encode_texts, whole=False, settings=SETTINGS_READ["texts"], check=check_texts, by_split=True, as_written=True
     ),
 )

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from unicodedata import is_normalized, normalize
 
+from xclrun.config.schema import plain
 from xclrun.core.task import MetricsOfKeys, Task
 
 SPLITS = ("train", "dev", "test")
@@ -121,6 +122,7 @@ class Targets:
         labels: classes in the training data, sorted, or the task's fixed classes.
         tags: tags in the training data, sorted, ``O`` first if they are spans; may be empty.
         unanswerable: whether training has questions without an answer, so that models can predict "no answer".
+        settings: the settings of the task (`Task.settings`), a config node; None without settings.
     """
 
     task: Task
@@ -128,11 +130,13 @@ class Targets:
     labels: tuple[str, ...]
     tags: tuple[str, ...]
     unanswerable: bool = False
+    settings: Any = None
 
     @property
     def sets(self) -> list[Any]:
         """The values that enter the hashes in run IDs and stage keys."""
-        return [self.task.identified, self.labels, self.tags, *(["silence"] if self.unanswerable else [])]
+        further = [] if self.settings is None else [plain(self.settings)]
+        return [self.task.identified, self.labels, self.tags, *(["silence"] if self.unanswerable else []), *further]
 
     @cached_property
     def _seen(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -165,6 +169,7 @@ class Dataset:
         part_of: key → its entry in ``dataset.parts``; empty for a dataset that is not composite.
         tasks: key → its task, if keys have several; empty otherwise.
         reader: ``dataset.reader``; empty for a composite dataset.
+        settings: `Task.settings` → this key's node of the config, for the tasks that have one.
     """
 
     name: str
@@ -176,6 +181,7 @@ class Dataset:
     part_of: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, Task] = field(default_factory=dict)
     reader: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def origin(self) -> Dataset:
@@ -206,7 +212,8 @@ class Dataset:
         tags = {t for e in seen for t in e.tags or ()}
         first = (OUTSIDE,) if task.tag_spans and tags else ()
         unanswerable = any(e.answers == () for e in seen)
-        return Targets(task, keys, labels, (*first, *sorted(tags.difference(first))), unanswerable)
+        settings = self.settings.get(task.settings)
+        return Targets(task, keys, labels, (*first, *sorted(tags.difference(first))), unanswerable, settings)
 
     def targets_of(self, key: str) -> Targets:
         if self.task is not None:

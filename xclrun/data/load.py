@@ -11,6 +11,7 @@ from xclrun.config.schema import DatasetConfig, PartConfig, Unanswerable
 from xclrun.core.errors import UsageError
 from xclrun.core.names import check_name
 from xclrun.core.task import Task, statement_of
+from xclrun.data.as_text import texts_of
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.content import content_notes
 from xclrun.data.example import Dataset, Example
@@ -124,6 +125,9 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         parts = read_parts(cfg)
         if stating(cfg):
             parts = [stated(cfg, part) for part in parts]
+        asked = any(part.task.answers for part in parts)
+        if cfg.as_text is not None:
+            parts = [texts_of(cfg, part) for part in parts]
         splits = {at: examples for part in parts for at, examples in part.splits.items()}
         notes: Notes = {}
         for part in parts:
@@ -135,7 +139,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
             check_name("dataset.languages", language)
         part_of = {key: part.name for part in parts for key in part.keys if part.name}
         tasks = {key: part.task for part in parts for key in part.keys}
-        if Unanswerable(cfg.unanswerable) is Unanswerable.keep and not any(task.answers for task in tasks.values()):
+        if Unanswerable(cfg.unanswerable) is Unanswerable.keep and not asked:
             # Refuse the setting, which would change run IDs without any effect on results.
             raise UsageError(
                 f"dataset.unanswerable=keep: dataset={cfg.name} has no questions; set "
@@ -143,7 +147,8 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
             )
         task = parts[0].task if len(set(tasks.values())) == 1 else None
         several = {} if task else tasks
-        whole = Dataset(cfg.name, task, languages, splits, notes, None, part_of, several, cfg.reader or "")
+        settings = {of.settings: getattr(cfg, of.settings) for of in tasks.values() if of.settings}
+        whole = Dataset(cfg.name, task, languages, splits, notes, None, part_of, several, cfg.reader or "", settings)
         _check_tags(whole)
         whole = replace(whole, notes={**notes, **content_notes(whole)})
         _last = key, whole
@@ -152,7 +157,8 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
 
 # Config keys that decide which examples are read.
 SOURCE = (
-    "name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "parts", "statements",
+    "name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "parts", "statements", "as_text",
+    "text",
     "languages", "on_bad_line", "unanswerable", "subset_seed", "word_column", "tag_column",
     "tag_names", "text_column", "label_column", "text_b_column", "language_column", "header",
 )  # fmt: skip

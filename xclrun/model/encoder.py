@@ -20,7 +20,7 @@ from xclrun.model.adapter_files import quiet
 from xclrun.model.families import FAMILIES, family
 from xclrun.model.folder import one_line
 from xclrun.model.shape import described
-from xclrun.model.source import DROPOUTS, SPECIAL, check_layers, locate, subject_of
+from xclrun.model.source import DROPOUTS, SPECIAL, TEXT_SPECIAL, check_layers, locate, subject_of
 
 # Family → settings that transformers reads, although its config classes do not list them.
 UNLISTED: Mapping[str, tuple[str, ...]] = {
@@ -46,9 +46,12 @@ def shape_of(config: ModelConfig, vocabulary: int, pad: int) -> Any:
     return shape
 
 
-def fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
+def fresh_encoder(config: ModelConfig, vocabulary: int, pad: int, writes: bool = False) -> nn.Module:
     with one_line(f"model.family={config.family} model.settings={config.settings}: the encoder cannot be built"):
-        return empty_encoder(shape_of(config, vocabulary, pad))
+        shape = shape_of(config, vocabulary, pad)
+        if writes:
+            shape.pad_token_id, shape.bos_token_id, shape.eos_token_id = range(len(TEXT_SPECIAL))
+        return empty_encoder(shape, writes)
 
 
 def check_settings(model: ModelConfig) -> None:
@@ -78,23 +81,25 @@ def _adjust(shape: Any, config: ModelConfig) -> None:
     # Compilation takes minutes and changes rounding.
     if hasattr(shape, "reference_compile"):
         shape.reference_compile = False
-    # No text is generated, so causal encoders need not return keys and values.
+    # Causal encoders need not return keys and values, except while they write texts.
     if family(shape.to_dict(), subject_of(config)).causal:
         shape.use_cache = False
 
 
-def _library(shape: Any) -> Any:
-    """Return transformers' class for encoders of this family."""
-    from transformers import AutoModel, AutoModelForTextEncoding
+def _library(shape: Any, writes: bool = False) -> Any:
+    """Return transformers' class for encoders of this family, or for its language models."""
+    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForTextEncoding
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
+    if writes:
+        return AutoModelForCausalLM
     return AutoModelForTextEncoding if FAMILIES[shape.model_type].with_decoder else AutoModel
 
 
-def empty_encoder(shape: Any) -> Any:
-    """Return an encoder of transformers' config ``shape``, with fresh weights."""
-    return _untied(_library(shape).from_config(shape, trust_remote_code=False))
+def empty_encoder(shape: Any, writes: bool = False) -> Any:
+    """Return an encoder of transformers' config ``shape``, with fresh weights; a language model if ``writes``."""
+    return _untied(_library(shape, writes).from_config(shape, trust_remote_code=False))
 
 
 def _untied(encoder: Any) -> Any:
@@ -114,7 +119,7 @@ def _untied(encoder: Any) -> Any:
 
 # Cache of the pretrained encoder that was read last, because most runs of a process use the same encoder. Runs use
 # copies.
-_last_read: dict[tuple[str, float, int | None], tuple[nn.Module, Sequence[str]]] = {}
+_last_read: dict[tuple[str, float, int | None, bool], tuple[nn.Module, Sequence[str]]] = {}
 
 
 def read_ahead(config: ModelConfig) -> None:
@@ -123,13 +128,14 @@ def read_ahead(config: ModelConfig) -> None:
         _read_once(config)
 
 
-def pretrained_encoder(config: ModelConfig, with_words: bool = True) -> nn.Module:
+def pretrained_encoder(config: ModelConfig, with_words: bool = True, writes: bool = False) -> nn.Module:
     """Return a copy of a pretrained encoder; if its files lack the pooler, initialize the pooler.
 
     Args:
         with_words: copy the word embeddings, which need most memory; if false, the caller must replace them.
+        writes: return a language model with its output layer.
     """
-    original, missing = _read_once(config)
+    original, missing = _read_once(config, writes)
     words = original.get_input_embeddings().weight
     encoder = copy.deepcopy(original, {} if with_words else {id(words): words})
     for name in missing:
@@ -141,26 +147,26 @@ def pretrained_encoder(config: ModelConfig, with_words: bool = True) -> nn.Modul
     return encoder
 
 
-def _read_once(config: ModelConfig) -> tuple[Any, Sequence[str]]:
+def _read_once(config: ModelConfig, writes: bool = False) -> tuple[Any, Sequence[str]]:
     """Return (encoder, names of the parameters that its files lack). The encoder is cached: do not change it."""
     folder = locate(config)
-    key = (str(folder.resolve()), config.dropout, config.layers)
+    key = (str(folder.resolve()), config.dropout, config.layers, writes)
     if key not in _last_read:
         with (
             one_line(f"model.path={folder}: the encoder cannot be read"),
             quiet("transformers"),
             torch.random.fork_rng(devices=[]),
         ):
-            read = _read_encoder(config, folder)
+            read = _read_encoder(config, folder, writes)
         _last_read.clear()
         _last_read[key] = read
     return _last_read[key]
 
 
-def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, Sequence[str]]:
+def _read_encoder(config: ModelConfig, folder: Path, writes: bool) -> tuple[nn.Module, Sequence[str]]:
     shape = pretrained_shape(config, folder)
     _adjust(shape, config)
-    encoder, report = _library(shape).from_pretrained(
+    encoder, report = _library(shape, writes).from_pretrained(
         folder,
         config=shape,
         use_safetensors=True,

@@ -41,6 +41,23 @@ Prediction = dict[str, Tensor]
 NOT_FINITE = float("inf")
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits of written texts, in subwords.
+
+    Attributes:
+        new: longest text, including its end.
+        prompt: longest prompt; a longer one loses subwords at its beginning.
+        stop: further subwords that end a text, as the tokenizer names them.
+        batch_tokens: maximum number of subwords of a batch, with prompts and padding; None: no limit.
+    """
+
+    new: int
+    prompt: int
+    stop: tuple[str, ...] = ()
+    batch_tokens: int | None = None
+
+
 @dataclass
 class Features:
     """Last states of the encoder, as heads read them.
@@ -60,6 +77,7 @@ class Output:
 
     Attributes:
         cls: (B, H), see `Features`.
+        states: (B, W, H) float32 states of words, of which the head scores only those that are words; otherwise None.
         logits: (B, C) float32 scores of a sentence; None if the head has none.
         emissions: float32 scores of words, (B, W, T) for tags or (B, W, 2) for the start and end of an answer;
             otherwise None.
@@ -68,6 +86,7 @@ class Output:
     cls: Tensor
     logits: Tensor | None = None
     emissions: Tensor | None = None
+    states: Tensor | None = None
 
 
 def viterbi(crf: CRF, emissions: Tensor, mask: Tensor) -> Tensor:
@@ -207,6 +226,7 @@ class Head(nn.Module):
     Attributes:
         reads_words: whether the head reads the states of words.
         over_words: whether the probabilities of ``emissions`` are over words instead of over tags.
+        reads_encoder: whether the head uses parameters of the encoder (`join_encoder`).
         sentence_first: whether the first word of a row is the place that represents the sentence. It is [CLS], or the
             last subword in causal encoders.
         about: name of a layer → description, for exports.
@@ -216,6 +236,7 @@ class Head(nn.Module):
     reads_words: bool = False
     over_words: ClassVar[bool] = False
     sentence_first: ClassVar[bool] = False
+    reads_encoder: ClassVar[bool] = False
     about: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, hidden: int, sizes: HeadSizes, dropout: float, pooler: nn.Module | None = None) -> None:
@@ -228,6 +249,12 @@ class Head(nn.Module):
         """Create the layers as attributes; ``hidden`` is H."""
         raise NotImplementedError
 
+    def join_encoder(self, encoder: nn.Module) -> None:
+        """Take what the head reads from the encoder, after `build`: a causal language model if `Task.writes`.
+
+        Default: nothing. Parameters that the encoder contains must not become parameters of the head.
+        """
+
     def forward(self, features: Features) -> Output:
         """Apply the head in fp32, for any precision of the encoder."""
         with torch.autocast(features.cls.device.type, enabled=False):
@@ -237,6 +264,10 @@ class Head(nn.Module):
 
     def answer(self, features: Features) -> Output:
         """Map the encoder's states to scores; states and scores are float32."""
+        raise NotImplementedError
+
+    def score_states(self, states: Tensor) -> Tensor:
+        """Map states of words (N, H), of `Output.states`, to their scores (N, C), float32."""
         raise NotImplementedError
 
     def sentence(self, features: Features) -> Tensor:
@@ -257,6 +288,13 @@ class Head(nn.Module):
 
     def predict(self, batch: Batch, output: Output) -> Prediction:
         """Return the predictions of a batch, without gradients: name → (B, …)."""
+        raise NotImplementedError
+
+    def write_texts(self, encoded: Encoded, rows: np.ndarray, limits: Limits) -> dict[str, np.ndarray]:
+        """Return what `columns` needs of texts that the head writes after `Encoded.prompts`, one entry for each row.
+
+        Called after hops, in eval mode, for heads whose encoding has prompts.
+        """
         raise NotImplementedError
 
     def noted(self, batch: Batch, predicted: Prediction, encoded: Encoded) -> dict[str, np.ndarray]:
@@ -310,12 +348,13 @@ def register(name: str) -> Callable[[AnyHead], AnyHead]:
     return decorate
 
 
-def make_head(hidden: int, sizes: HeadSizes, dropout: float, pooler: nn.Module | None) -> Head:
+def make_head(hidden: int, sizes: HeadSizes, dropout: float, pooler: nn.Module | None, encoder: nn.Module) -> Head:
     """Return the untrained head of a task; ``pooler``: BERT's pooler, or None if no task uses it."""
     task = sizes.task
     if task.head not in HEADS:
         raise UsageError(f"task '{task.name}': unknown head '{task.head}'; {did_you_mean(task.head, HEADS)}")
     head = HEADS[task.head](hidden, sizes, dropout, pooler)
+    head.join_encoder(encoder)
     if direct := [name for name, _ in head.named_parameters(recurse=False)]:
         raise UsageError(f"head '{task.head}': the parameter '{direct[0]}' needs a layer; use a module such as Linear")
     if taken := RESERVED & {name for name, _ in head.named_children()}:

@@ -33,6 +33,7 @@ from xclrun.model.heads import Features, Head, Output, Pooler, Prediction, make_
 from xclrun.model.prompts import Prompts
 from xclrun.model.shape import HeadSizes
 from xclrun.model.source import check_layers, locate, subject_of
+from xclrun.model.writing import below_output
 
 Result = TypeVar("Result")
 
@@ -60,24 +61,27 @@ class Model(nn.Module):
         task: Task = INTENT_SLOTS,
         several: Sequence[HeadSizes] = (),
         last: bool = False,
+        settings: Any = None,
     ) -> None:
         super().__init__()
         self.vocabulary, self.still, self.packs = vocabulary, False, False
         self.prompts: Prompts | None = None
-        self.last, self.typed = last, _reads_types(encoder)
         hidden: int = encoder.config.hidden_size  # type: ignore[union-attr,assignment]
-        self.encoder = encoder
-        single = HeadSizes(task, classes, tags)
-        pooled = any(sizes.task.pooled for sizes in several or (single,))
-        pooler = _taken_pooler(encoder) if pooled else None
+        single = HeadSizes(task, classes, tags, settings)
+        every = several or (single,)
+        # Heads that write take the output layer of a whole language model.
+        self.encoder = below_output(encoder) if any(sizes.task.writes for sizes in every) else encoder
+        self.last, self.typed = last, _reads_types(self.encoder)
+        pooled = any(sizes.task.pooled for sizes in every)
+        pooler = _taken_pooler(self.encoder) if pooled else None
         # The only head, in a tuple, so that it is no submodule: its layers are submodules, under their own names.
-        self._only: tuple[Head, ...] = () if several else (make_head(hidden, single, dropout, pooler),)
+        self._only: tuple[Head, ...] = () if several else (make_head(hidden, single, dropout, pooler, encoder),)
         for head in self._only:
             for name, layer in head.named_children():
                 self.add_module(name, layer)
         # Each pooled task trains a separate copy of the pooler.
         self.tasks = nn.ModuleDict(
-            {sizes.task.place: make_head(hidden, sizes, dropout, copy.deepcopy(pooler)) for sizes in several}
+            {sizes.task.place: make_head(hidden, sizes, dropout, copy.deepcopy(pooler), encoder) for sizes in several}
         )
 
     def head_of(self, task: str) -> Head:
@@ -313,11 +317,12 @@ def skeleton(
             # Reduce the padding's id, which can exceed a trimmed vocabulary.
             shape.pad_token_id = min(shape.pad_token_id, shape.vocab_size - 1)
     check_layers(config)
+    writes = any(sizes.task.writes for sizes in several) if several else task.writes
     with torch.device("meta"):
         if config.path is not None:
-            encoder = empty_encoder(shape)
+            encoder = empty_encoder(shape, writes)
         else:
-            encoder = fresh_encoder(config, vocabulary or config.vocab_size or 0, 0)
+            encoder = fresh_encoder(config, vocabulary or config.vocab_size or 0, 0, writes)
         return Model(encoder, classes, tags, config.dropout, task=task, several=several)
 
 
@@ -330,6 +335,7 @@ def build(
     rows: np.ndarray | None = None,
     task: Task = INTENT_SLOTS,
     several: Sequence[HeadSizes] = (),
+    settings: Any = None,
 ) -> Model:
     """Return the untrained model (hop 0): a pretrained or fresh encoder, and fresh heads.
 
@@ -338,20 +344,22 @@ def build(
         tags: number of tags; 0 for a dataset without tags.
         seed: the run's seed. The global random state does not change.
         rows: rows of the word embeddings to keep (see `keep_rows`); None: all.
-        several: the heads of a model with several tasks; classes, tags and task are then ignored.
+        several: the heads of a model with several tasks; classes, tags, task and settings are then ignored.
+        settings: the settings of the task (`HeadSizes.settings`).
     """
+    writes = any(sizes.task.writes for sizes in several) if several else task.writes
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "encoder"))
         if config.from_scratch:
-            encoder: Any = fresh_encoder(config, len(tokenizer), tokenizer.pad_token_id)
+            encoder: Any = fresh_encoder(config, len(tokenizer), tokenizer.pad_token_id, writes)
         else:
-            encoder = pretrained_encoder(config, with_words=rows is None)
+            encoder = pretrained_encoder(config, with_words=rows is None, writes=writes)
         vocabulary = encoder.get_input_embeddings().num_embeddings
         if rows is not None:
             keep_rows(encoder, rows)
         torch.default_generator.manual_seed(derive(seed, "heads"))
         last = _reads_last(encoder, config, tokenizer)
-        return Model(encoder, classes, tags, config.dropout, vocabulary, task, several, last)
+        return Model(encoder, classes, tags, config.dropout, vocabulary, task, several, last, settings)
 
 
 def redrawn_heads(model: Model, seed: int) -> dict[str, Tensor]:

@@ -25,11 +25,16 @@ BERT_SIZES = (
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """The number of classes (ignored if the task has no labels) and of tags (0 without tags) of one task."""
+    """The number of classes (ignored if the task has no labels) and of tags (0 without tags) of one task.
+
+    Attributes:
+        settings: the settings of the task (`Task.settings`), or None.
+    """
 
     task: Task
     classes: int
     tags: int
+    settings: Any = None
 
 
 def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:

@@ -104,7 +104,10 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     if model.from_scratch:
         origin = dataset.origin
         identity = digest([origin.fingerprints[language, "train"] for language in sorted(origin.languages)])
-        if model.vocab_size is not None:
+        if model.vocab_size is not None and of_bytes(dataset):
+            if model.vocab_size < (least := len(TEXT_SPECIAL) + 256):
+                raise UsageError(f"model.vocab_size={model.vocab_size}: subwords of bytes need at least {least}")
+        elif model.vocab_size is not None:
             key = identity, pairs(dataset)
             if key not in _alphabets:
                 _alphabets[key] = alphabet(learned_from(dataset))
@@ -121,6 +124,8 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
 
 # The first tokens of a learned vocabulary.
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# The first tokens of a vocabulary of bytes: padding, beginning and end, with the ids that Llama's config has.
+TEXT_SPECIAL = ("<pad>", "<s>", "</s>")
 # (identity of training splits, `pairs`) → characters of their texts.
 _alphabets: dict[tuple[str, bool | tuple[str, ...]], frozenset[str]] = {}
 
@@ -135,11 +140,19 @@ def pairs(dataset: Dataset) -> bool | tuple[str, ...]:
     return tuple(sorted(key for key, task in dataset.tasks.items() if task.pairs))
 
 
+def of_bytes(dataset: Dataset) -> bool:
+    """Return whether an encoder from scratch has subwords of bytes, which can write any text."""
+    return all(target.task.writes for target in dataset.origin.targets)
+
+
 def learned_from(dataset: Dataset) -> Iterator[str]:
     """Yield the texts of all training splits, for learning a vocabulary."""
     origin = dataset.origin
     for language in sorted(origin.languages):
         for example in origin.split(language, "train"):
+            if dataset.task_of(language).writes:
+                yield from (example.whole, " " + example.target.references[0])
+                continue
             yield " ".join(example.tokens)
             if dataset.task_of(language).pairs and example.text_b is not None:
                 yield example.text_b

@@ -20,14 +20,17 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.batches import Encoded
+from xclrun.data.encodings import encoding_of
 from xclrun.data.example import Dataset
 from xclrun.model.folder import TOKENIZER_FILES, one_line
 from xclrun.model.source import (
     SPECIAL,
+    TEXT_SPECIAL,
     alphabet,
     check_vocabulary,
     learned_from,
     locate,
+    of_bytes,
     pairs,
     source_identity,
 )
@@ -70,6 +73,25 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
     return list(dict.fromkeys([*SPECIAL, *single, *pieces]))
 
 
+def learn_bytes(texts: Iterable[str], size: int) -> str:
+    """Return a tokenizer.json: byte-level BPE of at most ``size`` subwords, as in GPT-2, with BOS before each text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = list(TEXT_SPECIAL)
+    tokenizer.train_from_iterator(
+        (_LONG_WORD.sub(lambda word: _PIECE.sub(r"\1 ", word[0]), text) for text in texts),
+        trainers.BpeTrainer(vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+    )
+    bos = TEXT_SPECIAL[1]
+    tokenizer.post_processor = processors.TemplateProcessing(f"{bos} $A", f"{bos} $A {bos} $B", [(bos, 1)])
+    text: str = tokenizer.to_str()
+    return text
+
+
 def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast, from_padding: bool = True) -> np.ndarray:
     """Return the ids (m,) int64, ascending, of a trimmed vocabulary: used subwords and special tokens.
 
@@ -97,6 +119,43 @@ def learned_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: 
     return cached.write("".join(f"{piece}\n" for piece in pieces).encode())
 
 
+def learned_bytes(model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note) -> Path:
+    """Return the cached tokenizer.json of subwords of bytes, learned from texts and their references."""
+    key = digest([source_identity(model, dataset), model.vocab_size, "bytes"])
+    cached = CachedFile(cache, f"vocabulary-{key[:16]}", ".json", warn)
+    if (path := cached.find()) is not None:
+        return path
+    assert model.vocab_size is not None
+    return cached.write(learn_bytes(learned_from(dataset), model.vocab_size).encode())
+
+
+def learned_size(model: ModelConfig, dataset: Dataset, cache: Path) -> int:
+    """Return the number of subwords of a vocabulary that is learned from the data; without transformers."""
+    if not of_bytes(dataset):
+        return learned_vocabulary(model, dataset, cache).read_bytes().count(b"\n")
+    from tokenizers import Tokenizer
+
+    size: int = Tokenizer.from_file(str(learned_bytes(model, dataset, cache))).get_vocab_size()
+    return size
+
+
+def bytes_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of subwords of bytes in a file."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    pad, bos, eos = TEXT_SPECIAL
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(path.read_text(encoding="utf-8")),
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        clean_up_tokenization_spaces=False,
+        # Causal models read no token types.
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
 def wordpiece_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     """Return BERT's cased tokenizer with the vocabulary in a file."""
     from transformers import BertTokenizerFast
@@ -113,6 +172,8 @@ def load_tokenizer(
     model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note
 ) -> PreTrainedTokenizerFast:
     """Return the encoder's tokenizer; a vocabulary learned from the data is cached in ``cache``."""
+    if model.from_scratch and of_bytes(dataset):
+        return bytes_tokenizer(learned_bytes(model, dataset, cache, warn))
     if model.from_scratch:
         return wordpiece_tokenizer(learned_vocabulary(model, dataset, cache, warn))
     # Imported only here: AutoTokenizer takes seconds, and `data audit` with `tiny` does not need it.
@@ -130,7 +191,8 @@ def load_tokenizer(
     if tokenizer.pad_token_id is None:
         # Decoders have no padding token. Padding is masked, so any token can be used.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.bos_token
-    if hasattr(tokenizer, "add_prefix_space"):
+    as_written = all(encoding_of(target.task).as_written for target in dataset.targets)
+    if hasattr(tokenizer, "add_prefix_space") and not as_written:
         # GPT-2's tokenizer accepts lists of words only with this option. `xclrun.data.encode` adds the spaces.
         tokenizer.add_prefix_space = True
     return tokenizer

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xclrun.config.schema import Config, FrozenPrecision, LabelOn, Precision, RuntimeConfig, SlotF1
+from xclrun.config.schema import Config, FrozenPrecision, Generated, LabelOn, Precision, RuntimeConfig, SlotF1
 from xclrun.core.errors import UsageError
 from xclrun.core.ranks import launched
 from xclrun.core.stream import Mixture, keys_of, sequence
 from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.encodings import encoding_of
 from xclrun.data.example import Dataset
-from xclrun.model.families import number, positions
+from xclrun.model.families import FAMILIES, Family, number, positions
 from xclrun.model.folder import BERTS
-from xclrun.model.source import check_masks, depth, family_of, settings_of
+from xclrun.model.source import check_masks, depth, family_of, settings_of, subject_of
 from xclrun.strategy import Strategy, nested
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
@@ -24,7 +24,10 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
     tasks = [target.task for target in dataset.targets]
     names = ", ".join(task.identified for task in tasks)
     several = None if dataset.task is not None else f"dataset.parts has several tasks ({names})"
-    if (reason := strategy.unsupported(tasks)) is not None:
+    parts = [strategy, *filter(None, (getattr(strategy, name, None) for name in ("expansion", "source")))]
+    cannot_write = next((part.cannot_write for part in parts if part.cannot_write), None)
+    reason = cannot_write if any(task.writes for task in tasks) and cannot_write else strategy.unsupported(tasks)
+    if reason is not None:
         tasks_text = f" dataset.task={tasks[0].name}:" if several is None else f": {several};"
         raise UsageError(f"strategy={config.strategy.name}{tasks_text} {reason}")
     for task in tasks:
@@ -131,6 +134,8 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
         from xclrun.model.encoder import check_settings
 
         check_settings(config.model)
+    if any(target.task.writes for target in dataset.targets):
+        _check_writing(config, kind)
     settings = settings_of(config.model)
     strategy.check_encoder(kind, number(settings, "width"), depth(config.model))
     _check_prompts(config, settings, strategy.parameters.prompt_tokens)
@@ -150,6 +155,21 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
                 f"model.label_on={config.model.label_on.value}: {kind.title} has causal attention, so only a word's "
                 "last subword attends to the whole word; use model.label_on=last"
             )
+
+
+def _check_writing(config: Config, kind: Family) -> None:
+    """Check that a language model can be trained, and can write texts."""
+    model, new = config.model, config.generation.max_new_tokens
+    if not kind.causal:
+        decoders = ", ".join(name for name, other in FAMILIES.items() if other.causal)
+        raise UsageError(f"{subject_of(model)}: {kind.title} writes no texts; use a causal model ({decoders})")
+    if model.trim_vocabulary:
+        raise UsageError("model.trim_vocabulary=true: texts may need any subword; use false")
+    if config.evaluate.generate is Generated.test and new >= model.max_length:
+        raise UsageError(
+            f"generation.max_new_tokens={new}: must be below model.max_length={model.max_length}, which prompt and "
+            "text share"
+        )
 
 
 def _check_prompts(config: Config, settings: Mapping[str, Any], tokens: int) -> None:

@@ -155,7 +155,9 @@ class Run:
     def heads(self) -> list[HeadSizes]:
         """Sizes of the model's heads, one for each task."""
         label_on = self.config.model.label_on
-        return [HeadSizes(t.task, len(t.labels), tag_outputs(t.tags, label_on)) for t in self.dataset.targets]
+        return [
+            HeadSizes(t.task, len(t.labels), tag_outputs(t.tags, label_on), t.settings) for t in self.dataset.targets
+        ]
 
     def _training_sentences(self, hop: Hop) -> int:
         sentences = sum(len(self.dataset.split(key, "train")) for key in hop.train)

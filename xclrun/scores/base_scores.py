@@ -29,7 +29,7 @@ from xclrun.core.task import (
 from xclrun.core.task import (
     COLUMNS as OWN,
 )
-from xclrun.scores import answers
+from xclrun.scores import answers, generated
 from xclrun.store.predictions import arrow_type
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ class Sentences:
         columns: column of the task (`xclrun.core.task.Task.columns`) → its values, shape (S, cells): float64, with NaN
             for missing values, or objects, with None, if the column has no numbers.
         statistics: metric → its statistics, shape (S, cells, k), if a run stored them (`Metric.stored`).
+        key: the language or key, and
+        reader: see `MetricsOfKeys`; both determine how texts are split and normalized.
     """
 
     ids: np.ndarray
@@ -161,6 +163,8 @@ class Sentences:
     grouped: bool = False
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     statistics: Mapping[str, np.ndarray] = field(default_factory=dict)
+    key: str = ""
+    reader: str = ""
 
     @property
     def right(self) -> np.ndarray:
@@ -224,6 +228,11 @@ class Sentences:
         if self.answers is None:
             raise ValueError("the predictions have no answers")
         return self.stacked(self.answers[list(LIKENESS).index(likeness)], 1)
+
+    def written(self, metric: str) -> np.ndarray:
+        """Return the statistics of a metric of generated texts (`xclrun.scores.generated`), shape (S, cells, k)."""
+        gold = np.broadcast_to(self.gold[:, np.newaxis], self.predicted.shape)
+        return generated.statistics(metric, {**self.columns, "gold": gold}, self.key, self.reader)
 
     @property
     def units(self) -> np.ndarray | None:
@@ -365,10 +374,11 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def with_metrics(sentences: Mapping[str, Sentences], metrics: MetricsOfKeys) -> dict[str, Sentences]:
-    """Set `Sentences.grouped` of each key and, if keys have several tasks, `Sentences.metrics`."""
+    """Set what `Sentences` of each key have from the run: `Sentences.metrics` only if keys have several tasks."""
+    named = {key: replace(of_key, key=key, reader=metrics.reader) for key, of_key in sentences.items()}
     return {
         key: replace(of_key, metrics=metrics.by_key.get(key, ()), grouped=metrics.groups(key))
-        for key, of_key in sentences.items()
+        for key, of_key in named.items()
     }
 
 
@@ -417,6 +427,7 @@ def of_split(
     table = pa.table({name: pa.array(columns[name], types.get(name)) for name in names})
     ids = np.asarray(columns["example_id"])
     sentences = _Rows.of_table(table, tags, reader).cell(ids, np.arange(len(ids)))
+    sentences = replace(sentences, key=str(next(iter(columns.get("language", ())), "")), reader=reader)
     if metrics[0].of is Scored.keys:
         sentences = replace(sentences, metrics=tuple(metrics[1:]))
     return _by_metric(sentences, metrics)

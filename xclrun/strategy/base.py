@@ -167,6 +167,7 @@ class Strategy(Generic[Settings]):
         updates_in_training: whether training itself changes the state, as with a reservoir. The state is then stored
             together with the selected weights, and `end_hop` continues from this state. In hops with an empty
             `Plan.train`, training must leave the state unchanged.
+        cannot_write: why the strategy cannot train models that write texts (`Task.writes`); empty if it can.
     """
 
     name: ClassVar[str] = ""
@@ -179,6 +180,7 @@ class Strategy(Generic[Settings]):
     has_adapters: ClassVar[bool] = False
     mixes_languages: ClassVar[bool] = False
     updates_in_training: ClassVar[bool] = False
+    cannot_write: ClassVar[str] = ""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -180,6 +180,7 @@ class DER(Expandable[Settings]):
     stateful = True
     # The reservoir is used from the first hop on.
     acts_from = 1
+    cannot_write = "stores the scores of all outputs, which for a text are those of all subwords; use strategy=er"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

@@ -56,6 +56,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
     name = "kd_logit"
     version = 2
     settings_type = DistillationSettings
+    cannot_write = "stores the scores of all outputs, which for a text are those of all subwords; use strategy=er"
 
     def __init__(self, settings: DistillationSettings) -> None:
         super().__init__(settings)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 class KDRep(KDLogit):
     name = "kd_rep"
+    cannot_write = ""
 
     def unsupported_expansion(self, expansion: Strategy[Any]) -> str | None:
         if isinstance(expansion, LanguageParameters) and expansion.encodes_alone:

@@ -40,6 +40,7 @@ class HeadsSettings(StrategyConfig):
 class LangSpecTask(LanguageParameters[HeadsSettings]):
     name = "lang_spec_task"
     settings_type = HeadsSettings
+    cannot_write = "the output layer of a language model belongs to no language; use strategy=lang_spec_ft"
 
     @property
     def parameters(self) -> Parameters:

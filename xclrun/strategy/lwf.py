@@ -67,6 +67,7 @@ class LwF(Expandable[LwFSettings]):
     name = "lwf"
     settings_type = LwFSettings
     revisits = True
+    cannot_write = "stores the scores of all outputs, which for a text are those of all subwords; use strategy=er"
 
     def __init__(self, settings: LwFSettings) -> None:
         super().__init__(settings)

@@ -68,4 +68,6 @@ def _squared_outputs(model: Model, batch: Batch) -> Tensor:
     output = model(batch)
     parts = [] if output.logits is None else [output.logits]
     parts += [] if output.emissions is None else [output.emissions[batch.word_mask]]
+    if output.states is not None:
+        parts.append(model.head_of(batch.task).score_states(batch.word_rows(output.states)))
     return sum((part.square().sum() for part in parts[1:]), parts[0].square().sum())

@@ -82,6 +82,7 @@ def nearest(keys: np.ndarray, memory: np.ndarray, count: int, distance: Distance
 class MbPA(Replay[MbPASettings]):
     name = "mbpa"
     settings_type = MbPASettings
+    cannot_write = "adapts the model for each sentence with gradients of a mean over sentences; use strategy=er"
 
     def __init__(self, settings: MbPASettings) -> None:
         super().__init__(settings)

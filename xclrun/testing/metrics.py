@@ -1,6 +1,6 @@
 """The contract of metrics: scores follow from sums over sentences, so the bootstrap can resample sentences.
 
-By default, a metric is tested with made-up predictions of two classes, spans and answers.
+By default, a metric is tested with made-up predictions of two classes, spans, answers and texts.
 """
 
 from __future__ import annotations
@@ -51,27 +51,53 @@ def example_sentences() -> tuple[Sentences, Sentences]:
     spans = (2 - wrong, 1 * wrong, 1 * wrong)
     likeness = np.stack([np.where(wrong, 0.4, 1.0), ~wrong])
     ids = np.array([f"text-{i}#{j}" for i in range(GROUPS) for j in range(GROUP)])
-    sentences = Sentences(ids, gold, predicted, spans, None, log2_gold, likeness)
-    right = np.zeros_like(wrong)
+    right, texts = np.zeros_like(wrong), _texts(wrong, gold)
+    sentences = Sentences(ids, gold, predicted, spans, None, log2_gold, likeness, columns=texts)
     correct = replace(
         sentences,
         predicted=np.broadcast_to(gold[:, None], predicted.shape).copy(),
         spans=(2 - right, 1 * right, 1 * right),
         log2_gold=np.where(right, 0.0, -1e-3),
         answers=np.ones_like(likeness),
+        columns=_texts(right, gold),
     )
     return sentences, correct
 
 
+def _texts(wrong: np.ndarray, gold: np.ndarray) -> dict[str, np.ndarray]:
+    """Return columns of generated texts (`xclrun.scores.generated`), each of shape (S, cells)."""
+
+    def objects(value: Any) -> np.ndarray:
+        column = np.empty(wrong.shape, object)
+        for row, cell in np.ndindex(wrong.shape):
+            column[row, cell] = value(row, bool(wrong[row, cell]))
+        return column
+
+    texts = [f"the weather in city {row} is fine" for row in range(len(wrong))]
+    log2 = np.array([[-30.0, -20.0], [-20.0, -30.0]])
+    return {
+        "generated": objects(lambda row, missed: f"rain in {row}" if missed else texts[row]),
+        "ended": 1.0 - wrong,
+        "references": objects(lambda row, _: [texts[row], f"fine weather in city {row}"]),
+        "log2_reference": np.where(wrong, -50.0, -1.0),
+        "reference_bytes": np.array([[len(text.encode())] * wrong.shape[1] for text in texts], float),
+        "reference_pieces": np.full(wrong.shape, 7.0),
+        "choices": objects(lambda row, _: ["rain", "fine"]),
+        "choice_log2": objects(lambda row, missed: log2[gold[row] if missed else 1 - gold[row]].tolist()),
+    }
+
+
 def _mapped(sentences: Sentences, function: Any) -> Sentences:
     """Apply a function of (name, array) to the arrays of sentences."""
-    changed = {}
+    changed: dict[str, Any] = {}
     for field in fields(sentences):
         value = getattr(sentences, field.name)
         if isinstance(value, np.ndarray):
             changed[field.name] = function(field.name, value)
         elif field.name == "spans" and value is not None:
             changed[field.name] = tuple(function("spans", part) for part in value)
+        elif field.name == "columns":
+            changed[field.name] = {name: function("columns", column) for name, column in value.items()}
     return replace(sentences, **changed)
 
 

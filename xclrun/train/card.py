@@ -11,7 +11,11 @@ from xclrun.plan import Run
 
 # The subword whose state represents a sentence.
 FIRST, LAST = "first subword", "last subword"
-PIPELINES = {"SequenceClassification": "text-classification", "TokenClassification": "token-classification"}
+PIPELINES = {
+    "SequenceClassification": "text-classification",
+    "TokenClassification": "token-classification",
+    "CausalLM": "text-generation",
+}
 
 
 def card(run: Run, facts: Mapping[str, Any], heads: Collection[str], described: Mapping[str, Any] | None = None) -> str:
@@ -68,6 +72,15 @@ def _code(facts: Mapping[str, Any], heads: Collection[str]) -> list[str]:
         ")",
     ]
     tokenizer = 'tokenizer = AutoTokenizer.from_pretrained("DIR")'
+    if fitted and fitted.endswith("ForCausalLM"):
+        return [
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            "",
+            tokenizer,
+            'model = AutoModelForCausalLM.from_pretrained("DIR")',
+            'prompt = tokenizer("wake me", return_tensors="pt")',
+            "print(tokenizer.decode(model.generate(**prompt, max_new_tokens=20)[0]))",
+        ]
     if fitted:
         kind = f"AutoModelFor{'Token' if fitted.endswith('TokenClassification') else 'Sequence'}Classification"
         return [

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from xclrun.config.schema import plain
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.batches import Encoded
-from xclrun.data.encodings import encode_task
+from xclrun.data.encodings import encode_task, encoding_of
 from xclrun.data.example import Dataset
+from xclrun.data.texts import MARKS
 from xclrun.model.source import family_of
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.plan import Run
@@ -30,7 +32,7 @@ class Encodings:
     """
 
     tokenizer: Any
-    splits: dict[tuple[str, str], Encoded]
+    splits: dict[Any, Encoded]
     token_ids: np.ndarray | None = None
 
     def cut(self, dataset: Dataset) -> dict[str, dict[str, int]]:
@@ -38,7 +40,8 @@ class Encodings:
 
         ``truncated``: truncated sentences; for extractive question answering, windows with a truncated question;
         ``unscored_words``: words beyond the limit, if the task does not score them; ``split_answers``: gold answers
-        that no window contains; ``long_answers``: gold answers longer than ``model.windows.answer``.
+        that no window contains; ``long_answers``: gold answers longer than ``model.windows.answer``; and the kinds of
+        `xclrun.data.texts.MARKS`.
         """
         named = {f"{language}/{split}": encoded for (language, split), encoded in self.splits.items()}
         counts = {"truncated": {name: e.truncated for name, e in named.items()}}
@@ -52,11 +55,15 @@ class Encodings:
         windowed = {name: e.windows for name, e in named.items() if e.windows is not None}
         for kind in ("split_answers", "long_answers") if windowed else ():
             counts[kind] = {name: getattr(windows, kind) for name, windows in windowed.items()}
+        marked = {name: e.marks for name, e in named.items() if e.marks is not None}
+        for bit, kind in enumerate(MARKS if marked else ()):
+            counts[kind] = {name: int((marks >> bit & 1).sum()) for name, marks in marked.items()}
         return {kind: {name: n for name, n in by_name.items() if n} for kind, by_name in counts.items()}
 
 
 # Cache for later runs: (cache key, encodings) of the most recent run. The cache key contains the encoder and the label
-# sets. The splits of these encodings are indexed by (fingerprint of the examples, task), not by (language, split).
+# sets. The splits of these encodings are indexed by (fingerprint of the examples, task, whether they are encoded as
+# training examples), not by (language, split).
 _common: tuple[tuple[str, ...], Encodings] | None = None
 
 
@@ -74,7 +81,12 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
     """
     global _common
     dataset, config = run.dataset, run.config.model
-    sets = digest([[target.task.identified, target.labels, target.tags] for target in dataset.targets])
+    sets = digest(
+        [
+            [target.task.identified, target.labels, target.tags, *([plain(target.settings)] if target.settings else [])]
+            for target in dataset.targets
+        ]
+    )
     key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
     if _common is None or _common[0] != key:
         tokenizer, whole = load_tokenizer(config, dataset, run.cache, warn), dataset.origin
@@ -85,7 +97,8 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
         _common = key, Encodings(tokenizer, {}, token_ids)
     common, splits = _common[1], {}
     for name in dataset.splits:
-        content = dataset.fingerprints[name], dataset.task_of(name[0]).identified
+        task = dataset.task_of(name[0])
+        content = dataset.fingerprints[name], task.identified, name[1] == "train" and encoding_of(task).by_split
         if content not in common.splits:
             encoded = _encode(run, dataset, name, common.tokenizer)
             common.splits[content] = encoded if common.token_ids is None else _trimmed(encoded, common.token_ids)
@@ -97,7 +110,7 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
 
 def _encode(run: Run, dataset: Dataset, split: tuple[str, str], tokenizer: Any) -> Encoded:
     target = dataset.targets_of(split[0])
-    encoded = encode_task(dataset.splits[split], tokenizer, target, run.config.model)
+    encoded = encode_task(dataset.splits[split], tokenizer, target, run.config.model, split[1])
     return encoded if dataset.task is not None else replace(encoded, task=target.task.place)
 
 

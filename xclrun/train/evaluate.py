@@ -15,7 +15,7 @@ from xclrun.core.errors import RunError
 from xclrun.data.batches import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset, text_numbers
 from xclrun.data.transfer import copy_to_host
-from xclrun.model.heads import NOT_FINITE, Prediction, objects
+from xclrun.model.heads import NOT_FINITE, Limits, Prediction, objects
 from xclrun.model.network import Model
 from xclrun.scores import base_scores
 from xclrun.store import predictions
@@ -46,12 +46,19 @@ class Evaluator:
     ranks: Ranks = ALONE
 
     def predict(
-        self, model: Model, encoded: Encoded, language: str, split: str, answer: Answer | None = None
+        self,
+        model: Model,
+        encoded: Encoded,
+        language: str,
+        split: str,
+        answer: Answer | None = None,
+        limits: Limits | None = None,
     ) -> dict[str, list[Any]]:
         """Predict a split with the model in eval mode; return the prediction columns, with the examples in file order.
 
         Args:
             answer: predicts a batch on the device; None: `Model.predict`.
+            limits: limits of texts to write after prompts; None: write none.
 
         Raises:
             RunError: a prediction is not finite. The loss does not show weights that changed outside the training
@@ -64,6 +71,12 @@ class Evaluator:
         share = order[self.ranks.rank :: self.ranks.size]
         for indices, batch, output in self._late(encoded, share, answer or model.predict):
             _put(values, n, indices, head.noted(batch, output, encoded))
+        if limits is not None and encoded.prompts is not None:
+            lengths = encoded.prompts.pieces.lengths[share].clip(max=limits.prompt)
+            asked, lengths = share[lengths > 0], lengths[lengths > 0] + limits.new
+            for at in length_sorted_batches(lengths, self.batch_size, limits.batch_tokens):
+                with autocast(self.device, self.precision):
+                    _put(values, n, asked[at], head.write_texts(encoded, asked[at], limits))
         model.train(training)
         if self.ranks.several:
             # As lists, because ranks do not exchange arrays of objects.

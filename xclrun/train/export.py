@@ -4,7 +4,8 @@
   class of transformers has the same head (`xclrun.train.fitting`), of this class. If the class head uses BERT's
   pooler, ``pooler_output`` comes from the trained pooler. Subwords outside a trimmed vocabulary have their embeddings
   from before fine-tuning.
-- ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`.
+- ``heads.safetensors``: the heads, under their names in `xclrun.model.network.Model`; absent if they have no
+  parameters of their own, as an output layer that is tied to the embeddings.
 - ``language.safetensors``: a copy of the language-specific parameters in encoder and heads.
 - ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`. The exported encoder itself
   contains no adapters.
@@ -25,6 +26,7 @@ from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop
 from xclrun.model.encoder import empty_encoder
 from xclrun.model.network import Model, build
+from xclrun.model.writing import Writer
 from xclrun.plan import Run
 from xclrun.store.files import atomic_directory, check_target, file_mode, write_json
 from xclrun.store.tensors import save_tensors
@@ -85,6 +87,8 @@ def export(
         fitted = fitting(run, model, plain)
         if fitted is not None and not agrees(fitted, model, run, bench.encodings):
             fitted = None
+        if isinstance(head := model.heads.get(""), Writer) and fitted is not None:
+            head.describe_end(fitted, bench.encodings.splits.values())
         (plain if fitted is None else fitted).save_pretrained(folder)
         facts |= {
             "transformers": None if fitted is None else type(fitted).__name__,
@@ -92,7 +96,8 @@ def export(
         }
         bench.encodings.tokenizer.save_pretrained(folder)
         heads = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
-        save_tensors(folder / "heads.safetensors", heads)
+        if heads:
+            save_tensors(folder / "heads.safetensors", heads)
         facts |= _tasks(run, model, heads) if model.tasks else {"heads": _heads(heads, model.head_of("").described())}
         parts = {k: v for k, v in model.state_dict().items() if strategy.parameters.language_specific(k)}
         if own_parts and 0 < len(parts) < len(model.state_dict()):

@@ -5,9 +5,10 @@
 | labels on the pooler's output (`Task.pooled`), in BERT | ``BertForSequenceClassification`` |
 | the same, in RoBERTa, XLM-R and CamemBERT | ``…ForSequenceClassification``: its head's dense layer is the pooler |
 | tags of words without a CRF | ``…ForTokenClassification`` |
+| the output layer of a causal language model | ``…ForCausalLM`` |
 
 Other heads have no class: a CRF, labels and tags together, labels on [CLS] itself, cosine similarities, and heads of
-several tasks, causal encoders, prompts or adapters.
+several tasks, other causal encoders, prompts or adapters.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
+from xclrun.model.encoder import empty_encoder
 from xclrun.model.heads import LabelsAndTags, TagHead
 from xclrun.model.network import Model
+from xclrun.model.writing import Writer
 from xclrun.plan import Run
 
 
@@ -28,9 +31,13 @@ def fitting(run: Run, model: Model, encoder: Any) -> Any:
     Args:
         encoder: the encoder as transformers builds it, with a pooler if the task uses one.
     """
-    if model.tasks or model.last or model.prompts is not None or run.strategy().parameters.adapters is not None:
+    if model.tasks or model.prompts is not None or run.strategy().parameters.adapters is not None:
         return None
     head, target = model.head_of(""), run.dataset.targets[0]
+    if isinstance(head, Writer):
+        return _language_model(head, encoder)
+    if model.last:
+        return None
     if not isinstance(head, LabelsAndTags) or (head.class_head is None) is (head.tagger is None):
         return None
     if head.tagger is not None:
@@ -49,6 +56,18 @@ def fitting(run: Run, model: Model, encoder: Any) -> Any:
             "classifier.dense": pooler.dense,
         }
     return _with_weights(kind, encoder, list(names), layers)
+
+
+def _language_model(head: Writer, encoder: Any) -> Any:
+    config = type(encoder.config).from_dict(encoder.config.to_dict())
+    config.use_cache = True
+    whole = empty_encoder(config, writes=True)
+    state = {f"{whole.base_model_prefix}.{name}": tensor for name, tensor in encoder.state_dict().items()}
+    output = next(name for name, module in whole.named_modules() if module is whole.get_output_embeddings())
+    tied = {f"{output}.weight": encoder.get_input_embeddings().weight}
+    state |= {f"{output}.{name}": tensor for name, tensor in head.output.state_dict().items()} if head.own else tied
+    whole.load_state_dict({name: tensor.detach() for name, tensor in state.items()})
+    return whole.eval()
 
 
 def _with_weights(kind: Any, encoder: Any, names: list[str], layers: dict[str, Any]) -> Any:
@@ -97,9 +116,11 @@ def agrees(fitted: Any, model: Model, run: Run, encodings: Any) -> bool:
             types = {"token_type_ids": batch.token_type_ids} if model.typed else {}
             theirs = fitted(input_ids=ids, attention_mask=batch.attention_mask, **types).logits
             output = model(batch)
-            if output.emissions is not None:
+            if output.emissions is not None or output.states is not None:
                 theirs = theirs[:, batch.word_pieces[0]]
             ours = output.logits if output.emissions is None else output.emissions
+            if output.states is not None:
+                ours = model.head_of("").score_states(output.states[0]).unsqueeze(0)
             if ours is None or not torch.allclose(theirs, ours, rtol=1e-3, atol=1e-4):
                 return False
     return True

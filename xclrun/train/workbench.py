@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xclrun.config.schema import FrozenPrecision, OptimizerState
+from xclrun.config.schema import FrozenPrecision, Generated, OptimizerState
 from xclrun.core.identity import derive, hands_on
 from xclrun.core.stream import Hop
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.encode import word_numbers
-from xclrun.model.heads import Prediction
+from xclrun.model.heads import Limits, Prediction
 from xclrun.model.network import Model, build, store_frozen_in_bf16
 from xclrun.plan import Run
 from xclrun.store.files import read_json, write_json
@@ -158,6 +158,7 @@ class Workbench:
             encodings.token_ids,
             first.task,
             several,
+            first.settings,
         )
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
@@ -358,7 +359,7 @@ class Workbench:
                 return self.strategy.predict(batch, language, "test", context)
 
             sentences = self.sentences(hop, language, "test")
-            columns.append(self.evaluator.predict(self.model, sentences, language, "test", answer))
+            columns.append(self.evaluator.predict(self.model, sentences, language, "test", answer, self._limits))
         return columns
 
     @repeated
@@ -372,6 +373,16 @@ class Workbench:
             return self.strategy.predict(batch, key, "train", context)
 
         return self.evaluator.predict(self.model, self.sentences(hop, key, "train"), key, "train", answer)
+
+    @property
+    def _limits(self) -> Limits | None:
+        """Limits of the texts that are written after a hop; None if none are written."""
+        config = self.run.config
+        if config.evaluate.generate is Generated.none:
+            return None
+        new = config.generation.max_new_tokens
+        stop, batch_tokens = tuple(config.generation.stop), config.generation.batch_tokens
+        return Limits(new, config.model.max_length - new, stop, batch_tokens)
 
     def attention(self, hop: Hop) -> pa.Table:
         """Return the attention of [CLS] in the test splits after a hop (see `xclrun.train.attention`)."""

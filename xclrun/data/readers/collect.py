@@ -5,6 +5,7 @@ Every error is one line: the file as the user wrote it, the line, the reason.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections import Counter
@@ -329,8 +330,9 @@ def check_text(example: Example) -> None:
         raise BadRow(f"{kind} of {len(name):,} characters; at most {LONGEST_NAME:,} are allowed")
     facts = (text for fact in (example.facts or {}).items() for text in fact)
     answers = (answer.text for answer in example.answers or ())
+    target = "" if example.target is None else json.dumps(example.target, ensure_ascii=False)
     try:
-        "".join((example.id, example.label or "", *texts, *tags, *facts, *answers)).encode()
+        "".join((example.id, example.label or "", *texts, *tags, *facts, *answers, target)).encode()
     except UnicodeEncodeError:
         raise BadRow("half of a surrogate pair (\\ud800 to \\udfff) is not a character") from None
 

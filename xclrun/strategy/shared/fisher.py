@@ -116,6 +116,8 @@ def by_batches(
         Unknown: the type of a trained module is not in `_SUMS`, or a trained module is called twice in a forward pass,
             shares a weight, or has weights that are used without calling the module.
     """
+    if any(head.reads_encoder for head in model.heads.values()):
+        raise Unknown
     owned = [p for module in _trained(model) for p in module.parameters(recurse=False)]
     if len(set(owned)) < len(owned) or any(_kind(module) not in _SUMS for module in _trained(model)):
         raise Unknown

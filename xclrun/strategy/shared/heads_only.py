@@ -36,6 +36,7 @@ class HeadsOnly(Strategy[Settings]):
     """Base of the strategies that adapt heads; parameters with a name prefix in ``frozen`` are not adapted."""
 
     frozen: ClassVar[tuple[str, ...]] = (ENCODER,)
+    cannot_write = "adapts heads, but the output layer of a language model is part of the pretrained model"
 
     def adapts(self, hop: Hop) -> bool:
         """Return whether a hop trains only the heads; otherwise it trains all parameters."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 class Prompted(AddsParameters[Settings]):
     """Base of the strategies that train prompts and heads."""
 
+    cannot_write = "texts are written without prompts of vectors; use strategy=naive"
+
     def prompts(self, embeddings: Any, hidden: int) -> Prompts:
         """Return new prompts for an encoder with these embeddings and hidden size."""
         raise NotImplementedError

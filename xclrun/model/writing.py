@@ -1,0 +1,176 @@
+"""The head of language models: their own output layer, which scores texts and writes them.
+
+The encoder is the part of a causal language model of `transformers` below its output layer. If the output layer's
+weights are those of the word embeddings (tied, as config.json says), the head has no parameters. Only the states that
+predict a subword of a target are scored (`xclrun.data.texts`), so the logits of prompts are never computed.
+
+Texts are written greedily, by `generate` of transformers with a cache of keys and values; prompts are padded on the
+left. A folder's generation_config.json is never read, so no sampling, penalty or length limit leaks from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from xclrun.config.schema import LossPer, TextConfig
+from xclrun.core.errors import UsageError
+from xclrun.data.batches import Batch, Encoded
+from xclrun.data.example import Example, Targets
+from xclrun.data.texts import shortened, written
+from xclrun.model.heads import NOT_FINITE, Features, Head, Limits, Output, Prediction, objects, register
+from xclrun.model.shape import HeadSizes
+
+
+def below_output(language_model: Any) -> nn.Module:
+    """Return the encoder of a causal language model: all but its output layer."""
+    encoder: nn.Module = language_model.base_model
+    return encoder
+
+
+@register("writer")
+class Writer(Head):
+    """The output layer of a causal language model.
+
+    Attributes:
+        output: the output layer; absent if its weights are the word embeddings.
+        own: whether there is an ``output``.
+    """
+
+    reads_words = reads_encoder = True
+    about = {"output": "the language model's output layer: logits of the next subword"}
+
+    def build(self, hidden: int, sizes: HeadSizes) -> None:
+        settings: TextConfig = sizes.settings or TextConfig()
+        self.settings = settings
+
+    def join_encoder(self, encoder: nn.Module) -> None:
+        from transformers import GenerationConfig
+
+        model: Any = encoder
+        # In a tuple, so that it is no submodule: it shares all parameters with the encoder and this head.
+        self._whole: tuple[Any, ...] = (model.eval(),)
+        model.generation_config = GenerationConfig()
+        output = model.get_output_embeddings()
+        self.own = output.weight is not model.get_input_embeddings().weight
+        if self.own:
+            self.output = output
+
+    @property
+    def language_model(self) -> Any:
+        """The model of `transformers` with this head, which shares its parameters."""
+        return self._whole[0]
+
+    def answer(self, features: Features) -> Output:
+        return Output(features.cls, states=features.words)
+
+    def score_states(self, states: Tensor) -> Tensor:
+        """Return the logits (N, V) of the subwords that follow states (N, H)."""
+        model = self.language_model
+        # Not `get_output_embeddings`: weights can be replaced in this head and in the encoder (`with_weights`).
+        layer = self.output if self.own else model.get_input_embeddings()
+        logits = functional.linear(states, layer.weight, getattr(layer, "bias", None)).float()
+        cap = getattr(model.config, "final_logit_softcapping", None)
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def log_likelihood(self, batch: Batch, output: Output) -> Tensor:
+        """Return ln p(target) of each row, (B,): the sum over its subwords; 0 without a target."""
+        assert output.states is not None
+        logits, target = self.score_states(batch.word_rows(output.states)), batch.word_rows(batch.tags)
+        each = -functional.cross_entropy(logits, target, reduction="none")
+        return batch.padded(each.unsqueeze(1)).sum(dim=(1, 2))
+
+    def units(self, batch: Batch) -> np.ndarray:
+        assert batch.words is not None
+        return super().units(batch) if self.settings.loss_per is LossPer.example else batch.words
+
+    def predict(self, batch: Batch, output: Output) -> Prediction:
+        return {"log2": self.log_likelihood(batch, output) / math.log(2)}
+
+    def noted(self, batch: Batch, predicted: Prediction, encoded: Encoded) -> dict[str, np.ndarray]:
+        log2 = predicted["log2"].numpy()
+        scored = np.where(np.isfinite(log2), log2, NOT_FINITE)
+        return {"log2": np.where(batch.words == 0, np.nan, scored)}
+
+    @torch.no_grad()
+    def write_texts(self, encoded: Encoded, rows: np.ndarray, limits: Limits) -> dict[str, np.ndarray]:
+        from transformers import GenerationConfig
+
+        prompts, tokenizer, model = encoded.prompts, encoded.tokenizer, self.language_model
+        assert prompts is not None
+        stops = self.stops(encoded, limits)
+        values, offsets = prompts.pieces.values, prompts.pieces.offsets
+        given = [
+            shortened(values[offsets[row] : offsets[row + 1]].tolist(), limits.prompt, prompts.start) for row in rows
+        ]
+        width = max(map(len, given))
+        ids = torch.tensor([[encoded.pad] * (width - len(row)) + row for row in given])
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in given])
+        device = model.get_input_embeddings().weight.device
+        greedy = GenerationConfig(
+            max_new_tokens=limits.new,
+            do_sample=False,
+            use_cache=True,
+            eos_token_id=stops,
+            pad_token_id=encoded.pad,
+        )
+        made = model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=greedy)
+        texts, ended = [], []
+        for row in made[:, width:].tolist():
+            end = next((i for i, piece in enumerate(row) if piece in stops), None)
+            ended.append(end is not None)
+            texts.append(tokenizer.decode(row[:end], skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return {"generated": objects(texts), "ended": np.array(ended)}
+
+    def stops(self, encoded: Encoded, limits: Limits) -> list[int]:
+        """Return the ids that end a text: those of the encoding, of config.json, and of ``generation.stop``."""
+        assert encoded.prompts is not None
+        stops, own = set(encoded.prompts.stops), self.language_model.config.eos_token_id
+        stops |= set(own) if isinstance(own, list) else {own} - {None}
+        for name in limits.stop:
+            pieces = encoded.tokenizer(name, add_special_tokens=False)["input_ids"]
+            if len(pieces) != 1:
+                raise UsageError(f"generation.stop={name}: must be one subword of the tokenizer, not {len(pieces)}")
+            stops.add(pieces[0])
+        return sorted(stops)
+
+    def describe_end(self, whole: Any, splits: Iterable[Encoded]) -> None:
+        """Set in an exported language model how it generates: greedily, to the ends that it has learned."""
+        from transformers import GenerationConfig
+
+        encoded = list(splits)
+        stops = sorted({stop for part in encoded for stop in self.stops(part, Limits(1, 1))})
+        whole.generation_config = GenerationConfig(do_sample=False, eos_token_id=stops, pad_token_id=encoded[0].pad)
+
+    def columns(
+        self, values: Mapping[str, np.ndarray], examples: Sequence[Example], target: Targets, encoded: Encoded
+    ) -> dict[str, list[Any]]:
+        n, log2 = len(examples), values["log2"].tolist()
+        replies = [example.target for example in examples]
+        columns: dict[str, list[Any]] = {
+            "log2_reference": log2[:n],
+            "reference_bytes": [len(reply.references[0].encode()) for reply in replies],
+            "reference_pieces": encoded.word_pieces.lengths[:n].tolist(),
+            "references": [list(reply.references) for reply in replies],
+        }
+        if any(reply.choices for reply in replies) and len(log2) > n:
+            ends = np.cumsum([len(reply.choices) for reply in replies]) + n
+            columns["choices"] = [list(reply.choices) or None for reply in replies]
+            columns["choice_log2"] = [
+                log2[end - len(reply.choices) : end] or None for reply, end in zip(replies, ends.tolist(), strict=True)
+            ]
+            columns["gold"] = [reply.right if reply.choices else None for reply in replies]
+        if "generated" in values:
+            shown = [self.settings.prompt.replace("{input}", example.whole) for example in examples]
+            texts = values["generated"][:n].tolist()
+            columns["generated"] = [
+                written(text, self.settings, prompt) for text, prompt in zip(texts, shown, strict=True)
+            ]
+            columns["ended"] = values["ended"][:n].tolist()
+        return columns
