@@ -17,6 +17,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.task import TEXT_TO_TEXT
 from xclrun.data.batches import Encoded
 from xclrun.data.example import Targets
+from xclrun.model.families import FAMILIES as KNOWN
 from xclrun.model.heads import Limits
 from xclrun.model.network import Model, with_weights
 from xclrun.model.writing import Writer
@@ -29,11 +30,18 @@ FAMILIES = {
     "gpt2": ("gpt2", {}),
     "soft-capped": ("gemma2", {"final_logit_softcapping": 2.0, "sliding_window": 4}),
 }
+# All families that write, and those above in the fast tier.
+OTHERS = {
+    family: (family, {})
+    for family, facts in KNOWN.items()
+    if facts.causal and family not in ("llama", "gpt2", "gemma2")
+}
+EVERY = FAMILIES | OTHERS
 LIMITS = Limits(new=8, prompt=40)
 
 
 def built(case: str = "tied", settings: TextConfig | None = None, **further: Any) -> tuple[Model, Writer]:
-    family, given = FAMILIES[case]
+    family, given = EVERY[case]
     model = Model(
         language_model(family, **given, **further), 0, 0, 0.0, task=TEXT_TO_TEXT, last=True, settings=settings
     )
@@ -47,7 +55,8 @@ def scored(model: Model, encoded: Encoded, rows: list[int]) -> np.ndarray:
     return model.head_of("").noted(batch, model.predict(batch), encoded)["log2"]
 
 
-@pytest.mark.parametrize("case", FAMILIES)
+@pytest.mark.some_cases(*FAMILIES, "gemma3_text")
+@pytest.mark.parametrize("case", EVERY)
 def test_the_probability_of_a_reference_is_that_of_the_library_s_own_forward_pass(case: str) -> None:
     """In a padded batch, to 1e-6 relative plus 1e-6 for each subword."""
     model, head = built(case)
@@ -64,7 +73,8 @@ def test_the_probability_of_a_reference_is_that_of_the_library_s_own_forward_pas
         assert abs(log2 - theirs) <= 1e-6 * (abs(theirs) + len(target))
 
 
-@pytest.mark.parametrize("case", FAMILIES)
+@pytest.mark.some_cases(*FAMILIES)
+@pytest.mark.parametrize("case", EVERY)
 def test_texts_of_a_batch_are_those_that_generate_writes_for_each_prompt(case: str) -> None:
     _, head = built(case)
     encoded = encode(*EXAMPLES, split="test")

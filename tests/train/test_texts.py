@@ -16,6 +16,7 @@ from tests.model.decoders import CHAT, write_decoder
 from tests.train.conftest import predicted, stopped
 from xclrun.analysis.records import read_records
 from xclrun.core.errors import UsageError
+from xclrun.model.families import FAMILIES
 from xclrun.model.vocabulary import learned_size
 from xclrun.plan import Run
 from xclrun.store.tensors import load_tensors
@@ -160,12 +161,6 @@ def test_embeddings_that_are_the_output_layer_cannot_belong_to_a_language(make_t
         do(make_text_run("strategy=lang_spec_embed"))
 
 
-@pytest.mark.full
-def test_other_strategies_are_planned(make_text_run: Make) -> None:
-    for strategy in sorted(set(STRATEGIES) - REFUSED):
-        make_text_run(f"strategy={strategy}")
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -265,3 +260,26 @@ def test_what_was_cut_is_counted_in_the_manifest(make_text_run: Make, do: Make) 
     counts = do(make_text_run(*given)).directory.read_manifest()["data"]
     assert counts["cut_targets"]["en/train"] == 10
     assert counts["cut_prompts"]["en/test"] > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", [name for name, facts in FAMILIES.items() if facts.causal])
+def test_every_causal_family_is_trained_and_exported(
+    family: str, make_run: Make, do: Make, asked: Path, tmp_path: Path
+) -> None:
+    folder = write_decoder(tmp_path / "untrained", family)
+    run = do(make_run(*TASK, f"model.path={folder}", "order=[en]", "trainer.epochs=1", data=asked))
+    assert export(run, None, None, tmp_path / "out")["transformers"].endswith("ForCausalLM")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - REFUSED - {"lang_spec_embed"}))
+def test_other_strategies_train_models_that_write(strategy: str, make_text_run: Make, do: Make) -> None:
+    do(make_text_run(f"strategy={strategy}", "order=[en,de]", "trainer.epochs=1", "generation.max_new_tokens=3"))
+
+
+def test_no_texts_are_written_inside_hops(make_text_run: Make, do: Make) -> None:
+    run = do(make_text_run("order=[en]", "trainer.epochs=1", "evaluate.every_examples=5"))
+    [points] = [pq.read_table(path).to_pylist() for path in run.directory.path.rglob("points*.parquet")]
+    assert {row["generated"] for row in points} == {None}
+    assert all(row["log2_reference"] < 0 for row in points)

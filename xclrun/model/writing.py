@@ -30,7 +30,9 @@ from xclrun.model.shape import HeadSizes
 
 def below_output(language_model: Any) -> nn.Module:
     """Return the encoder of a causal language model: all but its output layer."""
-    encoder: nn.Module = language_model.base_model
+    base = language_model.base_model
+    # Gemma 3's prefix names the part of a model for images and texts, so its base model is the whole.
+    encoder: nn.Module = language_model.get_decoder() if base is language_model else base
     return encoder
 
 

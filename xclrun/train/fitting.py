@@ -21,7 +21,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 from xclrun.model.encoder import empty_encoder
 from xclrun.model.heads import LabelsAndTags, TagHead
 from xclrun.model.network import Model
-from xclrun.model.writing import Writer
+from xclrun.model.writing import Writer, below_output
 from xclrun.plan import Run
 
 
@@ -62,8 +62,9 @@ def _language_model(head: Writer, encoder: Any) -> Any:
     config = type(encoder.config).from_dict(encoder.config.to_dict())
     config.use_cache = True
     whole = empty_encoder(config, writes=True)
-    state = {f"{whole.base_model_prefix}.{name}": tensor for name, tensor in encoder.state_dict().items()}
-    output = next(name for name, module in whole.named_modules() if module is whole.get_output_embeddings())
+    names = {module: name for name, module in whole.named_modules()}
+    below, output = names[below_output(whole)], names[whole.get_output_embeddings()]
+    state = {f"{below}.{name}": tensor for name, tensor in encoder.state_dict().items()}
     tied = {f"{output}.weight": encoder.get_input_embeddings().weight}
     state |= {f"{output}.{name}": tensor for name, tensor in head.output.state_dict().items()} if head.own else tied
     whole.load_state_dict({name: tensor.detach() for name, tensor in state.items()})
