@@ -15,6 +15,7 @@ import torch
 from tests.model.decoders import CHAT, write_decoder
 from tests.train.conftest import predicted, stopped
 from xclrun.analysis.records import read_records
+from xclrun.command.compare import differences
 from xclrun.core.errors import UsageError
 from xclrun.model.families import FAMILIES
 from xclrun.model.vocabulary import learned_size
@@ -283,3 +284,33 @@ def test_no_texts_are_written_inside_hops(make_text_run: Make, do: Make) -> None
     [points] = [pq.read_table(path).to_pylist() for path in run.directory.path.rglob("points*.parquet")]
     assert {row["generated"] for row in points} == {None}
     assert all(row["log2_reference"] < 0 for row in points)
+
+
+def test_runs_with_choices_are_scored_and_compared(
+    make_run: Make, do: Make, asked: Path, decoder: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "choices"
+    for path in asked.rglob("*.jsonl"):
+        given = [json.loads(line) for line in path.read_text().splitlines()]
+        choices = list(ANSWERS[path.parent.name])
+        given = [{**row, "target": {"choices": choices, "answer": choices.index(row["target"])}} for row in given]
+        (data / path.parent.name).mkdir(parents=True, exist_ok=True)
+        (data / path.parent.name / path.name).write_text("".join(json.dumps(row) + "\n" for row in given))
+    first, second = (
+        do(make_run(*TASK, f"model.path={decoder}", "order=[en]", "trainer.epochs=1", f"seed={n}", data=data))
+        for n in (1, 2)
+    )
+    for row in rows(first):
+        best = row["choice_log2"].index(max(row["choice_log2"]))
+        assert row["choice_log2"][row["gold"]] == pytest.approx(row["log2_reference"], rel=1e-5)
+        assert best in (0, 1)
+    facts = differences([first.directory, second.directory])
+    assert set(facts["tests"]) >= {"reference_bits", "text_choice"}
+    assert all("not tested" not in str(result) for result in facts["tests"].values())
+
+
+@pytest.mark.full
+def test_two_ranks_write_what_one_writes(make_text_run: Make, do: Make) -> None:
+    overrides = ("strategy=er", "order=[en,de]", "trainer.batch_size=2", "trainer.gradient_accumulation=2")
+    one, two = (do(make_text_run(*overrides, f"runtime.devices={n}", outputs=str(n))) for n in (1, 2))
+    assert predicted(one) == predicted(two)

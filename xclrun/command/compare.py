@@ -122,9 +122,10 @@ def tests(
 
 
 def _examples(read: Predictions, language: str) -> list[tuple[str, str]]:
-    """Return ID and gold class of the test sentences of a language."""
+    """Return ID and gold class, or the number of the correct choice, of the test sentences of a language."""
     sentences, labels = read.sentences[language], (*read.labels, "")
-    return list(zip(sentences.ids.tolist(), (labels[gold] for gold in sentences.gold), strict=True))
+    names = (labels[gold] if gold < len(read.labels) else str(gold) for gold in sentences.gold)
+    return list(zip(sentences.ids.tolist(), names, strict=True))
 
 
 def render(facts: dict[str, Any]) -> str:
