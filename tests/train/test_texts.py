@@ -180,7 +180,7 @@ def test_settings_that_cannot_work_are_refused(overrides: tuple[str, ...], messa
 
 def test_a_bidirectional_encoder_writes_no_texts(make_run: Make, asked: Path) -> None:
     with pytest.raises(UsageError, match="use a causal model"):
-        make_run(*TASK, data=asked)
+        make_run(*TASK, "model.vocab_size=300", data=asked)
 
 
 def test_dialogues_are_learned_with_a_template(make_text_run: Make, do: Make) -> None:
