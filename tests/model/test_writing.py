@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.conftest import some
 from tests.data.test_texts import encode, example
 from tests.model.decoders import END, language_model, tokenizer
 from xclrun.config.schema import LossPer, TextConfig
@@ -63,7 +64,7 @@ def test_the_probability_of_a_reference_is_that_of_the_library_s_own_forward_pas
     encoded = encode(*EXAMPLES, split="test")
     ours = scored(model, encoded, list(range(len(EXAMPLES))))
     whole = copy.deepcopy(head.language_model)
-    for row, log2 in enumerate(ours):
+    for row, log2 in some(enumerate(ours)):
         ids = encoded.pieces.values[encoded.pieces.offsets[row] : encoded.pieces.offsets[row + 1]].tolist()
         target = encoded.tags.values[encoded.tags.offsets[row] : encoded.tags.offsets[row + 1]].tolist()
         with torch.no_grad():
@@ -157,9 +158,9 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(parts: int) -> None:
     model.loss(whole).backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
-    for part in whole.split(4 // parts):
+    for part in some(whole.split(4 // parts)):
         (model.loss(part) * (model.units(part) / model.units(whole))).backward()
-    for name, p in model.named_parameters():
+    for name, p in some(model.named_parameters()):
         assert torch.allclose(p.grad, expected[name], rtol=1e-5, atol=1e-6), name
 
 
