@@ -186,7 +186,8 @@ class Maker:
             learnt = hop.train[:1] if hop.index else ()
             curve = [e | {"dev": {k: scores[k] for k in learnt}} for e in epochs if learnt]
             counted = {"updates": 380, "examples": 6000, "tokens": 82_000, "seconds": 15.0, "epochs": curve}
-            stages.append({"hop": hop.index, "name": hop.name, "training": counted,
+            trained = digest([self.run.id, draw, hop.index])
+            stages.append({"hop": hop.index, "name": hop.name, "train": trained, "training": counted,
                            "kept": {"examples": 0, "bytes": 0, "seconds": 0.0}, "slot_f1": "span_micro"})  # fmt: skip
         self.made[draw] = stages, files
         return stages, files

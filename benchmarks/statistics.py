@@ -8,7 +8,6 @@ is a quick run, ``--only skewed hops`` computes two of the tables.
 from __future__ import annotations
 
 import argparse
-import gc
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -274,8 +273,6 @@ def rejection(
 
     The paired bootstrap, on test sets of 3,000 sentences, is computed only for every tenth study.
     """
-    # statsmodels' Holm correction collects garbage at each call; exclude existing objects to save time.
-    gc.freeze()
     rng, sentences = np.random.default_rng(seed), 3000
     drawn = draws(sentences, seed, "en", size=SENTENCES)
     tally: Counter[str] = Counter()

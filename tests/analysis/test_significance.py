@@ -16,7 +16,7 @@ from statsmodels.stats.power import TTestPower
 
 from tests.conftest import some
 from xclrun.analysis import mixed
-from xclrun.analysis.anova import anova, blocked_anova, tukey
+from xclrun.analysis.anova import anova, blocked_anova, range_quantile, range_tail, tukey
 from xclrun.analysis.critical_difference import critical_difference
 from xclrun.analysis.power import Components, detectable_effect, power_warnings, smallest_p
 from xclrun.analysis.replicates import Replicates, most_shared
@@ -198,6 +198,34 @@ def test_holm_with_missing_values() -> None:
     assert holm([]).size == 0
     # As comparisons of a family that is fixed beforehand, they count.
     np.testing.assert_allclose(holm(p, count_missing=True), [0.04, np.nan, 0.09, 0.09])
+    assert np.isnan(holm([np.nan] * 2, count_missing=True)).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 40])
+def test_holm_equals_statsmodels_with_ties_and_large_values(count: int) -> None:
+    p = np.random.default_rng(count).random(count).round(1) ** 3
+    np.testing.assert_array_equal(holm(p), multipletests(p, method="holm")[1])
+
+
+@pytest.mark.parametrize("groups", [2, 3, 24])
+@pytest.mark.parametrize("df", [1, 5, 250, math.inf])
+def test_tails_of_the_studentized_range_equal_scipys(groups: int, df: float) -> None:
+    q = np.array([0.0, 1e-6, 0.2, 1.0, 2.5, 4.0, 9.0, 30.0, 100.0])
+    expected = stats.studentized_range.sf(q, groups, df)
+    np.testing.assert_allclose(range_tail(q, groups, df), expected, rtol=0, atol=3e-13 if df == 250 else 5e-14)
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 30])
+def test_the_studentized_range_of_two_means_is_a_t_test_even_in_extreme_tails(df: int) -> None:
+    q = np.array([0.5, 3.0, 10.0, 1e4, 1e8])
+    np.testing.assert_allclose(range_tail(q, 2, df), 2 * stats.t.sf(q / math.sqrt(2), df), rtol=0, atol=2e-14)
+
+
+@pytest.mark.parametrize(("confidence", "groups", "df"), [(0.95, 3, 2), (0.99, 5, 40), (0.95, 4, math.inf)])
+def test_quantiles_of_the_studentized_range_equal_scipys(confidence: float, groups: int, df: float) -> None:
+    assert range_quantile(confidence, groups, df) == pytest.approx(
+        stats.studentized_range.ppf(confidence, groups, df), rel=1e-5
+    )
 
 
 def test_ranks_of_two_replicates_are_not_tested() -> None:

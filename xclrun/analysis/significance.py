@@ -259,14 +259,14 @@ def holm(p_values: ArrayLike, count_missing: bool = False) -> np.ndarray:
         p_values: NaN remains NaN.
         count_missing: count NaN as comparisons, for a family that is fixed before the data are seen.
     """
-    from statsmodels.stats.multitest import multipletests
-
+    # Not statsmodels' `multipletests`, which collects garbage at each call.
     adjusted = np.array(p_values, dtype=float)
     tested = np.isfinite(adjusted)
-    if tested.any():
-        counted = tested | count_missing
-        adjusted[counted] = multipletests(np.where(tested, adjusted, 1.0)[counted], method="holm")[1]
-        adjusted[~tested] = np.nan
+    (counted,) = np.nonzero(tested | (count_missing and tested.any()))
+    order = counted[np.argsort(np.where(tested, adjusted, 1.0)[counted])]
+    steps = np.where(tested, adjusted, 1.0)[order] * np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    adjusted[~tested] = np.nan
     return adjusted
 
 
