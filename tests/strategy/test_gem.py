@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from benchmarks.operators import Operators
 from tests.conftest import some
 from xclrun.plan import Run
 from xclrun.strategy.gem import GEM, GEMSettings, dual
@@ -137,6 +138,21 @@ def test_a_gradient_that_opposes_none_stays_and_steps_in_between_are_plain(make_
             p.grad = given[name].clone() if name in given else None
         edit(strategy, step, context.batch("es", np.arange(4)), context)
         assert all(torch.equal(p.grad, given[name]) for name, p in context.model.named_parameters() if name in given)
+
+
+@pytest.mark.parametrize("opposing", [False, True])
+def test_a_step_waits_for_the_device_at_most_twice(opposing: bool, make_run: Make) -> None:
+    """Once for the products of all memories with the gradient; if one is negative, once for those with each other."""
+    strategy = GEM(GEMSettings("gem", 10, 1))
+    context = in_third_hop(strategy, make_run("dataset.replay.memory=10"))
+    memories = memory_gradients(strategy, context, ["en", "de"])
+    for name, p in context.model.named_parameters():
+        p.grad = (-1 if opposing else 1) * (memories["en"][name] + memories["de"][name]) if p.grad is not None else None
+    main = context.batch("es", np.arange(4))
+    with Operators() as counting:
+        edit(strategy, 2, main, context)
+    waits = 2 if opposing else 1
+    assert counting.waited == {"cpu": waits, "numpy": waits}
 
 
 def test_compared_bounds_what_a_step_looks_at(make_run: Make) -> None:

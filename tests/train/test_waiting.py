@@ -38,7 +38,10 @@ def test_no_step_waits_and_each_saves_operators(strategy: str, tmp_path: Path) -
 # GEM's weights of its memories are found on the host, so it waits for their products.
 @pytest.mark.full
 @pytest.mark.in_turn
-@pytest.mark.parametrize("strategy", ["der", "derpp", "er_ace", "joint_replay", "l2_prev", "lwf", "mas", "si"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["der", "derpp", "er_ace", "joint_replay", "l2_prev", "lang_spec_ada_f", "lwf", "mas", "seq_lora", "si"],
+)
 def test_no_step_of_other_strategies_waits(strategy: str, tmp_path: Path) -> None:
     assert of_steps(strategy, SMALL, tmp_path)["waited"] == {}
 
@@ -64,6 +67,26 @@ def test_a_step_moves_no_part_of_the_state_by_itself(name: str, make_run: Callab
         step(3)
         step(4)
     assert counting.waited + counting.moved == {}
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", ["lang_spec_ada_t", "seq_lora"])
+@pytest.mark.parametrize("whole", [False, True], ids=["padded", "of one length"])
+def test_adapters_are_applied_without_a_wait_as_the_library_applies_them(
+    name: str, whole: bool, make_run: Callable[..., Run]
+) -> None:
+    context = context_of(make_run(f"strategy={name}"), 1)
+    train, model = context.train["en"], context.model.eval()
+    longest = int(train.lengths.max())
+    batch = train.batch([int(train.lengths.argmax())] if whole else np.arange(len(train)))
+    assert batch.whole == whole
+    assert batch.input_ids.shape[1] == longest
+    with Operators() as counting, torch.no_grad():
+        states = model._states(batch)
+    assert counting.waited + counting.moved == {}
+    with torch.no_grad():
+        own = model.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids).last_hidden_state
+    torch.testing.assert_close(states, own, rtol=0, atol=1e-6)
 
 
 def test_moves_to_a_device_are_counted() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter, signature
 from typing import Any, TypeVar
 
@@ -170,11 +171,12 @@ class Model(nn.Module):
                 types = {name: functional.pad(ids, (length, 0)) for name, ids in types.items()}
             output = encoder(**inputs, attention_mask=mask, **types)
         else:
-            embedded = encoder.embeddings(input_ids=batch.input_ids, **types)
-            if prompts is not None:
-                normalized = encoder.embeddings.LayerNorm(prompts)
-                embedded = torch.cat([normalized.to(embedded.dtype), embedded], dim=1)
-            output = encoder.encoder(embedded, attention_mask=None if batch.whole else _additive(mask, embedded))
+            with _parts_callable(encoder, batch.input_ids):
+                embedded = encoder.embeddings(input_ids=batch.input_ids, **types)
+                if prompts is not None:
+                    normalized = encoder.embeddings.LayerNorm(prompts)
+                    embedded = torch.cat([normalized.to(embedded.dtype), embedded], dim=1)
+                output = encoder.encoder(embedded, attention_mask=None if batch.whole else _additive(mask, embedded))
         states: Tensor = output.last_hidden_state
         return states[:, length:] if length else states
 
@@ -201,8 +203,9 @@ class Model(nn.Module):
             "position_ids": positions,
         }
         if takes_masks(encoder):
-            embedded = encoder.embeddings(**inputs)
-            output = encoder.encoder(embedded, attention_mask=_additive(blocks, embedded))
+            with _parts_callable(encoder, batch.input_ids):
+                embedded = encoder.embeddings(**inputs)
+                output = encoder.encoder(embedded, attention_mask=_additive(blocks, embedded))
         else:
             output = encoder(**inputs, attention_mask=blocks.to(torch.float32))
         hidden = output.last_hidden_state.flatten(0, 1)
@@ -236,15 +239,36 @@ def _end(batch: Batch) -> Tensor:
 
 
 def takes_masks(encoder: Any) -> bool:
-    """Whether the layers of an encoder accept an additive mask: in BERT's families, with SDPA and without adapters."""
+    """Whether the layers of an encoder accept an additive mask: in BERT's families, with SDPA and without prefixes."""
     config = encoder.config
     return (
         getattr(config, "model_type", None) in BERTS
-        and not hasattr(encoder, "adapters_config")
+        and not _has_prefixes(encoder)
         and getattr(config, "_attn_implementation", None) == "sdpa"
         and getattr(config, "position_embedding_type", "absolute") == "absolute"
         and not config.is_decoder
     )
+
+
+def has_adapters(encoder: nn.Module) -> bool:
+    """Return whether the library ``adapters`` has changed the modules of an encoder."""
+    return hasattr(encoder, "adapters_config")
+
+
+def _has_prefixes(encoder: Any) -> bool:
+    if not has_adapters(encoder):
+        return False
+    known = encoder.adapters_config
+    return any(known.get(name).get("architecture") == "prefix_tuning" for name in known.adapters)
+
+
+def _parts_callable(encoder: nn.Module, input_ids: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which the parts of an encoder may be called one by one, also with adapters."""
+    if not has_adapters(encoder):
+        return nullcontext()
+    from adapters import ForwardContext
+
+    return ForwardContext(encoder, input_ids=input_ids)
 
 
 def _additive(mask: Tensor, embedded: Tensor) -> Tensor:

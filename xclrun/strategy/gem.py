@@ -13,8 +13,8 @@ instead requires v ≥ γ.
 Settings: ``memory``, ``every_k`` and ``selection`` as for ``agem``; ``margin`` γ; ``compared``, the number of sentences
 drawn from each language's share per step (null: all sentences, as in the paper).
 
-Cost: in each step, a forward and backward pass over the compared sentences and a synchronisation with the device; on
-the device, one gradient per earlier language, 4 bytes per weight.
+Cost: in each step, a forward and backward pass over the compared sentences and one or two synchronisations with the
+device; on the device, one gradient per earlier language, 4 bytes per weight.
 """
 
 from __future__ import annotations
@@ -72,17 +72,24 @@ class GEM(AGEM[GEMSettings]):
             mean_gradient(self.terms([batch], context), parameters, at_most=context.batch_size)
             for batch in self.memory_batches(number, context)
         ]
-        products = np.array([_product(reference, gradients) for reference in references])
+        # `dual` is computed on the host: a single wait for a GPU, and a second one if a product is negative.
+        products = _products(references, [gradients])[:, 0]
         if products.min() >= 0:
             return
-        gram = np.array([[_product(a, b) for a in references] for b in references])
+        gram = _products(references, references)
         for weight, reference in zip(dual(gram, products) + self.settings.margin, references, strict=True):
             for gradient, r in zip(gradients, reference, strict=True):
                 gradient.add_(r, alpha=float(weight))
 
 
-def _product(a: list[Tensor], b: list[Tensor]) -> float:
-    return float(sum((x.double() * y.double()).sum() for x, y in zip(a, b, strict=True)))
+def _products(left: list[list[Tensor]], right: list[list[Tensor]]) -> np.ndarray:
+    """Return the inner products of gradients, each a list of tensors: (K,), (N,) → (K, N) float64, on the host."""
+    import torch
+
+    def product(a: list[Tensor], b: list[Tensor]) -> Tensor:
+        return torch.as_tensor(sum((x.double() * y.double()).sum() for x, y in zip(a, b, strict=True)))
+
+    return torch.stack([product(a, b) for a in left for b in right]).cpu().numpy().reshape(len(left), len(right))
 
 
 def dual(gram: np.ndarray, products: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import derive
 from xclrun.data.batches import Batch, Encoded
 from xclrun.model.heads import Head
-from xclrun.model.network import takes_masks
+from xclrun.model.network import has_adapters, takes_masks
 from xclrun.scores.base_scores import selection_score
 from xclrun.strategy import State, Step, Strategy
 from xclrun.train.checkpoint import Checkpoints, Unchanged
@@ -188,7 +188,7 @@ class HopTraining:
     def _not_capturable(self) -> str | None:
         """Return why the model cannot be captured in CUDA graphs; None if it can."""
         model = self.context.model
-        if not takes_masks(model.encoder):
+        if has_adapters(model.encoder) or not takes_masks(model.encoder):
             return "this encoder, perhaps with adapters, cannot be captured in CUDA graphs"
         # A graph repeats the weights of its micro-batches, so that they may only depend on the numbers of sentences.
         other = [type(head).__name__ for head in model.heads.values() if type(head).units is not Head.units]
