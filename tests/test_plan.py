@@ -69,7 +69,7 @@ KEYS = {
         generation.max_new_tokens generation.batch_tokens generation.stop evaluate.generate
         trainer.checkpoint_minutes trainer.gradient_checkpointing
         tracking.enabled tracking.to tracking.uri tracking.experiment sweep_name
-        paths.outputs paths.store runtime.device runtime.threads runtime.deterministic
+        paths.outputs paths.store store.keep runtime.device runtime.threads runtime.deterministic
         runtime.devices runtime.rank_timeout
     """,
     "own": """

@@ -46,7 +46,8 @@ def test_a_job_writes_its_directory_and_tells_the_matrix(xclrun: Callable[..., T
     rows = [line.split()[:2] for line in lines if line[:1] == " " and line.split()[0] in "012"]
     assert rows == [["0", "before"], ["1", "en"], ["2", "de"]]
     assert "1 of 1 runs finished in " in told.err
-    assert lines[-1].startswith("Next: `xclrun report sweep-")
+    assert lines[-2].startswith("Next: `xclrun report sweep-")
+    assert "`xclrun store gc --weights` frees" in lines[-1]
     # Nothing lies beside the outputs: Hydra writes nothing of its own.
     assert [path.name for path in here.iterdir()] == ["outputs"]
 

@@ -270,13 +270,39 @@ def dies_after_checkpoint(number: str, *overrides: str) -> int:
     return os.waitstatus_to_exitcode(selftest.in_child(lambda: [main(overrides)]))
 
 
+def dies_removing(place: str, number: str, *overrides: str) -> int:
+    """Run a command that dies before, during or after its ``number``-th removal from the store, and return its code."""
+    from xclrun.cli import main
+    from xclrun.store import prune
+
+    selftest.import_everything()
+    remove, removed = prune._remove, []
+
+    def die(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def dying(path: Path) -> bool:
+        removed.append(path)
+        if len(removed) < int(number):
+            return remove(path)
+        if place == "during":
+            prune.shutil.rmtree = die  # type: ignore[assignment]
+        if place != "before":
+            remove(path)
+        die()
+        return True
+
+    prune._remove = dying
+    return os.waitstatus_to_exitcode(selftest.in_child(lambda: [main(overrides)]))
+
+
 def alone(log: str, role: str, *overrides: str) -> int:
     """Run a command in this process."""
     return command(role, Path(log), overrides)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (kills, writes, averages, broken, together, dies_after_checkpoint, alone)
+    f.__name__: f for f in (kills, writes, averages, broken, together, dies_after_checkpoint, dies_removing, alone)
 }
 
 

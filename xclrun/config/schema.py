@@ -184,6 +184,12 @@ class PointSplits(Enum):
     test = "test"
 
 
+class Keep(Enum):
+    all = "all"
+    last = "last"
+    none = "none"
+
+
 class Device(Enum):
     auto = "auto"
     cpu = "cpu"
@@ -508,6 +514,11 @@ class PathsConfig:
 
 
 @dataclass
+class StoreConfig:
+    keep: Keep = Keep.all
+
+
+@dataclass
 class RuntimeConfig:
     device: Device = Device.auto
     threads: int | None = count(1, at_most=4_096)
@@ -537,6 +548,7 @@ class Config:
     bucket: int | None = bounded(None, at_least=0)
     sweep_name: str | None = bounded(None, pattern=SWEEP_NAME, hint=SWEEP_NAMES)
     paths: PathsConfig = field(default_factory=PathsConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     # Not a key: name of a strategy's YAML in --config-dir, which replaces the strategy's name in IDs and tables.
     strategy_label: str | None = field(default=None, metadata={"omegaconf_ignore": True})

@@ -114,6 +114,11 @@ class Stage:
         return {kind: key for kind, key in zip(Kind, keys, strict=True) if key is not None}
 
     @property
+    def trained(self) -> tuple[str, ...]:
+        """Keys of the weights and the state; of hop 0, none, because the untrained model is not stored."""
+        return tuple(key for kind, key in self.results.items() if kind in TRAINED) if self.hop.index else ()
+
+    @property
     def measured(self) -> tuple[str, ...]:
         """Keys of the evaluation and the attention summary."""
         return tuple(key for kind, key in self.results.items() if kind in MEASURED)
@@ -126,6 +131,7 @@ class Stage:
 
 # What a run stores for reports; weights and states are needed only to compute these results.
 MEASURED = (Kind.evaluation, Kind.attention)
+TRAINED = (Kind.weights, Kind.state)
 
 
 def needs_of(hop: Hop, plan: Plan, earlier: Sequence[Stage], points: bool) -> Mapping[Kind, tuple[Result, ...]]:

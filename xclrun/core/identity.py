@@ -72,6 +72,7 @@ NOT_IDENTITY = frozenset(
         "strategy_label",
         "tracking",
         "paths",
+        "store",
         "runtime",
     }
 )

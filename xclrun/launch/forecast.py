@@ -18,13 +18,13 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
-from xclrun.config.schema import Device
+from xclrun.config.schema import Device, Keep
 from xclrun.core.files import UNREADABLE
 from xclrun.core.graph import to_train
 from xclrun.core.terminal import as_note, duration, fitted, many, room, size, table
@@ -37,6 +37,7 @@ from xclrun.store.stages import StageStore
 CPU = "cpu"
 # Why there is no estimate.
 NO_RATE = "no comparable training on this device; do one of these runs first"
+RELEASED = "disk: what stays when all runs have finished (store.keep); until then, weights that runs need are kept"
 BOUNDED = "disk: at most, because the data determine the size of the vocabulary"
 # A run and the index of a hop.
 Training = tuple[Run, int]
@@ -162,6 +163,11 @@ class Costs:
             self._parameters[cost["model"]] = parameters(run)
         numbers = self._parameters[cost["model"]]
         return None if numbers is None else stored_bytes(run, run.stages[index].hop, *numbers)
+
+    def total_bytes(self, trainings: Iterable[Training], kept: Container[str]) -> int | None:
+        """Return the size of the weights of those trainings whose keys are ``kept`` after the runs, or None."""
+        stay = ((run, index) for run, index in trainings if run.stages[index].train in kept)
+        return None if (size := total(map(self.bytes, stay))) is None else int(size)
 
     def bounded(self, trainings: Iterable[Training]) -> bool:
         """Whether a size is an upper bound, because it counts the largest possible vocabulary."""
@@ -293,6 +299,7 @@ class Forecast:
         memory = [fitted(text, sys.stdout) for text in memory_lines(self.memory)]
         unknown = [f"time unknown: {NO_RATE}"] if any(line.seconds is None for line in self.lines) else []
         unknown += [BOUNDED] if self.bounded else []
+        unknown += [RELEASED] if any(run.config.store.keep is not Keep.all for run in self.runs) else []
         notes = (as_note(text, sys.stdout) for text in (*unknown, *unmeasured_note(self.unmeasured), *self.notes))
         return "\n".join([forecast_table(lines), *memory, *notes])
 
@@ -335,13 +342,14 @@ def forecast(runs: Sequence[Run]) -> Forecast:
     for run in runs:
         by_strategy.setdefault(run.strategy_name, []).append(run)
     costs, counted, todo = Costs(runs[0].store), set[str](), list[Training]()
+    kept = {key for run in runs for key in run.kept}
     finished = frozenset(run.id for run in runs if run.directory.finished)
     lines = []
     for strategy, group in by_strategy.items():
         unfinished = [run for run in group if run.id not in finished]
         requested = sum(len(run.stages) - 1 for run in group)
         trainings = list(new_trainings(unfinished, costs.keys, counted))
-        seconds, weights = total(map(costs.seconds, trainings)), total(map(costs.bytes, trainings))
+        seconds, weights = total(map(costs.seconds, trainings)), costs.total_bytes(trainings, kept)
         counts = (len(group), len(group) - len(unfinished), requested, len(trainings))
         lines.append(Line(strategy, *counts, seconds, weights))
         todo += trainings
@@ -419,7 +427,7 @@ def budget(runs: Sequence[Run], width: int) -> Budget:
         width=width,
         seconds=total(time for wave in seconds for time in wave),
         wall=sum(makespan([time or 0.0 for time in wave], width) for wave in seconds) if complete else None,
-        bytes=total(map(costs.bytes, trainings)),
+        bytes=costs.total_bytes(trainings, {key for run in runs for key in run.kept}),
         devices=costs.devices(trainings),
         unmeasured=costs.unmeasured(trainings),
     )

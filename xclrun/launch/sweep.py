@@ -13,15 +13,17 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config.files import default_outputs
-from xclrun.config.schema import TrackingConfig
+from xclrun.config.schema import Keep, TrackingConfig
 from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.identity import digest
 from xclrun.core.names import check_name
 from xclrun.core.plugins import typed_command
-from xclrun.core.terminal import duration, if_slow, line, many, note
+from xclrun.core.terminal import duration, if_slow, line, many, note, size
 from xclrun.data.notes import note_lines
 from xclrun.plan import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
+from xclrun.store.prune import remove_unused
+from xclrun.store.stages import StageStore
 from xclrun.store.sweeps import read_sweep
 
 if TYPE_CHECKING:
@@ -164,7 +166,37 @@ def launch(composed: Sequence[Composed], launcher: Launcher) -> None:
         check_writable(folder)
     announce(sweep, len(unfinished))
     sweep.write()
+    # A killed command may not have released what its finished runs do not keep.
+    release(sweep.runs)
     launcher.do(sweep, unfinished)
+
+
+def release(runs: Sequence[Run]) -> None:
+    """Remove what finished runs of a command do not keep (``store.keep``), unless another run needs or keeps it.
+
+    Args:
+        runs: all runs of the command; the unfinished ones need everything that they refer to.
+    """
+    if all(run.config.store.keep is Keep.all for run in runs):
+        return
+    finished, needed, unneeded = set[Path](), set[str](), dict[StageStore, set[str]]()
+    for run in runs:
+        if run.directory.finished:
+            finished.add(run.directory.path.resolve())
+            needed |= run.kept
+            unneeded.setdefault(run.store, set()).update(run.keys)
+        else:
+            needed.update(run.keys)
+    # A run that has finished must not fail because of this.
+    with contextlib.suppress(OSError, XclrunError):
+        for store, keys in unneeded.items():
+            remove_unused(store, runs[0].outputs, keys - needed, finished)
+
+
+def weights_size(runs: Sequence[Run]) -> int:
+    """Return the bytes of the stored weights and states of runs."""
+    paths = {run.store.path(key) for run in runs for stage in run.stages for key in stage.trained}
+    return sum(file.stat().st_size for path in paths if path.is_dir() for file in path.iterdir())
 
 
 def plan_sweep(composed: Sequence[Composed]) -> Sweep:
@@ -234,3 +266,5 @@ def conclude(sweep: Sweep, tried: Sequence[Run], seconds: float, unsent: str = "
     line(f"Next: `xclrun report {sweep.name}{sweep.outputs_option}{sweep.tracking_options}` creates tables and figures")
     if sweep.tracking.in_mlflow and sweep.tracking.uri is None:
         line(f"      `xclrun ui{sweep.outputs_option}` opens MLflow")
+    if trained := weights_size(sweep.runs):
+        line(f"      `xclrun store gc --weights{sweep.outputs_option}` frees {size(trained)}; reports need no weights")

@@ -25,6 +25,7 @@ from xclrun.core.plugins import one_line
 from xclrun.core.stream import Hop
 from xclrun.core.terminal import line
 from xclrun.launch.console import HEARTBEAT, Console
+from xclrun.launch.sweep import release
 from xclrun.plan import Run
 from xclrun.store.files import atomic_write, read_json
 from xclrun.store.lease import Lease
@@ -120,6 +121,8 @@ def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since:
             load(console)
             if (lease := _execute(run, console, mirror)) is not None:
                 postponed.append((run, lease))
+            else:
+                release(runs)
 
 
 def _wait_for_any(leases: Collection[Lease]) -> set[Lease]:

@@ -13,6 +13,7 @@ from xclrun.config.checks import check
 from xclrun.config.schema import (
     Config,
     DatasetConfig,
+    Keep,
     OrderConfig,
     PartConfig,
     Selection,
@@ -22,7 +23,7 @@ from xclrun.config.schema import (
 )
 from xclrun.core import plugins
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.graph import Plan, Stage
+from xclrun.core.graph import Kind, Plan, Stage
 from xclrun.core.identity import ALGORITHMS, DataIdentity, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
@@ -111,9 +112,29 @@ class Run:
         return sorted({key for stage in self.stages for key in stage.keys})
 
     @property
+    def kept(self) -> set[str]:
+        """Keys in the store that the run keeps after it has finished (``store.keep``).
+
+        The final models are those after hops from which no other hop continues. Their evaluations need their weights
+        and states, and others from which the strategy computes its predictions.
+        """
+        keep, keys = self.config.store.keep, set(self.keys)
+        if keep is Keep.all:
+            return keys
+        parents = {stage.hop.parent for stage in self.stages if stage.hop.index}
+        final = [] if keep is Keep.none else [stage for stage in self.stages if stage.hop.index not in parents]
+        needs = [need for stage in final for need in stage.needs[Kind.evaluation]]
+        keys -= {key for stage in self.stages for key in stage.trained}
+        return keys | {self.stages[hop].results[kind] for kind, hop in needs}
+
+    @property
     def stored(self) -> dict[str, Any]:
-        """Facts for the run's files: ``keys`` and the ``store``'s path; None: the store inside the outputs folder."""
-        return {"keys": self.keys, "store": str(self.store.root.absolute()) if self.config.paths.store else None}
+        """Facts for the run's files: ``keys`` and the ``store``'s path; None: the store inside the outputs folder.
+
+        ``kept`` lists the keys that the finished run keeps; without it, these are all keys.
+        """
+        facts = {"keys": self.keys, "store": str(self.store.root.absolute()) if self.config.paths.store else None}
+        return facts if self.config.store.keep is Keep.all else facts | {"kept": sorted(self.kept)}
 
     @cached_property
     def label(self) -> str:

@@ -11,8 +11,9 @@ import os
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from xclrun.core.terminal import note
@@ -89,21 +90,7 @@ def entries(
         refuse: called with a line about each unreadable outputs folder that uses the store; None: ``warn``.
         removed: resolved paths of run directories that do not count.
     """
-    # Key → whether each run that refers to it is finished.
-    references: dict[str, list[bool]] = {}
-    unknown = 0
-    for folder in outputs_folders(store.root, outputs, refuse or warn):
-        for directory in _directories(folder):
-            if directory.path in removed:
-                continue
-            finished = False
-            try:
-                finished = directory.finished
-                for key in directory.store_keys():
-                    references.setdefault(key, []).append(finished)
-            except (OSError, ValueError) as error:
-                unknown += not finished
-                warn(str(error))
+    users = _users(store, outputs, warn, refuse or warn, removed)
     for path in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         with contextlib.suppress(OSError):
             if path.name.startswith((TEMPORARY, CLOCK)) or (_LEASE.search(path.name) and _old(path)):
@@ -114,11 +101,72 @@ def entries(
                 kind, hop = _kind_and_hop(path)
             else:
                 continue
-            users = references.get(path.name.removesuffix(".checkpoints"), [])
-            yield Entry(path, kind, _size(path), hop, users.count(False) + unknown, users.count(True))
+            key = path.name.removesuffix(".checkpoints")
+            yield Entry(path, kind, _size(path), hop, users.unfinished[key] + users.unknown, users.finished[key])
     for path in sorted([*outputs.glob(f"runs/*/averages/{TEMPORARY}*"), *outputs.glob(f"{TEMPORARY}removed-*")]):
         with contextlib.suppress(OSError):
             yield Entry(path, "leftover", _size(path), "", 0, 0)
+
+
+@dataclass
+class _Users:
+    """The runs that refer to the entries of a store.
+
+    Attributes:
+        unfinished, finished: key → number of runs that refer to it.
+        kept: keys that finished runs keep.
+        unknown: number of unfinished runs that cannot be read, and so may need every entry.
+    """
+
+    unfinished: Counter[str] = field(default_factory=Counter)
+    finished: Counter[str] = field(default_factory=Counter)
+    kept: set[str] = field(default_factory=set)
+    unknown: int = 0
+
+
+def _users(
+    store: StageStore,
+    outputs: Path,
+    warn: Callable[[str], None],
+    refuse: Callable[[str], None],
+    removed: Collection[Path],
+) -> _Users:
+    """Return the runs that refer to the entries of a store; see `entries` for the arguments."""
+    users = _Users()
+    for folder in outputs_folders(store.root, outputs, refuse):
+        for directory in _directories(folder):
+            if directory.path in removed:
+                continue
+            finished = False
+            try:
+                finished = directory.finished
+                (users.finished if finished else users.unfinished).update(directory.store_keys())
+                if finished:
+                    users.kept.update(directory.kept_keys())
+            except (OSError, ValueError) as error:
+                users.unknown += not finished
+                warn(str(error))
+    return users
+
+
+def remove_unused(store: StageStore, outputs: Path, keys: Collection[str], runs: Collection[Path]) -> None:
+    """Remove weights and states that finished runs do not keep, unless another run needs or keeps them.
+
+    Args:
+        keys: keys of these weights and states.
+        runs: resolved paths of the directories of the finished runs.
+    """
+    stored = [key for key in keys if store.has(key)]
+    if not stored:
+        return
+    unreadable: list[str] = []
+    users = _users(store, outputs, unreadable.append, unreadable.append, runs)
+    # `xclrun store gc` names what cannot be read.
+    if unreadable:
+        return
+    for key in stored:
+        if not users.unfinished[key] and key not in users.kept:
+            _remove(store.path(key))
 
 
 def _kind_and_hop(folder: Path) -> tuple[str, str]:
@@ -155,19 +203,23 @@ def removable(
 
 def remove(entry: Entry) -> bool:
     """Remove an entry unless another process works on it; return whether it was removed."""
-    lease = Lease(entry.path)
+    return _remove(entry.path)
+
+
+def _remove(path: Path) -> bool:
+    lease = Lease(path)
     if (mine := lease.try_acquire()) is None:
         return False
     with lease.held(mine):
         # Rename the entry first, so that readers never see a part of it.
-        aside = entry.path.with_name(f"{TEMPORARY}removed-{entry.path.name}")
+        aside = path.with_name(f"{TEMPORARY}removed-{path.name}")
         with contextlib.suppress(OSError):
-            if entry.path.is_file():
-                entry.path.unlink()
+            if path.is_file():
+                path.unlink()
             else:
-                entry.path.rename(aside)
+                path.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
-    return not entry.path.exists()
+    return not path.exists()
 
 
 def damaged(store: StageStore, outputs: Path) -> Iterator[str]:

@@ -305,6 +305,15 @@ class RunDirectory:
             raise ValueError(f"{self.manifest} cannot be read; re-run the command of the run to restore it")
         return []
 
+    def kept_keys(self) -> list[str]:
+        """Return the store keys that the finished run keeps (``store.keep``).
+
+        Raises:
+            OSError, ValueError: the manifest is unreadable.
+        """
+        manifest = self.read_manifest()
+        return list(manifest.get("kept", manifest["keys"]))
+
     def store(self) -> Path | None:
         """Return the folder of the run's store; None: the folder ``store`` in its outputs.
 
