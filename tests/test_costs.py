@@ -91,7 +91,7 @@ def test_the_median_of_the_same_strategy_counts_before_that_of_the_model(
         trained(1000, model="other"),
         trained(1000, model="other", strategy="mas"),
         None,
-        {"kind": "state"},
+        {**trained(1000), "kind": "evaluation"},
         {"kind": "train", "cost": {}},
     )
     # The median of 1, 2, 4, 9 s is 3 s.
@@ -152,6 +152,15 @@ def test_a_run_is_estimated_on_one_device_that_it_may_use(
     assert found.device(asked[0], "m") == device
     assert found.devices([asked]) == ((device,) if device else ())
     assert found.seconds(asked) == (None if device is None else pytest.approx(6 * seconds[device]))
+
+
+def test_a_training_that_names_no_device_was_on_a_cpu(tmp_path: Path) -> None:
+    """As versions before devices were compared stored it."""
+    facts = trained(4)
+    del facts["cost"]["device"]
+    found = costs(tmp_path, facts)
+    assert found.seconds(training(device=Device.cpu)) == pytest.approx(24)
+    assert found.devices([training()]) == ("cpu",)
 
 
 def test_sizes_are_medians_of_the_same_model_and_strategy(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -489,6 +490,15 @@ def test_a_database_that_cannot_be_used_is_told_apart_from_a_server_that_fails(
     with pytest.raises(RunError, match="MLflow at http://server cannot be used: first") as raised:
         connect(outputs, uri="http://server")
     assert not isinstance(raised.value, UnusableDatabase)
+
+
+def test_log_lines_are_hidden_from_mlflow_alone(client: Client, outputs: Path) -> None:
+    logging.disable(logging.INFO)
+    try:
+        connect(outputs)
+        assert logging.root.manager.disable == logging.INFO
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def test_an_unusable_database_is_renamed_with_what_belongs_to_it(tmp_path: Path) -> None:

@@ -23,13 +23,15 @@ LIST = ["order=list", "order.languages=[en,de]"]
         ("order=h2l", ["order=h2l"]),
         ("order=typology(de)", ["order=typology", "order.start=de"]),
         ("order='random(2)'", ["order=random", "order.seed=2"]),
+        ("order=similarity(greedy)", ["order=similarity"]),
+        ("order=typology(greedy)", ["order=typology", "order.start=greedy"]),
         # A choice, by the name of a group; null is a value.
         ("strategy.expansion=lang_spec_task", ["strategy/expansion=lang_spec_task"]),
         ("strategy/expansion=lang_spec_task", ["strategy/expansion=lang_spec_task"]),
         ("strategy.expansion=null", ["strategy.expansion=null"]),
         ("strategy/expansion=null", ["strategy.expansion=null"]),
         (
-            "strategy.expansion={name: lang_spec_lora_f, lora_rank: 3, start: own}",
+            "strategy.expansion={name: 'lang_spec_lora_f', lora_rank: 3, start: 'own'}",
             ["strategy/expansion=lang_spec_lora_f", "strategy.expansion.lora_rank=3", "strategy.expansion.start='own'"],
         ),
         ("strategy.expansion=lang_spec_task,null", ["strategy.expansion=lang_spec_task,null"]),
@@ -79,6 +81,9 @@ REFUSED = [
     (["strategy=[er]"], "needs a name"),
     (["strategy=er,{name: er}"], "needs a name"),
     (["strategy/expansion=3"], "needs a name"),
+    (["strategy.expansion={layers: 2}"], "needs a name"),
+    (["strategy.expansion={name: lang_spec_enc, layers: [1]}"], "use strategy.expansion=lang_spec_enc strategy."),
+    (["strategy.expansion={name: lang_spec_enc, layers: {a: 1}}"], "use strategy.expansion=lang_spec_enc strategy."),
     (["hydra/launcher=basic"], "cannot run xclrun's jobs"),
     (["order=random()"], "orders with arguments are"),
     (["order=random(1,2)"], "orders with arguments are"),
@@ -114,3 +119,19 @@ def test_a_folder_of_configs_is_the_only_use_of_hydras_search_path(tmp_path: Pat
         checked([f"hydra.searchpath=[file://{tmp_path}/other]"])
     with pytest.raises(UsageError, match="there is no such folder"):
         load_config_dir(tmp_path / "none")
+
+
+def test_a_broken_file_matters_where_it_is_named(tmp_path: Path) -> None:
+    """A part of a longer name is another name."""
+    from xclrun.compose.overrides import load_config_dir
+
+    (tmp_path / "er.yaml").write_text("a: &a [*a]")
+    (tmp_path / "good.yaml").write_text("strategy: derpp")
+    for text in ("strategy=derpp", "strategy=er-2", "strategy=naive"):
+        load_config_dir(tmp_path, [text])
+    for text in ("strategy=er", "sweep=x,er", "defaults: [/strategy/er]"):
+        with pytest.raises(UsageError, match=r"er\.yaml:1: cannot be read as YAML"):
+            load_config_dir(tmp_path, [text])
+    (tmp_path / "good.yaml").write_text("strategy: er")
+    with pytest.raises(UsageError, match=r"er\.yaml"):
+        load_config_dir(tmp_path)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,16 +22,20 @@ import pytest
 from tests.conftest import TINY
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.records import record
+from xclrun.analysis.tuning import Trial, Tuned
 from xclrun.compose.jobs import command_jobs, compose_trials
 from xclrun.compose.space import Interval, Space, Values
+from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError
+from xclrun.core.quantity import SHARE
 from xclrun.launch.console import Console
 from xclrun.launch.forecast import Costs
 from xclrun.launch.local import Local
-from xclrun.launch.search import plan_search, search
+from xclrun.launch.search import Search, _Searching, plan_search, search
 from xclrun.launch.sweep import Sweep, SweepFailed
 from xclrun.launch.trials import Trials
 from xclrun.plan import Run
+from xclrun.store.files import read_json
 from xclrun.store.rundir import RunDirectory
 
 # Optuna's own affair.
@@ -307,30 +312,6 @@ class Breaking(Local):
         super().do(sweep, unfinished)
 
 
-class Failing(Local):
-    """All runs fail, and say so in their events."""
-
-    def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
-        for run in unfinished:
-            run.directory.path.mkdir(parents=True, exist_ok=True)
-            run.directory.event("failed", error="the loss is no number")
-        raise SweepFailed("failed: the loss is no number")
-
-
-@pytest.mark.full
-def test_a_first_setting_that_always_fails_does_not_stop_a_search_for_ever(tmp_path: Path) -> None:
-    arguments = (*SEARCH, "trainer.lr=1e-2,1e-3", "order=[en]", "hydra.sweeper.trials=2")
-    result, _ = command_jobs((*arguments, f"paths.outputs={tmp_path}"))
-    assert isinstance(result, Space)
-    planned = plan_search(result, Local())
-    for created in range(2):
-        with pytest.raises(SweepFailed, match=r"all settings have failed so far; re-run the same command to retry$"):
-            search(result, Failing())
-        assert planned.done() == created
-    with pytest.raises(SweepFailed, match="only 0 of 2 settings succeeded"):
-        search(result, Failing())
-
-
 @pytest.mark.full
 def test_settings_that_failed_are_tried_again_and_those_without_a_dev_score_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -450,3 +431,132 @@ def test_a_search_goes_towards_better_scores(higher: bool) -> None:
     trials.tell(first, 0.5)
     assert trials.study.direction.name == ("MAXIMIZE" if higher else "MINIMIZE")
     assert trials.study.best_value == 0.5
+
+
+# --- The loop over trials: runs that are never trained.
+
+
+class Pretended(Local):
+    """Finishes runs without training them, except those with values in ``failing``."""
+
+    failing: set[str] = set()
+    began: list[str] = []
+
+    def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
+        facts = read_json(sweep.outputs / "sweeps" / "found.json")["search"]
+        assert (facts["ended"], sweep.blind, sweep.tracking.enabled) == (False, True, False)
+        for run in unfinished:
+            self.began.append(run.id)
+            setattr(run.directory, "failed" if run.id in self.failing else "finished", True)
+        if self.failing & {run.id for run in unfinished}:
+            raise SweepFailed("failed")
+
+
+@pytest.fixture
+def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Search in a new process where these values fail; return the facts of the sweep's file and the runs that began."""
+    runs: dict[str, Any] = {}
+    search_space = space(4, "random", x=Values(("1", "2", "3", "4")))
+    search_space.settings["comparisons"] = {}
+
+    def run_of(x: str) -> Any:
+        directory = SimpleNamespace(run_id=x, finished=False, failed=False)
+        directory.failed_since = lambda since: directory.failed
+        config = SimpleNamespace(model=SimpleNamespace(name="tiny"), tracking=TrackingConfig(enabled=False))
+        facts = {"outputs": tmp_path, "strategy_name": "er", "dataset": SimpleNamespace(name="mini"), "config": config}
+        return runs.setdefault(x, SimpleNamespace(id=x, directory=directory, **facts))
+
+    def trial(values: dict[str, str], records: Sequence[Any], *_: Any) -> Trial:
+        return Trial(values, float(values["x"]), math.nan, tuple(records))
+
+    def choose(records: Sequence[Any], *_: Any) -> Any:
+        best = sorted((trial({"x": one.run_id}, [one]) for one in records), key=lambda one: -one.score)
+        return SimpleNamespace(tuned=[Tuned("mini", "tiny", "er", tuple(best), 1)])
+
+    monkeypatch.setattr(Search, "quantity", SHARE)
+    monkeypatch.setattr(Search, "runs", lambda self, settings: [[run_of(s.values["x"])] for s in settings])
+    for name, value in (
+        ("record", lambda directory: SimpleNamespace(run_id=directory.run_id, config={"x": directory.run_id})),
+        ("scored_trial", trial),
+        ("choose", choose),
+        ("notes", lambda probe: []),
+        ("note_lines", lambda *_: []),
+    ):
+        monkeypatch.setattr(f"xclrun.launch.search.{name}", value)
+    monkeypatch.setattr("xclrun.report.parts.chosen.trial_table", lambda *_: SimpleNamespace(text=lambda: "trials"))
+
+    def go(failing: str = "", trials: int = 4) -> dict[str, Any]:
+        search_space.settings["trials"] = trials
+        objective: Any = SimpleNamespace(name="dev_fp", title="FP on dev")
+        Pretended.failing, Pretended.began = {*failing}, []
+        planned = Search(search_space, objective, (run_of("probe"),), "found", "made")
+        _Searching(planned, Pretended()).run()
+        return {**read_json(tmp_path / "sweeps" / "found.json")["search"], "began": Pretended.began}
+
+    return go
+
+
+def test_a_search_ends_with_its_last_trial_and_runs_nothing_again(
+    loop: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = loop(trials=3)
+    assert (facts["ended"], facts["made"], len(facts["runs"]), facts["keys"]) == (True, 3, 3, ["x"])
+    assert facts["began"] == facts["runs"]
+    best = max(facts["runs"])
+    assert f"Best on dev: x={best}\n" in capsys.readouterr().err
+    assert loop(trials=3)["began"] == []
+    # No more than there are settings.
+    facts = loop(trials=9)
+    assert (facts["made"], sorted(facts["runs"]), len(facts["began"])) == (4, [*"1234"], 1)
+
+
+def test_settings_that_failed_are_tried_again_by_the_next_command_and_scored_once(
+    loop: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = loop("2")
+    assert (facts["made"], sorted(facts["runs"])) == (4, [*"134"])
+    assert "4 settings tried" not in capsys.readouterr().err
+    facts = loop()
+    assert (facts["began"], sorted(facts["runs"])) == (["2"], [*"1234"])
+    printed = capsys.readouterr().err
+    assert "retrying 1 trial " in printed
+    assert "4 settings tried in" in printed
+
+
+def test_first_settings_that_fail_stop_the_command_once(loop: Callable[..., dict[str, Any]]) -> None:
+    """The machine may be the cause; if they fail again, the settings are."""
+    with pytest.raises(SweepFailed, match="all settings have failed so far"):
+        loop("1234")
+    assert len(Pretended.began) == 1
+    [first] = Pretended.began
+    facts = loop(first)
+    assert (facts["made"], facts["ended"], len(facts["runs"])) == (4, True, 3)
+
+
+def test_a_search_whose_settings_all_fail_comes_to_an_end(loop: Callable[..., dict[str, Any]]) -> None:
+    for _ in range(2):
+        with pytest.raises(SweepFailed, match=r"have failed so far; re-run the same command to retry$"):
+            loop("1234", trials=2)
+    with pytest.raises(SweepFailed, match="only 0 of 2 settings succeeded"):
+        loop("1234", trials=2)
+
+
+@pytest.mark.parametrize("change", ["seed", "sampler", "searched", "objective", "runs"])
+def test_a_journal_is_of_what_decides_its_settings(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def identity(**given: Any) -> str:
+        planned = space(4, given.get("sampler", "tpe"), given.get("seed", 1), x=given.get("searched", Values(("1",))))
+        planned.settings["objective"] = given.get("objective", "dev_fp")
+        runs = [SimpleNamespace(id=id, outputs=Path("o"), resolved={}) for id in given.get("runs", ("b", "a"))]
+        for name, value in (
+            ("compose_trials", lambda *_: [[SimpleNamespace(config=None)]]),
+            ("plan_jobs", lambda configs: runs),
+            ("check_keys", lambda *_: None),
+            ("_objective", lambda name, runs: SimpleNamespace(name=name)),
+            ("given_name", lambda jobs: None),
+        ):
+            monkeypatch.setattr(f"xclrun.launch.search.{name}", value)
+        return plan_search(planned, Local()).identity
+
+    others = {"seed": 2, "sampler": "random", "searched": Values(("1", "2")), "objective": "dev_f", "runs": ("a", "c")}
+    assert identity() == identity(runs=("a", "b"))
+    assert identity(**{change: others[change]}) != identity()

@@ -170,6 +170,19 @@ def test_a_machine_without_proc_is_named_by_its_host(monkeypatch: pytest.MonkeyP
     assert lease._birth(os.getpid()) == ""
 
 
+@pytest.mark.parametrize(
+    ("stat", "birth"),
+    [("7 (python) S", "t19"), ("7 (a b) c) R", "t19"), ("7 (python) Z", None), ("7 (python) X", None), ("7", "")],
+)
+def test_the_birth_of_a_process_is_a_field_after_its_name(
+    stat: str, birth: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name may have spaces and parentheses; a process that has ended is there until somebody asks how."""
+    more = " ".join(f"t{field}" for field in range(1, 40))
+    monkeypatch.setattr(Path, "read_text", lambda path: f"{stat} {more}" if ")" in stat else stat)
+    assert lease._birth(7) == birth
+
+
 # age of the last sign of life; where the owner is; whether its process exists → whether it counts as alive
 LIVES = [
     (0.0, "here", True, True),
@@ -270,7 +283,7 @@ def test_who_was_taken_for_dead_releases_its_own_lease_alone(tmp_path: Path) -> 
 
 
 def test_leases_of_other_keys_are_other_leases(tmp_path: Path) -> None:
-    names = ("key", "key2", "key.x", "ke")
+    names = ("key", "key2", "key.x", "ke", "a key")
     held = [Lease(tmp_path / name).try_acquire() for name in names]
     assert [path.name for path in held if path] == [f"{name}.lease-1" for name in names]
     (tmp_path / "key.lease-x").touch()

@@ -107,6 +107,7 @@ class Meeting:
             return [given[number - 1] for given in self.given]
 
     def all_reduce(self, tensor: torch.Tensor, op: Any = None, async_op: bool = False) -> Any:
+        assert tensor.is_contiguous(), "torch.distributed refuses other layouts"
         found = self.exchange(tensor.clone())
         assert len({(t.dtype, t.shape) for t in found}) == 1
         self.reduced[self.here.rank].append((tensor.dtype, tensor.numel()))
@@ -216,7 +217,10 @@ def test_small_gradients_go_together_up_to_the_size_of_a_bucket(
         parameters = [nn.Parameter(torch.zeros(n, dtype=dtype)) for n, dtype in sizes]
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
-        group.sum_gradients(parameters)
+        # Frozen since the last step.
+        frozen = nn.Parameter(torch.zeros(4), requires_grad=False)
+        frozen.grad = torch.ones(4)
+        group.sum_gradients([frozen, *parameters])
 
     values(together(work, size=2))
     # First which parameters have a gradient, then the large one in place, then the buckets.
@@ -352,7 +356,7 @@ def test_an_operation_that_ends_with_an_error_leaves_ranks_in_different_states(
 def alone(monkeypatch: pytest.MonkeyPatch, rank: int = 0, **options: Any) -> Group:
     """Return a group that is connected to no other rank."""
     monkeypatch.setattr(Group, "_connect", lambda self: None)
-    return Group(rank, 3, Store(), local=rank, on_machine=3, cuda=False, **{"minutes": 7.0, **options})
+    return Group(rank, 3, Store(), local=rank, on_machine=3, **{"minutes": 7.0, "cuda": False, **options})
 
 
 def test_each_connection_counts_its_operations_from_the_start(together: Callable[..., list[Any]]) -> None:
@@ -391,6 +395,44 @@ def test_a_rank_that_does_not_connect_again_ends_the_group(monkeypatch: pytest.M
         group.reconnect()
     assert str(raised.value) == ENDED.format(3)
     assert (group.closed, group.connection) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("launched", "gpus", "local", "device", "backend"),
+    [
+        # A launcher may show each rank one GPU alone, or the GPUs of the machine.
+        (True, 1, 3, 0, "cpu:gloo,cuda:nccl"),
+        (True, 4, 3, 3, "cpu:gloo,cuda:nccl"),
+        (True, 0, 3, 3, "gloo"),
+        (False, 4, 3, 3, "cpu:gloo,cuda:nccl"),
+        # NCCL needs a GPU for each rank.
+        (False, 2, 2, 2, "gloo"),
+        (False, 0, 1, 1, "gloo"),
+    ],
+)
+def test_each_rank_has_its_gpu(
+    launched: bool, gpus: int, local: int, device: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    group = alone(monkeypatch, rank=local, launched=launched, cuda=True)
+    assert (group.local, group.backend) == (device, backend)
+    # A run on the CPU needs none.
+    assert alone(monkeypatch, rank=local, launched=launched).backend == "gloo"
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_ranks_of_a_launcher_stay_for_the_next_run_after_a_failure(
+    launched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, told = alone(monkeypatch, launched=launched), list[str]()
+    monkeypatch.setattr(group, "disconnect", lambda: told.append("disconnected"))
+    group.failed = True
+    group.abandon()
+    assert told[0] == "disconnected"
+    assert group.closed is not launched
+    # Who waits for an operation sees that the connection is gone.
+    assert "operation/0/1" in group.store.values
 
 
 @pytest.mark.parametrize(
