@@ -86,6 +86,23 @@ def test_a_stopped_run_resumes_to_equal_predictions(make_text_run: Make, do: Mak
     assert predicted(run) == predicted(whole)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "target", "text"),
+    [
+        ((), 20, 20),
+        (("model.max_target=7",), 7, 7),
+        (("model.max_target=7", "generation.max_new_tokens=9"), 7, 9),
+        (("generation.max_new_tokens=9",), 20, 9),
+    ],
+)
+def test_lengths_of_targets_and_texts_fit_by_default(
+    overrides: tuple[str, ...], target: int, text: int, make_run: Make, asked: Path, decoder: Path
+) -> None:
+    given = ("dataset.task=text_to_text", "model.max_length=40", f"model.path={decoder}", *overrides)
+    config = make_run(*given, data=asked).config
+    assert (config.model.target_limit, config.new_tokens) == (target, text)
+
+
 def test_settings_of_generation_change_evaluations_alone(make_text_run: Make) -> None:
     runs = [
         make_text_run(*given)

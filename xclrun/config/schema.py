@@ -372,7 +372,7 @@ class ModelConfig:
     settings: Any = field(default_factory=dict)
     max_length: int = bounded(128, at_least=3, at_most=1_000_000)
     windows: WindowsConfig = field(default_factory=WindowsConfig)
-    max_target: int = bounded(128, at_least=1, at_most=1_000_000)
+    max_target: int | None = count(at_most=1_000_000)
     dropout: float = bounded(0.1, at_least=0, below=1)
     frozen_precision: FrozenPrecision = FrozenPrecision.fp32
     label_on: LabelOn = LabelOn.first
@@ -383,6 +383,11 @@ class ModelConfig:
     def from_scratch(self) -> bool:
         """Whether the encoder is trained from scratch."""
         return self.path is None and self.hub is None and self.package is None
+
+    @property
+    def target_limit(self) -> int:
+        """Longest target in training, in subwords: ``max_target``, by default half of ``max_length``."""
+        return self.max_length // 2 if self.max_target is None else self.max_target
 
 
 @dataclass
@@ -480,7 +485,7 @@ class EvaluateConfig:
 class GenerationConfig:
     """How texts are written: greedily (see `xclrun.model.writing`)."""
 
-    max_new_tokens: int = count(128, at_most=1_000_000)
+    max_new_tokens: int | None = count(at_most=1_000_000)
     batch_tokens: int | None = count()
     stop: list[str] = field(default_factory=list)
 
@@ -560,6 +565,12 @@ class Config:
         """Config key → trainer, for all trainers of the run."""
         source = {} if self.protocol is None else {"protocol.source_trainer": self.protocol.source_trainer}
         return {"trainer": self.trainer, **source}
+
+    @property
+    def new_tokens(self) -> int:
+        """Longest text that a model writes, in subwords: ``max_new_tokens``, by default the longest target."""
+        new = self.generation.max_new_tokens
+        return self.model.target_limit if new is None else new
 
     @property
     def from_source(self) -> str | None:

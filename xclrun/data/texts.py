@@ -39,7 +39,7 @@ INPUT, OUTPUT = "{input}", "{output}"
 
 def check_texts(model: ModelConfig) -> None:
     """Check that a row has room for a target and a prompt."""
-    if model.max_target >= model.max_length:
+    if model.target_limit >= model.max_length:
         raise UsageError(
             f"model.max_target={model.max_target}: must be below model.max_length={model.max_length}, which prompt and "
             "target share"
@@ -96,8 +96,8 @@ def encode_texts(
             raise UsageError(f"example '{examples[owner].id}': nothing is left to write after the prompt")
         if chat and completion[-1] in ends.special:
             stops.add(completion[-1])
-        if trains and len(completion) > model.max_target:
-            completion, mark = completion[: model.max_target], mark | _TARGET
+        if trains and len(completion) > model.target_limit:
+            completion, mark = completion[: model.target_limit], mark | _TARGET
         room = model.max_length - len(completion) + 1
         if room <= start:
             completion, room, mark = [], model.max_length, mark | _LONG

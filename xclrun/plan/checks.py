@@ -159,7 +159,7 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
 
 def _check_writing(config: Config, kind: Family) -> None:
     """Check that a language model can be trained, and can write texts."""
-    model, new = config.model, config.generation.max_new_tokens
+    model, new = config.model, config.new_tokens
     if not kind.causal:
         decoders = ", ".join(name for name, other in FAMILIES.items() if other.causal)
         raise UsageError(f"{subject_of(model)}: {kind.title} writes no texts; use a causal model ({decoders})")

@@ -380,7 +380,7 @@ class Workbench:
         config = self.run.config
         if config.evaluate.generate is Generated.none:
             return None
-        new = config.generation.max_new_tokens
+        new = config.new_tokens
         stop, batch_tokens = tuple(config.generation.stop), config.generation.batch_tokens
         return Limits(new, config.model.max_length - new, stop, batch_tokens)
 
