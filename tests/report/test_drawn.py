@@ -16,7 +16,7 @@ from xclrun.report.heatmaps import heatmaps
 from xclrun.report.inference import p_text
 from xclrun.report.latex import latex
 from xclrun.report.parts import trade_offs
-from xclrun.report.parts.significance import significance
+from xclrun.report.parts.significance import exploratory
 from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, Table
@@ -77,7 +77,7 @@ def test_replay_by_memory_draws_the_table() -> None:
 
 def test_p_values_are_those_of_the_tables_of_pairs() -> None:
     section = made()
-    figure = drawn(section, significance, "p_values_mini_tiny_intent")
+    figure = drawn(section, exploratory, "p_values_mini_tiny_intent")
     for axes, name in zip(figure.axes, ("F", "T", "T0", "FP"), strict=True):
         rows = pairs_of(section.inference, "intent_accuracy", name)
         texts = {text.get_position(): text.get_text() for text in axes.texts}
@@ -99,7 +99,7 @@ def _whole(text: str) -> str:
 
 def test_critical_differences_draw_the_ranks() -> None:
     section = made()
-    figure = drawn(section, significance, "critical_mini_tiny_slots")
+    figure = drawn(section, exploratory, "critical_mini_tiny_slots")
     for axes, name in zip(figure.axes, ("F", "T", "T0", "FP"), strict=True):
         ranks = section.inference.tests["slot_f1", name].ranks
         stems = sorted(line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 3)

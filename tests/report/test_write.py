@@ -49,7 +49,7 @@ def test_files_written(report: Report) -> None:
     stems |= {f"training_curves_mini_tiny_{quantity}" for quantity in ("loss", "intent", "slots")}
     orders, metrics = ("h2l", "l2h"), ("intent", "slots")
     stems |= {f"matrices_mini_tiny_{order}_{metric}" for order in orders for metric in metrics}
-    kinds = ("trade_offs", "distances", "one_hop", "p_values", "critical")
+    kinds = ("trade_offs", "distances", "one_hop", "p_values")
     stems |= {f"{kind}_mini_tiny_{metric}" for kind in kinds for metric in metrics}
     figures = {f"figures/{stem}.svg" for stem in stems}
     tables = {path for path in files if path.startswith("tables/")}
@@ -57,7 +57,7 @@ def test_files_written(report: Report) -> None:
     names = {path.rsplit(".", 1)[0] for path in tables}
     assert tables == {f"{name}.{suffix}" for name in names for suffix in ("md", "csv", "tex")}
     assert {"tables/mini_tiny_intent_mean_over_orders_and_seeds", "tables/mini_tiny_budgets",
-            "tables/mini_tiny_all_pairs_of_strategies", "tables/mini_tiny_order_h2l"} <= names  # fmt: skip
+            "tables/mini_tiny_all_pairs_of_strategies", "tables/mini_tiny_intent_by_order"} <= names  # fmt: skip
     assert {str(path.relative_to(report.directory)) for path in report.figures} == figures
 
 
@@ -151,7 +151,8 @@ def test_the_page_for_people(report: Report) -> None:
         "**F ↓** forgetting",
         "## mini · tiny",
         "### Mean over orders and seeds",
-        "### Order l2h: th → de → en",
+        "### Intent, by order",
+        "\n- l2h: th → de → en\n",
         "### Intent FP ↑ by language",
         "For figures as PDF and PNG, repeat the command with `--formats pdf,png`.",
         "[svg](figures/matrices_mini_tiny_h2l_intent.svg)",
@@ -190,7 +191,7 @@ def test_what_a_terminal_shows(report: Report) -> None:
     for part in (
         "mini · tiny",
         "Intent, mean over orders and seeds",
-        "Slots, by order",
+        "Slots, mean over orders and seeds",
         "[1] needs a sequence of hops instead of one model per language",
     ):
         assert part in text, part

@@ -25,6 +25,7 @@ from xclrun.command.reported import (
     read_runs,
 )
 from xclrun.config.checks import check_uri
+from xclrun.config.files import captions
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import check_name, slug
 from xclrun.core.plugins import typed_command
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         formats=args.formats,
         choice=choice,
         command=typed_command(),
+        of_paper=_of_paper(sweep_name),
         **_comparisons(args, {} if sweep is None else sweep.get("comparisons", {})),
     )
     sources = Sources(
@@ -108,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     if sweep is not None and not args.sweep:
         hint = f" of {len(all_sweeps)}; choose another with `xclrun report NAME`, or all with --all"
         print(f"The last sweep{hint if len(all_sweeps) > 1 else ''}:\n{sweep_name}: {sweep['command']}\n")
-    print(report.render(min(100, columns(sys.stdout))))
+    print(report.render(min(80, columns(sys.stdout))))
     numbers = " and ".join(map(str, report.numbers))
     print(f"\nOpen {report.index}: tables, tests and figures.\nThe numbers are in {numbers}.")
     if more := more_formats(args.formats):
@@ -259,6 +261,11 @@ def _name(args: argparse.Namespace, sweep: str) -> str:
     selected = [] if args.select_on is None else ["=".join(args.select_on)]
     scored += [f"metric={name}" for name in args.metrics]
     return str(args.name or slug("-".join([sweep or "all", *args.filter, *selected, *scored])))
+
+
+def _of_paper(sweep_name: str) -> bool:
+    """Return whether a sweep's name begins with the abbreviation of a paper: ``ccl_table8``, ``ll``."""
+    return sweep_name.partition("_")[0] in {paper for paper, *_ in captions()}
 
 
 def _dataset(directory: RunDirectory) -> Dataset:

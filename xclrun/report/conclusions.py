@@ -1,168 +1,118 @@
-"""The paragraphs under "What was found": the primary comparisons of a section in words."""
+"""The sentences under "What was found": the primary comparisons of a section in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 
 from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.power import power_warnings
 from xclrun.analysis.reference import is_ranked
 from xclrun.analysis.significance import ALPHA, Pair
-from xclrun.core.quantity import Quantity
-from xclrun.report.caveats import grids
-from xclrun.report.inference import Inference, Verdicts, p_text
+from xclrun.report.inference import Inference, Subject, Verdicts, p_text
 from xclrun.report.style import metric_title
 
+PRIMARY_TESTS = "Primary comparisons"
 UNTESTED = (
     "No differences were tested: a test needs two strategies with at least two orders, buckets or seeds in common{}. "
     "The differences below describe these runs only."
 )
 UNRANKED = (
-    "No strategies were ranked: all strategies but one are reference models. “Intervals and tests” compares that "
+    "No strategies were ranked: all strategies but one are reference models. “Primary comparisons” compares that "
     "strategy with the reference models that learn in sequence."
 )
 
 
 def conclusions(inference: Inference) -> list[str]:
-    """Return a paragraph for each metric and a caveat; without tests, a single paragraph that says why.
+    """Return a sentence for each metric and strategy, and a caveat; without tests, a single paragraph that says why.
 
-    Reference models and controls are excluded. No strategy is named as best if several settings of one strategy are
-    ranked on test scores.
+    Reference models and controls are excluded. No strategy is named as best: tables mark the best means.
     """
     unranked = [k for k, runs in inference.comparison.strategies.items() if not is_ranked(runs[0])]
-    best = not grids(inference.comparison)
-    paragraphs = []
+    sentences = []
     for metric in inference.comparison.metrics:
-        sentences = [
-            text
-            for name in inference.of_metric(metric)
-            for text in compare(inference, (metric, name), MEASURES[name].title, unranked, best)
-        ]
-        if sentences:
-            title = metric_title(metric, inference.comparison.runs, unit="")
-            paragraphs.append(f"{title[0].upper()}{title[1:]}: {' '.join(sentences)}")
-    if not paragraphs:
+        title = metric_title(metric, inference.comparison.runs, unit="")
+        titles = {(metric, name): MEASURES[name].title for name in inference.of_metric(metric)}
+        sentences += [f"{title[0].upper()}{title[1:]}: {text}" for text in compare(inference, titles, unranked)]
+    if not sentences:
         compared = {label for label, *_ in inference.unadjusted}.difference(unranked)
         notes = [] if compared else inference.baseline_notes()
         reasons = f" ({'; '.join(inference.why_untested)})" if inference.why_untested else ""
         return notes or [UNRANKED if inference.tests else UNTESTED.format(reasons)]
-    return [*paragraphs, caveat(inference, "Intervals and tests")]
+    return [*sentences, caveat(inference, PRIMARY_TESTS)]
 
 
 def caveat(verdicts: Verdicts, heading: str) -> str:
-    """Describe the tests of the primary comparisons and their power, and refer to ``heading`` for all tests."""
+    """Describe the tests of the primary comparisons and their power, and refer to ``heading`` for their table."""
     counts = [pair.n for pair in verdicts.primary.values()]
     warning = power_warnings(max(counts, default=0), 1)[-1]
-    method = f" p-values: {verdicts.method}." if verdicts.is_tested else ""
-    return f"Caveat: {'; '.join([*verdicts.each_scope(), warning])}.{method} See “{heading}” for all pairs and tests."
+    method = f" p-values: {verdicts.method}; intervals: simultaneous, 95 %." if verdicts.is_tested else ""
+    return f"Caveat: {'; '.join([*verdicts.each_scope(), warning])}.{method} See “{heading}”."
 
 
-def compare(
-    verdicts: Verdicts, key: tuple[str, str], title: str, unranked: Collection[str] = (), best: bool = True
-) -> Iterator[str]:
-    """Yield sentences on one primary measure: the best strategy, and the difference of each strategy from the baseline.
+def compare(verdicts: Verdicts, titles: Mapping[Subject, str], unranked: Collection[str] = ()) -> Iterator[str]:
+    """Yield a sentence for each strategy: its differences from the baseline, with the corrected p-values.
 
     Args:
-        key: metric and measure.
-        title: name of the measure in words.
+        titles: metric and measure → name of the measure in words.
         unranked: strategies to exclude.
-        best: name the best strategy if it differs significantly from the baseline.
     """
-    tests, baseline = verdicts.tests[key], verdicts.baseline
-    quantity, higher_is_better = tests.quantity, tests.quantity.higher_is_better
-    pairs = {label: pair for (label, *k), pair in verdicts.primary.items() if (*k,) == key and label not in unranked}
-    if not pairs:
-        return
-    means = {label: tests.mean(label) for label in [baseline, *pairs]}
-    if not higher_is_better and not any(mean > tests.data.tolerance for mean in means.values()):
-        yield f"No strategy shows {title} above 0."
-        return
-    # Only means over the same replicates are ranked.
-    ranked = [label for label in pairs.keys() | ({baseline} - set(unranked)) if label in tests.data.strategies]
-    ranked.sort(key=means.__getitem__, reverse=higher_is_better)
-    first = next(iter(ranked), "")
-    untied = len(ranked) > 1 and abs(means[first] - means[ranked[1]]) > tests.data.tolerance
-    if best and untied and first in pairs and pairs[first].p < ALPHA:
-        most = "highest" if higher_is_better else "lowest"
-        value = f"{quantity.shown(means[first])} {quantity.unit}"
-        yield f"{first} has the {most} {title} of {len(ranked)} strategies ({value})."
-    equivalent = {} if verdicts.margin is None else {k: verdicts.equivalent[k, key[0], key[1]] < ALPHA for k in pairs}
-    alike = [label for label, is_equivalent in equivalent.items() if is_equivalent]
-    text = f"{baseline} ({quantity.shown(means[baseline])} {quantity.unit})"
-    nouns = {label: verdicts.replicates_of(label, key) for label in pairs}
-    yield from _differences(pairs, quantity.difference, text, title, tests.data.tolerance, nouns, len(verdicts.family))
-    if alike and verdicts.margin is not None:
-        yield (
-            f"{title[0].upper()}{title[1:]} differs from the baseline's by less than "
-            f"{quantity.shown(verdicts.margin)} points for {' and '.join(alike)} (equivalence test)."
-        )
+    clauses: dict[str, list[tuple[str, str]]] = {}
+    for key, title in titles.items():
+        pairs = {k[0]: pair for k, pair in verdicts.primary.items() if k[1:] == key and k[0] not in unranked}
+        tests = verdicts.tests[key]
+        means = [tests.mean(label) for label in [verdicts.baseline, *pairs]]
+        if pairs and not tests.quantity.higher_is_better and not any(mean > tests.data.tolerance for mean in means):
+            yield f"no strategy shows {title} above 0."
+            continue
+        for label, pair in pairs.items():
+            against = "" if label in clauses else f" {verdicts.baseline}"
+            clauses.setdefault(label, []).append(_clause(verdicts, key, title, pair, against))
+    for label, of_strategy in clauses.items():
+        counts = dict.fromkeys(count for _, count in of_strategy)
+        # A count that all clauses share ends the sentence.
+        texts = [text if len(counts) == 1 or not count else f"{text}, over {count}" for text, count in of_strategy]
+        shared = next(iter(counts)) if len(counts) == 1 else ""
+        yield f"{label} {' and '.join(texts)}{f'; {shared}' if shared else ''}."
 
 
-def _differences(
-    pairs: Mapping[str, Pair],
-    quantity: Quantity,
-    baseline: str,
-    title: str,
-    tolerance: float,
-    replicates: Mapping[str, str],
-    family: int,
-) -> Iterator[str]:
-    """Yield sentences on the differences from the baseline.
+def _clause(verdicts: Verdicts, key: Subject, title: str, pair: Pair, against: str) -> tuple[str, str]:
+    """Return the predicate of a sentence about one primary comparison, and the replicates on which it is based.
 
     Args:
-        quantity: the quantity of the differences.
-        replicates: label → the plural noun for its replicates.
-        family: number of comparisons of the simultaneous intervals.
+        against: space and name of the baseline; empty if the sentence has named it.
     """
-    higher = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference > 0]
-    lower = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference < 0]
-    similar = [label for label, pair in pairs.items() if pair.p >= ALPHA]
-    over = _over(pairs, replicates)
-    ways = [
-        f"{way} for {_listed(pairs, quantity, labels, over)}"
-        for way, labels in (("higher", higher), ("lower", lower))
-        if labels
-    ]
-    subject = f"Compared with the baseline, {baseline}, {title}"
-    if ways:
-        yield f"{subject} is significantly {' and significantly '.join(ways)}."
-    if similar:
-        intervals = {k: quantity.interval(*pairs[k].interval(family)) for k in similar}
-        listed = _listed(pairs, quantity, similar, {k: f", {ends}{over.get(k, '')}" for k, ends in intervals.items()})
-        brackets = "simultaneous 95 % interval" + "s" * (len(similar) > 1)
-        yield f"{'It' if ways else subject} does not differ significantly for {listed}; in brackets: {brackets}."
-    for label, pair in pairs.items():
-        if pair.reason and abs(pair.difference) <= tolerance:
-            yield f"{label} and the baseline, {baseline}, have equal {title}."
-        elif pair.reason:
-            difference = "" if math.isnan(pair.difference) else f" ({_signed(pair, quantity)}{over.get(label, '')})"
-            yield f"{label} was not tested against the baseline, {baseline}{difference}: {pair.reason}."
+    tests, difference = verdicts.tests[key], verdicts.quantity(key).difference
+    tolerance = tests.data.tolerance
+    noun = verdicts.replicates_of(pair.a, key)
+    count = f"{pair.n} {noun}" if pair.n > 0 else ""
+    before, after = verdicts.means_of(pair.a, key)
+    shown = tests.quantity.shown
+    if math.isnan(pair.difference):
+        return f"was not compared with{against or ' the baseline'} on {title}: {pair.reason}", count
+    if pair.reason and abs(pair.difference) <= tolerance:
+        return f"has the same {title}{f' as{against}' if against else ''} ({shown(after)})", count
+    size = f"{difference.shown(abs(pair.difference))} {difference.unit}"
+    if key[1] == "F" and min(before, after) > tolerance:
+        text = f"forgets {size} {'more' if pair.difference > 0 else 'less'}{f' than{against}' if against else ''}"
+    else:
+        side = "higher" if pair.difference > 0 else "lower"
+        text = f"has {size} {side} {title}{f' than{against}' if against else ''}"
+    facts = [_verdict(verdicts, (pair.a, *key), pair)]
+    # Clusters of orders can have another mean difference than the orders that tables average.
+    if difference.shown(after - before) == difference.shown(pair.difference):
+        facts.insert(0, f"{shown(before)} → {shown(after)}".replace("-", "−"))
+    return f"{text} ({'; '.join(facts)})", count
 
 
-def _over(pairs: Mapping[str, Pair], replicates: Mapping[str, str]) -> dict[str, str]:
-    """Return label → its number of replicates, if other pairs have more or other replicates."""
-    most: dict[str, int] = {}
-    for label, pair in pairs.items():
-        most[replicates[label]] = max(pair.n, most.get(replicates[label], 0))
-    several = sum(n > 0 for n in most.values()) > 1
-    over = {}
-    for label, pair in pairs.items():
-        noun = replicates[label]
-        if pair.n > 0 and (several or pair.n < most[noun]):
-            of = f" of {most[noun]}" if pair.n < most[noun] else ""
-            over[label] = f", over {pair.n}{of} {noun}"
-    return over
-
-
-def _listed(pairs: Mapping[str, Pair], quantity: Quantity, labels: Sequence[str], over: Mapping[str, str]) -> str:
-    """List labels with differences and p-values: ``a (−1.20 points, p = 0.012) and b (…)``."""
-    each = [
-        f"{label} ({_signed(pairs[label], quantity)}, p {p_text(pairs[label].p, sign=True)}{over.get(label, '')})"
-        for label in labels
-    ]
-    return " and ".join([", ".join(each[:-1]), each[-1]] if len(each) > 1 else each)
-
-
-def _signed(pair: Pair, quantity: Quantity) -> str:
-    return f"{quantity.change(pair.difference).replace('-', '−')} {quantity.unit}"
+def _verdict(verdicts: Verdicts, key: tuple[str, str, str], pair: Pair) -> str:
+    if pair.reason:
+        return f"not tested: {pair.reason}"
+    p = f"p {p_text(pair.p, sign=True)}"
+    if pair.p < ALPHA:
+        return p
+    ends = verdicts.quantity(key[1:]).difference.interval(*pair.interval(len(verdicts.family)))
+    text = f"not significant, {p}, {ends.replace('-', '−')}"
+    if verdicts.margin is not None and verdicts.equivalent[key] < ALPHA:
+        text += f", equivalent within {verdicts.quantity(key[1:]).difference.shown(verdicts.margin)} points"
+    return text

@@ -151,6 +151,11 @@ class Verdicts:
         noun = self._pairs.get((label, *key), self.tests[key]).replicates
         return "seeds of one order" if noun == REPLICATES["seed"] else noun
 
+    def means_of(self, label: str, key: Subject) -> tuple[float, float]:
+        """Return the means of the baseline and of a strategy over the orders that both have; NaN if there are none."""
+        tests = self.tests[key].of_pair(label, self.baseline)
+        return (math.nan, math.nan) if tests is None else (tests.mean(self.baseline), tests.mean(label))
+
     @property
     def method(self) -> str:
         names = " and ".join(dict.fromkeys(name for _, _, name in self.unadjusted))
@@ -188,9 +193,8 @@ class Verdicts:
         family = max(len(self.family), 1)
         for key, pair in self.primary.items():
             label, metric, name = key
-            raw = self.unadjusted[key]
             effect = Cell(_number(pair.effect), pair.effect)
-            p_values = [_p_cell(test.p, test.reason, reasons) for test in (raw, pair)]
+            p_values = [_p_cell(pair.p, pair.reason, reasons)]
             if self.margin is not None:
                 p_values.append(_p_cell(self.equivalent[key], pair.reason, reasons))
             quantity = self.quantity((metric, name))
@@ -233,7 +237,7 @@ class Verdicts:
                 f"{'; '.join(skewed)}",
             )
         tost = ["p (TOST)"] if self.margin is not None else []
-        header = (*self.SUBJECTS, "strategy", "n", "Δ", "95 % interval", "simultaneous", "d_z", "p", "p (Holm)", *tost)
+        header = (*self.SUBJECTS, "strategy", "n", "Δ", "95 % interval", "simultaneous", "d_z", "p (Holm)", *tost)
         return Table(title, header, tuple(rows), notes, left=3)
 
     def variances(self, title: str = "Variance of the differences from the baseline") -> Table | None:

@@ -47,8 +47,14 @@ def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure
     return figure
 
 
-def rank_figure(tests: Mapping[str, Tests], title: str) -> Figure:
-    """Draw mean ranks, a panel for each of ``tests``; bars join strategies without significant difference (Nemenyi)."""
+def rank_figure(tests: Mapping[str, Tests], title: str) -> Figure | None:
+    """Draw mean ranks, a panel for each of ``tests``; bars join strategies without significant difference (Nemenyi).
+
+    Tests whose critical difference exceeds any possible difference of mean ranks are skipped; None if all are.
+    """
+    tests = {name: test for name, test in tests.items() if test.ranks.critical <= len(test.data.strategies) - 1}
+    if not tests:
+        return None
     most = max(len(test.data.strategies) for test in tests.values())
     figure = figure_of(8.4, (0.95 + 0.2 * ((most + 1) // 2)) * len(tests) + 0.6)
     for axes, (name, test) in zip(figure.subplots(len(tests), 1, squeeze=False)[:, 0], tests.items(), strict=True):
@@ -80,8 +86,6 @@ def _ranks(axes: Axes, tested: CriticalDifference, title: str) -> None:
     """Draw a critical-difference diagram (Demšar 2006). The best rank is at the left; bars join the groups."""
     k = len(tested.strategies)
     below = (k + 1) // 2
-    label = f"CD = {tested.critical:.2f}"
-    label += ": larger than any possible difference of mean ranks" if tested.critical > k - 1 else ""
     # Leave room at both sides for the longest name with its rank, in proportion to its length.
     share = min(0.32, 0.0076 * (8 + max(map(len, tested.strategies))))
     margin = max(0.4 + 0.12 * k, share / (1 - 2 * share) * k)
@@ -103,5 +107,5 @@ def _ranks(axes: Axes, tested: CriticalDifference, title: str) -> None:
         ends = [tested.ranks[first] - 0.03, tested.ranks[last] + 0.03]
         axes.plot(ends, [height, height], color="#0072B2", linewidth=3, solid_capstyle="butt")
     axes.plot([1, 1 + tested.critical], [1.25, 1.25], color="black", linewidth=1.5, marker="|", markersize=5)
-    axes.text(1, 1.45, label, va="bottom", fontsize=7)
+    axes.text(1, 1.45, f"CD = {tested.critical:.2f}", va="bottom", fontsize=7)
     axes.set_title(title, fontsize=8, loc="left", fontweight="bold")

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 
 def page(
-    report: Report, date: str, commands: Sequence[str], drawings: Mapping[str, str], formats: Sequence[str]
+    report: Report,
+    date: str,
+    commands: Sequence[str],
+    drawings: Mapping[str, str],
+    formats: Sequence[str],
+    of_paper: bool = False,
 ) -> str:
     """Return the page as HTML.
 
@@ -37,6 +42,7 @@ def page(
         commands: command lines of the report and its runs.
         drawings: name of a figure → SVG; figures without a drawing are skipped.
         formats: formats of the figures in addition to SVG.
+        of_paper: captions name the figures of the paper that the report redraws.
     """
     runs, sections = runs_table(report.records, report.excluded), report.sections
     tables = [table for section in sections for block in section.blocks for table in block.tables]
@@ -46,7 +52,7 @@ def page(
     )
     run_sets = {ids: k for k, ids in enumerate(behind)}
     drawn = {
-        plot.name: _drawn(plot, drawings[plot.name], ("svg", *formats))
+        plot.name: _drawn(plot, drawings[plot.name], ("svg", *formats), of_paper)
         for section in sections for block in section.blocks for plot in block.plots if plot.name in drawings
     }  # fmt: skip
     blocks = [
@@ -91,7 +97,7 @@ def runs_table(records: Iterable[RunRecord], excluded: Mapping[str, tuple[str, s
     return Table("Runs", header, tuple(rows), left=len(header))
 
 
-def _drawn(plot: Plot, svg: str, suffixes: Sequence[str]) -> dict[str, Any]:
+def _drawn(plot: Plot, svg: str, suffixes: Sequence[str], of_paper: bool) -> dict[str, Any]:
     """Return the values of the template's macro ``plot``; title and width are read from the SVG."""
     from markupsafe import Markup
 
@@ -101,7 +107,7 @@ def _drawn(plot: Plot, svg: str, suffixes: Sequence[str]) -> dict[str, Any]:
     width = re.search(r'<svg[^>]*?width="([\d.]+)pt"', drawing)
     label = Markup('<svg role="img" aria-label="{}"').format(": ".join(filter(None, (plot.caption, title))))
     return {
-        "caption": plot.caption,
+        "caption": f"{plot.caption} ({plot.paper})" if of_paper and plot.paper else plot.caption,
         "title": title,
         "width": f"{float(width[1]) * 1.2:.0f}" if width else "",
         "files": {suffix: link("figures", f"{slug(plot.name)}.{suffix}") for suffix in suffixes},

@@ -29,10 +29,13 @@ class Plot:
         name: file name without suffix, unique in a report.
         caption: the kind of figure; the title of the figure has the details.
         draw: called with ``arguments``; returns None if there are no data to draw.
+        paper: the figures of a paper that this figure redraws; only reports on sweeps of papers show it.
     """
 
-    def __init__(self, name: str, caption: str, draw: Callable[..., Figure | None], *arguments: Any) -> None:
-        self.name, self.caption, self.draw = name, caption, partial(draw, *arguments)
+    def __init__(
+        self, name: str, caption: str, draw: Callable[..., Figure | None], *arguments: Any, paper: str = ""
+    ) -> None:
+        self.name, self.caption, self.draw, self.paper = name, caption, partial(draw, *arguments), paper
 
 
 @dataclass(frozen=True)

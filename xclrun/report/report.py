@@ -61,11 +61,12 @@ class Report:
     def summary_md(self) -> Path:
         return self.directory / "summary.md"
 
-    def render(self, width: int = 100) -> str:
-        """Return the main tables and notes as plain text for a terminal."""
+    def render(self, width: int = 80) -> str:
+        """Return what was found, the main tables and notes as plain text for a terminal, in the order of the page."""
         blocks = []
         for section in self.sections:
             blocks.append(f"{section.title}\n{'=' * len(section.title)}\n")
+            blocks += [_wrapped(section.conclusions, width)] if section.conclusions else []
             blocks += [table.text(width) for table in section.terminal]
             blocks += [_wrapped(section.caveats, width)] if section.caveats else []
         blocks += [_wrapped(self.caveats, width)] if self.caveats else []

@@ -36,6 +36,7 @@ class Options:
         primary: measures of the primary comparisons.
         command: the command line of the report; empty if unknown.
         margin: margin of equivalence tests, as a fraction; None: no equivalence tests.
+        of_paper: the sweep redraws a paper's figures, so captions name their numbers.
         departures: differences from the primary comparisons that the sweep recorded (`xclrun.analysis.confirmatory`).
     """
 
@@ -51,6 +52,7 @@ class Options:
     command: str = ""
     margin: float | None = None
     departures: tuple[str, ...] = ()
+    of_paper: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Section:
 
     @property
     def conclusions(self) -> list[str]:
-        """The main results in words, one paragraph each."""
+        """The main results in words, a sentence for each metric and strategy."""
         return []
 
     @property

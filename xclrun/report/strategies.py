@@ -150,9 +150,7 @@ class StrategySection(Section):
 
     @property
     def terminal(self) -> list[Table]:
-        # With a single order, the table by order would repeat the means.
-        metrics = self.comparison.metrics if len(self.comparison.orders) > 1 else ()
-        return [*self.summary.means(), *map(self.summary.orders, metrics), *super().terminal]
+        return [*self.summary.means(), *super().terminal]
 
     @property
     def lead(self) -> list[Table]:

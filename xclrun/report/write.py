@@ -90,7 +90,7 @@ def write_report(
     atomic_write(out / "runs.csv", runs_table(unique, excluded).csv())
     atomic_write(report.summary_md, _markdown(report, commands, date, options))
     _remove_earlier(report)
-    atomic_write(report.index, page(report, date, commands, drawings, options.formats))
+    atomic_write(report.index, page(report, date, commands, drawings, options.formats, options.of_paper))
     return report
 
 

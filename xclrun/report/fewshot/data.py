@@ -261,10 +261,12 @@ class FewShotRuns:
     def names(self, strategy: str) -> str:
         return f"{self.dataset}, {self.model}, {strategy}{source_name(self.source)}"
 
-    def plot(self, kind: str, caption: str, draw: Callable[..., Figure], *arguments: Any) -> Plot:
+    def plot(
+        self, kind: str, caption: str, draw: Callable[..., Figure | None], *arguments: Any, paper: str = ""
+    ) -> Plot:
         tail = "" if self.source == fsxlt.SOURCE else f"_{self.source}"
         name = f"few_shot_{kind}_{self.dataset}_{self.model}_{self.short}{tail}"
-        return Plot(name, caption, draw, *arguments)
+        return Plot(name, caption, draw, *arguments, paper=paper)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class FewShotSection(Section):
 
 
 def _conclusions(runs: FewShotRuns) -> list[str]:
-    """Return a paragraph about one metric and source, and a caveat about its tests."""
+    """Return sentences about one metric and source, and a caveat about their tests."""
     sentences, difference = [], BY_NAME[runs.metric].difference
     for k, gains in mean_gains(runs.means, runs.first).items():
         if k != ALL:
@@ -105,15 +105,14 @@ def _conclusions(runs: FewShotRuns) -> list[str]:
             before = "the model before any fine-tuning" if runs.source == NO_SOURCE else "zero-shot"
             sentences.append(f"{runs.first} {verb} {before} at {shots_name(k)} (mean over {over}).")
     tests = runs.tests.of_metric(runs.metric)
-    for shots in tests:
-        sentences += [f"At {shots}: {text}" for text in compare(runs.tests, (runs.metric, shots), "mean score")]
+    sentences += compare(runs.tests, {(runs.metric, shots): f"mean score at {shots}" for shots in tests})
     if not sentences:
         return []
     title = f"{runs.heading['metric']}{runs.heading['source']}"
-    paragraph = f"{title[0].upper()}{title[1:]}: {' '.join(sentences)}"
+    found = [f"{title[0].upper()}{title[1:]}: {text}" for text in sentences]
     tested = [test for test in tests.values() if len(test.averaged.blocks) > 1]
     tests_title = f"{title}: tests of the fine-tuning strategies"
-    return [paragraph, *([caveat(runs.tests, tests_title)] if tested else [])]
+    return [*found, *([caveat(runs.tests, tests_title)] if tested else [])]
 
 
 def _uneven(means: pd.DataFrame) -> list[str]:

@@ -66,8 +66,8 @@ def zero_shot(section: StrategySection) -> Iterator[Item]:
             yield oracle_table(runs, metric, names)
             name = section.file("zero_shot", metric, label, source)
             title = f"{section.names}: {names}, seed {runs[0].seed}"
-            caption = "Dev scores of the source and test scores of the targets (ED Fig. 1)"
-            yield Plot(name, caption, run_figure, runs[0], metric, title)
+            caption = "Dev scores of the source and test scores of the targets"
+            yield Plot(name, caption, run_figure, runs[0], metric, title, paper="ED Fig. 1")
 
 
 def rules_table(summary: Summary, metric: str) -> Table | None:

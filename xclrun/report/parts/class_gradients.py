@@ -42,11 +42,11 @@ def class_gradients(section: StrategySection) -> Iterator[Item]:
     yield sides_table(recorded_runs)
     for order, strategies in recorded_runs.items():
         tables = {label: gradients for label, (_, gradients) in strategies.items()}
-        name, caption = section.file("class_gradients", order), "Gradient of each class in the head (LL Fig. 1)"
-        yield Plot(name, caption, gradient_figure, tables, f"{section.names}, {order}")
+        name, caption = section.file("class_gradients", order), "Gradient of each class in the head"
+        yield Plot(name, caption, gradient_figure, tables, f"{section.names}, {order}", paper="LL Fig. 1")
     for metric in section.comparison.metrics:
-        caption = "Scores of each key while training (LL Fig. 2)"
-        yield Plot(section.file("key_curves", metric), caption, key_figure, section.summary, metric)
+        caption, name = "Scores of each key while training", section.file("key_curves", metric)
+        yield Plot(name, caption, key_figure, section.summary, metric, paper="LL Fig. 2")
 
 
 def key_of(name: str) -> str:

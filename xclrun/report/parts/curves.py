@@ -62,7 +62,8 @@ def score_matrices(section: StrategySection) -> Iterator[Item]:
         yield f"Matrices of the first {MATRICES} of {len(comparison.orders)} orders."
     for metric in comparison.metrics:
         pages = learning_curve_pages(comparison, metric)
-        yield from _numbered(section.file("learning_curves", metric), "Score by hop and language (CCL Fig. 7)", pages)
+        name = section.file("learning_curves", metric)
+        yield from _numbered(name, "Score by hop and language", pages, "CCL Fig. 7")
     for order, metric in product(comparison.orders[:MATRICES], comparison.metrics):
         entering = compared(comparison, order).items()
         having = {label: [run for run in runs if metric in run.metrics] for label, (runs, _) in entering}
@@ -79,9 +80,9 @@ def training(section: StrategySection) -> Iterator[Item]:
         yield from _numbered(section.file("training_curves", quantity), "Training curves", pages)
 
 
-def _numbered(name: str, caption: str, pages: Iterable[Callable[[], Figure]]) -> Iterator[Plot]:
+def _numbered(name: str, caption: str, pages: Iterable[Callable[[], Figure]], paper: str = "") -> Iterator[Plot]:
     for k, page in enumerate(pages, start=1):
-        yield Plot(name if k == 1 else f"{name}_{k}", caption, page)
+        yield Plot(name if k == 1 else f"{name}_{k}", caption, page, paper=paper)
 
 
 def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[], Figure]]:

@@ -40,8 +40,8 @@ def fewshot_confusions(runs: FewShotRuns) -> Iterator[Item]:
     if not pairs:
         yield Needs("predictions")
         return
-    caption = "Confusion matrices, zero-shot and few-shot (FS Fig. 5)"
-    yield runs.plot("confusions", caption, confusion_pairs, pairs, names, runs.names(runs.first))
+    caption = "Confusion matrices, zero-shot and few-shot"
+    yield runs.plot("confusions", caption, confusion_pairs, pairs, names, runs.names(runs.first), paper="FS Fig. 5")
     theirs = fsxlt.confusions(task_name(runs.dataset))
     for (language, k), matrices in pairs.items():
         if (language, k) in theirs:

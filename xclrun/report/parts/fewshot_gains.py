@@ -37,7 +37,7 @@ def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
     gained = mean_gains(runs.means, runs.first)
     if runs.source != fsxlt.SOURCE or not gained[ALL]:
         return
-    yield runs.plot("gains_by_language", "Gain over zero-shot by language and K (FS Fig. 2)", gain_figure, runs)
+    yield runs.plot("gains_by_language", "Gain over zero-shot by language and K", gain_figure, runs, paper="FS Fig. 2")
     setup = runs.setup(runs.rows(runs.first))
     yield script_table(
         f"{runs.short}: gain by script, {runs.first}", runs.dataset, gained, setup, BY_NAME[runs.metric].difference
@@ -54,9 +54,9 @@ def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
     }
     points = {name: each for name, each in points.items() if len(each) > 1}
     if points:
-        caption = "Gains by lexical overlap and by features shared with the source (FS Table 3)"
-        difference = BY_NAME[runs.metric].difference
-        yield runs.plot("gains", caption, scatter, points, runs.heading["metric"], difference, runs.names(runs.first))
+        caption = "Gains by lexical overlap and by features shared with the source"
+        shown = points, runs.heading["metric"], BY_NAME[runs.metric].difference, runs.names(runs.first)
+        yield runs.plot("gains", caption, scatter, *shown, paper="FS Table 3")
 
 
 def gain_figure(runs: FewShotRuns) -> Figure:

@@ -52,8 +52,12 @@ def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
         "paired t-tests with Holm's correction over all primary comparisons of this section. All other tests are "
         "exploratory."
     )
+    yield runs.tests.comparisons(f"{runs.short}{source_name(runs.source)}: primary comparisons with the baseline")
+
+
+@part(FewShotRuns, place=25, title="{metric}{source}: exploratory tests", folded=True)
+def fewshot_exploratory(runs: FewShotRuns) -> Iterator[Item]:
     title = f"{runs.short}{source_name(runs.source)}"
-    yield runs.tests.comparisons(f"{title}: primary comparisons with the baseline")
     yield runs.tests.anovas(f"{title}: do strategies differ")
     yield runs.tests.all_pairs(f"{title}: all pairs of strategies")
     tests = {k: test for k, test in runs.tests.of_metric(runs.metric).items() if len(test.averaged.blocks) > 1}

@@ -35,8 +35,8 @@ def fewshot_variance(runs: FewShotRuns) -> Iterator[Item]:
     by_place = {place: seeds_against_buckets(rows.assign(score=rows["run_id"].map(dev))) for place, rows in cells}
     spreads = dict([(place, both) for place, both in by_place.items() if both is not None][:PANELS])
     if spreads:
-        caption = "Dev scores over buckets and over seeds (FS Fig. 1)"
-        yield runs.plot("histograms", caption, histograms, spreads, runs.metric, runs.title, runs.names(runs.first))
+        caption, names = "Dev scores over buckets and over seeds", (runs.title, runs.names(runs.first))
+        yield runs.plot("histograms", caption, histograms, spreads, runs.metric, *names, paper="FS Fig. 1")
     for strategy in runs.strategies:
         title = f"{runs.short}: where the variance comes from, {strategy}{source_name(runs.source)}"
         yield variance_table(title, runs.rows(strategy), BY_NAME[runs.metric].difference)
@@ -130,8 +130,8 @@ def fewshot_curves(runs: FewShotRuns) -> Iterator[Item]:
         if lines:
             drawn = True
             kind = "curves" if strategy == runs.first else f"curves_{strategy}"
-            caption = "Learning curves of target adapting (FS Fig. 6)"
-            yield runs.plot(kind, caption, adapting_curves, lines, runs.metric, runs.title, runs.names(strategy))
+            caption, names = "Learning curves of target adapting", (runs.title, runs.names(strategy))
+            yield runs.plot(kind, caption, adapting_curves, lines, runs.metric, *names, paper="FS Fig. 6")
     if not drawn:
         yield Needs("dev scores of more than one epoch")
 

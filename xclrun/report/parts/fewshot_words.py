@@ -61,12 +61,13 @@ def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
         yield Needs("predictions and the words of the buckets")
         return
     yield improvement_table(f"{runs.short}: improved predictions, {runs.first}{source_name(runs.source)}", counts)
-    caption = "Improved predictions by presence in the bucket (FS Fig. 4)"
+    caption = "Improved predictions by presence in the bucket"
     first_counts = dict(list(counts.items())[: 2 * PANELS])
-    yield runs.plot("improved", caption, improvements, first_counts, runs.names(runs.first))
+    yield runs.plot("improved", caption, improvements, first_counts, runs.names(runs.first), paper="FS Fig. 4")
     if influence:
-        caption = "Words of each bucket and words improved by each bucket (FS Fig. 3)"
-        yield runs.plot("improved_words", caption, influences, influence, runs.names(runs.first))
+        caption = "Words of each bucket and words improved by each bucket"
+        names = runs.names(runs.first)
+        yield runs.plot("improved_words", caption, influences, influence, names, paper="FS Fig. 3")
 
 
 @part(FewShotSource, place=10, title="Lexical overlap{source}", folded=True)

@@ -73,8 +73,8 @@ def over_orders(section: StrategySection) -> Iterator[Item]:
     for metric in section.comparison.metrics:
         if values := by_order(section.summary, metric):
             yield orders_table(section.summary, metric, values)
-            caption = "Histograms of LL's measures over orders (LL section 4.3)"
-            yield Plot(section.file("orders", metric), caption, orders_figure, section.summary, metric, values)
+            caption, name = "Histograms of measures over orders", section.file("orders", metric)
+            yield Plot(name, caption, orders_figure, section.summary, metric, values, paper="LL section 4.3")
 
 
 # Strategy → LL's name of a measure → order → value, a fraction.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from xclrun.report.part import Item, part
 from xclrun.report.published import beside_ours
@@ -24,10 +25,13 @@ def means(section: StrategySection) -> Iterator[Item]:
 @part(StrategySection, place=50, title="By order", folded=True)
 def by_order(section: StrategySection) -> Iterator[Item]:
     comparison = section.comparison
-    for order in comparison.orders:
-        languages = {run.languages for run in comparison.runs if run.order == order}
-        arrows = " or ".join(sorted(" → ".join(keys) for keys in languages))
-        yield section.summary.main(comparison.metrics, order, f"Order {order}: {arrows}")
+    languages = {
+        order: {" → ".join(run.languages) for run in comparison.runs if run.order == order}
+        for order in comparison.orders
+    }
+    orders = (f"{order}: {' or '.join(sorted(arrows))}" for order, arrows in languages.items())
+    for k, table in enumerate(map(section.summary.orders, comparison.metrics)):
+        yield replace(table, notes=(*table.notes, *orders)) if k == 0 else table
 
 
 @part(StrategySection, place=60, title="By language", folded=True)

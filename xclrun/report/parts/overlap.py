@@ -30,8 +30,8 @@ def gradient_overlap(section: StrategySection) -> Iterator[Item]:
     if overlaps:
         yield overlap_table(overlaps)
     for order in sorted(overlaps, key=natural):
-        caption = "Gradient overlap over steps (LL Fig. 5)"
-        yield Plot(section.file("overlap", order), caption, overlap_figure, section.summary, order, overlaps[order])
+        caption, data = "Gradient overlap over steps", (section.summary, order, overlaps[order])
+        yield Plot(section.file("overlap", order), caption, overlap_figure, *data, paper="LL Fig. 5")
 
 
 # Order → strategy → part → runs.
@@ -65,7 +65,7 @@ def overlap_table(overlaps: Overlaps) -> Table:
         "they are modified by the strategy or clipped; also before: number of parameters with a non-zero gradient at "
         "this step and at the previous step; means over steps and runs",
         "share (%): parameters with a gradient in both steps, divided by parameters with a gradient in at least one "
-        "step; at switches: the last step of a hop and the first step of the next (LL Fig. 5)",
+        "step; at switches: the last step of a hop and the first step of the next",
     )
     return Table("Gradient overlap of consecutive steps", header, tuple(rows), notes, left=3)
 

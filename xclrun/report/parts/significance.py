@@ -21,30 +21,35 @@ from xclrun.report.tables import Cell, Reasons, Table
 WILSON = "(Wilson): Wilson's interval; all answers are right, or all are wrong, so all resamples are equal"
 
 
-@part(StrategySection, place=40, title="Intervals and tests")
-def significance(section: StrategySection) -> Iterator[Item]:
+@part(StrategySection, place=40, title="Primary comparisons")
+def primary_comparisons(section: StrategySection) -> Iterator[Item]:
     inference = section.inference
     yield (
-        f"Primary comparisons (confirmatory): each strategy against the baseline, {inference.baseline or 'naive'}, on "
-        f"{' and '.join(section.options.primary)}, by paired t-tests with Holm's correction over all primary "
-        "comparisons. All other tests are exploratory."
+        f"Each strategy against the baseline, {inference.baseline or 'naive'}, on "
+        f"{' and '.join(section.options.primary)}, by paired t-tests with Holm's correction over all comparisons of "
+        "this table. All other tests are exploratory."
     )
+    yield _defined(section, inference.comparisons(), section.comparison.metrics)
+
+
+@part(StrategySection, place=41, title="Intervals and variance", folded=True)
+def intervals(section: StrategySection) -> Iterator[Item]:
+    inference = section.inference
+    yield _defined(section, bootstrap_table(inference, section.summary), list(inference.resampled))
+    yield inference.variances()
+
+
+@part(StrategySection, place=44, title="Exploratory tests", folded=True)
+def exploratory(section: StrategySection) -> Iterator[Item]:
+    inference, metrics = section.inference, section.comparison.metrics
     yield (
         "The CCL paper compares strategies by Tukey's HSD after a one-way ANOVA with orders as samples. Since all "
         "strategies run the same orders, the two-way ANOVA uses orders as blocks (seeds of an order are averaged "
         "first): differences between orders do not count as error."
     )
-    tables: tuple[tuple[Table | None, Sequence[str]], ...] = (
-        (inference.comparisons(), section.comparison.metrics),
-        (inference.variances(), []),
-        (bootstrap_table(inference, section.summary), list(inference.resampled)),
-        (inference.anovas(), section.comparison.metrics),
-        (inference.all_pairs(), section.comparison.metrics),
-    )
-    for table, metrics in tables:
-        if table is not None:
-            yield replace(table, notes=(*table.notes, *section.summary.definitions(metrics)))
-    for metric in section.comparison.metrics:
+    yield _defined(section, inference.anovas(), metrics)
+    yield _defined(section, inference.all_pairs(), metrics)
+    for metric in metrics:
         tests = inference.of_metric(metric)
         if tests:
             replicates = next(iter(tests.values())).replicates
@@ -53,11 +58,17 @@ def significance(section: StrategySection) -> Iterator[Item]:
                 f"{names}; Tukey's HSD, p-values (exploratory). Below the diagonal: one-way, over orders (CCL); above: "
                 f"{replicates} as blocks"
             )
-            caption = "p-values of all pairs (CCL Figs. 10 and 11: over bootstraps; 12 and 13: over seeds)"
-            yield Plot(section.file("p_values", metric), caption, p_value_figure, tests, title, PAPER)
+            paper = "CCL Figs. 10 and 11: over bootstraps; 12 and 13: over seeds"
+            name = section.file("p_values", metric)
+            yield Plot(name, "p-values of all pairs", p_value_figure, tests, title, PAPER, paper=paper)
             title = f"{names}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
             caption = "Critical differences of mean ranks"
             yield Plot(section.file("critical", metric), caption, rank_figure, tests, title)
+
+
+def _defined(section: StrategySection, table: Table | None, metrics: Sequence[str]) -> Table | None:
+    """Add the definitions of ``metrics`` to the notes of a table."""
+    return None if table is None else replace(table, notes=(*table.notes, *section.summary.definitions(metrics)))
 
 
 def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:

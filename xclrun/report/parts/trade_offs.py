@@ -63,16 +63,21 @@ BOXED = 5  # with fewer runs, there are only dots
 @part(StrategySection, place=30, title="Trade-offs")
 def trade_offs(section: StrategySection) -> Iterator[Item]:
     yield "Top right is better. Bars: standard deviation over runs."
+    for metric in section.comparison.metrics:
+        caption, name = "FP against −F, FP against T, T against −F, T0 against −F", section.file("trade_offs", metric)
+        yield Plot(name, caption, trade_off_figure, section.summary, metric, paper="CCL Figs. 4 and 6")
+
+
+@part(StrategySection, place=32, title="Transfer along the stream", folded=True)
+def along_the_stream(section: StrategySection) -> Iterator[Item]:
     summary, references = section.summary, section.shared.references
     for metric in section.comparison.metrics:
-        caption = "FP against −F, FP against T, T against −F, T0 against −F (CCL Figs. 4 and 6)"
-        yield Plot(section.file("trade_offs", metric), caption, trade_off_figure, summary, metric)
-        caption = "Zero-shot transfer by number of languages seen (CCL Fig. 8) and by distance"
-        yield Plot(section.file("distances", metric), caption, distance_figure, summary, metric)
-        caption = "Forgetting and transfer, one-hop against multi-hop (CCL Figs. 3 and 9)"
-        yield Plot(section.file("one_hop", metric), caption, one_hop_figure, summary, references, metric)
-        caption = "Replay by memory size (CCL Table 17)"
-        yield Plot(section.file("memory", metric), caption, memory_figure, summary, metric)
+        caption, name = "Zero-shot transfer by languages seen and by distance", section.file("distances", metric)
+        yield Plot(name, caption, distance_figure, summary, metric, paper="CCL Fig. 8")
+        caption, name = "Forgetting and transfer, one-hop against multi-hop", section.file("one_hop", metric)
+        yield Plot(name, caption, one_hop_figure, summary, references, metric, paper="CCL Figs. 3 and 9")
+        caption, name = "Replay by memory size", section.file("memory", metric)
+        yield Plot(name, caption, memory_figure, summary, metric, paper="CCL Table 17")
 
 
 def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
@@ -85,7 +90,7 @@ def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
     if len(labels) < 2:
         return None
     pairs = [pair for pair in PANELS if any(_both(summary, k, metric, pair) for k in labels)]
-    figure, grid = panel_grid(len(pairs), 2, (3.3, 3.0), (1.9, 0.5))
+    figure, grid = panel_grid(len(pairs), len(PANELS), (2.85, 2.6), (1.8, 0.5))
     for axes, pair in zip(grid, pairs, strict=False):
         for label, k in places(labels, comparison.strategies).items():
             if not _both(summary, label, metric, pair):
@@ -131,19 +136,17 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
     figure, grid = panel_grid(len(GENERALISATION), 2, (3.6, 3.0), (1.9, 0.5), sharey=True)
     for axes, (across, gain_of) in zip(grid, GENERALISATION.items(), strict=True):
         longest = 0
-        for place, (label, k) in enumerate(places(lines, summary.comparison.strategies).items()):
+        for label, k in places(lines, summary.comparison.strategies).items():
             gains = difference.scale * np.array([gain_of(goodness(run.scores[metric])) for run in lines[label]])
             mean, n = mean_over_orders(lines[label], gains), len(gains)
             longest = max(longest, len(mean))
-            # Shift strategies, so that their bars do not overlap.
             hops = np.arange(1, len(mean) + 1)
-            at = hops + 0.3 * ((place + 0.5) / len(lines) - 0.5)
             std = gains.std(axis=0, ddof=1) if n > 1 else np.full(len(mean), math.nan)
             values = zip(hops, mean, std, strict=True)
             text = ", ".join(f"{m:.2f}{'' if math.isnan(s) else f' ± {s:.2f}'} at {hop}" for hop, m, s in values)
-            line(axes, at, mean, k, f"{label}, {many(n, 'run')}: {text}", markersize=5, linewidth=1.3)
+            line(axes, hops, mean, k, f"{label}, {many(n, 'run')}: {text}", markersize=5, linewidth=1.3)
             if n > 1:
-                axes.errorbar(at, mean, std, fmt="none", ecolor=colour(k), elinewidth=0.7, capsize=2, alpha=0.6)
+                axes.errorbar(hops, mean, std, fmt="none", ecolor=colour(k), elinewidth=0.7, capsize=2, alpha=0.6)
         axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
         axes.set_xticks(range(1, longest + 1) if longest <= MOST else [1, *range(5, longest + 1, 5)])
         plain(axes, across)
@@ -184,7 +187,9 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
     for axes, (name, values_of) in zip(grid, samples.items(), strict=False):
         for side, (look, hops) in enumerate(zip(SIDES, ("one-hop", "multi-hop"), strict=True)):
             for k, (label, values) in enumerate(values_of.items()):
-                place, scores = k + (-0.19 if side == 0 else 0.19), values[side].tolist()
+                scores = values[side].tolist()
+                # Boxes stand next to each other; dots alone stand on the tick.
+                place = k + (0.0 if len(scores) < BOXED else -0.19 if side == 0 else 0.19)
                 artists: list[Artist] = []
                 if len(scores) >= BOXED:
                     artists += axes.boxplot(
