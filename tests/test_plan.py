@@ -25,7 +25,8 @@ from xclrun.core.graph import Kind, Plan, Stage
 from xclrun.core.identity import DataIdentity, derive, digest
 from xclrun.core.stream import Hop, Stream, independent, joint, resolve_order, sequence, transfer
 from xclrun.data import encodings
-from xclrun.plan import Run
+from xclrun.launch.forecast import missing
+from xclrun.plan import Run, plan_run
 from xclrun.strategy import STRATEGIES as ALL_STRATEGIES
 from xclrun.strategy import make, strategy_class
 
@@ -900,3 +901,50 @@ def test_digest_is_a_hash_of_content() -> None:
 def test_a_strategy_that_is_unknown() -> None:
     with pytest.raises(UsageError, match="did you mean 'naive'"):
         make(StrategyConfig("naiv"))
+
+
+# --- Packing: `auto` is a word for one of the two values that count.
+
+GRAPHS = ("trainer.cuda_graphs=true", "model.max_length=48")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "packs"),
+    [
+        ((), True),
+        (("strategy=er", "strategy.expansion=lang_spec_lora_f"), True),
+        (("model.family=distilbert",), False),
+        (("strategy=l2p",), False),
+        (("strategy=lang_spec_prompt",), False),
+        (("strategy=lang_spec_ada_f", "strategy.adapter=prefix"), False),
+        (GRAPHS, False),
+    ],
+)
+def test_ids_and_keys_contain_what_automatic_packing_is(
+    make_run: Callable[..., Run], overrides: tuple[str, ...], packs: bool
+) -> None:
+    run = make_run(*overrides, "trainer.packing=auto")
+    assert run.resolved["trainer"]["packing"] is packs
+    same = make_run(*overrides, f"trainer.packing={str(packs).lower()}")
+    assert (run.id, run.stages) == (same.id, same.stages)
+    assert plan_run(run.config).id == run.id
+
+
+def test_each_trainer_of_few_shot_transfer_packs_by_itself(make_run: Callable[..., Run]) -> None:
+    few = ("experiment=fewshot", "order=list", "source=en", "language=de", "trainer.packing=auto")
+    source = "protocol.source_trainer"
+    run = make_run(*few, f"{source}.packing=auto", f"{source}.cuda_graphs=true", "model.max_length=48")
+    assert [trainer.packing for trainer in run.config.trainers.values()] == [True, False]
+
+
+def test_packing_has_three_values(make_run: Callable[..., Run]) -> None:
+    for other in ("yes_please", "1", "[true]", "null"):
+        with pytest.raises(UsageError, match=r"^trainer\.packing=.*: must be auto, true or false$"):
+            make_run(f"trainer.packing={other}")
+
+
+def test_models_trained_separately_are_missing_only_once_whether_they_pack_or_not(
+    make_run: Callable[..., Run],
+) -> None:
+    packed, prompts = make_run("trainer.packing=auto"), make_run("strategy=l2p", "trainer.packing=auto")
+    assert [(gives, len(runs)) for gives, runs in missing([packed, prompts])] == [("F, T0, FP", 2), ("T", 1)]

@@ -66,6 +66,7 @@ def test_a_reference_run_must_agree(different: dict[str, object]) -> None:
         {"code_version": "0.2.0"},
         {"config": {"strategy": {"memory": 5}}},
         {"config": {"runtime": {"device": "cuda"}, "paths": {"outputs": "x"}, "trainer": {"checkpoint_minutes": 1}}},
+        {"config": {"trainer": {"packing": True}}},
     ],
 )
 def test_what_cannot_change_the_reference_scores_does_not_matter(different: dict[str, object]) -> None:

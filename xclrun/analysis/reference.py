@@ -20,6 +20,9 @@ REFERENCE = "lang_spec_ft"
 # Reference models rather than continual-learning strategies (CCL §3.1): in separate table rows, never ranked.
 REFERENCE_MODELS = (REFERENCE, "multilingual", "inc_joint")
 
+# Settings that may differ between a run and its reference runs.
+PACKING = ("trainer.packing", "protocol.source_trainer.packing")
+
 
 def is_reference(record: RunRecord) -> bool:
     return record.strategy.partition("+")[0] in REFERENCE_MODELS
@@ -45,7 +48,8 @@ class References:
     """Find the reference runs (``lang_spec_ft``) of a run.
 
     A reference run agrees with the run in data, model, encoder, trainer and evaluation settings, algorithms, seed,
-    bucket and language adapters. Its order is irrelevant, since each hop starts from hop 0.
+    bucket and language adapters. Its order is irrelevant, since each hop starts from hop 0. So is packing, which has no
+    effect on the distribution of scores and which some strategies do not support.
     """
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
@@ -136,7 +140,11 @@ def reference_key(record: RunRecord) -> str:
 
 
 def _key(record: RunRecord) -> tuple[object, ...]:
-    same = tuple(item for item in config_settings(record) if item[0].split(".")[0] in ("model", "trainer", "evaluate"))
+    same = tuple(
+        item
+        for item in config_settings(record)
+        if item[0].split(".")[0] in ("model", "trainer", "evaluate") and item[0] not in PACKING
+    )
     content = (record.dataset, record.model, record.data_fingerprint, record.encoder, record.algorithms)
     return (*content, record.seed, record.bucket, same, _adapters(record))
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from xclrun.config.files import YAML_WORDS
-from xclrun.config.schema import WAYS, Config, ModelConfig, OrderConfig, Sampler, TrackingConfig, plain
+from xclrun.config.schema import AUTO, WAYS, Config, ModelConfig, OrderConfig, Sampler, TrackingConfig, plain
 from xclrun.core.errors import UsageError, did_you_mean, redact, require
 from xclrun.core.names import check_name
 from xclrun.core.task import makes_statements, writes
@@ -260,6 +260,9 @@ def check(cfg: Config) -> None:
         _require(value is None or has_effect(cfg), key, value, f"needs {needed}")
     for key, trainer in cfg.trainers.items():
         _require(len(trainer.betas) == 2, f"{key}.betas", trainer.betas, "needs two numbers")
+        packing = trainer.packing
+        known = isinstance(packing, bool) or packing == AUTO
+        _require(known, f"{key}.packing", packing, f"must be {AUTO}, true or false")
         if trainer.optimizer.eight_bit:
             require("bitsandbytes", f"{key}.optimizer={trainer.optimizer.value}", "bitsandbytes")
     e = cfg.evaluate

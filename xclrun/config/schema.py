@@ -390,6 +390,10 @@ class ModelConfig:
         return self.max_length // 2 if self.max_target is None else self.max_target
 
 
+# Value of ``trainer.packing`` until the run is planned (`xclrun.plan.checks.with_packing`).
+AUTO = "auto"
+
+
 @dataclass
 class TrainerConfig:
     epochs: int = count(10)
@@ -406,7 +410,8 @@ class TrainerConfig:
     schedule: Schedule = Schedule.constant
     warmup: float = bounded(0.0, at_least=0, at_most=1, hint=": it is a fraction of a hop's steps")
     precision: Precision = Precision.fp32
-    packing: bool = False
+    # True, False or `AUTO`; untyped, because OmegaConf cannot update a value whose type is a union.
+    packing: Any = False
     cuda_graphs: bool = False
     gradient_checkpointing: bool = False
     selection: Selection = Selection.best

@@ -462,10 +462,16 @@ def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
             by_evaluations.setdefault("/".join(sorted(stage.evaluation for stage in reference.stages)), reference)
     by_strategy: dict[str, list[Run]] = {}
     finished: dict[Path, set[str]] = {}
+    counted: set[frozenset[str]] = set()
     for reference in by_evaluations.values():
         if reference.outputs not in finished:
             finished[reference.outputs] = _evaluated_alone(reference.outputs)
-        if not {stage.evaluation for stage in reference.stages[1:]} <= finished[reference.outputs]:
+        # References with and without packing count once, and each serves runs of both kinds.
+        both = reference.packed(False), reference.packed()
+        kinds = [frozenset(stage.evaluation for stage in run.stages[1:]) for run in both]
+        evaluations = frozenset.union(*kinds)
+        if evaluations not in counted and not any(kind <= finished[reference.outputs] for kind in kinds):
+            counted.add(evaluations)
             by_strategy.setdefault(json.dumps(reference.resolved["strategy"]), []).append(reference)
     return [*lacking, *(("T", references) for references in by_strategy.values())]
 

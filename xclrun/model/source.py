@@ -194,13 +194,23 @@ def check_masks(model: ModelConfig, key: str) -> None:
     Args:
         key: the config key of packing or CUDA graphs, for messages.
     """
+    if (unfit := _without_masks(model)) is not None:
+        needed = f"needs an encoder of BERT's or RoBERTa's family ({', '.join(BERTS)}) with absolute positions"
+        raise UsageError(f"{key}=true {subject_of(model)}: {needed}, not '{unfit}'")
+
+
+def accepts_masks(model: ModelConfig) -> bool:
+    """Whether the encoder accepts positions and masks, which packing and CUDA graphs need."""
+    return _without_masks(model) is None
+
+
+def _without_masks(model: ModelConfig) -> str | None:
+    """Return the encoder's family or kind of positions if it does not accept positions and masks; None if it does."""
     config = settings_of(model)
     kind, positions = config.get("model_type"), config.get("position_embedding_type", "absolute")
-    needed = f"needs an encoder of BERT's or RoBERTa's family ({', '.join(BERTS)}) with absolute positions"
-    if kind not in BERTS:
-        raise UsageError(f"{key}=true {subject_of(model)}: {needed}, not '{kind}'")
-    if positions != "absolute":
-        raise UsageError(f"{key}=true {subject_of(model)}: {needed}, not '{positions}'")
+    if kind in BERTS:
+        return None if positions == "absolute" else str(positions)
+    return str(kind)
 
 
 def depth(model: ModelConfig) -> int | None:

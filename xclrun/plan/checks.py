@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from xclrun.config.schema import Config, FrozenPrecision, Generated, LabelOn, Precision, RuntimeConfig, SlotF1
+from xclrun.config.schema import (
+    AUTO,
+    Config,
+    FrozenPrecision,
+    Generated,
+    LabelOn,
+    Precision,
+    RuntimeConfig,
+    SlotF1,
+    TrainerConfig,
+)
 from xclrun.core.errors import UsageError
 from xclrun.core.ranks import launched
 from xclrun.core.stream import Mixture, keys_of, sequence
@@ -14,7 +25,7 @@ from xclrun.data.encodings import encoding_of
 from xclrun.data.example import Dataset
 from xclrun.model.families import FAMILIES, Family, number, positions
 from xclrun.model.folder import BERTS
-from xclrun.model.source import check_masks, depth, family_of, settings_of, subject_of
+from xclrun.model.source import accepts_masks, check_masks, depth, family_of, settings_of, subject_of
 from xclrun.strategy import Strategy, nested
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
@@ -43,16 +54,39 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
         raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; slot_f1 supports only one task")
 
 
-def check_packing(config: Config, strategy: Strategy[Any]) -> None:
-    """Check that encoder and strategy support ``packing``."""
+def with_packing(config: Config, strategy: Strategy[Any]) -> Config:
+    """Replace ``packing: auto`` in all trainers: true if encoder, strategy and trainer support it, else false.
+
+    Raises:
+        UsageError: ``packing`` is true, but the encoder, the strategy or another setting does not support it.
+    """
+    resolved = dict(config.trainers)
     for name, trainer in config.trainers.items():
-        if trainer.packing:
+        refused = _packing_refused(config, name, trainer, strategy)
+        if trainer.packing is True:
             check_masks(config.model, f"{name}.packing")
-            adapters = strategy.parameters.adapters
-            if isinstance(adapters, AdapterSettings) and adapters.adapter is Adapter.prefix:
-                raise UsageError(f"strategy.adapter=prefix {name}.packing=true: prefixes do not support packing")
-            if strategy.parameters.prompt_tokens:
-                raise UsageError(f"strategy={config.strategy.name} {name}.packing=true: prompts do not support packing")
+            if refused is not None:
+                raise UsageError(refused)
+        elif trainer.packing == AUTO:
+            resolved[name] = replace(trainer, packing=refused is None and accepts_masks(config.model))
+    if resolved == config.trainers:
+        return config
+    protocol = config.protocol
+    if protocol is not None:
+        protocol = replace(protocol, source_trainer=resolved["protocol.source_trainer"])
+    return replace(config, trainer=resolved["trainer"], protocol=protocol)
+
+
+def _packing_refused(config: Config, name: str, trainer: TrainerConfig, strategy: Strategy[Any]) -> str | None:
+    """Return why the strategy or another setting of a trainer does not support packing; None if they do."""
+    packing, adapters = f"{name}.packing=true", strategy.parameters.adapters
+    if isinstance(adapters, AdapterSettings) and adapters.adapter is Adapter.prefix:
+        return f"strategy.adapter=prefix {packing}: prefixes do not support packing"
+    if strategy.parameters.prompt_tokens:
+        return f"strategy={config.strategy.name} {packing}: prompts do not support packing"
+    if trainer.cuda_graphs:
+        return f"{name}.cuda_graphs=true {packing}: packed batches have varying shapes; choose one of the two"
+    return None
 
 
 def check_graphs(config: Config) -> None:
@@ -62,10 +96,6 @@ def check_graphs(config: Config) -> None:
         key = f"{name}.cuda_graphs"
         if not trainer.cuda_graphs:
             continue
-        if trainer.packing:
-            raise UsageError(
-                f"{key}=true {name}.packing=true: packed batches have varying shapes; choose one of the two"
-            )
         if trainer.gradient_checkpointing:
             raise UsageError(f"{key}=true {name}.gradient_checkpointing=true: cannot be combined; choose one")
         if trainer.optimizer.eight_bit:

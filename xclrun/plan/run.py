@@ -11,6 +11,7 @@ from typing import Any
 
 from xclrun.config.checks import check
 from xclrun.config.schema import (
+    AUTO,
     Config,
     DatasetConfig,
     Keep,
@@ -40,9 +41,9 @@ from xclrun.plan.checks import (
     check_frozen,
     check_graphs,
     check_mixtures,
-    check_packing,
     check_ranks,
     check_tasks,
+    with_packing,
 )
 from xclrun.scores.answers import rule_of
 from xclrun.store.rundir import RunDirectory
@@ -217,6 +218,10 @@ class Run:
         alone = ExpandableSettings(LangSpecFT.name, expansion=self.strategy().parameters.adapters)
         return plan_run(replace(self.config, strategy=alone, strategy_label=None))
 
+    def packed(self, packing: bool | str = AUTO) -> Run:
+        """Return the run with this value of ``trainer.packing``."""
+        return plan_run(replace(self.config, trainer=replace(self.config.trainer, packing=packing)))
+
     def merged_run(self) -> Run | None:
         """Return the run whose trained hops this run merges; None if it trains its own hops."""
         settings = self.strategy().merged_strategy()
@@ -299,6 +304,7 @@ def plan_run(config: Config) -> Run:
         dataset = with_blocks(dataset, order[-1], blocks, config.dataset.subset_seed)
         data = _identity(dataset)
     strategy = make(config.strategy)
+    config = with_packing(config, strategy)
     stream = _checked(config, dataset, strategy, order)
     resolved = plain(config)
     return Run(
@@ -350,7 +356,6 @@ def _ordered(config: Config, dataset: Dataset, fingerprint: str) -> tuple[Config
 def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
     """Check data, strategy and model; return the stream."""
     check_tasks(config, dataset, strategy)
-    check_packing(config, strategy)
     check_graphs(config)
     check_frozen(config, strategy)
     check_ranks(config, config.runtime.devices)

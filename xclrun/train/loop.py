@@ -204,7 +204,7 @@ class HopTraining:
             RunError: the loss is not finite.
             Stopped: a signal was received; a checkpoint was saved.
         """
-        self.context.model.packs = self.trainer.packing
+        self.context.model.packs = self.trainer.packing is True
         try:
             with products(self.context.precision), self._checkpointing():
                 return self._run()
