@@ -95,7 +95,7 @@ KEYS = {
     "trained": """
         trainer.epochs trainer.batch_size trainer.gradient_accumulation trainer.optimizer trainer.lr
         trainer.betas trainer.eps trainer.weight_decay trainer.clip_norm trainer.schedule trainer.warmup
-        trainer.packing trainer.cuda_graphs trainer.selection trainer.patience evaluate.slot_f1
+        trainer.packing trainer.group_by_length trainer.cuda_graphs trainer.selection trainer.patience evaluate.slot_f1
         evaluate.gradient_overlap evaluate.class_gradients
     """,
     "handed on": "trainer.optimizer_state",

@@ -343,6 +343,24 @@ def test_epoch_batches_shuffle_and_keep_everything() -> None:
     assert np.concatenate(epoch_batches(10, 4, np.random.default_rng(2))).tolist() != flat
 
 
+def test_grouped_batches_keep_everything_and_pad_little() -> None:
+    """Each window of ten batches has the sentences that it would have without groups; the rest is drawn from all."""
+    lengths = np.random.default_rng(0).integers(3, 60, 1603)
+    plain, grouped = (epoch_batches(1603, 16, np.random.default_rng(1), of) for of in (None, lengths))
+    assert [len(batch) for batch in grouped] == [len(batch) for batch in plain] == [16] * 100 + [3]
+    for start in range(0, 100, 10):
+        window = slice(start, start + 10)
+        assert sorted(np.concatenate(grouped[window])) == sorted(np.concatenate(plain[window]))
+    assert grouped[-1].tolist() == plain[-1].tolist()
+    positions = [sum(len(batch) * int(lengths[batch].max()) for batch in batches) for batches in (plain, grouped)]
+    assert positions[1] / lengths.sum() < 1.15 < 1.7 < positions[0] / lengths.sum()
+    # Within a window, short batches do not come first.
+    means = [float(lengths[batch].mean()) for batch in grouped[:10]]
+    assert means != sorted(means)
+    again = epoch_batches(1603, 16, np.random.default_rng(1), lengths)
+    assert all(a.tolist() == b.tolist() for a, b in zip(again, grouped, strict=True))
+
+
 def test_length_sorted_batches_start_with_the_longest() -> None:
     batches = length_sorted_batches(np.array([3, 9, 3, 5, 9]), 2)
     assert [b.tolist() for b in batches] == [[1, 4], [3, 0], [2]]

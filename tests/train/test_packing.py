@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
 from xclrun.model.network import Model
@@ -90,10 +92,32 @@ def test_dropout_makes_another_training_which_goes_on_exactly(
     other.run()
     assert not same(copied(whole.context.model), copied(other.context.model))
     assert not whole.context.model.packs
+    assert same(copied(whole.context.model), stopped_and_resumed(packed, training))
+
+
+def stopped_and_resumed(run: Run, training: Callable[..., HopTraining]) -> Any:
+    """Return the weights of a training that was stopped at its second step and resumed."""
     stopped = StopAt(2)
-    first = training(packed, listener=stopped, stop=stopped.stop)
+    first = training(run, listener=stopped, stop=stopped.stop)
     with pytest.raises(Stopped):
         first.run()
-    again = training(packed)
+    again = training(run)
     again.run()
-    assert same(copied(whole.context.model), copied(again.context.model))
+    return copied(again.context.model)
+
+
+def test_batches_of_similar_lengths_resume_exactly_and_are_another_training(
+    make_run: Make, training: Callable[..., HopTraining]
+) -> None:
+    drawn, grouped = (make_run("trainer.epochs=1", f"trainer.group_by_length={g}", "order=[en]") for g in (False, True))
+    assert (drawn.id, drawn.stages) == ((other := make_run("trainer.epochs=1", "order=[en]")).id, other.stages)
+    assert (drawn.id, drawn.stages[1].train) != (grouped.id, grouped.stages[1].train)
+    whole = training(grouped)
+    batches = [np.asarray(batch.lengths) for batch in whole.curriculum.batches(0, 0)]
+    full = [lengths for lengths in batches if len(lengths) == len(batches[0])]
+    assert len(full) > 1
+    # No window is left: the full batches divide the sentences by length.
+    ranges = sorted((lengths.min(), lengths.max()) for lengths in full)
+    assert all(low >= high for (_, high), (low, _) in pairwise(ranges))
+    whole.run()
+    assert same(copied(whole.context.model), stopped_and_resumed(grouped, training))

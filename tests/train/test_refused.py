@@ -50,6 +50,7 @@ REFUSED = [
         ("order=[en+de]", "trainer.batch_size=null"),
         r"trainer\.batch_size=null order=\[…en\+de…\]: a mixture needs a batch",
     ),
+    (("order=[en+de]", "trainer.group_by_length=true"), r"trainer\.group_by_length=true order=\[…en\+de…\]: mixtures"),
     (("order=[en+de,es]", "strategy=zero_shot"), r"strategy=zero_shot order=\[…en\+de…\]: mixtures need a strategy"),
     (("order=[en+de,es]", "strategy=inc_joint"), r"strategy=inc_joint order=\[…en\+de…\]: mixtures need a strategy"),
     (

@@ -412,6 +412,7 @@ class TrainerConfig:
     precision: Precision = Precision.fp32
     # True, False or `AUTO`; untyped, because OmegaConf cannot update a value whose type is a union.
     packing: Any = False
+    group_by_length: bool = False
     cuda_graphs: bool = False
     gradient_checkpointing: bool = False
     selection: Selection = Selection.best

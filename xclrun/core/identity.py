@@ -83,6 +83,8 @@ LATER: dict[str, Any] = {
     "dataset.as_text": None,
     "evaluate.batch_tokens": None,
     "model.frozen_precision": "fp32",
+    "trainer.group_by_length": False,
+    "protocol.source_trainer.group_by_length": False,
     "strategy.warm_up": 0,
     "strategy.cosine": None,
 }

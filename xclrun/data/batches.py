@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # Batch widths (in subwords and in words) are rounded up to these multiples to limit the number of different shapes.
 EVEN_PIECES, EVEN_WORDS = 16, 8
 
+# Batches whose examples are sorted together by length (`epoch_batches`).
+GROUPED = 10
+
 # Id of a missing label or tag, or one that is not in the training data.
 UNSEEN = -1
 
@@ -353,9 +356,25 @@ def by_task(parts: Sequence[Encoded]) -> list[tuple[Encoded, np.ndarray]]:
     ]
 
 
-def epoch_batches(n: int, batch_size: int, generator: np.random.Generator) -> list[np.ndarray]:
-    """Return the indices 0 to n − 1, shuffled, in batches; the last batch may be smaller."""
-    return _chunks(generator.permutation(n), batch_size)
+def epoch_batches(
+    n: int, batch_size: int, generator: np.random.Generator, lengths: np.ndarray | None = None
+) -> list[np.ndarray]:
+    """Return the indices 0 to n − 1, shuffled, in batches; the last batch may be smaller.
+
+    Args:
+        lengths: (n,) subwords of each example, to group examples of similar lengths: each `GROUPED` full batches of the
+            shuffled examples are sorted by length, divided again, and shuffled as batches. The smaller last batch stays
+            as drawn, so its examples are not the longest ones.
+    """
+    order = generator.permutation(n)
+    if lengths is None:
+        return _chunks(order, batch_size)
+    whole = n - n % batch_size
+    batches = list[np.ndarray]()
+    for drawn in _chunks(order[:whole], GROUPED * batch_size):
+        alike = _chunks(drawn[np.argsort(lengths[drawn], kind="stable")], batch_size)
+        batches += [alike[i] for i in generator.permutation(len(alike))]
+    return batches + _chunks(order[whole:], batch_size)
 
 
 def length_sorted_batches(lengths: np.ndarray, batch_size: int, batch_tokens: int | None = None) -> list[np.ndarray]:

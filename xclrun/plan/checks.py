@@ -233,5 +233,9 @@ def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]
     stream = strategy.stream(keys)
     if stream.kind not in ("independent", "joint") and stream != sequence(keys) and config.dataset.blocks is None:
         raise UsageError(f"strategy={name} order=[…{mixture}…]: mixtures need a strategy with one hop per element")
+    if trainer.group_by_length:
+        raise UsageError(
+            f"trainer.group_by_length=true order=[…{mixture}…]: mixtures draw each batch separately; set it to false"
+        )
     if trainer.batch_size is None:
         raise UsageError(f"trainer.batch_size=null order=[…{mixture}…]: a mixture needs a batch size")

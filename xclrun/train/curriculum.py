@@ -24,6 +24,7 @@ class Passes:
         size: examples per batch; the last batch of a task can be smaller.
         epochs: number of passes.
         generator: returns the random generator of a pass.
+        by_length: whether batches have examples of similar lengths (`xclrun.data.batches.epoch_batches`).
 
     Attributes:
         steps: batches per pass.
@@ -35,8 +36,10 @@ class Passes:
         size: int,
         epochs: int,
         generator: Callable[[int], np.random.Generator],
+        by_length: bool = False,
     ) -> None:
         self.groups, self.size, self.epochs, self.generator = by_task(parts), size, epochs, generator
+        self.by_length = by_length
         self.examples = sum(len(examples) for examples, _ in self.groups)
         self.steps = sum(math.ceil(len(examples) / size) for examples, _ in self.groups)
         self._drawn: tuple[int, list[tuple[int, np.ndarray]]] | None = None
@@ -62,7 +65,9 @@ class Passes:
             order = [
                 (group, rows)
                 for group, (examples, _) in enumerate(self.groups)
-                for rows in epoch_batches(len(examples), self.size, generator)
+                for rows in epoch_batches(
+                    len(examples), self.size, generator, examples.lengths if self.by_length else None
+                )
             ]
             if len(self.groups) > 1:
                 order = [order[i] for i in generator.permutation(len(order))]

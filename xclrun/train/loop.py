@@ -176,7 +176,8 @@ class HopTraining:
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
         context, size = self.context, self.trainer.batch(self.sentences)
         if not context.hop.mixed:
-            return Passes(parts, size, self.trainer.epochs, lambda epoch: context.generator("shuffle", epoch))
+            by_length = self.trainer.group_by_length
+            return Passes(parts, size, self.trainer.epochs, lambda at: context.generator("shuffle", at), by_length)
         steps = self.trainer.steps_of_mixture(self.sentences)
         return Mixed(parts, context.hop.train, size, steps, lambda *at: context.generator("mixture", *at))
 
