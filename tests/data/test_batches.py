@@ -11,12 +11,13 @@ from xclrun.data.packing import Packing
 from xclrun.data.transfer import ALIGNED, packed, to_device, unpacked
 
 
+@pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_piece_stands_in_one_place_and_in_order(seed: int) -> None:
+def test_every_piece_stands_in_one_place_and_in_order(seed: int, fixed: bool) -> None:
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, 40, generator.integers(1, 20))
     padded = int(lengths.max())
-    packing = Packing.of(lengths, padded, linear=60)
+    packing = Packing.fixed(lengths, padded, 48) if fixed else Packing.of(lengths, padded, linear=60)
     source, positions, sentences = packing.source.ravel(), packing.positions.ravel(), packing.sentences.ravel()
     for i, (length, first) in enumerate(zip(lengths, packing.first, strict=True)):
         places = np.arange(first, first + length)
@@ -26,13 +27,21 @@ def test_every_piece_stands_in_one_place_and_in_order(seed: int) -> None:
         assert np.array_equal(source[places], i * padded + np.arange(length))
         assert np.array_equal(positions[places], np.arange(length))
     assert np.count_nonzero(sentences) == lengths.sum()
-    assert packing.source.size <= len(lengths) * padded
+    assert packing.source.size <= len(lengths) * (48 if fixed else padded)
 
 
 def test_short_sentences_fill_up_the_rows_of_long_ones() -> None:
     # By hand: 9, 8, 7 begin rows of 9; 2 goes behind 7 and 1 behind 8.
     packing = Packing.of(np.array([2, 9, 1, 7, 8]), 9, linear=1)
     assert packing.sentences.tolist() == [[2] * 9, [5] * 8 + [3], [4] * 7 + [1] * 2]
+
+
+def test_rows_of_a_fixed_width_have_few_numbers() -> None:
+    generator = np.random.default_rng(0)
+    fixed = [Packing.fixed(generator.integers(3, 40, 64), 48, 48).source.shape for _ in range(40)]
+    assert {width for _, width in fixed} == {48}
+    assert {rows % 4 for rows, _ in fixed} == {0}
+    assert len(set(fixed)) <= 4
 
 
 @pytest.mark.parametrize(("linear", "shape"), [(1, (5, 9)), (30, (3, 12)), (1000, (1, 33))])

@@ -38,6 +38,7 @@ STRATEGIES_IN_STEPS = {
     "er": ("strategy=er", "dataset.replay.every_k=2", "trainer.gradient_accumulation=2"),
     "kd_logit": ("strategy=kd_logit", "dataset.replay.every_k=2"),
     "ewc_online": ("strategy=ewc_online", "strategy.penalty=0.1", "trainer.precision=bf16"),
+    "packed": ("strategy=er", "dataset.replay.every_k=2", "trainer.packing=true"),
     "agem": ("strategy=agem", "strategy.every_k=2", "trainer.optimizer=adamw", "trainer.weight_decay=0.1"),
 }
 
@@ -63,7 +64,8 @@ def second_hop(make_run: Make, training: Callable[..., HopTraining]) -> Callable
 
 
 @pytest.mark.parametrize(
-    "strategy", [pytest.param(name, marks=() if name == "naive" else pytest.mark.full) for name in STRATEGIES_IN_STEPS]
+    "strategy",
+    [pytest.param(name, marks=() if name in ("naive", "packed") else pytest.mark.full) for name in STRATEGIES_IN_STEPS],
 )
 def test_recorded_steps_train_the_same_bits(
     strategy: str, second_hop: Callable[..., tuple[HopTraining, Tape]], tmp_path: Path
@@ -201,6 +203,47 @@ def test_padding_to_few_shapes_changes_no_more_than_rounding(
         assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
     few = {even.context.batch("en", np.array([i])).input_ids.shape for i in range(len(even.context.train["en"]))}
     assert len(few) < len(set(even.context.train["en"].lengths))
+
+
+def test_rows_of_few_shapes_change_packed_sentences_no_more_than_rounding(
+    make_run: Make, training: Callable[..., HopTraining]
+) -> None:
+    packed = ("trainer.packing=true", "model.dropout=0")
+    few, tight = training(make_run(*GRAPHS, *packed)), training(make_run("model.max_length=48", *packed))
+    shapes = set()
+    for hop in (few, tight):
+        hop.context.model.train()
+        hop.context.model.packs = True
+    for indices in ([0], [3, 5], [1, 2, 4], [0, 1, 2, 3, 4, 5]):
+        batches = [hop.context.batch("en", np.array(indices)) for hop in (few, tight)]
+        losses = [hop.context.model.loss(batch) for hop, batch in zip((few, tight), batches, strict=True)]
+        assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
+        (laid_out, left), size = batches, len(indices)
+        assert laid_out.packing is not None
+        assert left.packing is None
+        shapes.add(laid_out.packing.shape[1:])
+        assert laid_out.packing.shape[1] <= size
+    # Fewer rows than sentences, and one width.
+    assert max(rows for rows, _ in shapes) < 6
+    assert len({width for _, width in shapes}) == 1
+    # A part of a batch is packed by the model.
+    assert laid_out.at(slice(0, 2)).packing is None
+
+
+def test_steps_that_pack_on_the_host_are_not_recorded(
+    second_hop: Callable[..., tuple[HopTraining, Tape]],
+) -> None:
+    """A replayed batch that is larger than a micro-batch is divided, and its parts are packed anew."""
+    hop, tape = second_hop("trainer.packing=true", "trainer.batch_size=4", "trainer.epochs=1")
+    hop.position.step, hop.context.model.packs = 1, True
+    batch = hop.context.batch("en", np.arange(4))
+    for _ in range(3):
+        hop._update(Step(hop.context.batch("en", np.arange(6))), main=False)
+        hop._update(Step(replace(batch, packing=None)), main=False)
+    assert tape.captured == 0
+    for _ in range(3):
+        hop._update(Step(batch), main=False)
+    assert tape.captured == 1
 
 
 def test_a_plan_says_which_added_parameters_prevent_recording(make_run: Make) -> None:

@@ -84,7 +84,10 @@ REFUSED = [
     ((EVERY, "evaluate.keep_points=0"), r"evaluate\.keep_points=0: must be at least 1, all or null"),
     ((EVERY, "evaluate.keep_points=some"), "must be at least 1, all or null"),
     # Recorded steps.
-    ((*GRAPHS, "trainer.packing=true"), r"^trainer\.cuda_graphs=true trainer\.packing=true: .* choose one"),
+    (
+        (*GRAPHS, "trainer.packing=true", "trainer.gradient_accumulation=2"),
+        r"^trainer\.cuda_graphs=true trainer\.packing=true trainer\.gradient_accumulation=2: .* set it to 1$",
+    ),
     ((*GRAPHS, "trainer.precision=fp16"), r"^trainer\.cuda_graphs=true trainer\.precision=fp16: .* use bf16"),
     ((*GRAPHS, "evaluate.gradient_overlap=true"), r"^trainer\.cuda_graphs=true evaluate\.gradient_overlap=true: grad"),
     ((*GRAPHS, "evaluate.class_gradients=true"), r"^trainer\.cuda_graphs=true evaluate\.class_gradients=true: grad"),

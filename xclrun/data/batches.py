@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xclrun.data.packing import Packing
 from xclrun.data.transfer import to_device
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ class Batch:
         cls: (B, H) float32, states of a frozen encoder at [CLS]; None: the encoder must be run.
         word_states: (B, W, H) float32, states of a frozen encoder at the words, or None.
         task: name of the task's heads (`xclrun.core.task.Task.place`) in a model of several tasks; otherwise empty.
+        packing: (3, R, C) int64, subwords, positions and sentences of R packed rows (`xclrun.data.packing.Packing`),
+            or None: the model packs the batch if it should be packed. Parts of a batch have none.
+        first: (B,) int64, flat index of each sentence's first subword in ``packing``, or None.
         lengths: (B,) int64 number of subwords, always on the CPU; None under `torch.func.vmap`.
         words: (B,) int64 number of words, always on the CPU.
     """
@@ -106,6 +110,8 @@ class Batch:
     cls: torch.Tensor | None = None
     word_states: torch.Tensor | None = None
     task: str = ""
+    packing: torch.Tensor | None = None
+    first: torch.Tensor | None = None
     lengths: np.ndarray | None = None
     words: np.ndarray | None = None
 
@@ -155,7 +161,9 @@ class Batch:
 
     def at(self, rows: slice | np.ndarray) -> Batch:
         """Return the examples at ``rows``, with unchanged padding."""
-        chosen: dict[str, Any] = {name: value[rows] for name, value in self.tensors.items()}
+        chosen: dict[str, Any] = {
+            name: None if name in ("packing", "first") else value[rows] for name, value in self.tensors.items()
+        }
         on_host: dict[str, Any] = {
             name: None if (v := getattr(self, name)) is None else v[rows] for name in ("lengths", "words")
         }
@@ -252,6 +260,8 @@ class Encoded:
         word_states: states of a frozen encoder, a vector (H,) for each word; None: the encoder must be run.
         task: see `Batch`.
         even: whether the widths of batches are multiples of `EVEN_PIECES` and `EVEN_WORDS`.
+        packed: width of the rows into which batches are packed (`Batch.packing`), at least that of the longest example;
+            0: batches are not packed. Packed batches are padded to this width, so few shapes occur.
         tokenizer: set by encodings whose head makes texts of subwords.
         prompts: set only if the head writes texts.
         marks: (n,) int64, bits of what was cut in a text (`xclrun.data.texts.MARKS`), or None.
@@ -273,6 +283,7 @@ class Encoded:
     word_states: Ragged | None = None
     task: str = ""
     even: bool = False
+    packed: int = 0
     tokenizer: Any = None
     prompts: Prompts | None = None
     marks: np.ndarray | None = None
@@ -309,10 +320,12 @@ class Encoded:
 
         at = np.asarray(indices, np.int64)
         per_pieces, per_words = (EVEN_PIECES, EVEN_WORDS) if self.even else (1, 1)
+        per_pieces = self.packed or per_pieces
         input_ids, inside = self.pieces.padded(at, self.pad, per_pieces)
         word_pieces, words = self.word_pieces.padded(at, 0, per_words)
         gold = self.gold if self.windows is None else self.windows.gold
         states = None if self.word_states is None else self.word_states.padded(at, 0, per_words)[0]
+        packing = Packing.fixed(self.lengths[at], input_ids.shape[1], self.packed) if self.packed else None
         return Batch(
             input_ids=torch.from_numpy(input_ids),
             attention_mask=torch.from_numpy(inside.astype(np.int64)),
@@ -326,6 +339,8 @@ class Encoded:
             cls=None if self.cls is None else torch.from_numpy(self.cls[at]),
             word_states=None if states is None else torch.from_numpy(states),
             task=self.task,
+            packing=None if packing is None else torch.from_numpy(packing.rows),
+            first=None if packing is None else torch.from_numpy(packing.first),
             lengths=self.lengths[at],
             words=words.sum(axis=1),
         )

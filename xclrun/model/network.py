@@ -182,19 +182,21 @@ class Model(nn.Module):
 
     def _encode_packed(self, batch: Batch) -> Features:
         """Return the features of packed sentences, equal to those of a padded batch up to rounding and dropout."""
-        assert batch.lengths is not None
-        shape: Any = self.encoder.config
-        packing = Packing.of(batch.lengths, batch.input_ids.shape[1], 2 * shape.hidden_size + shape.intermediate_size)
-        device = batch.input_ids.device
         encoder: Any = self.encoder
+        if batch.packing is not None and batch.first is not None:
+            rows, first = batch.packing, batch.first
+        else:
+            assert batch.lengths is not None
+            shape = encoder.config
+            linear = 2 * shape.hidden_size + shape.intermediate_size
+            packing = Packing.of(batch.lengths, batch.input_ids.shape[1], linear)
+            arrays = {"rows": torch.from_numpy(packing.rows), "first": torch.from_numpy(packing.first)}
+            moved = to_device(arrays, batch.input_ids.device)
+            rows, first = moved["rows"], moved["first"]
+        source, positions, sentences = rows
         # In RoBERTa's family, positions start after the padding's row.
         padding: int | None = encoder.embeddings.position_embeddings.padding_idx
-        positions_from = 0 if padding is None else padding + 1
-        numbers = [packing.source, packing.positions + positions_from, packing.sentences]
-        arrays = to_device(
-            {"rows": torch.from_numpy(np.stack(numbers)), "first": torch.from_numpy(packing.first)}, device
-        )
-        (source, positions, sentences), first = arrays["rows"], arrays["first"]
+        positions = positions if padding is None else positions + (padding + 1)
         # Let padding attend to padding, because softmax needs a finite score in each row.
         blocks = sentences.unsqueeze(2) == sentences.unsqueeze(1)
         inputs = {

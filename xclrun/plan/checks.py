@@ -68,7 +68,8 @@ def with_packing(config: Config, strategy: Strategy[Any]) -> Config:
             if refused is not None:
                 raise UsageError(refused)
         elif trainer.packing == AUTO:
-            resolved[name] = replace(trainer, packing=refused is None and accepts_masks(config.model))
+            packs = refused is None and not trainer.cuda_graphs and accepts_masks(config.model)
+            resolved[name] = replace(trainer, packing=packs)
     if resolved == config.trainers:
         return config
     protocol = config.protocol
@@ -84,8 +85,11 @@ def _packing_refused(config: Config, name: str, trainer: TrainerConfig, strategy
         return f"strategy.adapter=prefix {packing}: prefixes do not support packing"
     if strategy.parameters.prompt_tokens:
         return f"strategy={config.strategy.name} {packing}: prompts do not support packing"
-    if trainer.cuda_graphs:
-        return f"{name}.cuda_graphs=true {packing}: packed batches have varying shapes; choose one of the two"
+    if trainer.cuda_graphs and trainer.gradient_accumulation > 1:
+        accumulation = f"{name}.gradient_accumulation={trainer.gradient_accumulation}"
+        return (
+            f"{name}.cuda_graphs=true {packing} {accumulation}: parts of a packed batch cannot be captured; set it to 1"
+        )
     return None
 
 

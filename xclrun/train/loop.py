@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from xclrun.config.schema import Selection, SlotF1
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import derive
-from xclrun.data.batches import Batch, Encoded
+from xclrun.data.batches import EVEN_PIECES, Batch, Encoded
 from xclrun.model.heads import Head
 from xclrun.model.network import has_adapters, takes_masks
 from xclrun.scores.base_scores import selection_score
@@ -137,7 +137,10 @@ class HopTraining:
         context, strategy, trainer = work.context, work.strategy, work.trainer
         self.observers = observers or {}
         if trainer.cuda_graphs:
-            context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
+            # Packed rows are as wide as the hop's longest sentence.
+            longest = max((int(sentences.lengths.max(initial=0)) for sentences in context.train.values()), default=0)
+            packed = -(-longest // EVEN_PIECES) * EVEN_PIECES if trainer.packing is True else 0
+            context.train = {k: replace(sentences, even=True, packed=packed) for k, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
         # If dev scores are only logged, runs with different evaluate.slot_f1 share the training and log span_micro.
         self.evaluator = work.evaluator if trainer.uses_dev else replace(work.evaluator, slot_f1=SlotF1.span_micro)
@@ -211,6 +214,8 @@ class HopTraining:
                 return self._run()
         finally:
             self.context.model.packs, self.captured = False, None
+            # In eval mode, batches are padded: no wider than necessary.
+            self.context.train = {k: replace(sentences, packed=0) for k, sentences in self.context.train.items()}
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:
@@ -298,7 +303,7 @@ class HopTraining:
         factor = lr_factor(position.step - 1, self.steps, self.trainer.schedule, self.trainer.warmup)
         set_lr(self.optimizer, self.trainer.lr * factor)
         self._seed_dropout()
-        captured = self.captured if step.repeats else None
+        captured = self.captured if step.repeats and self._laid_out(batch) else None
         self._captures = self._captures or captured is not None
         losses = self._step(step, main) if captured is None else captured.take(step)
         self._losses.append((position.step, losses))
@@ -308,6 +313,11 @@ class HopTraining:
         position.loss_count += 1
         if position.updates % self.look_every == 0:
             self._add_losses()
+
+    def _laid_out(self, batch: Batch) -> bool:
+        """Whether the host packs nothing during a step: a batch without packing, or a part, is packed in the step."""
+        whole = batch.size <= self.trainer.micro_batch(self.sentences)
+        return self.trainer.packing is not True or (whole and batch.packing is not None)
 
     def _step(self, step: Step, main: bool = True) -> Sequence[Tensor]:
         """Step the optimiser once, and return the micro-batches' losses."""
