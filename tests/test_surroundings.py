@@ -58,6 +58,7 @@ def test_existing_surroundings_are_unchanged(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("LOGNAME", "someone")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "false")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     before = dict(os.environ)
     check_surroundings()
     assert dict(os.environ) == before
@@ -69,6 +70,21 @@ def test_mlflow_sends_no_usage_statistics(monkeypatch: pytest.MonkeyPatch) -> No
     check_surroundings()
     # MLflow reads the variable when it is imported.
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+
+
+@pytest.mark.parametrize("chosen", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
+def test_waiting_threads_leave_their_core_to_others_unless_the_user_chose(
+    chosen: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    check_surroundings()
+    # libgomp reads these when it is loaded, with PyTorch.
+    found = {name: os.environ[name] for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY") if name in os.environ}
+    assert found == (chosen or {"GOMP_SPINCOUNT": "1000"})
 
 
 def test_a_deleted_working_directory_is_one_line(

@@ -13,10 +13,12 @@ NO_HOME = "/dev/null/HOME-is-not-set"
 
 
 def check_surroundings() -> None:
-    """Check the working directory, and set the variables without which libraries fail or send data.
+    """Check the working directory, and set the variables without which libraries fail, send data or slow down.
 
     MLflow and matplotlib look for the home directory when they are imported, and PyTorch for the name of the user,
-    although they rarely use them. MLflow would also send usage statistics to its makers.
+    although they rarely use them. MLflow would also send usage statistics to its makers. PyTorch's threads would spin
+    between operators, which multiplies the time of a step if another process needs their cores; libgomp reads the
+    variable when it is loaded, and jobs on a cluster and other children inherit it.
 
     Raises:
         UsageError: the working directory was deleted.
@@ -39,3 +41,5 @@ def check_surroundings() -> None:
     except (OSError, KeyError):
         os.environ["LOGNAME"] = str(os.getuid())
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
