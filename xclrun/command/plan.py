@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.reference import reference_command
 from xclrun.command.common import Parser
 from xclrun.core.errors import UsageError
+from xclrun.core.terminal import fitted
 from xclrun.plan import Run, plan_jobs
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.compose.jobs import command_jobs
     from xclrun.compose.space import SWEEPER, Space
     from xclrun.launch.forecast import budget, forecast, missing
+    from xclrun.launch.hints import hints, this_processor
     from xclrun.launch.local import Local
     from xclrun.launch.sweep import make_launcher
 
@@ -92,8 +95,19 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if args.measure:
         return _measure(runs, launcher, args)
-    facts = budget(runs, width) if args.budget else forecast(runs)
-    print(json.dumps(facts.to_json(), indent=1) if args.json else facts.render())
+    if args.budget:
+        cost = budget(runs, width)
+        print(json.dumps(cost.to_json(), indent=1) if args.json else cost.render())
+        return 0
+    facts = forecast(runs)
+    # Nodes of a cluster differ from this machine.
+    faster = []
+    if isinstance(launcher, Local):
+        faster = hints([run for run in runs if run.id not in facts.finished], launcher, this_processor())
+    if args.json:
+        print(json.dumps(facts.to_json() | {"faster": faster}, indent=1))
+    else:
+        print("\n".join([facts.render(), *(fitted(f"faster: {hint}", sys.stdout, "        ") for hint in faster)]))
     return 0
 
 

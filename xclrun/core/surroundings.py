@@ -43,3 +43,8 @@ def check_surroundings() -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

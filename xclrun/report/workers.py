@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from xclrun.core.errors import RunError
+from xclrun.core.surroundings import cores
 from xclrun.report.part import Plot
 from xclrun.report.style import save
 
@@ -97,10 +98,6 @@ class PlotWorkers:
         """Cancel waiting figures and end the processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _end_with_parent() -> None:
