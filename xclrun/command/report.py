@@ -24,23 +24,31 @@ from xclrun.command.reported import (
     left_out,
     read_runs,
 )
+from xclrun.command.unchanged import Unchanged, alone
 from xclrun.config.checks import check_uri
 from xclrun.config.files import captions
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import check_name, slug
 from xclrun.core.plugins import typed_command
 from xclrun.core.task import select_metrics
-from xclrun.core.terminal import columns, many, note
+from xclrun.core.terminal import columns, important_lines, many, note
 from xclrun.store.files import check_target
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from xclrun.data.example import Dataset
+    from xclrun.report.report import Report
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write and print a report; return the exit code."""
     args = _options(arguments)
+    width = min(80, columns(sys.stdout))
+    unchanged = Unchanged(arguments, args, width)
+    if (text := unchanged.text()) is not None:
+        print(text)
+        return 0
+    notes = important_lines()
     outputs, unreadable = args.outputs, Unreadable()
     from xclrun.analysis.fewshot.scores import is_few_shot
     from xclrun.analysis.records import read_gradients, read_predictions
@@ -49,7 +57,6 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
     from xclrun.report.section import Options, Sources
-    from xclrun.report.style import more_formats
     from xclrun.report.write import write_report
     from xclrun.store.sweeps import sweeps
 
@@ -95,29 +102,44 @@ def main(arguments: Sequence[str]) -> int:
         mirrored=mirrored,
     )
     commands = [typed_command(), *([] if sweep is None else [sweep["command"]])]
-    report = write_report(records, outputs / "reports" / name, name, commands, options, sources)
-    if mirror is not None:
-        try:
-            mirror.send_report(name, report.directory, report.to_json())
-        except RunError as error:
-            note(f"{error}; the report was not sent to MLflow")
-    filled = 0
-    if args.into is not None:
-        filled = embed(args.into, report, lambda runs: read_predictions(outputs, runs, unreadable))
-    if args.json:
-        print(json.dumps(report.to_json(), indent=1))
-        return unreadable.code
-    if sweep is not None and not args.sweep:
-        hint = f" of {len(all_sweeps)}; choose another with `xclrun report NAME`, or all with --all"
-        print(f"The last sweep{hint if len(all_sweeps) > 1 else ''}:\n{sweep_name}: {sweep['command']}\n")
-    print(report.render(min(80, columns(sys.stdout))))
-    numbers = " and ".join(map(str, report.numbers))
-    print(f"\nOpen {report.index}: tables, tests and figures.\nThe numbers are in {numbers}.")
-    if more := more_formats(args.formats):
-        print(more)
-    if filled:
+    with alone(outputs, name) as locked:
+        report = write_report(records, outputs / "reports" / name, name, commands, options, sources)
+        if mirror is not None:
+            try:
+                mirror.send_report(name, report.directory, report.to_json())
+            except RunError as error:
+                note(f"{error}; the report was not sent to MLflow")
+        filled = 0
+        if args.into is not None:
+            filled = embed(args.into, report, lambda runs: read_predictions(outputs, runs, unreadable))
+        text = (
+            json.dumps(report.to_json(), indent=1)
+            if args.json
+            else _summary(report, args, sweep, len(all_sweeps), width)
+        )
+        # Few-shot reports read data that `Unchanged` does not know.
+        if locked and important_lines() == notes and not any(map(is_few_shot, records)):
+            unchanged.store(name, text)
+    print(text)
+    if filled and not args.json:
         print(f"{args.into}: {many(filled, 'place')} filled.")
     return unreadable.code
+
+
+def _summary(report: Report, args: argparse.Namespace, sweep: Sweep | None, sweeps: int, width: int) -> str:
+    """Return what the command prints about a report; ``sweeps``: the number of sweeps."""
+    from xclrun.report.style import more_formats
+
+    lines = []
+    if sweep is not None and not args.sweep:
+        hint = f" of {sweeps}; choose another with `xclrun report NAME`, or all with --all"
+        lines.append(f"The last sweep{hint if sweeps > 1 else ''}:\n{sweep['name']}: {sweep['command']}\n")
+    lines.append(report.render(width))
+    numbers = " and ".join(map(str, report.numbers))
+    lines.append(f"\nOpen {report.index}: tables, tests and figures.\nThe numbers are in {numbers}.")
+    if more := more_formats(args.formats):
+        lines.append(more)
+    return "\n".join(lines)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

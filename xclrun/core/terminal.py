@@ -29,6 +29,8 @@ LONGEST = 4000
 
 # Whether commands print only their results, notes and errors: option -q.
 _quiet = False
+# Number of important lines that `line` has printed.
+_important = 0
 
 
 def set_quiet(quiet: bool) -> None:
@@ -40,6 +42,11 @@ def set_quiet(quiet: bool) -> None:
 def is_quiet() -> bool:
     """Whether option -q was given."""
     return _quiet
+
+
+def important_lines() -> int:
+    """Return how many notes and other important lines this process has printed."""
+    return _important
 
 
 def printable(text: str, codes: bool = False) -> str:
@@ -92,6 +99,8 @@ def line(text: str = "", important: bool = False) -> None:
     Args:
         important: print the text with option -q too.
     """
+    global _important
+    _important += important
     if _quiet and not important:
         return
     above, single = text[: len(text) - len(text.lstrip("\n"))], text.lstrip("\n")
