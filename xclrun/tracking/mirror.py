@@ -41,6 +41,7 @@ from xclrun.tracking.payload import (
     runs_address,
     view_address,
 )
+from xclrun.tracking.template import create_database
 from xclrun.tracking.trackers import DATABASE, MARKERS, Tracker, Update
 
 if TYPE_CHECKING:
@@ -171,8 +172,7 @@ class Mirror(Tracker):
         outputs.mkdir(parents=True, exist_ok=True)
         with self._one_line_errors():
             if tracking.uri is None and not os.path.lexists(outputs / DATABASE):
-                # SQLite would create the file without write permission for the group, whatever the umask.
-                (outputs / DATABASE).touch()
+                create_database(outputs / DATABASE)
             self.client: MlflowClient = MlflowClient(self.uri)
             self.experiment = self._experiment()
             self._describe()
