@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 
 from xclrun.config.schema import BucketsConfig, PartConfig
 from xclrun.core.errors import RunError
+from xclrun.core.version import FORMAT
 from xclrun.plan import Run, freeze, thaw
 from xclrun.store.files import write_json
 
@@ -108,6 +110,15 @@ def test_a_run_with_another_id_says_why(change: dict[str, Any] | None, told: str
     with pytest.raises(RunError) as raised:
         thaw(directory)
     assert str(raised.value) == f"another: {told}; re-run its command"
+
+
+@pytest.mark.parametrize(("difference", "told"), [(1, "a newer version (9.9)"), (-1, "an older version (9.9)")])
+def test_a_run_in_another_format_is_not_read(difference: int, told: str, make_run: Make) -> None:
+    run = make_run()
+    freeze(run)
+    write_json(run.directory.manifest, {"format": FORMAT + difference, "code_version": "9.9"})
+    with pytest.raises(RunError, match=f"made by {re.escape(told)}"):
+        thaw(run.directory)
 
 
 def test_a_merge_of_release_0_2_names_the_merged_strategy_as_an_expansion(make_run: Make) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,10 @@ from xclrun.config.schema import TrackingConfig
 from xclrun.core.task import short_name
 from xclrun.launch.workers import MirrorListener, ProgressListener
 from xclrun.plan import Run
+from xclrun.store.files import write_json
 from xclrun.store.rundir import RunDirectory
+from xclrun.testing.trackers import example_record, until
+from xclrun.tracking.payload import with_live_epochs
 from xclrun.tracking.trackers import Tracker, Update, Value, tracker
 from xclrun.train.progress import Listeners, Progress
 
@@ -145,6 +149,30 @@ def test_epochs_of_a_running_hop_are_sent_and_each_once_also_after_the_run_was_r
     finish()
     tracker.send_all()
     assert curves(value for update in tracker.updates for value in update.values()) == expected(directory)
+
+
+@pytest.mark.parametrize(
+    ("status", "hop", "epochs", "added"),
+    [
+        ("running", 2, [1, 2], 2),
+        # Progress of a hop that the manifest has, or of one that it cannot be in.
+        ("running", 1, [1, 2], 0),
+        ("running", 3, [1], 0),
+        # Without its first epochs, or of a run that has ended.
+        ("running", 2, [2, 3], 0),
+        ("finished", 2, [1], 0),
+        ("running", 2, [], 0),
+    ],
+)
+def test_only_whole_epochs_of_the_hop_that_is_trained_are_added(
+    status: str, hop: int, epochs: list[int], added: int, tmp_path: Path
+) -> None:
+    run, directory = replace(until(example_record(), 1), status=status), RunDirectory(tmp_path)
+    directory.write_progress({"hop": hop, "epochs": [{"epoch": epoch, "loss": 1.0} for epoch in epochs]})
+    write_json(directory.manifest, {"stages": [{}, {}]})
+    curve = with_live_epochs(run, directory).curve
+    assert curve[: len(run.curve)] == run.curve
+    assert [epoch["hop"] for epoch in curve[len(run.curve) :]] == [hop] * added
 
 
 def test_a_run_that_trains_has_one_event_file(directory: RunDirectory) -> None:
