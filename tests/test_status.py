@@ -26,6 +26,7 @@ from xclrun.launch.workers import ProgressListener
 from xclrun.plan import Run
 from xclrun.store.files import read_events, write_json
 from xclrun.store.rundir import RunDirectory
+from xclrun.store.sweeps import sweeps
 from xclrun.train.execute import Busy, execute
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
@@ -325,6 +326,13 @@ def test_progress_of_a_hop_that_is_done_is_not_shown(done: int, shown: tuple[int
     directory = RunDirectory(tmp_path)
     write_json(directory.progress, {"hop": 1, "name": "de", "step": 3, "steps": 9})
     assert status._progress(directory, done) == shown
+
+
+def test_sweeps_are_in_the_order_in_which_their_commands_were_given(tmp_path: Path) -> None:
+    for name, given in (("a", {"given": 20.0}), ("b", {"given": 100.0}), ("c", {"given": 3.0}), ("d", {})):
+        facts = {"name": name, "command": "xclrun", "started": "2026-01-01T00:00:00+0000", "runs": [], **given}
+        write_json(tmp_path / "sweeps" / f"{name}.json", facts)
+    assert [sweep["name"] for sweep in sweeps(tmp_path)] == ["d", "c", "a", "b"]
 
 
 @pytest.mark.parametrize(

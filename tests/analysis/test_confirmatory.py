@@ -81,3 +81,13 @@ def test_a_report_uses_the_comparisons_of_its_sweep_and_names_departures() -> No
     # Options of a sweep that recorded nothing depart from nothing.
     assert departures({}, "er", ("T",), 0.01) == []
     assert departures(FIXED, "er", ("T", "F"), 0.007) == []
+
+
+def test_choices_that_a_sweep_left_open_are_the_usual_ones() -> None:
+    """A sweep that recorded one of them fixed the others with it."""
+    recorded = {"baseline": "er"}
+    assert departures(recorded, "er", ("FP", "F"), None) == []
+    (text,) = departures(recorded, "er", ("T",), 0.01)
+    assert text.endswith(": primary T instead of F, FP; margin 1 instead of none")
+    (text,) = departures({"margin": 1.0}, "er", ("F", "FP"), None)
+    assert text.endswith(": baseline er instead of naive; margin none instead of 1")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,6 +125,18 @@ def test_an_error_that_leaves_the_gpu_whole_fails_its_run_alone(
     runs, since = [make_run(*ONE_HOP, f"seed={seed}") for seed in (1, 2)], time.time()
     work(runs, since)
     assert all(run.directory.failed_since(since) for run in runs)
+
+
+def test_a_dead_worker_leaves_the_run_whose_lease_it_holds_on_this_machine() -> None:
+    here = socket.gethostname()
+
+    def run(*owner: Any) -> Any:
+        held = SimpleNamespace(host=owner[0], pid=owner[1]) if owner else None
+        return SimpleNamespace(directory=SimpleNamespace(lease=SimpleNamespace(owner=lambda: held)))
+
+    runs = [run(), run("elsewhere", 7), run(here, 8), run(here, 7)]
+    assert workers._abandoned(runs, 7) is runs[3]
+    assert workers._abandoned(runs[:3], 7) is None
 
 
 def test_a_new_worker_takes_the_place_of_one_that_ended_so(capsys: pytest.CaptureFixture[str]) -> None:

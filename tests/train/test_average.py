@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,20 @@ def test_what_an_average_needs_is_brought_before_its_lease_is_acquired(
     monkeypatch.setattr(Lease, "try_acquire", lambda self: (calls.append("lease"), acquire(self))[1])
     stages.averaged(run.stages[1], ["1"], dict)
     assert calls[:2] == ["need", "lease"]
+
+
+def test_an_average_is_stored_under_the_points_that_it_is_of() -> None:
+    """And under the evaluation, which has the settings of predictions in its key."""
+    store = SimpleNamespace(facts=lambda key: {"training": {"points": [{}]}}, has=lambda key: True)
+    stages: Any = SimpleNamespace(store=store, _find_or_make=lambda key, make: key)
+
+    def key(evaluation: str, *points: str) -> Any:
+        stage: Any = SimpleNamespace(train="t", evaluation=evaluation, hop=None)
+        return StageGraph.averaged(stages, stage, points, dict)
+
+    assert key("e", "1", "2") == key("e", "1", "2")
+    others = [key("e", "1", "3"), key("e", "2"), key("e", "2", "1"), key("f", "1", "2")]
+    assert len({*others, key("e", "1", "2")}) == 5
 
 
 def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: Callable[..., Any]) -> None:
