@@ -37,6 +37,17 @@ def test_the_place_of_a_rank() -> None:
     )
 
 
+@pytest.mark.parametrize(("here", "together"), [("4", True), ("2", False), (None, False)])
+def test_ranks_are_on_one_machine_only_where_the_launcher_says_so(
+    here: str | None, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm sets no LOCAL_WORLD_SIZE, and its ranks may be on several machines."""
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    if here is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    assert place().together is together
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
