@@ -211,7 +211,7 @@ def test_listeners_write_the_epochs_of_the_hop_and_notify_trackers_now_and_then(
     assert train(2, 3) == [1, 2, 3], "continued from a checkpoint in the second epoch"
     assert notices == [True, True], "one for each process"
     hop.index = 3
-    assert train(1) == [1]
+    assert train(2) == [2], "epochs of the hop before are not its own"
 
 
 def test_event_files_hold_a_description_the_config_and_the_settings(directory: RunDirectory) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.analysis.confirmatory import chosen, departures
+from xclrun.analysis.confirmatory import chosen, departures, margin_of
 from xclrun.command.report import _comparisons
 from xclrun.compose.jobs import command_jobs
 from xclrun.core.errors import UsageError
@@ -28,6 +28,7 @@ def sweep_of(folder: Path, runs: tuple[str, ...], comparisons: dict[str, Any]) -
 def test_comparisons_that_are_set_are_checked() -> None:
     assert chosen({"baseline": None, "primary": None, "margin": None}) == {}
     assert chosen({"baseline": "er", "primary": "F, T", "margin": 0.7}) == FIXED
+    assert margin_of("0.7") == pytest.approx(0.007)
     for node, message in (
         ({"primary": "F,PF"}, "hydra.sweeper.comparisons.primary=F,PF: unknown measure 'PF'; did you mean 'F'?"),
         ({"margin": 0}, "hydra.sweeper.comparisons.margin=0: needs a number of points above 0"),

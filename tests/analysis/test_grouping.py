@@ -52,6 +52,13 @@ def pair(**fields: Any) -> tuple[Any, Any]:
             [record(run_id=str(k), config={"trainer": {"packing": k}}) for k in (False, True)],
             ["naive(trainer.packing=false)", "naive(trainer.packing=true)"],
         ),
+        # Without the key, a run has the value that later versions write.
+        (pair(config={"strategy": {"warm_up": 3}}), ["naive(warm_up=0)", "naive(warm_up=3)"]),
+        # Two folders of --config-dir may have a strategy of the same name.
+        (
+            [record("mine", run_id=name, config={"strategy": {"name": name}}) for name in ("agem", "er")],
+            ["mine(name=agem)", "mine(name=er)"],
+        ),
         # Only what differs is named.
         ((er("a", memory=750, every_k=10), er("b", memory=6000, every_k=10)), ["er(memory=750)", "er(memory=6000)"]),
         ((stated("a", "shown"), stated("b", "hidden")), ["agem_replay(context=shown)", "agem_replay(context=hidden)"]),

@@ -141,6 +141,24 @@ def test_selection_counts_each_order_the_same_however_many_seeds_it_has() -> Non
         np.testing.assert_allclose(getattr(often, name), getattr(once, name))
 
 
+def test_a_language_without_dev_data_is_learned_by_the_hop_that_trains_on_it() -> None:
+    """It has no dev score in the curve, so it selects nothing, but later it has been seen."""
+    curve = ({"hop": 1, "epoch": 1, "step": 1, "examples": 1, "loss": 1.0, "dev": {"en": {"intent_accuracy": 0.5}}},)
+    several: dict[str, Any] = {"stream": "mixture", "mixtures": (("en", "de"),), "curve": curve}
+    joint = record(scores=[[0.1, 0.1], [0.7, 0.3]], languages=("en", "de"), points=POINTS[:2], **several)
+    [hop] = hop_points(joint, "intent_accuracy")
+    assert (hop.sources, hop.seen) == ((0,), (0, 1))
+
+
+def test_averages_are_those_of_their_hop() -> None:
+    averaged = tuple(
+        {"hop": hop, "of": "all", "test": {"en": {"intent_accuracy": hop / 10}, "de": {"intent_accuracy": 0.0}}}
+        for hop in (2, 1)
+    )
+    hops = hop_points(run(averaged=averaged), "intent_accuracy")
+    assert [hop.averaged["all"].tolist() for hop in hops] == [[0.1, 0.0], [0.2, 0.0]]
+
+
 def test_the_training_languages_of_a_hop_are_those_that_selected_its_epochs() -> None:
     curve = ({"hop": 2, "epoch": 1, "step": 1, "examples": 1, "loss": 1.0, "dev": {"de": {}, "en": {}}},)
     assert [p.sources for p in hop_points(run(), "intent_accuracy")] == [(0,), (1,)]

@@ -143,6 +143,20 @@ def test_dev_and_test_have_separate_limits(
     assert tuple(dataset.sizes(split)["de"] for split in SPLITS) == sizes
 
 
+def test_buckets_without_shots_are_disjoint_and_the_first_holds_smaller_ones(config: Config, mtop_root: Root) -> None:
+    mtop_root("de", sizes=(9, 2, 2))
+
+    def ids(size: int, bucket: int | None) -> list[str]:
+        return [e.id for e in load_dataset(config(max_train=size), bucket).split("de", "train")]
+
+    drawn = [ids(3, bucket) for bucket in range(3)]
+    assert sorted(id for part in drawn for id in part) == sorted(ids(9, None))
+    assert ids(3, None) == drawn[0]
+    assert {*ids(2, 0)} < {*drawn[0]}
+    with pytest.raises(UsageError, match="only enough for 3 disjoint buckets"):
+        ids(3, 3)
+
+
 def refusal(cfg: DatasetConfig) -> str:
     """Return the error line of a config."""
     with pytest.raises(UsageError) as error:

@@ -9,7 +9,7 @@ import pytest
 from xclrun.core.errors import UsageError
 from xclrun.core.version import FORMAT
 from xclrun.store.files import atomic_write, read_events
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 
 @pytest.fixture
@@ -32,6 +32,29 @@ def test_opening_freezes_the_config(directory: RunDirectory) -> None:
     assert not directory.finished
     directory.write_manifest({"status": "failed"})
     assert directory.read_manifest() == {"status": "failed"}
+
+
+@pytest.mark.parametrize("known", ["done", "manifest", "queued", "both", "nothing"])
+def test_an_edited_config_is_refused_where_its_checksum_is_known(known: str, directory: RunDirectory) -> None:
+    if known == "done":
+        atomic_write(directory.scores, "scores")
+        directory.finish()
+    if known in ("queued", "both"):
+        directory.queue("seed: 2\n", {"store": "s", "keys": []})
+    if known not in ("manifest", "done", "both"):
+        directory.manifest.unlink()
+    text = directory.config.read_text()
+    assert directory.read_config() == text
+    if known == "both":
+        # It was queued again after an attempt with another text.
+        directory.config.write_text("seed: 1\n")
+        assert directory.read_config() == "seed: 1\n"
+    directory.config.write_text("seed: 3\n")
+    if known == "nothing":
+        assert directory.read_config() == "seed: 3\n"
+        return
+    with pytest.raises(UnreadableRun, match="was edited"):
+        directory.read_config()
 
 
 def test_events_are_appended(directory: RunDirectory) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from tests.conftest import all_of_some
 from tests.strategy.real import graph
 from xclrun.analysis.points import by_rule, hop_points, rules
 from xclrun.analysis.records import record
@@ -111,8 +112,14 @@ def test_what_an_average_needs_is_brought_before_its_lease_is_acquired(
     prepare, acquire = StageGraph.prepare, Lease.try_acquire
     monkeypatch.setattr(StageGraph, "prepare", lambda self, result: (calls.append("need"), prepare(self, result)))
     monkeypatch.setattr(Lease, "try_acquire", lambda self: (calls.append("lease"), acquire(self))[1])
-    stages.averaged(run.stages[1], ["1"], dict)
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in stages.bench.model.state_dict().items()}
+    stages.averaged(run.stages[1], ["1"], lambda: zeros)
     assert calls[:2] == ["need", "lease"]
+    # The hop's own weights come back where they are needed.
+    stages.weights(1)
+    trained = load_file(run.store.path(run.stages[1].train) / "weights.safetensors")
+    state = stages.bench.model.state_dict()
+    assert all_of_some(torch.equal(state[name], torch.from_numpy(tensor)) for name, tensor in trained.items())
 
 
 def test_an_average_is_stored_under_the_points_that_it_is_of() -> None:

@@ -19,8 +19,8 @@ from xclrun.core.identity import LATER, NOT_IDENTITY, flat, identity
 POINTS = {f"evaluate.{key}" for key in ("every_examples", "every_share", "point_splits", "keep_points")}
 # Keys that may differ between runs that are averaged: order, seed and bucket, and keys without effect on the scores.
 FREE = {"order", "seed", "bucket", "hydra", "evaluate.attention"} | POINTS | NOT_IDENTITY
-# Keys that tables show in their own columns, so labels omit them.
-NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "strategy.expansion.name"}
+# Keys that tables show in their own columns. Strategies of files with the same name may have other names.
+NAMED = {"dataset.name", "model.name"}
 
 # Maximum number of settings in a label. If more settings differ, the label shows only enough to distinguish the runs.
 LONGEST = 4

@@ -293,16 +293,17 @@ def check_objective(objective: str, option: str) -> None:
 def check_keys(keys: Sequence[str], settings: Iterable[Mapping[str, str]], option: str) -> None:
     """Raise a `UsageError` for a key that cannot be selected; ``settings``: dotted key → value of each run."""
     available = {key for run in settings for key in run}
+    compared = NAMED | {"strategy.name", "strategy.expansion", "strategy.expansion.name"}
     without_effect = {key for key in (*available, *keys) if any(f"{key}.".startswith(f"{free}.") for free in FREE)}
     for key in keys:
-        if key in NAMED or key in ("strategy", "model", "dataset"):
+        if key in compared or key in ("strategy", "model", "dataset"):
             raise UsageError(f"{option}: {key} cannot be selected, since reports compare its values")
         if key.split(".")[0] in ("order", "seed", "bucket"):
             raise UsageError(f"{option}: {key} cannot be selected, since results are averaged over it")
         if key in without_effect:
             raise UsageError(f"{option}: {key} cannot be selected, since it has no effect on results")
         if key not in available:
-            raise UsageError(f"{option}: unknown key {key}; {did_you_mean(key, available - NAMED - without_effect)}")
+            raise UsageError(f"{option}: unknown key {key}; {did_you_mean(key, available - compared - without_effect)}")
 
 
 def _check_cells(label: str, keys: Sequence[str], grid: dict[tuple[str, ...], list[RunRecord]], option: str) -> None:

@@ -40,13 +40,13 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
         RunError: the files are missing or damaged.
     """
     option = "--all" if last is None else f"--last {last}"
-    strategy, hops = run.strategy(), [stage for stage in run.stages if stage.hop.index]
+    hops = [stage for stage in run.stages if stage.hop.index]
     if run.config.evaluate.keep_points is None:
         raise UsageError(
             f"{option}: {run.id} stored no weights of evaluation points; retrain it with "
             "evaluate.keep_points=5 or evaluate.keep_points=all"
         )
-    if strategy.parameters.adapters is not None or any(stage.plan.serve for stage in hops):
+    if any(stage.plan.serve for stage in hops):
         raise UsageError(f"{option}: {run.strategy_name} has language-specific weights, which cannot be averaged")
     return [_chosen(run, stage, option, last) for stage in hops]
 
