@@ -154,14 +154,11 @@ def test_a_browser_runs_the_page(written: Path, tmp_path: Path, width: int) -> N
     assert seen["focusable"]
     marks = {figure["name"]: figure["marks"] for figure in seen["figures"]}
     # What these two say is written in them.
-    assert {name for name, count in marks.items() if count == 0} == {
-        "Critical differences of mean ranks",
-        "p-values of all pairs (CCL Figs. 10 and 11: over bootstraps; 12 and 13: over seeds)",
-    }
+    assert {name for name, count in marks.items() if count == 0} == {"p-values of all pairs"}
     for figure in seen["figures"]:
         assert figure["missed"] == [], figure
         # Words of 7 points can be read in drawings that are not much smaller than they were made.
-        assert 0.79 < figure["shrunk"] < 1.01, figure
+        assert 0.79 < figure["shrunk"] < 1.51, figure
     # Wide tables and figures scroll, the page does not.
     assert seen["width"][0] <= seen["width"][1]
     assert seen["narrow"][0] <= seen["narrow"][1]
@@ -180,10 +177,20 @@ def test_latex_sets_every_table(tmp_path: Path) -> None:
     write_report(records, report, "outside & co", ["xclrun report"])
     tables = sorted(report.rglob("*.tex"))
     assert len(tables) > 3
-    inputs = "\n".join(f"\\begin{{table}}\\tiny\\input{{{table}}}\\end{{table}}\\clearpage" for table in tables)
-    preamble = "\\documentclass{article}\\usepackage{booktabs,threeparttable}\\begin{document}"
+    kinds = {table: re.search(r"table\*|table|column", table.read_text(encoding="utf-8"))[0] for table in tables}  # type: ignore[index]
+    assert {"table*", "column"} <= set(kinds.values())
+    inputs = "\n".join(
+        f"\\onecolumn\\input{{{table}}}\\twocolumn" if kind == "column"
+        else f"\\begin{{{kind}}}\\input{{{table}}}\\end{{{kind}}}\\clearpage"
+        for table, kind in kinds.items()
+    )  # fmt: skip
+    preamble = "\\documentclass[twocolumn]{article}\\usepackage{booktabs,threeparttable,longtable}"
+    preamble += "\\setlength{\\textwidth}{455pt}\\begin{document}"  # of the ACL's style
     (tmp_path / "all.tex").write_text(f"{preamble}\n{inputs}\n\\end{{document}}\n", encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
     assert done.returncode == 0, done.stdout[-1500:]
     assert (tmp_path / "all.pdf").stat().st_size > 1000
+    log = " ".join(done.stdout.split())
+    assert "Overfull \\hbox" not in log
+    assert "too large for page" not in log

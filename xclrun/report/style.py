@@ -34,7 +34,7 @@ COLOURS = (
     "#332288", "#882255", "#44AA99", "#661100", "#AA4499", "#117733", "#6699CC", "#B8860B",
 )  # fmt: skip
 # For two series in one panel that are not strategies, languages or seeds.
-SIDES = ("#5B7083", "#C9A66B")
+SIDES = ("#5B7083", "#A8782A")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 GREY = "#767676"
 PALE = "#bbbbbb"

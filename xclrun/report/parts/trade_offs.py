@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,6 +57,7 @@ GENERALISATION = {
 }
 
 DOTS = 100  # with more runs, a box has no dots
+SHIFTS = (-0.19, 0.19)  # of one-hop and multi-hop from the middle of a strategy
 BOXED = 5  # with fewer runs, there are only dots
 
 
@@ -180,23 +181,22 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
     samples = {name: samples[name] for name in HOP_PANELS if name in samples}
     if not samples:
         return None
-    width = 0.62 * len(next(iter(samples.values())))
-    # Two panels per row if names stay legible at the usual page width.
-    across = min(len(samples), 2 if 2 * width <= WIDEST else 1)
-    figure, grid = panel_grid(len(samples), across, (max(width, 3.25), 3.4), (1.5, 0.4))
+    width = max(0.62 * len(next(iter(samples.values()))), 2.6)
+    # As many panels per row as keep names legible at the usual page width.
+    across = next((n for n in (4, 2) if n * width <= WIDEST), 1)
+    figure, grid = panel_grid(len(samples), min(len(samples), across), (width, 3.0), (0.6, 0.6))
     for axes, (name, values_of) in zip(grid, samples.items(), strict=False):
         for side, (look, hops) in enumerate(zip(SIDES, ("one-hop", "multi-hop"), strict=True)):
             for k, (label, values) in enumerate(values_of.items()):
-                scores = values[side].tolist()
-                # Boxes stand next to each other; dots alone stand on the tick.
-                place = k + (0.0 if len(scores) < BOXED else -0.19 if side == 0 else 0.19)
+                place, scores = k + SHIFTS[side], values[side].tolist()
                 artists: list[Artist] = []
                 if len(scores) >= BOXED:
-                    artists += axes.boxplot(
+                    box = axes.boxplot(
                         scores, positions=[place], widths=0.32, whis=(0, 100), manage_ticks=False, patch_artist=True,
                         boxprops={"facecolor": look, "alpha": 0.35, "edgecolor": look}, medianprops={"color": look},
                         whiskerprops={"color": look}, capprops={"color": look},
-                    )["boxes"]  # fmt: skip
+                    )  # fmt: skip
+                    artists += [*box["boxes"], *box["medians"]]
                 # More dots would overlap, and take most of the page.
                 if len(scores) <= DOTS:
                     size = 3 if artists else 6
@@ -205,11 +205,19 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
                 for artist in artists:
                     tip(artist, f"{label}, {hops}: median {np.median(scores):.2f}, {extent}")
         labels = list(values_of)
-        axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
+        upright = 0.08 * max(map(len, labels)) * len(labels) < width
+        turned: dict[str, Any] = {} if upright else {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(range(len(labels)), labels, fontsize=8, **turned)
+        axes.set_xlim(-0.6, len(labels) - 0.4)
+        # The dots of both sides stand on ticks; the name is between them.
+        axes.set_xticks([k + shift for k in range(len(labels)) for shift in SHIFTS], minor=True)
         kind = quantity(metric, name)
         better = "higher" if kind.higher_is_better else "lower"
         axes.set_title(f"{MEASURES[name].title} ({better} is better)", fontsize=9)
         plain(axes, up=f"{name} ({kind.unit})")
+        axes.tick_params(axis="x", which="major", length=0)
+        axes.grid(visible=False, axis="x")
+        axes.grid(visible=True, axis="x", which="minor", color="#e4e4e4", linewidth=0.6)
     from matplotlib.patches import Patch
 
     handles = [
