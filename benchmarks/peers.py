@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 BATCH = 16
-# Sentences of an epoch: enough that the batches of two sides have similar lengths, in total.
+# Sentences of an epoch, if the language has as many: enough that the batches of two sides have similar total lengths.
 SENTENCES = 32 * BATCH
 HF, PLAIN = "HF Trainer", "plain loop"
 OURS: dict[str, list[str]] = {"default settings": [], "packing": ["trainer.packing=true"]}
@@ -45,13 +46,13 @@ Seconds = dict[str, float]
 Pause = Callable[[], None]
 
 
-class _Side:
+class Side:
     """A training in a thread, which calls its `pause` after each step and continues at the next `turn`."""
 
     def __init__(self, train: Callable[[Pause], None]) -> None:
         self.train = train
         self.go, self.paused = threading.Semaphore(0), threading.Semaphore(0)
-        self.steps, self.began, self.ended, self.error = list[float](), 0.0, False, list[BaseException]()
+        self.steps, self.began, self.error = list[float](), 0.0, list[BaseException]()
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -63,7 +64,6 @@ class _Side:
             self.train(self.pause)
         except BaseException as error:
             self.error.append(error)
-        self.ended = True
         self.paused.release()
 
     def _wait(self) -> None:
@@ -75,13 +75,12 @@ class _Side:
         self.paused.release()
         self._wait()
 
-    def turn(self) -> bool:
-        """Take a step; return whether the training continues."""
+    def turn(self) -> None:
+        """Take a step, or end the training."""
         self.go.release()
         self.paused.acquire()
         if self.error:
             raise self.error[0]
-        return not self.ended
 
 
 @cache
@@ -92,17 +91,19 @@ def seconds_of_sides(overrides: tuple[str, ...], outputs: Path) -> Seconds:
         overrides: dataset and model; the task has labels and tags.
     """
     trainings = {name: _hop([*overrides, *own], outputs) for name, own in OURS.items()}
-    model, sentences = trainings["default settings"].context.model, _sentences(trainings["default settings"])
-    hop = {name: _Side(lambda pause, t=training: _ours(t, pause)) for name, training in trainings.items()}
-    lr = trainings["default settings"].trainer.lr
-    sides = hop | {PLAIN: _Side(lambda pause: _plain(_Joint(model), sentences, lr, pause))}
+    first = trainings["default settings"]
+    context, lr = first.context, first.trainer.lr
+    model, sentences = context.model, context.train[context.hop.train[0]]
+    sides = {name: Side(lambda pause, t=training: _ours(t, pause)) for name, training in trainings.items()}
+    sides |= {PLAIN: Side(lambda pause: _plain(_Joint(model), sentences, lr, pause))}
     if find_spec("accelerate"):
-        sides[HF] = _Side(lambda pause: _hf_trainer(_Joint(model), sentences, lr, pause))
-    for _ in range(SENTENCES // BATCH + 1):
+        sides[HF] = Side(lambda pause: _hf_trainer(_Joint(model), sentences, lr, pause))
+    steps = ceil(len(sentences) / BATCH)
+    # The turn after the last step ends the training.
+    for _ in range(steps + 1):
         for side in sides.values():
-            if not side.ended:
-                side.turn()
-    assert all(len(side.steps) == SENTENCES // BATCH for side in sides.values())
+            side.turn()
+    assert all(len(side.steps) == steps for side in sides.values())
     # The first step also allocates memory and chooses kernels.
     return {name: sum(side.steps[1:]) for name, side in sides.items()}
 
@@ -125,20 +126,12 @@ def peers() -> Iterator[str]:
 
 def _hop(overrides: Sequence[str], outputs: Path) -> HopTraining:
     """Return the training of a first hop, for one epoch of `SENTENCES` sentences."""
-    own = ["trainer.epochs=1", "trainer.selection=last", "tracking=none", f"paths.outputs={outputs}"]
-    [run] = plan_runs([*overrides, f"dataset.max_train={SENTENCES}", *own])
+    own = ["trainer.epochs=1", f"trainer.batch_size={BATCH}", "trainer.selection=last", "tracking=none"]
+    [run] = plan_runs([*overrides, f"dataset.max_train={SENTENCES}", *own, f"paths.outputs={outputs}"])
     bench = StageGraph(run, Listener(), StopFlag()).bench
     context = bench.context(run.stream.hops[1])
     bench.strategy.begin_hop(context)
     return HopTraining(bench.work(context), Checkpoints(outputs / "no-checkpoints"))
-
-
-def _sentences(training: HopTraining) -> Encoded:
-    context = training.context
-    sentences = context.train[context.hop.train[0]]
-    if len(sentences) != SENTENCES or context.batch_size != BATCH:
-        raise RuntimeError(f"{len(sentences)} sentences in batches of {context.batch_size}: choose another dataset")
-    return sentences
 
 
 def _ours(training: HopTraining, pause: Pause) -> None:

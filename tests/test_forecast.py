@@ -94,7 +94,7 @@ def test_what_readers_left_out_is_told_with_the_plan(tmp_path: Path, capsys: pyt
     root = write_questions(tmp_path, "en", silent=7)
     assert main(["plan", "dataset=questions", f"dataset.root={root}", "order=[en]", "seed=1,2"]) == 0
     output = "note: 4 questions without an answer in the text: skipped (en/train: 2, en/dev: 1, en/test: 1)"
-    assert capsys.readouterr().out.splitlines()[-1] == output
+    assert output in capsys.readouterr().out.splitlines()
 
 
 def test_a_plan_of_long_names_and_numbers_fits_80_columns() -> None:
