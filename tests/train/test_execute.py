@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -18,12 +19,13 @@ from xclrun.analysis.records import record
 from xclrun.core.errors import RunError
 from xclrun.plan import Run
 from xclrun.store import predictions
-from xclrun.store.files import read_events, sha256
+from xclrun.store.files import TEMPORARY, read_events, sha256
 from xclrun.strategy import Step
 from xclrun.strategy.naive import Naive
 from xclrun.train import execute
 from xclrun.train.encodings import encodings
 from xclrun.train.progress import Listener
+from xclrun.train.stages import Busy
 from xclrun.train.stop import StopFlag, Stopped
 
 from .conftest import predicted, stored
@@ -240,9 +242,70 @@ def test_a_failed_run_says_so_and_goes_on_when_it_can(
     assert not run.directory.finished
     assert [str(error) for error in hearing.failed] == [manifest["error"]]
     assert [event["event"] for event in read_events(run.directory.events)] == ["started", "hop", "hop", "failed"]
+    left = run.directory.path / "predictions" / f"{TEMPORARY}of-a-crash"
+    left.touch()
     do(run)
+    assert not left.exists()
     assert (stored(run.store), predicted(run)) == alone("strategy=naive")[:2]
     assert "error" not in run.directory.read_manifest()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message", "told"),
+    [
+        (Busy(SimpleNamespace(owner=lambda: "h, process 1")), "waiting", "h, process 1", False),  # type: ignore[arg-type]
+        (Stopped(15), "interrupted", str(Stopped(15)), True),
+        (KeyboardInterrupt(), "interrupted", "", True),
+        (RunError("no data"), "failed", "no data", True),
+        (ValueError("a\nb"), "failed", "ValueError: a b", True),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("disk", ["has room", "is full"])
+def test_how_an_attempt_ended_is_noted(error: BaseException, status: str, message: str, told: bool, disk: str) -> None:
+    """A run that waits for another process has not failed, so nobody is told."""
+    written, events, failed = list[Any](), list[Any](), list[BaseException]()
+
+    def write(manifest: dict[str, Any]) -> None:
+        if disk == "is full":
+            raise OSError(28, "No space left on device")
+        written.append(dict(manifest))
+
+    directory = SimpleNamespace(write_manifest=write, event=lambda kind, error: events.append((kind, error)))
+    listener = SimpleNamespace(run_failed=lambda run, error: failed.append(error))
+    attempt: Any = SimpleNamespace(manifest={"run_id": "r"}, run=None, directory=directory, listener=listener)
+    execute._Execution._note_end(attempt, error)
+    assert failed == [error] * told
+    if disk == "has room":
+        assert written == [{"run_id": "r", "status": status, "error": message}]
+        assert events == [(status, message)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("broken", [False, True])
+def test_ranks_that_a_failure_left_in_different_states_are_abandoned(
+    ahead: bool, broken: bool, make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, told = make_run(*SHORT), list[str]()
+    ranks: Any = SimpleNamespace(failed=False, begin=lambda run: None, abandon=lambda: told.append("abandoned"))
+
+    class Failing:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def run_all(self, *_: Any) -> None:
+            ranks.failed = broken
+            raise RunError("failed")
+
+        evaluation = run_all
+
+    monkeypatch.setattr(execute, "_ranks", lambda run: ranks)
+    monkeypatch.setattr(execute, "_Execution", Failing)
+    monkeypatch.setattr(execute, "StageGraph", Failing)
+    first: tuple[Any, ...] = ([0, 1],) if ahead else ()
+    with pytest.raises(RunError, match="failed"):
+        (execute.make_stages if ahead else execute.execute)(run, *first, Listener(), StopFlag())
+    assert told == ["abandoned"] * broken
 
 
 @pytest.mark.parametrize(("last", "status"), [(1, "interrupted"), (2, "finished")])
