@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("xclrun", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("xclrun")
 
+# pytest stores compiled tests only where Python may write bytecode, which many images forbid: each session would compile.
+sys.dont_write_bytecode = False
+
 # Tests started with nohup would have all their processes ignore SIGHUP.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -282,6 +285,14 @@ def counts_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("user")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(params, "cache_folder", lambda: folder)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unflushed() -> Iterator[None]:
+    """Leave it to the system when files reach the disk: each run flushes dozens, and no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

@@ -286,6 +286,7 @@ BY_NAME = [
 ]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("page", BY_NAME)
 def test_commands_of_a_page_exist(page: Path, ask: Ask, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")

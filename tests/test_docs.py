@@ -157,6 +157,7 @@ def test_commands_of_the_page_of_errors_print_its_messages(
         assert omission or error == f"{message}\n", command
 
 
+@pytest.mark.full
 def test_er_replays_in_the_tutorials_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a memory that no hop uses, er equals naive, and the plan prints a note."""
     page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8").replace("\\\n", "")
@@ -181,6 +182,7 @@ def test_the_tutorial_reads_and_writes_one_outputs_folder() -> None:
     assert set(re.findall(r"outputs/[\w/]*?reports", page)) == {f"{demo[0]}/reports"}
 
 
+@pytest.mark.full
 def test_the_demo_trains_all_but_one_strategy_of_the_tutorials_first_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

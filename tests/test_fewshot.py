@@ -54,6 +54,7 @@ def test_the_papers_settings(compose: Callable[..., Any]) -> None:
     assert (*plain.trainer.betas, plain.model.label_on.value) == (0.9, 0.99, "first")
 
 
+@pytest.mark.full
 def test_source_training_has_the_papers_rate_for_each_dataset(compose: Callable[..., Any]) -> None:
     """FS, Table 7. It suits pretrained encoders; those that are trained from scratch keep their own."""
 
@@ -75,6 +76,7 @@ def test_without_a_source_the_target_is_learnt_from_hop_0(make: Make) -> None:
     assert (run.id, run.stages) == (same.id, same.stages)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("overrides", "source", "evaluated", "target"),
     [
@@ -148,6 +150,7 @@ def test_source_and_target_are_found_by_any_of_their_codes(sentences: str, make:
     assert (run.config.source, run.config.language) == ("en", "de")
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -187,6 +190,7 @@ def test_without_the_protocol(overrides: list[str], message: str, make_run: Make
         make_run(*overrides)
 
 
+@pytest.mark.full
 def test_keys_of_the_protocol_may_be_set_beside_a_sweep_that_chooses_it() -> None:
     typed = ["sweep=fs_pud", "protocol.source_trainer.epochs=3", "language=hi", "shots=1", "bucket=0", "strategy=fc"]
     [job] = compose_command(typed)

@@ -157,6 +157,7 @@ def test_a_task_of_its_own_is_trained_predicted_and_scored(make_run: Make, do: M
     assert stage["training"]["best_epoch"] == 1 + int(np.argmin(dev))
 
 
+@pytest.mark.full
 def test_a_stopped_run_of_it_resumes_to_equal_predictions(make_run: Make, do: Make, rated: Path) -> None:
     overrides = ("dataset.task=rating", "strategy=er", "trainer.precision=fp32")
     whole = do(make_run(*overrides, outputs="whole", data=rated))
@@ -165,6 +166,7 @@ def test_a_stopped_run_of_it_resumes_to_equal_predictions(make_run: Make, do: Ma
     assert run.id == whole.id
 
 
+@pytest.mark.full
 def test_its_runs_are_planned_shown_reported_and_exported(
     make_run: Make,
     do: Make,
@@ -261,6 +263,7 @@ def test_a_bad_target_is_an_error_with_its_line(
         make_run("dataset.task=rating", data=data)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

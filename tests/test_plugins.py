@@ -134,6 +134,7 @@ def test_files_of_a_command_and_of_a_config_folder(shown: Path, xclrun: Command,
     assert re.search(r"^  flooding +Fine-tuning", said, re.MULTILINE)
 
 
+@pytest.mark.full
 def test_the_labels_of_a_task_from_outside_are_counted_with(shown: Path, xclrun: Command) -> None:
     given = ("--plugin", "mood.py", "params", "model=tiny", "dataset.task=mood", "order=[en,de]", "--json")
     sizes = {}

@@ -53,6 +53,7 @@ def test_a_study_is_read_without_torch(run_python: Callable[..., str], outputs: 
     assert run_python(f"{code}; print('torch' in sys.modules)") == "False"
 
 
+@pytest.mark.full
 def test_measures_are_those_of_the_report(
     study: Study, outputs: Path, xclrun: Callable[..., tuple[int, str]], undrawn: None
 ) -> None:
@@ -93,6 +94,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+@pytest.mark.full
 def test_a_report_of_one_sweep_reads_its_runs_and_their_references_and_says_what_it_says_with_all_read(
     one_of_many: Path,
     read: list[str],
@@ -123,6 +125,7 @@ def test_a_report_of_one_sweep_reads_its_runs_and_their_references_and_says_what
     assert {path.name: path.read_text() for path in (folder / "tables").iterdir()} == tables
 
 
+@pytest.mark.full
 def test_a_long_wait_for_other_runs_is_told_before_it_and_is_no_failure(
     one_of_many: Path,
     read: list[str],

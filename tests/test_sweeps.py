@@ -330,6 +330,7 @@ def test_a_setting_is_set_in_the_grids_whose_strategies_have_it() -> None:
     assert expanded("strategy.memory=7", "strategy=agem", params=apart) == ["strategy.memory=7 strategy=agem"]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("typed", "told"),
     [

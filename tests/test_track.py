@@ -361,6 +361,7 @@ def test_a_run_whose_files_were_deleted_counts_neither_from_the_database_nor_fro
     assert study.run("er") not in plain(mirror)
 
 
+@pytest.mark.full
 def test_runs_of_another_outputs_folder_come_from_a_server_as_they_were_sent_and_the_report_names_them(
     study: Study, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -476,6 +477,7 @@ def outputs(study: Study, tmp_path: Path) -> Path:
     return copy_tracked(study.outputs, tmp_path / "outputs")
 
 
+@pytest.mark.full
 def test_send_that_was_cut_short_is_done_again(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main([*SMALL, "order=[en,de,th]", "seed=3", f"paths.outputs={outputs}", "-m"]) == 0
     mirror = Mirror(outputs, TrackingConfig())
@@ -499,6 +501,7 @@ def plain(mirror: Mirror) -> dict[str, Any]:
     return {m.run_id: m.to_json() for m in [*read_records(mirror.outputs), *mirror.records_elsewhere()]}
 
 
+@pytest.mark.full
 def test_a_report_is_the_same_from_the_runs_and_brings_mlflow_up_to_date_only_where_it_is_behind(
     study: Study, outputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -605,6 +608,7 @@ def test_run_that_cannot_be_read_does_not_stop_the_others(
     assert "`xclrun sync --rebuild` sends it again" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_interrupted_run_keeps_one_value_for_each_step(outputs: Path) -> None:
     [run] = plan_runs([*SMALL, "order=[en,de,th]", "seed=4", f"paths.outputs={outputs}"])
     from xclrun.train.execute import execute

@@ -137,6 +137,7 @@ def test_published_files_that_do_not_fit_are_one_line(xclrun: Callable[..., Told
     assert "sampled.json: 'n' has the label 'new', which no training split of mini has" in new.line
 
 
+@pytest.mark.full
 def test_runs_on_buckets_are_averaged_and_named(xclrun: Callable[..., Told], here: Path, undrawn: None) -> None:
     assert xclrun(*TINY, "shots=1", "bucket=0,1", "-m").code == 0
     [sweep] = json.loads(xclrun("status", "--json").out)

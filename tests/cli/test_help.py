@@ -140,6 +140,7 @@ def test_what_answers_at_once_imports_nothing_heavy(run_python: Callable[..., st
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.full
 def test_plans_counts_and_reports_do_not_import_torch(
     xclrun: Callable[..., Told], here: Path, run_python: Callable[..., str]
 ) -> None:

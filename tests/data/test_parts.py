@@ -352,6 +352,7 @@ def test_a_run_without_dev_data(
     assert re.search(r"key +sky +wake\n", output), output
 
 
+@pytest.mark.full
 def test_the_page_s_own_dataset_is_one(tmp_path: Path, xclrun: Callable[..., tuple[int, str]]) -> None:
     """docs/lifelong.md shows a YAML with three parts: its keys are those that the page says."""
     page = (Path(__file__).parents[2] / "docs" / "lifelong.md").read_text(encoding="utf-8")

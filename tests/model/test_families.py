@@ -102,6 +102,7 @@ ODD: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(("family", "change", "cause"), ODD)
 def test_settings_that_make_no_encoder_are_refused_in_one_line(
     family: str, change: dict[str, Any], cause: str, folder_of: Any, tmp_path: Path
@@ -151,6 +152,7 @@ def library(family: str, folder: Path) -> Any:
     return reference.get(family, AutoModel).from_pretrained(folder, use_safetensors=True).eval()
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("family", EACH)
 def test_states_are_those_of_the_library_whatever_stands_beside(family: str, plan: Any, folder_of: Any) -> None:
     """Of a batch with padding: [CLS], or the last piece, and a piece of each word, as of the plain text alone."""
@@ -203,6 +205,7 @@ def test_names_say_what_the_modules_are(family: str, plan: Any) -> None:
     assert remaining == ({f"encoder.encoder.{relative}.weight"} if relative else set())
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("family", EACH)
 def test_a_trimmed_vocabulary_changes_no_state(family: str, plan: Any) -> None:
     states, rows = [], []

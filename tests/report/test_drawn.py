@@ -75,6 +75,7 @@ def test_replay_by_memory_draws_the_table() -> None:
         assert printed(naive.get_ydata()[0]) == cells["naive"].split(" ±")[0]
 
 
+@pytest.mark.full
 def test_p_values_are_those_of_the_tables_of_pairs() -> None:
     section = made()
     figure = drawn(section, exploratory, "p_values_mini_tiny_intent")

@@ -329,6 +329,7 @@ def cells(table: Table) -> list[dict[str, str]]:
     return [dict(zip(table.header, row, strict=True)) for row in table.rows]
 
 
+@pytest.mark.full
 def test_tests_of_what_is_tuned_are_those_of_other_libraries_on_means_of_languages() -> None:
     records = study(languages=("de", "fi", "hi", "tr"), shots=(1,), buckets=3, strategies=TUNED)
     # A bucket with fewer seeds counts like another; one that a strategy lacks is in no mean.
@@ -430,6 +431,7 @@ def test_the_family_of_a_section_holds_every_k_metric_and_source() -> None:
     assert adjusted == pytest.approx(multipletests(raw, method="holm")[1])
 
 
+@pytest.mark.full
 def test_of_one_language_the_replicates_are_its_buckets() -> None:
     records = study(languages=("de",), shots=(1,), buckets=5, strategies=("naive", "fc"))
     means, anovas, pairs = tables(records, Options(baseline="fc"))

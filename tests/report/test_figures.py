@@ -91,6 +91,7 @@ def figures() -> Iterator[tuple[str, Figure]]:
                 yield f"training curves {name} {quantity} {k}", figure
 
 
+@pytest.mark.full
 def test_nothing_is_cut_off_or_lies_under_the_legend() -> None:
     drawn = 0
     for name, figure in figures():
@@ -285,6 +286,7 @@ def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) ->
     assert [path.suffix for path in save(heatmap(record, "intent_accuracy"), tmp_path / "3", "a")] == [".svg"]
 
 
+@pytest.mark.full
 def test_drawing_a_figure_leaves_pyplot_alone() -> None:
     """pyplot would keep every figure in memory, and open windows."""
     code = (

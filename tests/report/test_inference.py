@@ -523,6 +523,7 @@ def test_p_values_as_text() -> None:
     assert [p_text(p) for p in (float("nan"), 0.0001, 0.0312, 1.0)] == ["–", "< 0.001", "0.031", "1.000"]
 
 
+@pytest.mark.full
 def test_figures_are_whole_and_say_what_they_show() -> None:
     summary, _, references = made()
     figures = {
@@ -594,6 +595,7 @@ def test_gains_by_distance_have_their_spread_and_number_of_runs() -> None:
     assert not alone.axes[0].collections
 
 
+@pytest.mark.full
 def test_the_critical_difference_is_drawn_in_full_and_explained_unless_no_ranks_can_differ_so_much() -> None:
     """With two orders it is longer than the axis of ranks."""
     few = section_of(study(("naive", "er", "ewc_online", "lang_spec_trans"), ("h2l", "l2h"), (1,)))

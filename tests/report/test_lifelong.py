@@ -65,6 +65,7 @@ def test_statements_by_key_are_the_means_over_runs() -> None:
     assert lifelong.statement_table(section_of([record()]).summary) is None
 
 
+@pytest.mark.full
 def test_measures_are_distributed_over_many_orders() -> None:
     """As LL's study of the 120 orders of five tasks: extremes, median and histograms, one value for each order."""
     keys = ll.STREAMS["standard"]

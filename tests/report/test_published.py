@@ -103,6 +103,7 @@ def test_the_tests_of_the_paper_run_on_the_published_orders() -> None:
         assert pair.p == pytest.approx(theirs[models.index(pair.a), models.index(pair.b)], rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("table", sorted(ccl_tables(), key=int))
 def test_every_table_is_set_beside_ours(table: str) -> None:
     records = [

@@ -54,6 +54,7 @@ def test_processes_draw_what_one_draws(tmp_path: Path, monkeypatch: pytest.Monke
     assert [len(together[f"figure {k}"]) for k in range(2, 6)] == [1, 1, 0, 1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("before", [False, True], ids=["ours", "the caller's"])
 def test_garbage_is_looked_for_among_what_figures_made(before: bool, tmp_path: Path) -> None:
     gc.unfreeze()

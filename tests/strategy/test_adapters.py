@@ -151,6 +151,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("given", PARAMETERS, ids=" ".join)
 def test_parameters_of_each_kind(given: tuple[str, ...], counted: Callable[..., Count]) -> None:
     found = counted("strategy=lang_spec_ada_f", f"strategy.adapter={given[0]}", *given[1:])
@@ -353,6 +354,7 @@ def settings(text: str) -> Callable[[Path], Any]:
     return lambda folder: (folder / "adapter_config.json").write_text(text)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("saved", "damage", "message"),
     [
@@ -380,6 +382,7 @@ def test_folders_that_hold_no_adapter_for_the_encoder(
 # --- Each language alone with adapters: the reference of strategies that have them.
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_alone_with_adapters_is_hop_1_of_the_strategy(kind: str, finished: Make, make_run: Make, do: Do) -> None:
     given = ("strategy=lang_spec_ft", f"strategy.expansion={kind}", "trainer.epochs=1")

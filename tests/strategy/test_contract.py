@@ -169,6 +169,7 @@ ADAPTING = " ".join(("strategy=mbpa", *WRITTEN))
 POINTS = f"{ADAPTING} evaluate.every_examples=20 trainer.selection=last"
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("overrides", "note"),
     [
@@ -201,6 +202,7 @@ def test_settings_that_do_not_do_what_they_seem_to_are_noted(overrides: str, not
 CLS = r"\[CLS\] depends on frozen"
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
@@ -436,6 +438,7 @@ def test_every_strategy_has_a_yaml_and_traits_that_its_settings_bear_out() -> No
         assert cls.expands >= cls.adds_language_parameters >= cls.has_adapters, "adapters are parts, and parts expand"
 
 
+@pytest.mark.full
 def test_the_parts_that_are_offered_beneath_a_strategy_can_be_laid_there(compose: Callable[..., Composed]) -> None:
     for name in expansion_choices():
         strategy: Any = make(compose("strategy=er", f"strategy.expansion={name}").config.strategy)
@@ -481,6 +484,7 @@ def test_a_hook_that_is_misspelt_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     register(type("Mine", (Naive,), fine))
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("strategy", ["der", "derpp", "kd_logit", "kd_rep", "lwf"])
 def test_tags_that_the_task_does_not_learn_are_left_alone(strategy: str, make_run: Make, do: Make) -> None:
     """The embedded data has tags, which a class task does not read: models have no tag head."""

@@ -115,6 +115,7 @@ def test_nothing_is_replayed_before_anything_was_seen(make_run: Make) -> None:
     assert torch.equal(loss, context.model.loss(main).detach())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("selection", ["best", "last"])
 def test_the_reservoir_goes_on_as_it_was_with_the_selected_weights(selection: str, finished: Make) -> None:
     run = finished("strategy=derpp", "strategy.memory=9", f"trainer.selection={selection}")
@@ -131,6 +132,7 @@ def test_the_reservoir_goes_on_as_it_was_with_the_selected_weights(selection: st
     assert len(languages) > 1
 
 
+@pytest.mark.full
 def test_stopped_after_the_epoch_that_is_selected_its_reservoir_comes_back(
     make_run: Make, do: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +162,7 @@ def test_the_state_after_a_hop_is_made_from_what_is_stored_with_its_weights(
     assert files(do(make_run(*given))) == wanted == files(calm)
 
 
+@pytest.mark.full
 def test_with_heads_of_their_own_each_sentence_goes_through_its_languages(finished: Make) -> None:
     """Parts of en stay as hop 1 left them, bit for bit, while hops 2 and 3 remember its sentences."""
     from .real import weights

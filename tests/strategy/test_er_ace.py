@@ -49,6 +49,7 @@ def among_its_own(model: Any, batch: Any) -> torch.Tensor:
     return total / batch.size
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("task", ["intent_slots", "sequence_class"])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_loss_of_a_step(task: str, parts: int, make_run: Make) -> None:

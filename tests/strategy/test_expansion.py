@@ -107,6 +107,7 @@ def test_replay_is_that_of_parts_copied_in_and_out(expansion: str, finished: Mak
         assert [name for name in stored if not torch.equal(stored[name], expected[name])] == []
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("expansion", ["lang_spec_task", "lang_spec_embed", "lang_spec_ada_t"])
 def test_a_gem_s_reference_is_the_gradient_of_shared_parameters(expansion: str, finished: Make) -> None:
     run, specific = finished("strategy=agem", f"strategy.expansion={expansion}", ONCE), SPECIFIC[expansion]
@@ -140,6 +141,7 @@ def test_a_gem_s_reference_is_the_gradient_of_shared_parameters(expansion: str, 
             torch.testing.assert_close(p.grad, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("name", "expansion"),
     [("kd_logit", "lang_spec_task"), ("kd_logit", "lang_spec_trans"), ("kd_rep", "lang_spec_embed")],

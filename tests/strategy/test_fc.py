@@ -66,6 +66,7 @@ def test_all_ways_of_adapting_share_source_training(make_run: Make) -> None:
     assert planned(make_run, "strategy=full").id == planned(make_run, "strategy=naive").id
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     "given",
     [

@@ -15,6 +15,7 @@ from .real import weights
 Make = Callable[..., Run]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("layers", [0, 1])
 def test_embeddings_and_the_lowest_layers_stay_as_the_first_hop_left_them(layers: int, finished: Make) -> None:
     run = finished("strategy=freeze_bottom", f"strategy.layers={layers}", "model.hidden_layers=2")

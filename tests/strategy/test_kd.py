@@ -65,6 +65,7 @@ def in_third_hop(strategy: KDLogit, run: Run) -> tuple[Context, dict[str, Model]
     return context, teachers
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_the_loss_of_steps_against_two_models(kind: type[KDLogit], accumulation: int, make_run: Make) -> None:

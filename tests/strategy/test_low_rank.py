@@ -59,6 +59,7 @@ def test_the_updates_of_all_hops_are_added_up(make_run: Make) -> None:
         np.testing.assert_allclose(result, given_x.numpy() @ weight.T + module.bias.detach().numpy(), rtol=1e-4)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("strategy", ["seq_lora", "inc_lora", "o_lora"])
 def test_what_each_hop_trains(strategy: str, finished: Make) -> None:
     """The encoder stays as it was, bit for bit, and so do the updates of other hops."""
@@ -131,6 +132,7 @@ def test_hop_1_is_trained_as_incremental_lora_trains_it(finished: Make, make_run
     assert not changed(weights(finished("strategy=inc_lora"), 1), weights(alone, 1))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", ["seq_lora", "inc_lora"])
 def test_replay_trains_updates_and_heads_only(strategy: str, finished: Make) -> None:
     run, plain = finished("strategy=er", f"strategy.expansion={strategy}"), finished(f"strategy={strategy}")

@@ -110,6 +110,7 @@ def test_a_span_is_distilled_as_probabilities_over_the_words_of_its_text(make_ru
         torch.testing.assert_close(found, model.loss(batch) + 0.7 * total, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_with_heads_of_their_own_earlier_languages_each_have_a_teacher(finished: Make) -> None:
     """After hop 2 with a strong term the heads of en say of German sentences what they said before it."""
     runs = [

@@ -125,6 +125,7 @@ def one_by_one(strategy: MbPA, model: Model, context: Any, asked: Any, rows: np.
     return found
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(("task", "together"), [("intent_slots", 5), ("sequence_class", 1), ("token_tags", 7)])
 def test_adapted_predictions_are_those_of_a_copy_for_each_example(task: str, together: int, make_run: Make) -> None:
     """With dropout in the config, which is off; all weights are adapted; the model is bit for bit what it was."""
@@ -206,6 +207,7 @@ def rows(run: Run, hop: int) -> Any:
     return predictions.read(run.directory.predictions(hop)).drop_columns("run_id").to_pandas()
 
 
+@pytest.mark.full
 def test_without_steps_it_is_replay_bit_for_bit_and_with_steps_its_trainings_are(make_run: Make, do: Do) -> None:
     replay, still, moved = (
         do(make_run(*given, outputs=given[-1]))
@@ -244,6 +246,7 @@ def test_a_stop_ends_the_adapting_between_two_steps(make_run: Make, monkeypatch:
 POINTS = ("evaluate.every_examples=20", "trainer.selection=last")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", [(), (*POINTS, "strategy.adapt_points=true")], ids=["hop ends", "points"])
 def test_a_run_that_is_stopped_is_the_undisturbed_one(
     where: tuple[str, ...], make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
@@ -271,6 +274,7 @@ def test_a_run_that_is_stopped_is_the_undisturbed_one(
     assert predicted(run) == predicted(wanted)
 
 
+@pytest.mark.full
 def test_points_adapt_where_that_is_asked_for_and_dev_rows_never(make_run: Make, do: Do) -> None:
     plain, adapted = (do(make_run(*MBPA, *POINTS, f"strategy.adapt_points={asked}")) for asked in ("false", "true"))
     replay = do(make_run("strategy=replay", *SMALL, *POINTS))

@@ -146,6 +146,7 @@ def served(run: Run, hop: int) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in stages.bench.model.named_parameters()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("start", "trained_by"), [("pretrained", "lang_spec_ft"), ("previous", "naive")])
 def test_the_evaluation_after_a_hop_is_of_the_merge_and_trains_nothing(
     start: str, trained_by: str, finished: Make, make_run: Make, do: Do
@@ -196,6 +197,7 @@ def test_an_export_is_of_the_merge(finished: Make, tmp_path: Path) -> None:
         assert torch.equal(tensor, wanted[name])
 
 
+@pytest.mark.full
 def test_each_hop_can_start_from_the_merge(finished: Make) -> None:
     """With an exponential mean this is model_average; hop 1 is naive's."""
     given = ("strategy=merge", "strategy.start=merged", "strategy.method=exponential_mean", "strategy.decay=0.25")
@@ -208,6 +210,7 @@ def test_each_hop_can_start_from_the_merge(finished: Make) -> None:
             torch.testing.assert_close(weights(run, hop)[name], tensor, rtol=1e-3, atol=5e-4)
 
 
+@pytest.mark.full
 def test_changes_of_layers_are_undone_after_training_or_at_the_end_of_each_hop(finished: Make) -> None:
     """Post hoc: layer 1 as before any training, or half-way; in the stream: a hop starts with it undone."""
     given = ("strategy=merge", "strategy.method=revert", "strategy.share=1", "strategy.layers=[1]")
@@ -269,6 +272,7 @@ def test_models_with_added_parameters_are_not_merged(make_run: Make) -> None:
         make_run("strategy=merge", "strategy.merged=seq_lora")
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("method", "setting"),
     [

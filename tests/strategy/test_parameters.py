@@ -157,6 +157,7 @@ def test_few_shot_adapting_trains_what_is_tuned(
     assert count(model, strategy, sequence(("en", "de", "fr"))).by_hop == (ALL, adapting, adapting)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("name", ["fc", "fc_pooler", "fc_reset_pooler", "cos_pooler", "full"])
 def test_what_is_counted_as_trained_is_what_changes(name: str, finished: Make) -> None:
     run = planned(finished, f"strategy={name}", *CLASSES)
@@ -373,6 +374,7 @@ def test_the_manifest_says_what_is_kept(finished: Make) -> None:
     assert all(entry["bytes"] > 0 and entry["seconds"] > 0 for entry in kept)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("name", ["er", "kd_logit", "agem"])
 def test_the_manifest_says_what_was_trained_on(name: str, finished: Make) -> None:
     """Steps of er are its own; kd and A-GEM learn from the memory beside the batches of the hop."""
@@ -399,6 +401,7 @@ def test_the_manifest_says_what_was_trained_on(name: str, finished: Make) -> Non
     assert costs["memory"] == max(kept) > kept[0] > 0
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     ("strategy", "kept"),
     [

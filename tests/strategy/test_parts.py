@@ -148,6 +148,7 @@ def test_what_serves_a_language_after_each_hop(overrides: tuple[str, ...], made:
         assert any(not specific(name) for name in changed)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("overrides", [*ALONE, *ADAPTERS], ids=name_of)
 def test_a_hop_is_naive_s_from_the_assembled_model(
     overrides: tuple[str, ...], made: Callable[..., Made], threads: None, tmp_path: Path
@@ -197,6 +198,7 @@ def size(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
+@pytest.mark.full
 def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the device, the model: one body. Beside it on the CPU the first one, and the one being chosen for a while."""
     given: list[tuple[weakref.ref[Tensor], int]] = []

@@ -193,6 +193,7 @@ def test_si_a_step_that_a_scaler_left_out_does_not_count(make_run: Make) -> None
     assert all(not tensor.any() for name, tensor in strategy.state_dict().tensors.items() if name.startswith("path/"))
 
 
+@pytest.mark.full
 def test_si_shares_its_first_hop_across_strengths_and_keeps_the_path_of_the_selected_epoch(finished: Make) -> None:
     """Hop 1 holds nothing: its weights are naive's, and are trained anew, since naive gathers no path."""
     one, other, naive = finished("strategy=si"), finished("strategy=si", "strategy.penalty=50"), finished()

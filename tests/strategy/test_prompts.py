@@ -159,6 +159,7 @@ def test_a_query_is_the_state_of_cls_without_prompts(make_run: Make) -> None:
 # --- Training.
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("strategy", ["lang_spec_prompt", "l2p", "coda_prompt"])
 def test_what_each_hop_trains(strategy: str, finished: Make) -> None:
     """The encoder stays as it was, bit for bit, and so do the components of other hops."""

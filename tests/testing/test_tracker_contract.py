@@ -126,6 +126,7 @@ EXPERIMENTS = itertools.count()
 FAST = {"continues_a_run", "rebuilds", "removes_runs"}
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     "number",
     [pytest.param(i, id=name, marks=[] if name in FAST else pytest.mark.full) for i, name in enumerate(NAMES)],

@@ -132,6 +132,7 @@ def test_a_run_keeps_it_and_changes_nothing_else(make_run: Make, do: Do) -> None
     assert (pivot[2] - pivot[1]).abs().max() > 1e-4
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize(
     "task", [CLASSES, ("dataset.task=token_tags",), ("model.max_length=5", "model.trim_vocabulary=true", *CLASSES)]
 )
@@ -181,6 +182,7 @@ def test_it_is_made_without_training_again(make_run: Make, do: Do, monkeypatch: 
     assert set(read(run)["hop"]) == {0, 1, 2}
 
 
+@pytest.mark.full
 def test_a_run_that_is_stopped_has_the_same(make_run: Make, do: Do) -> None:
     """Where other parts of the model serve other languages, which attend otherwise."""
     overrides = ("strategy=lang_spec_trans", "order=[en,de]", KEPT)

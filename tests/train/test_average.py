@@ -136,6 +136,7 @@ def test_an_average_is_stored_under_the_points_that_it_is_of() -> None:
     assert len({*others, key("e", "1", "2")}) == 5
 
 
+@pytest.mark.full
 def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: Callable[..., Any]) -> None:
     run = do(make_run(*KEEPING, "evaluate.keep_points=2"))
     with pytest.raises(

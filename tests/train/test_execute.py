@@ -74,6 +74,7 @@ def finished(alone: Callable[..., Any], make_run: Make) -> Make:
 # --- Shared equals unshared.
 
 
+@pytest.mark.full
 def test_reference_models_are_naive_s_first_hops(alone: Callable[..., Any]) -> None:
     reference = alone("strategy=lang_spec_ft")[0]
     for order in ("order=[de,en,es]", "order=[es,en,de]"):

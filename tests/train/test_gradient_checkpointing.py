@@ -35,6 +35,7 @@ def saved_bytes(training: HopTraining) -> int:
     return sum(sizes)
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("overrides", [("strategy=agem",), ("trainer.packing=true", "strategy=er")], ids=["agem", "er"])
 def test_results_are_bit_identical(overrides: tuple[str, ...], make_run: Make, do: Make) -> None:
     """With dropout, which the backward pass repeats."""

@@ -92,6 +92,7 @@ def check_stops_and_that_nothing_else_changes(table: str, on: str, whole: Run, m
         assert pair[0].drop_columns("run_id").equals(pair[1].drop_columns("run_id"))
 
 
+@pytest.mark.full
 def test_overlap_is_that_of_sets_of_positions(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
     expected: list[tuple[Any, ...]] = []
     before: set[tuple[str, int]] | None = None
@@ -149,6 +150,7 @@ def test_class_gradients_are_sums_of_the_head_s(make_run: Make, do: Do, monkeypa
     check_stops_and_that_nothing_else_changes("class_gradients", CLASSES, whole, make_run, do)
 
 
+@pytest.mark.full
 def test_a_hop_whose_parent_has_gone_from_the_store_is_compared_with_it_all_the_same(make_run: Make, do: Do) -> None:
     """Evaluations outlive weights: the parent is trained again for its last gradients."""
     expected, run = (do(make_run("order=[en,de]", "trainer.epochs=1", ON, outputs=name)) for name in ("kept", "gone"))

@@ -61,6 +61,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.some_cases
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[0])
 def test_a_run_holds_one_model_and_no_training_between_hops(
     kind: tuple[str, ...], alive: Callable[[], list[str]], make_run: Make, do: Make

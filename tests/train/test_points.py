@@ -77,6 +77,7 @@ def test_points_change_nothing_else(alone: Callable[..., Any], make_run: Make, d
         np.testing.assert_array_equal(row, result.scores["intent_accuracy"][hop])
 
 
+@pytest.mark.full
 def test_a_run_that_is_stopped_has_the_same_points_and_weights_of_the_last(
     alone: Callable[..., Any], make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
 ) -> None:

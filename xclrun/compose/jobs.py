@@ -1,8 +1,8 @@
 """Compose typed configs from overrides: the same configs as Hydra's, but thousands of jobs in seconds.
 
 Hydra takes about 0.1 s per job, mostly to read and merge the choices of groups. This module composes each combination
-of choices once, and each order once for all combinations. Other values are set in a copy. Values of `FREE` keys are set
-directly on the typed config, unless another value refers to these keys.
+of choices once, and each order and each strategy once for all combinations. Other values are set in a copy. Values of
+`FREE` keys are set directly on the typed config, unless another value refers to these keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import ConfigCompositionException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from xclrun.compose.keys import nearest, nested_choices
@@ -39,6 +39,8 @@ from xclrun.strategy import STRATEGIES, strategy_class
 
 # Keys that sweeps vary most often, and that other values rarely refer to.
 FREE = ("seed", "language", "shots", "bucket")
+# Groups whose files set nothing outside their own node: their nodes are composed once for all other choices.
+APART = ("order", "strategy")
 # Cache of this process: choices of packaged files → composed config.
 _COMPOSED: dict[tuple[str, ...], DictConfig] = {}
 
@@ -124,20 +126,29 @@ class Composer:
                 raise
         return self._composed[words]
 
+    def _apart(self, override: Override) -> str | None:
+        """Return the group of `APART` that an override chooses a file of."""
+        group: str = override.key_or_group.partition("/")[0]
+        plain_choice = override.type is OverrideType.CHANGE and override.package is None
+        return group if group in APART and plain_choice and not self.config_dir else None
+
     def compose(self, overrides: Sequence[Override]) -> DictConfig:
         """Return the config of some overrides, as a copy."""
-        values, orders, chosen = [], [], []
-        for override in overrides:
-            if _is_value(override):
-                values.append(override)
-            elif override.key_or_group == "order" and override.package is None and not self.config_dir:
-                orders.append(str(override.input_line))
-            else:
-                chosen.append(str(override.input_line))
+        values = [override for override in overrides if _is_value(override)]
+        words = [(str(o.input_line), self._apart(o)) for o in overrides if not _is_value(o)]
+        groups = {group for _, group in words if group}
+        without_orders = tuple(text for text, group in words if group != "order")
+        # A choice below a strategy, such as its expansion, needs the strategy.
+        named = any(o.key_or_group == "strategy" and self._apart(o) for o in overrides)
+        if not named or (*self.hydra_overrides, *without_orders) in self._composed:
+            groups.discard("strategy")
         try:
-            config = copy.deepcopy(self.chosen(tuple(chosen)))
-            if orders:
-                config["order"] = self.chosen(tuple(orders))["order"]
+            config = copy.deepcopy(self.chosen(tuple(text for text, group in words if group not in groups)))
+            for group in sorted(groups):
+                part = self.chosen(tuple(text for text, own in words if own == group))
+                config[group] = part[group]
+                with read_write(config.hydra):
+                    config.hydra.runtime.choices[group] = part.hydra.runtime.choices[group]
             for override in values:
                 OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
         except (OmegaConfBaseException, ConfigCompositionException, AssertionError):
