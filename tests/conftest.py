@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("xclrun", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("xclrun")
 
-# pytest stores compiled tests only where Python may write bytecode, which many images forbid: each session would compile.
+# Many images forbid to write bytecode, and then pytest compiles all tests in each session.
 sys.dont_write_bytecode = False
 
 # Tests started with nohup would have all their processes ignore SIGHUP.

@@ -9,6 +9,7 @@ from typing import Any
 
 import hydra
 import pytest
+from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from xclrun.compose.jobs import Composed, Composer, compose_command, compose_jobs, composing
@@ -73,6 +74,27 @@ def test_a_sweep_equals_hydras_own_composition(overrides: list[str], composer: C
         assert job.config.bucket == job.resolved["bucket"]
         assert job.config.trainer.lr == job.resolved["trainer"]["lr"]
         assert job.config.order.languages == job.resolved["order"]["languages"]
+
+
+def test_each_strategy_and_order_is_composed_once_for_all_other_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    compose = hydra.compose
+
+    def counted(name: str, overrides: list[str], **options: Any) -> Any:
+        made.append(overrides)
+        return compose(name, overrides, **options)
+
+    monkeypatch.setattr("xclrun.compose.jobs._COMPOSED", {})
+    monkeypatch.setattr(hydra, "compose", counted)
+    expanded = expand(["strategy=er,merge,naive", "dataset=mini,pud", "dataset.root=x", "order=h2l,l2h"])
+    with composing() as composer:
+        composed = compose_jobs(expanded, composer)
+        assert len(made) == 2 + 3 + 2 < len(expanded)
+        for job in composed[::3]:
+            assert job.resolved == hydras_own(list(job.overrides))
+        # Without `strategy=`, parts are those of the strategy that an experiment chooses, which has none.
+        with pytest.raises(ConfigCompositionException):
+            compose_jobs([["experiment=codelength", "strategy/expansion=lang_spec_task"]], composer)
 
 
 def test_seeds_and_buckets_need_no_composition_of_their_own(

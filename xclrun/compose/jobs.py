@@ -138,9 +138,7 @@ class Composer:
         words = [(str(o.input_line), self._apart(o)) for o in overrides if not _is_value(o)]
         groups = {group for _, group in words if group}
         without_orders = tuple(text for text, group in words if group != "order")
-        # A choice below a strategy, such as its expansion, needs the strategy.
-        named = any(o.key_or_group == "strategy" and self._apart(o) for o in overrides)
-        if not named or (*self.hydra_overrides, *without_orders) in self._composed:
+        if (*self.hydra_overrides, *without_orders) in self._composed:
             groups.discard("strategy")
         try:
             config = copy.deepcopy(self.chosen(tuple(text for text, group in words if group not in groups)))
