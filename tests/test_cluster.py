@@ -732,6 +732,7 @@ def test_workers_see_their_gpu_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_a_thousand_runs_are_submitted_in_two_arrays(
     say: Say, xclrun: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
@@ -771,6 +772,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_jobs_that_start_at_once_land_in_one_experiment(
     server: str, xclrun: Callable[..., tuple[int, str]], tmp_path: Path

@@ -75,6 +75,7 @@ def test_long_sentences_are_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_the_rehearsal_goes_through_every_part(tmp_path: Path) -> None:
     assert main(["--cpu", "--out", str(tmp_path / "gpu.json")]) == 0
     result = json.loads((tmp_path / "gpu.json").read_text())

@@ -347,6 +347,7 @@ def test_settings_that_failed_are_tried_again_and_those_without_a_dev_score_are_
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_a_search_killed_for_real_goes_on_and_its_report_shows_the_chosen_setting_alone(
     xclrun: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:

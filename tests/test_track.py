@@ -547,6 +547,7 @@ def test_an_average_that_was_made_after_a_run_was_sent_is_something_new(study: S
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_a_database_of_outputs_that_were_moved_is_made_again_by_a_rebuild(study: Study, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(study.outputs, tmp_path / "moved"))
     shutil.rmtree(moved / "mlartifacts")
@@ -651,6 +652,7 @@ def test_rebuild_where_all_is_there_changes_no_number(outputs: Path, study: Stud
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_first_mirrors_of_several_processes_make_one_experiment(study: Study, outputs: Path) -> None:
     (outputs / "mlflow.db").unlink()
     command = [*XCLRUN, "sync", "--outputs", str(outputs)]

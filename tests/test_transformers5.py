@@ -54,6 +54,7 @@ for family in FAMILIES:
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_the_core_runs_with_transformers_5(tmp_path: Path) -> None:
     """An environment that has the packages of this one, and a newer transformers in front of them."""
     venv.create(tmp_path / "venv", with_pip=True)

@@ -114,6 +114,7 @@ def test_damaged_file_is_said_and_made_again(
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.parametrize("how", DAMAGES)
 def test_damaged_checkpoint_is_not_read(
     how: str, faults: Callable[..., Any], xclrun: Callable[..., tuple[int, str]], finished: Path, tmp_path: Path
@@ -318,6 +319,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.parametrize("free", [0, 40, 200, 400])
 def test_full_disk(free: int, small_disk: Path, finished: Path, xclrun: Callable[..., tuple[int, str]]) -> None:
     outputs = small_disk / "outputs"

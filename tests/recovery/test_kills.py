@@ -122,6 +122,7 @@ def test_killed_at_random_instants(faults: Callable[..., Any], tmp_path: Path, s
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.parametrize("strategy", ["growing", "er"])
 def test_a_run_in_blocks_that_was_killed_has_the_same_codelength(
     faults: Callable[..., Any], tmp_path: Path, strategy: str
@@ -186,6 +187,7 @@ WRITES = dict.fromkeys(STRATEGIES, 19) if THOROUGH else dict.fromkeys(KINDS, 47)
 
 
 @pytest.mark.full
+@pytest.mark.in_turn("er-5", "agem-47")
 @pytest.mark.parametrize(("strategy", "every"), (WRITES | {"naive": 40, "er": 3 if THOROUGH else 5}).items())
 def test_killed_inside_writes(faults: Callable[..., Any], tmp_path: Path, strategy: str, every: int) -> None:
     result = faults("writes", strategy, tmp_path, every)

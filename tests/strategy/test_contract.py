@@ -86,6 +86,7 @@ SOME = (
 
 
 @pytest.mark.some_cases(*SOME)
+@pytest.mark.in_turn
 @pytest.mark.parametrize("strategy", [name for name in EVERY if name != "naive"])
 def test_a_run_shares_its_first_hop_with_naive_and_no_later_one(strategy: str, make_run: Make) -> None:
     """That what is shared is equal is in the contract (tests/testing/test_strategy_contract)."""
@@ -120,6 +121,7 @@ IDLE = [
 
 
 @pytest.mark.some_cases
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("under", "idle"),
     [("naive", idle) for idle in IDLE] + [("lang_spec_task", idle) for idle in IDLE if STRATEGIES[idle[0]].expandable],
@@ -150,6 +152,7 @@ def test_a_hop_ends_with_the_model_in_eval_mode(make_run: Make, do: Do, monkeypa
 
 
 @pytest.mark.some_cases(*SOME)
+@pytest.mark.in_turn
 @pytest.mark.parametrize("strategy", EVERY)
 def test_the_size_of_a_state_is_that_of_its_tensors_and_of_a_number_for_each_example(strategy: str, calm: Make) -> None:
     run = calm(*given(strategy))

@@ -129,6 +129,7 @@ def same(a: Weights, b: Weights) -> bool:
 
 
 @pytest.mark.some_cases
+@pytest.mark.in_turn
 @pytest.mark.parametrize("overrides", [*ALONE, *ADAPTERS, *COMPOSED], ids=name_of)
 def test_what_serves_a_language_after_each_hop(overrides: tuple[str, ...], made: Callable[..., Made]) -> None:
     """Its own parts from its hop on, bit for bit; fresh ones before, hop 0's at hop 0; with the hop's shared ones."""
@@ -149,6 +150,7 @@ def test_what_serves_a_language_after_each_hop(overrides: tuple[str, ...], made:
 
 
 @pytest.mark.some_cases
+@pytest.mark.in_turn
 @pytest.mark.parametrize("overrides", [*ALONE, *ADAPTERS], ids=name_of)
 def test_a_hop_is_naive_s_from_the_assembled_model(
     overrides: tuple[str, ...], made: Callable[..., Made], threads: None, tmp_path: Path

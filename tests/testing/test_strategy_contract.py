@@ -43,6 +43,7 @@ def checks(strategy: str) -> dict[str, Check]:
 
 
 @pytest.mark.some_cases(*(f"{strategy}-{name}" for strategy in FAST for name in NAMES if name not in COSTLY))
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("strategy", EVERY)
 def test_our_strategies_pass(strategy: str, name: str) -> None:

@@ -59,6 +59,7 @@ def write_statements(folder: Path) -> None:
 
 
 @pytest.mark.some_cases(*(f"intent_slots-{name}" for name in NAMES if name != "resumes_after_every_step"))
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("task", OURS)
 def test_our_tasks_pass(task: str, name: str, checks: Callable[[str], dict[str, Check]]) -> None:

@@ -204,6 +204,7 @@ def test_spans_with_several_ranks_equal_one_process(
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_a_stopped_run_resumes_with_any_number_of_ranks(make_run: Make, do: Make) -> None:
     """Bit for bit with the same number; equal to rounding with another one."""
     settings = (*PARTS, "strategy=derpp")
@@ -231,6 +232,7 @@ class KillRank(StopAt):
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_a_killed_rank_ends_the_run_in_one_line(make_run: Make, do: Make) -> None:
     settings = (*PARTS, "strategy=er", "runtime.devices=3")
     whole = do(make_run(*settings, outputs="whole"))
@@ -368,6 +370,7 @@ def test_a_rank_that_ends_while_others_connect_is_noticed() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_a_hanging_rank_is_detected(make_run: Make, do: Make) -> None:
     run = make_run(*PARTS, "runtime.devices=2", "runtime.rank_timeout=0.1")
     listener = KillRank(signal.SIGSTOP, 2)
@@ -378,6 +381,7 @@ def test_a_hanging_rank_is_detected(make_run: Make, do: Make) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_ranks_with_other_versions_are_refused(make_run: Make, do: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xclrun.train.ranks.version", lambda library: "0.1")
     with pytest.raises(RunError, match=r"has torch 2\S*, but rank 0 has 0\.1"):
@@ -385,6 +389,7 @@ def test_ranks_with_other_versions_are_refused(make_run: Make, do: Make, monkeyp
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_ranks_with_other_data_are_refused(make_run: Make, do: Make, corpus: Any, tmp_path: Any) -> None:
     import shutil
 
@@ -412,6 +417,7 @@ def torchrun(outputs: Path, corpus: Path, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_workers_end_their_ranks(corpus: Path, tmp_path: Path) -> None:
     """Two workers with two ranks each finish their runs; ranks that lose their connection print a warning."""
     from tests.conftest import SMALL
@@ -429,6 +435,7 @@ def test_workers_end_their_ranks(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_torchrun(make_run: Make, do: Make, corpus: Path, tmp_path: Path) -> None:
     code, output = torchrun(tmp_path / "outputs", corpus, "-m", "xclrun")
     assert code == 0, output
@@ -437,6 +444,7 @@ def test_torchrun(make_run: Make, do: Make, corpus: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_the_next_run_of_torchrun_continues_after_a_failed_one(
     make_run: Make, do: Make, corpus: Path, tmp_path: Path
 ) -> None:

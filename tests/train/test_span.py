@@ -227,6 +227,7 @@ def test_blocks_of_questions_are_coded_by_their_own_numbers_of_spans(make_run: M
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 def test_every_strategy_answers_questions_or_says_why_it_cannot(make_run: Make, do: Do, data: Path) -> None:
     """Each trains, replays, distils, counts Fisher information or adapts on windows as it does on sentences."""
     refused = []
@@ -247,6 +248,7 @@ def test_every_strategy_answers_questions_or_says_why_it_cannot(make_run: Make, 
 
 
 @pytest.mark.full
+@pytest.mark.in_turn
 @pytest.mark.parametrize("strategy", ["er", "kd_logit", "mbpa"])
 def test_a_run_of_questions_that_is_stopped_goes_on_bit_for_bit(
     strategy: str, make_run: Make, do: Do, data: Path
