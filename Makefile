@@ -49,7 +49,7 @@ demo: $(READY)  ## train naive, er and the reference models on the embedded data
 	$(BIN)/xclrun sweep=demo paths.outputs=$(DEMO) -m
 	$(BIN)/xclrun report demo --outputs $(DEMO)
 
-test: $(TOOLS)  ## the fast tests: no GPU, no network, 5 to 11 minutes on 2 cores
+test: $(TOOLS)  ## the fast tests: no GPU, no network, 4 to 8 minutes on 2 cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m 'not full'
 
 check: $(TOOLS)  ## the fast tests of one package or topic, for daily work: make check ROOM=analysis (seconds to a minute)

@@ -42,7 +42,8 @@ def test_a_job_writes_its_directory_and_tells_the_matrix(xclrun: Callable[..., T
     assert run.read_manifest()["status"] == "finished"
     lines = told.err.splitlines()
     assert lines[0] == "xclrun: 1 run (1 strategy × 1 order × 1 seed) on mini with tiny → outputs"
-    assert f"[1/1] naive · h2l · seed 1   {run.run_id}" in lines
+    # A narrow terminal has the ID in a line of its own.
+    assert f"[1/1] naive · h2l · seed 1 {run.run_id}" in " ".join(told.err.split())
     rows = [line.split()[:2] for line in lines if line[:1] == " " and line.split()[0] in "012"]
     assert rows == [["0", "before"], ["1", "en"], ["2", "de"]]
     assert "1 of 1 runs finished in " in told.err
