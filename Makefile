@@ -48,6 +48,7 @@ $(TOOLS): $(READY)
 demo: $(READY)  ## train naive, er and the reference models on the embedded data, and report (3 to 11 minutes on two cores)
 	$(BIN)/xclrun sweep=demo paths.outputs=$(DEMO) -m
 	$(BIN)/xclrun report demo --outputs $(DEMO)
+	@echo "Next, your own data: $(BIN)/xclrun data audit dataset=jsonl dataset.root=DIR dataset.task=sequence_class (docs/tutorial.md#4-use-your-own-data)"
 
 test: $(TOOLS)  ## the fast tests: no GPU, no network, 4 to 8 minutes on 2 cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m 'not full'

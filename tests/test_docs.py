@@ -192,7 +192,7 @@ def test_the_demo_trains_all_but_one_strategy_of_the_tutorials_first_study(
     demo = {run.id for run in plan_runs(["sweep=demo"])}
     new = [run for run in plan_runs(shlex.split(study)) if run.id not in demo]
     assert {run.strategy_name for run in new} == {"kd_logit"}
-    assert len(new) == 4
+    assert len(new) == 3
 
 
 def test_readme_is_short_enough_to_be_read() -> None:
