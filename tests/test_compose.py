@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from xclrun.compose.jobs import Composed, Composer, compose_command, compose_jobs, composing
 from xclrun.compose.overrides import checked, load_config_dir, rewritten
+from xclrun.compose.save import save
 from xclrun.compose.sweep import expand
 from xclrun.config.files import choices
 from xclrun.config.schema import Config
@@ -203,3 +204,30 @@ def test_an_encoder_is_named_after_its_folder_unless_it_has_a_name(
     folder = load_config_dir(tmp_path / "conf")
     assert names(folder, "model=mine") == ["ours"]
     assert names(folder, "model=other") == ["y"]
+
+
+def test_a_saved_command_is_a_sweep_with_the_same_jobs(tmp_path: Path) -> None:
+    settings = [
+        "strategy=er,naive",
+        "order=h2l,[en,de]",
+        "seed=1,2",
+        "trainer.betas=[0.9,0.95]",
+        "dataset.max_dev=null",
+    ]
+    settings += ["strategy.expansion=null,lang_spec_task"]
+    folder = tmp_path / "configs"
+    command = save([*settings, "sweep_name=x", "paths.outputs=elsewhere", "hydra.launcher.n=2"], "mine", folder)
+    assert command == f"xclrun --config-dir {folder} sweep=mine paths.outputs=elsewhere hydra.launcher.n=2 -m"
+    jobs = compose_command([load_config_dir(folder, ["sweep=mine"]), "sweep=mine"])
+    assert [job.resolved for job in jobs] == [job.resolved for job in compose_command(settings)]
+    # The same command can be saved again, another one cannot.
+    save(settings, "mine", folder)
+    with pytest.raises(UsageError, match="has other settings"):
+        save(settings[1:], "mine", folder)
+
+
+@pytest.mark.parametrize("text", ["sweep=demo", "hydra.sweeper.trials=3"])
+def test_commands_on_top_of_other_sweeps_are_not_saved(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be saved"):
+        save([text], "mine", tmp_path)
+    assert not list(tmp_path.iterdir())

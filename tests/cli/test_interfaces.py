@@ -245,12 +245,12 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
 
 def test_a_sweep_is_called_as_its_command_says(xclrun: Callable[..., Told], here: Path) -> None:
     assert "Next: `xclrun report mine` creates tables" in xclrun(*TINY, "seed=1,2", "sweep_name=mine").err
-    # A name is of the runs that the last command with it had, and is no part of what a run is.
+    # A name is of the runs of all commands with it, and is no part of what a run is.
     noted = here / "outputs" / "sweeps" / "mine.json"
     noted.write_text(json.dumps(json.loads(noted.read_text()) | {"started": "2020-01-01T00:00:00+0000"}))
     again = xclrun(*TINY, "seed=2", "sweep_name=mine")
     assert json.loads(noted.read_text())["started"] == "2020-01-01T00:00:00+0000"  # the first start is kept
-    assert "note: mine no longer includes 1 run" in again.err
+    assert "note: mine also includes 1 run of earlier commands" in again.err
     assert "1 run (1 strategy × 1 order × 1 seed) on mini with tiny → outputs; 1 already finished" in again.err
     assert [sweep["sweep"] for sweep in json.loads(xclrun("status", "--json").out)] == ["mine"]
     line = "sweep_name=../x: use 1 to 60 letters, digits, '-', '_' and '.'"

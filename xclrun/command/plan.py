@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         description="Dry run of `xclrun OVERRIDES -m`: runs, finished runs, hop trainings before and after "
         "deduplication, estimated time and disk. Nothing is trained.",
         usage="xclrun plan KEY=VALUE … [--json]\n"
-        "       xclrun plan KEY=VALUE … --missing | --budget | --measure | --power POINTS",
+        "       xclrun plan KEY=VALUE … --missing | --budget | --measure | --power POINTS | --save NAME",
     )
     parser.add_overrides(outputs=True)
     parser.add_argument(
@@ -54,6 +54,11 @@ def main(arguments: Sequence[str]) -> int:
         metavar="POINTS",
         help="orders that detect a difference of POINTS with 80 %% power, given the finished runs of the command",
     )
+    parser.add_argument(
+        "--save",
+        metavar="NAME",
+        help="write the command as a sweep to DIR/sweep/NAME.yaml; DIR is the folder of --config-dir, else configs",
+    )
     parser.add_json()
     args = parser.parse_with_overrides(arguments)
     if args.width is not None and args.width < 1:
@@ -69,6 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     launcher = make_launcher(node)
     width = args.width or (launcher.n if isinstance(launcher, Local) else WIDTH)
     if isinstance(jobs, Space):
+        if args.save is not None:
+            raise UsageError(f"--save: not available for a search ({SWEEPER})")
         if args.missing:
             raise UsageError(f"--missing: not available for a search ({SWEEPER}), whose later trials are unknown")
         if args.power is not None:
@@ -81,6 +88,11 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(search_facts, indent=1) if args.json else text)
         return 0
     runs = plan_jobs(job.config for job in jobs)
+    if args.save is not None:
+        from xclrun.compose.save import save
+
+        print(f"Saved. Run it with: {save(args.overrides, args.save, args.config_dir)}")
+        return 0
     if args.power is not None:
         _power(runs, args.power, jobs[0].comparisons, args.json)
         return 0

@@ -19,6 +19,7 @@ from xclrun.command.reported import (
     add_mirrored,
     catch_up,
     chosen_runs,
+    chosen_sweep,
     commands_of,
     latest,
     left_out,
@@ -34,6 +35,7 @@ from xclrun.core.task import select_metrics
 from xclrun.core.terminal import columns, important_lines, many, note
 from xclrun.store.files import check_target
 from xclrun.store.rundir import RunDirectory
+from xclrun.store.sweeps import typed_commands
 
 if TYPE_CHECKING:
     from xclrun.data.example import Dataset
@@ -61,8 +63,9 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.store.sweeps import sweeps
 
     all_sweeps: dict[str, Sweep] = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
-    if args.sweep:
-        check_sweep(outputs, args.sweep, all_sweeps)
+    for name in args.sweeps:
+        check_sweep(outputs, name, all_sweeps)
+    args.sweep = chosen_sweep(args.sweeps, args.only_last, all_sweeps)
     with _excluded_from_collection():
         pool, other_runs = read_runs(args, all_sweeps, unreadable)
         mirror, mirrored = add_mirrored(pool, args, unreadable)
@@ -101,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
         excluded=left_out(outputs, sweep, records, pool),
         mirrored=mirrored,
     )
-    commands = [typed_command(), *([] if sweep is None else [sweep["command"]])]
+    commands = [typed_command(), *([] if sweep is None else [typed_commands(sweep)])]
     with alone(outputs, name) as locked:
         report = write_report(records, outputs / "reports" / name, name, commands, options, sources)
         if mirror is not None:
@@ -133,7 +136,7 @@ def _summary(report: Report, args: argparse.Namespace, sweep: Sweep | None, swee
     lines = []
     if sweep is not None and not args.sweep:
         hint = f" of {sweeps}; choose another with `xclrun report NAME`, or all with --all"
-        lines.append(f"The last sweep{hint if sweeps > 1 else ''}:\n{sweep['name']}: {sweep['command']}\n")
+        lines.append(f"The last sweep{hint if sweeps > 1 else ''}:\n{sweep['name']}: {typed_commands(sweep)}\n")
     lines.append(report.render(width))
     numbers = " and ".join(map(str, report.numbers))
     lines.append(f"\nOpen {report.index}: tables, tests and figures.\nThe numbers are in {numbers}.")
@@ -149,7 +152,17 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = outputs_parser(
         "report", "Write tables and figures for the finished runs of a sweep, or for all finished runs."
     )
-    parser.add_argument("sweep", nargs="?", help="name of a sweep (default: the most recent sweep)")
+    parser.add_argument(
+        "sweeps",
+        nargs="*",
+        metavar="SWEEP",
+        help="name of a sweep, or of several for one report (default: the most recent sweep)",
+    )
+    parser.add_argument(
+        "--only-last",
+        action="store_true",
+        help="only the runs of the last command with the sweep's name, not those of earlier commands",
+    )
     parser.add_argument("--all", action="store_true", help="report the runs of all sweeps")
     parser.add_argument(
         "--filter",
@@ -246,8 +259,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         raise UsageError(
             f"no finished runs in {args.outputs}; create some first, for example: xclrun strategy=naive,er -m"
         )
-    if args.all and args.sweep:
-        raise UsageError(f"report {args.sweep} --all: choose one of the two")
+    if args.all and (args.sweeps or args.only_last):
+        raise UsageError(f"report {' '.join(args.sweeps) or '--only-last'} --all: choose one of the two")
     if args.name is not None:
         check_name("--name", args.name)
         if not re.fullmatch(r"[\w.-]+", args.name):

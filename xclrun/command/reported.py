@@ -14,6 +14,8 @@ from xclrun.core.errors import RunError, UsageError
 from xclrun.core.task import BY_NAME
 from xclrun.core.terminal import note
 from xclrun.store.rundir import RunDirectory, UnreadableRun
+from xclrun.store.sweeps import commands_of as parts_of
+from xclrun.store.sweeps import joined, typed_commands
 
 if TYPE_CHECKING:
     from xclrun.analysis.finished import FinishedRun
@@ -133,7 +135,7 @@ def chosen_runs(
                 f"no finished runs in {where}; report another sweep with `xclrun report NAME` (`xclrun status all` "
                 "lists them), or all runs with --all"
             )
-        raise UsageError(f"no finished runs in {where}; re-run its command to resume: {sweep['command']}")
+        raise UsageError(f"no finished runs in {where}; re-run its command to resume: {typed_commands(sweep)}")
     choice = None
     if select_on is not None and finished:
         choice = _choice(records, sorted(chosen - {record.run_id for record in pool}), *select_on)
@@ -147,6 +149,31 @@ def _run_ids(sweep: Sweep) -> list[str]:
     """Return the runs of a sweep; of a search, only the runs of the settings that have a dev score."""
     run_ids: list[str] = sweep.get("search", sweep)["runs"]
     return run_ids
+
+
+def chosen_sweep(names: Sequence[str], only_last: bool, all_sweeps: dict[str, Sweep]) -> str | None:
+    """Return the name of the sweep to report; None: the most recent one.
+
+    Several sweeps are added to ``all_sweeps`` as one.
+
+    Args:
+        only_last: omit runs of earlier commands with the same name.
+    """
+    for name, sweep in all_sweeps.items() if only_last else ():
+        all_sweeps[name] = {**sweep, **(last := parts_of(sweep)[-1]), "commands": [last]}
+    if len(names) < 2:
+        return next(iter(names), None)
+    sweeps = [all_sweeps[name] for name in dict.fromkeys(names)]
+    if search := next((sweep["name"] for sweep in sweeps if "search" in sweep), None):
+        raise UsageError(f"report {' '.join(names)}: {search} is a search, which needs a report of its own")
+    whole = joined(sweeps)
+    planned = [sweep.get("comparisons", {}) for sweep in sweeps]
+    if any(comparisons != planned[0] for comparisons in planned):
+        note("the sweeps recorded different primary comparisons; the report has those of its options and the defaults")
+        whole.pop("comparisons", None)
+    name = "+".join(sweep["name"] for sweep in sweeps)
+    all_sweeps[name] = {**whole, "name": name}
+    return name
 
 
 def _search(sweep: Sweep | None) -> list[str] | None:
@@ -216,7 +243,8 @@ def commands_of(all_sweeps: Iterable[Sweep], choice: Choice | None) -> dict[str,
     """
     from xclrun.analysis.reference import command_of_setting
 
-    commands = {run_id: sweep["command"] for sweep in all_sweeps for run_id in sweep["runs"]}
+    parts = [part for sweep in all_sweeps for part in parts_of(sweep)]
+    commands = {run_id: part["command"] for part in parts for run_id in part["runs"]}
     for tuned in () if choice is None else choice.tuned:
         best = tuned.trials[0]
         for run in best.runs:

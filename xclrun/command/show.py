@@ -81,7 +81,7 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
     from xclrun.core.identity import NESTED
     from xclrun.launch.cluster.lookup import find_jobs
     from xclrun.launch.status import run_status
-    from xclrun.store.sweeps import sweeps
+    from xclrun.store.sweeps import command_of, sweeps
 
     outputs, run_id = directory.path.parents[1], directory.run_id
     run, measures = read_run(directory)
@@ -104,7 +104,7 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
         "shots": run.shots,
         "bucket": run.bucket,
         "code": run.code_version,
-        "sweeps": {sweep["name"]: sweep["command"] for sweep in sweeps(outputs) if run_id in sweep["runs"]},
+        "sweeps": {s["name"]: command_of(s, run_id) for s in sweeps(outputs) if run_id in s["runs"]},
         "folder": str(directory.path),
         "files": _files(directory),
         "log": None if job is None else str(job.log),

@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 from xclrun.command.common import Unreadable, chosen_sweeps, outputs_parser, repeated
 from xclrun.core.errors import UsageError
+from xclrun.store.sweeps import typed_commands
 
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def show() -> bool:
         """Print the sweeps; return whether a run is running or waiting."""
-        states = [(s["name"], s["command"], sweep_status(args.outputs, s["runs"], unreadable)) for s in sweeps]
+        states = [(s["name"], typed_commands(s), sweep_status(args.outputs, s["runs"], unreadable)) for s in sweeps]
         if args.json:
             facts = [
                 {"sweep": name, "command": command, "runs": [*map(asdict, each)]} for name, command, each in states

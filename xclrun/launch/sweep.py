@@ -24,7 +24,7 @@ from xclrun.plan import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
 from xclrun.store.prune import remove_unused
 from xclrun.store.stages import StageStore
-from xclrun.store.sweeps import read_sweep
+from xclrun.store.sweeps import joined, read_sweep
 
 if TYPE_CHECKING:
     from xclrun.compose.jobs import Composed
@@ -84,7 +84,7 @@ class Sweep:
     def write(self) -> None:
         """Write the sweep's file for status and reports, with the time of the first start.
 
-        If an earlier command used this name for other runs, print a note: the name no longer refers to them.
+        Runs of earlier commands with this name stay in the sweep, and a note counts them. A search is one command.
         """
         path = self.outputs / "sweeps" / f"{self.name}.json"
         facts = self.facts
@@ -92,9 +92,10 @@ class Sweep:
         with contextlib.suppress(OSError, ValueError):
             before = read_sweep(path)
             facts["started"] = before["started"]
-            if lost := set(before["runs"]) - set(facts["runs"]):
-                runs = f"{many(len(lost), 'run')} of an earlier command"
-                note(f"{self.name} no longer includes {runs}; `xclrun report --all` does", "  ")
+            if self.search is None and "search" not in before and (more := set(before["runs"]) - set(facts["runs"])):
+                runs = f"{many(len(more), 'run')} of earlier commands"
+                note(f"{self.name} also includes {runs}; `xclrun report {self.name} --only-last` omits them", "  ")
+                facts = joined([before, facts])
             if set(before["runs"]) & set(facts["runs"]) and before.get("comparisons") != facts.get("comparisons"):
                 # Scores may be known by now.
                 facts["comparisons"] = before.get("comparisons", {})

@@ -29,6 +29,7 @@ from xclrun.core.task import METRICS, short_name
 from xclrun.core.terminal import note
 from xclrun.store.files import writing
 from xclrun.store.rundir import RunDirectory
+from xclrun.store.sweeps import typed_commands
 from xclrun.tracking import payload
 from xclrun.tracking.payload import (
     FORMAT,
@@ -314,7 +315,7 @@ class Mirror(Tracker):
             if run is None:
                 tags = {f"{TAG}.sweep": sweep["name"], f"{TAG}.kind": "sweep", "mlflow.runName": sweep["name"]}
                 run = self.client.create_run(self.experiment, start_time=milliseconds(sweep["started"]), tags=tags)
-                self.client.log_param(run.info.run_id, "command", sweep["command"][:6000])
+                self.client.log_param(run.info.run_id, "command", typed_commands(sweep)[:6000])
             self._parents[sweep["name"]] = run.info.run_id
             self.client.log_dict(run.info.run_id, dict(sweep), "sweep.json")
             ended = all(RunDirectory(self.outputs / "runs" / run_id).finished for run_id in sweep["runs"])
