@@ -214,7 +214,6 @@ def test_a_saved_command_is_a_sweep_with_the_same_jobs(tmp_path: Path) -> None:
         "trainer.betas=[0.9,0.95]",
         "dataset.max_dev=null",
     ]
-    settings += ["strategy.expansion=null,lang_spec_task"]
     folder = tmp_path / "configs"
     command = save([*settings, "sweep_name=x", "paths.outputs=elsewhere", "hydra.launcher.n=2"], "mine", folder)
     assert command == f"xclrun --config-dir {folder} sweep=mine paths.outputs=elsewhere hydra.launcher.n=2 -m"

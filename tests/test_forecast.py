@@ -257,7 +257,7 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
     seldom = ("strategy.every_k=9", "strategy.memory=53")
     output = (
         "does not use its memory in 1 of the 2 hops after the first: strategy.every_k=9 exceeds their 8 steps. "
-        "Set strategy.every_k to 8 or less; with 9, the memory is used in 1 of 18 steps"
+        "Set dataset.replay.every_k, its default, to 8 or less; with 9, the memory is used in 1 of 18 steps"
     )
     room = "; strategy.memory=53 has room for all 53 sentences"
     for name in ("er", "agem", "kd_logit"):
@@ -269,7 +269,7 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
     never = make_run("strategy=er", "strategy.every_k=20")
     assert notes([never]) == [
         "strategy=er never uses its memory: strategy.every_k=20 exceeds the 8 to 10 steps per hop, so er equals "
-        "naive. Set strategy.every_k to 8 or less."
+        "naive. Set dataset.replay.every_k, its default, to 8 or less."
     ]
     extra = make_run("strategy=er", "strategy.every_k=20", "strategy.expansion=lang_spec_task")
     assert "er equals lang_spec_task" in notes([extra])[0]

@@ -41,6 +41,10 @@ class RunError(XclrunError):
     """A run failed; results from before the failure remain."""
 
 
+# Maximum characters of a list of names in a message. Terminals and logs cut longer messages.
+ROOM = 1500
+
+
 def did_you_mean(name: str, names: Iterable[str], limit: int = 40) -> str:
     """Return the end of an error message about an unknown name: a similar known name, if any, and all known names.
 
@@ -59,13 +63,15 @@ def similar(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str]:
 
 
 def known(name: str, names: Iterable[str], limit: int = 40) -> str:
-    """Return a list of known names; if it is cut to ``limit`` names, the most similar names remain."""
+    """Return a list of known names: at most ``limit``, and as many as fit. If it is cut, the most similar come first."""
     names = sorted(names)
-    if len(names) <= limit:
+    if len(names) <= limit and len(", ".join(names)) <= ROOM:
         return f"Known: {', '.join(names)}"
     near = similar(name, names)
-    rest = [other for other in names if other not in near]
-    return f"Known: {', '.join(sorted(near + rest[: limit - len(near)]))}, … ({len(names)} in all)"
+    listed = [*near, *(other for other in names if other not in near)][:limit]
+    while len(", ".join(listed)) > ROOM and len(listed) > 1:
+        listed.pop()
+    return f"Known: {', '.join(listed)}, … ({len(names)} in all)"
 
 
 def require(package: str, user: str, extra: str) -> None:

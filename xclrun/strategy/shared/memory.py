@@ -211,7 +211,7 @@ class MemoryStrategy(Expandable[Settings]):
         if not self.active() or not without:
             return ()
         steps = f"{min(without)}" if len(set(without)) == 1 else f"{min(without)} to {max(without)}"
-        set_to = f"Set strategy.every_k to {max(1, min(without))} or less"
+        set_to = f"Set dataset.replay.every_k, its default, to {max(1, min(without))} or less"
         if len(without) == len(later):
             return [
                 f"strategy={name} never uses its memory: strategy.every_k={k} exceeds the {steps} steps per hop, so "
