@@ -1,8 +1,8 @@
 """Update what the pages quote from the demo: make demo, then .venv/bin/python docs/site/demo.py.
 
-A place lies between the lines ``<!-- demo: xclrun ARGUMENTS -->`` and ``<!-- end -->``. It gets the output of the
-command, without the report's paths, in a fenced block. The picture of the README and the outputs of the notebook are
-updated too. Texts outside these places are not changed, so read them afterwards.
+A place lies between the lines ``<!-- demo: xclrun ARGUMENTS; FROM … TO -->`` and ``<!-- end -->``. It gets the lines of
+the command's output from the first one that begins with FROM to the one before TO, in a fenced block. The picture of
+the README and the outputs of the notebook are updated too. Texts outside these places do not change: read them then.
 """
 
 from __future__ import annotations
@@ -20,33 +20,39 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[2]
 DOCS = CHECKOUT / "docs"
 PAGES = (CHECKOUT / "README.md", DOCS / "tutorial.md")
-PLACE = re.compile(r"(<!-- demo: xclrun (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- demo: xclrun ([^\n]*?); ([^\n]*?) … ([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 # Figure of the report that is the README's picture.
-FIGURE, PICTURE = "matrix_mini_tiny_order1_intent.png", DOCS / "images" / "demo.png"
+FIGURE, PICTURE = "matrices_mini_tiny_order1_intent.png", DOCS / "images" / "demo.png"
 WIDTH, COLORS = 1100, 128
 
 
 def printed(arguments: str, outputs: Path) -> str:
-    """Return the output of a command in a terminal of 80 columns, without the lines about a report's files."""
+    """Return the output of a command in a terminal of 80 columns."""
     command = [sys.executable, "-m", "xclrun", *shlex.split(arguments), "--outputs", str(outputs)]
-    done = subprocess.run(command, env=os.environ | {"COLUMNS": "80"}, stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout.partition("\nOpen ")[0].strip("\n")
+    environment = os.environ | {"COLUMNS": "80"}
+    done = subprocess.run(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
 
 
 def fill(page: Path, outputs: Path) -> None:
-    """Fill the places of a page."""
+    """Fill the places of a page; raise a ValueError if an output lacks the lines of a place."""
+
+    def filled(place: re.Match[str]) -> str:
+        before, arguments, first, last, end = place.groups()
+        text = "\n" + printed(arguments, outputs)
+        start = text.index(f"\n{first}") + 1
+        lines = text[start : text.index(f"\n{last}", start)].strip("\n")
+        return f"{before}```text\n{lines}\n```\n{end}"
+
     text = page.read_text(encoding="utf-8")
-    page.write_text(
-        PLACE.sub(lambda place: f"{place[1]}```text\n{printed(place[2], outputs)}\n```\n{place[3]}", text),
-        encoding="utf-8",
-    )
+    page.write_text(PLACE.sub(filled, text), encoding="utf-8")
 
 
 def draw(outputs: Path) -> None:
     """Write the README's picture: a figure of the report, small and with few colors."""
     from PIL import Image
 
-    printed("report demo --formats png", outputs)
+    printed("report demo --from-runs --formats png", outputs)
     with Image.open(outputs / "reports" / "demo" / "figures" / FIGURE) as figure:
         size = WIDTH, round(figure.height * WIDTH / figure.width)
         figure.convert("RGB").resize(size, Image.Resampling.LANCZOS).quantize(COLORS).save(PICTURE, optimize=True)
