@@ -63,7 +63,7 @@ def similar(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str]:
 
 
 def known(name: str, names: Iterable[str], limit: int = 40) -> str:
-    """Return a list of known names: at most ``limit``, and as many as fit. If it is cut, the most similar come first."""
+    """Return a list of at most ``limit`` known names, and as many as fit; if it is cut, the most similar come first."""
     names = sorted(names)
     if len(names) <= limit and len(", ".join(names)) <= ROOM:
         return f"Known: {', '.join(names)}"
