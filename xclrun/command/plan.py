@@ -29,7 +29,8 @@ def main(arguments: Sequence[str]) -> int:
         description="Dry run of `xclrun OVERRIDES -m`: runs, finished runs, hop trainings before and after "
         "deduplication, estimated time and disk. Nothing is trained.",
         usage="xclrun plan KEY=VALUE … [--json]\n"
-        "       xclrun plan KEY=VALUE … --missing | --budget | --measure | --power POINTS | --save NAME",
+        "       xclrun plan KEY=VALUE … --missing | --budget | --measure | --power POINTS\n"
+        "       xclrun plan KEY=VALUE … --save NAME",
     )
     parser.add_overrides(outputs=True)
     parser.add_argument(
