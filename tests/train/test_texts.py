@@ -158,7 +158,7 @@ def test_an_export_is_read_by_transformers_and_writes_the_same(
 
 REFUSED = {
     "er_ace", "der", "derpp", "mbpa", "cos_pooler", "fc", "fc_pooler", "fc_reset_pooler", "l2p", "coda_prompt",
-    "lang_spec_task", "lang_spec_prompt", "lwf", "kd_logit",
+    "lang_spec_task", "lang_spec_prompt",
 }  # fmt: skip
 
 

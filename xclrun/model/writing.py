@@ -72,13 +72,18 @@ class Writer(Head):
     def answer(self, features: Features) -> Output:
         return Output(features.cls, states=features.words)
 
-    def score_states(self, states: Tensor) -> Tensor:
-        """Return the logits (N, V) of the subwords that follow states (N, H)."""
-        model = self.language_model
+    @property
+    def layer(self) -> dict[str, Tensor]:
+        """Weight (V, H) of the output layer, and its bias (V,) if it has one."""
         # Not `get_output_embeddings`: weights can be replaced in this head and in the encoder (`with_weights`).
-        layer = self.output if self.own else model.get_input_embeddings()
-        logits = functional.linear(states, layer.weight, getattr(layer, "bias", None)).float()
-        cap = getattr(model.config, "final_logit_softcapping", None)
+        layer = self.output if self.own else self.language_model.get_input_embeddings()
+        bias = getattr(layer, "bias", None)
+        return {"weight": layer.weight} if bias is None else {"weight": layer.weight, "bias": bias}
+
+    def score_states(self, states: Tensor, layer: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Return the logits (N, V) of the subwords that follow states (N, H); ``layer``: another output layer."""
+        logits = functional.linear(states, **(layer or self.layer)).float()
+        cap = getattr(self.language_model.config, "final_logit_softcapping", None)
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def log_likelihood(self, batch: Batch, output: Output) -> Tensor:

@@ -10,7 +10,8 @@ softened by the temperature T. No sentences of earlier languages are needed, unl
 
 The cross-entropy is averaged like the model's own loss, usually over sentences. Tags: p is the softmax of a word's
 emissions, and the cross-entropy is summed over the words of a sentence; a CRF's transitions are not distilled. Answers:
-p is a softmax over the words of the text, one for start and one for end.
+p is a softmax over the words of the text, one for start and one for end. Texts: p is a softmax over the vocabulary for
+each subword of the reference, and the cross-entropy is averaged like the loss.
 
 In the paper, every old task is distilled through its own head. With language-specific parameters
 (``strategy.expansion``), there is likewise one term for each earlier language, computed with the current shared
@@ -23,7 +24,8 @@ shared parameters are frozen. In the paper (section 3.1, "warm-up step"), the wa
 
 Settings: ``weight`` λ (1 in the paper), ``temperature`` T (2 in the paper), ``warm_up`` (a number of main steps). Cost:
 one forward pass over the hop's sentences. The recorded outputs need 4 bytes of memory per class for each sentence, and
-4 bytes per tag for each word. There is no state.
+4 bytes per tag for each word. The outputs for texts are not recorded: a frozen copy of the trained weights answers in
+each step, which needs 4 bytes per weight and a forward pass. There is no state.
 """
 
 from __future__ import annotations
@@ -38,7 +40,14 @@ import numpy as np
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
 from xclrun.strategy.base import Context, Length, bounded
-from xclrun.strategy.shared.distillation import cross_entropy, record, rows_of
+from xclrun.strategy.shared.distillation import (
+    cross_entropy,
+    record,
+    rows_of,
+    text_cross_entropy,
+    text_logits,
+    writes_texts,
+)
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 from xclrun.strategy.shared.steps import MeanGradient, Step
 
@@ -62,17 +71,18 @@ class LwF(Expandable[LwFSettings]):
     Attributes:
         teacher: earlier language ("" if languages share the whole model) → name of an output → recorded values.
         words: number of words of each sentence of the hop, (n,).
+        frozen: name → trained weight before the hop, of models that write texts; their teacher has no recorded values.
     """
 
     name = "lwf"
     settings_type = LwFSettings
     revisits = True
-    cannot_write = "stores the scores of all outputs, which for a text are those of all subwords; use strategy=er"
 
     def __init__(self, settings: LwFSettings) -> None:
         super().__init__(settings)
         self.teacher: dict[str, dict[str, Tensor]] = {}
         self.words = np.empty(0, np.int64)
+        self.frozen: dict[str, Tensor] = {}
         if settings.warm_up and not self.expansion.adds_language_parameters:
             raise UsageError(
                 f"strategy.warm_up={settings.warm_up}: warm-up trains only new language-specific parameters, and there "
@@ -101,13 +111,18 @@ class LwF(Expandable[LwFSettings]):
         from xclrun.data.batches import concat
 
         super().begin_hop(context)
-        hop, self.teacher = context.hop, {}
+        hop, self.teacher, self.frozen = context.hop, {}, {}
         if hop.depth <= 1 or not self.settings.weight:
             return
         sentences = concat([context.train[key] for key in hop.train])
         self.words = sentences.word_pieces.lengths
         earlier = [key for other in context.stream.hops[1 : hop.index] for key in other.train]
-        for language in earlier if self.settings.expansion is not None else [""]:
+        languages = earlier if self.settings.expansion is not None else [""]
+        if writes_texts(context.model):
+            self.teacher = {language: {} for language in languages}
+            self.frozen = {name: p.detach().clone() for name, p in context.model.named_parameters() if p.requires_grad}
+            return
+        for language in languages:
 
             def forward(batch: Batch, language: str = language) -> Output:
                 return self.output_of(language, batch, context)
@@ -133,6 +148,10 @@ class LwF(Expandable[LwFSettings]):
 
         main = context.model(batch)
         loss = context.model.loss(batch, main)
+        # The step weights the mean over sentences by the units of the head.
+        weight = self.settings.weight * (batch.size / (context.model.units(batch) or 1.0))
+        if self.frozen:
+            return loss + weight * sum(self._text_term(language, batch, main, context) for language in self.teacher)
         over_words = context.model.head_of(batch.task).over_words
         recorded_rows = {
             f"{language}/{name}": rows_of(t, name, batch.indices, self.words)
@@ -144,6 +163,20 @@ class LwF(Expandable[LwFSettings]):
             output = self.output_of(language, batch, context) if language else main
             expected = {name: targets[f"{language}/{name}"] for name in recorded}
             soft = cross_entropy(output, expected, batch, self.settings.temperature, over_words)
-            # The step weights the mean over sentences by the units of the head.
-            loss = loss + self.settings.weight * (batch.size / (context.model.units(batch) or 1.0)) * soft
+            loss = loss + weight * soft
         return loss
+
+    def _text_term(self, language: str, batch: Batch, main: Output, context: Context) -> Tensor:
+        import torch
+
+        from xclrun.model.network import with_weights
+        from xclrun.strategy.shared.inference import evaluating
+
+        def answered(output: Output | None = None) -> Tensor:
+            if not language:
+                return text_logits(context.model, batch, output)
+            return self.with_language(language, context, lambda model: text_logits(model, batch))
+
+        with torch.no_grad(), evaluating(context.model):
+            teacher = with_weights(context.model, self.frozen, lambda model: answered())
+        return text_cross_entropy(answered(main), teacher, batch, self.settings.temperature)

@@ -3,6 +3,9 @@
 Outputs are recorded in eval mode, in the order of the sentences and without padding. ``logits`` has one row per
 sentence; ``emissions`` (tag scores, or start and end scores) has one row per word. Like the model's loss, distances are
 summed over words and averaged over sentences. Shapes: B sentences, W words, C classes, T tags.
+
+Logits of models that write texts are too large to record: V numbers for each subword of each target. They are computed
+when they are needed (`text_logits`), from the recorded ``states`` (H numbers) or by the teacher itself.
 """
 
 from __future__ import annotations
@@ -18,16 +21,31 @@ if TYPE_CHECKING:
 
     from xclrun.data.batches import Batch, Encoded
     from xclrun.model.heads import Output
+    from xclrun.model.network import Model
     from xclrun.strategy.base import Context
 
 # Names of the outputs with one row per word.
-PER_WORD = frozenset({"emissions"})
+PER_WORD = frozenset({"emissions", "states"})
 
 
 def head_outputs(output: Output, batch: Batch) -> dict[str, Tensor]:
     """Return the outputs of the heads: name → one row per sentence, or per word."""
-    emissions = {} if output.emissions is None else {"emissions": batch.word_rows(output.emissions)}
-    return emissions if output.logits is None else {"logits": output.logits, **emissions}
+    scores = {"emissions": output.emissions, "states": output.states}
+    per_word = {name: batch.word_rows(rows) for name, rows in scores.items() if rows is not None}
+    return per_word if output.logits is None else {"logits": output.logits, **per_word}
+
+
+def writes_texts(model: Model) -> bool:
+    """Return whether the model's outputs are the states of a language model, of which its own layer makes logits."""
+    return any(head.reads_encoder for head in model.heads.values())
+
+
+def text_logits(model: Model, batch: Batch, output: Output | None = None) -> Tensor:
+    """Return the logits of all subwords of targets, in order (N, V), of a model that writes texts."""
+    states = (model(batch) if output is None else output).states
+    assert states is not None
+    logits: Tensor = model.head_of(batch.task).score_states(batch.word_rows(states))
+    return logits
 
 
 def by_example(output: Output, batch: Batch) -> list[dict[str, Tensor]]:
@@ -79,6 +97,12 @@ def rows_of(stored: Tensor, name: str, rows: np.ndarray, words: np.ndarray) -> T
         return stored[rows]
     ends = np.cumsum(words)
     return stored[np.concatenate([np.arange(ends[row] - words[row], ends[row]) for row in rows])]
+
+
+def text_cross_entropy(student: Tensor, teacher: Tensor, batch: Batch, temperature: float) -> Tensor:
+    """Return `cross_entropy` of the logits of all subwords of targets (N, V), summed over subwords (scalar)."""
+    soft = (teacher / temperature).softmax(dim=1) * (student / temperature).log_softmax(dim=1)
+    return -soft.sum() / batch.size
 
 
 def squared_distance(output: Output, target: dict[str, Tensor], batch: Batch) -> Tensor:
