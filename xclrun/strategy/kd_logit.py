@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -120,7 +120,8 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         """Return outputs as they are compared: the logits of states, by ``layer`` or the model's own output layer."""
         if name != "states":
             return rows
-        logits: Tensor = model.head_of(part.task).score_states(rows.float(), layer or None)
+        head: Any = model.head_of(part.task)
+        logits: Tensor = head.score_states(rows.float(), layer or None)
         return logits
 
     def end_hop(self, context: Context) -> None:
@@ -132,8 +133,8 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
             sentences = context.train[language].select(self.memory.indices[language])
             self.teacher[language] = recorded = record(context, sentences, dtype, self.distilled)
             if "states" in recorded:
-                own = context.model.head_of(sentences.task).layer
-                self.layers[language] = {name: tensor.detach().cpu().clone() for name, tensor in own.items()}
+                head: Any = context.model.head_of(sentences.task)
+                self.layers[language] = {name: tensor.detach().cpu().clone() for name, tensor in head.layer.items()}
         # The new language has reduced the other shares: drop the outputs of the removed sentences.
         for language, outputs in self.teacher.items():
             indices = self.memory.indices[language]
