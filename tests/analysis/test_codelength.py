@@ -64,6 +64,14 @@ def test_labels_and_tags_are_coded_each_by_itself() -> None:
     }
 
 
+def test_a_text_costs_its_bits_and_uniformly_those_of_its_bytes_and_end() -> None:
+    """The second reference is too long to have a probability."""
+    given = rows(log2_reference=[-5.0, None], reference_bytes=[2, 10])
+    assert of_block(given, {"labels": 0, "tags": 0}) == {
+        "texts": {"examples": 2, "bits": 5 + 8 * 11, "uniform": 8 * 3 + 8 * 11}
+    }
+
+
 def test_switching_to_the_best_model_pays_for_saying_which() -> None:
     # Of four models, 2 bits a block; the best are the first, then the last.
     codes_of_four = [[1.0, 9.0], [5.0, 5.0], [5.0, 5.0], [9.0, 2.0]]

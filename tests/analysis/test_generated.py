@@ -53,7 +53,7 @@ def column(values: Sequence[Any]) -> np.ndarray:
     return array
 
 
-def sentences(key: str = "en", reader: str = "", gold: Sequence[int] = (), **columns: Any) -> Sentences:
+def sentences(key: str = "en", reader: str = "", **columns: Any) -> Sentences:
     """Return one cell of predictions from values of rows."""
     arrays = {
         name: column(values) if name in ("generated", "references", "choice_log2", "choices")
@@ -63,7 +63,7 @@ def sentences(key: str = "en", reader: str = "", gold: Sequence[int] = (), **col
     }  # fmt: skip
     n = len(next(iter(arrays.values())))
     ids = np.array([f"test-{i}" for i in range(n)])
-    return Sentences(ids, np.array(gold or [-1] * n), np.full((n, 1), -1), columns=arrays, key=key, reader=reader)
+    return Sentences(ids, np.full(n, -1), np.full((n, 1), -1), columns=arrays, key=key, reader=reader)
 
 
 def score(metric: Metric, key: str = "en", reader: str = "", **columns: Any) -> float:
@@ -245,14 +245,14 @@ def test_choices_are_compared_by_log_probability_or_per_byte_and_ties_share_a_hi
     columns = {
         "choice_log2": [[-6.0, -4.0], [-2.0, -2.0, -3.0], None, [-1.0, -9.0], [-5.0, -1.0, -1.0], [-1.0, np.nan]],
         "choices": [["sechs 6", "zw"], ["ab", "cd", "é"], None, ["x", "nine lives"], ["a", "b", "c"], ["a", "b"]],
-        "gold": [0, 1, -1, 0, 0, 0],
+        "right_choice": [0, 1, None, 0, 0, 0],
     }
     # A miss, half a hit, no choices, a hit, a miss, a choice without probability.
     assert score(TEXT_CHOICE, **columns) == pytest.approx((0 + 1 / 2 + 1 + 0) / 4)
     # Per byte: −6/7 > −2; −1 = −1 > −3/2; −1 < −9/10; a miss.
     assert score(TEXT_CHOICE_BYTES, **columns) == pytest.approx((1 + 1 / 2 + 0 + 0) / 4)
     # No division by the bytes of an empty choice.
-    assert score(TEXT_CHOICE_BYTES, choice_log2=[[-1.0, -3.0]], choices=[["", "ab"]], gold=[0]) == 1
+    assert score(TEXT_CHOICE_BYTES, choice_log2=[[-1.0, -3.0]], choices=[["", "ab"]], right_choice=[0]) == 1
     assert np.isnan(score(TEXT_CHOICE, choice_log2=[None], choices=[None]))
 
 

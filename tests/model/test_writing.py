@@ -231,7 +231,7 @@ def test_columns_of_a_prediction() -> None:
     assert columns["reference_pieces"][:2] == [2, 3]
     assert math.isnan(columns["log2_reference"][2])
     assert columns["choices"] == [None, ["a", "b c"], None]
-    assert columns["gold"] == [None, 1, None]
+    assert columns["right_choice"] == [None, 1, None]
     assert columns["choice_log2"][1][1] == pytest.approx(columns["log2_reference"][1], rel=1e-5)
     assert columns["choice_log2"][1][0] == pytest.approx(scored(model, encode(example("six", "a")), [0])[0], rel=1e-5)
     assert "generated" not in columns

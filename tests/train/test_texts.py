@@ -319,11 +319,26 @@ def test_runs_with_choices_are_scored_and_compared(
     )
     for row in rows(first):
         best = row["choice_log2"].index(max(row["choice_log2"]))
-        assert row["choice_log2"][row["gold"]] == pytest.approx(row["log2_reference"], rel=1e-5)
+        assert row["choice_log2"][row["right_choice"]] == pytest.approx(row["log2_reference"], rel=1e-5)
         assert best in (0, 1)
     facts = differences([first.directory, second.directory])
     assert set(facts["tests"]) >= {"reference_bits", "text_choice"}
     assert all("not tested" not in str(result) for result in facts["tests"].values())
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+def test_texts_are_transmitted_in_blocks(scratch: bool, make_run: Make, do: Make, asked: Path, decoder: Path) -> None:
+    """A pretrained model encodes the first block itself; targets that lost their end are encoded uniformly."""
+    model = ("model=tiny_decoder", "model.vocab_size=300") if scratch else (f"model.path={decoder}",)
+    given = ("dataset.blocks=2", "strategy=growing", "order=[en]", "trainer.selection=last", "trainer.epochs=1")
+    run = do(make_run("dataset.task=text_to_text", "model.max_target=2", "generation.max_new_tokens=3", *model, *given,
+                      data=asked))  # fmt: skip
+    [record] = read_records(run.outputs)
+    first, second = record.coded
+    assert first["start_knows"] == ([] if scratch else ["texts"])
+    uniform = [8 * (len(ANSWERS["en"][i % 2].encode()) + 1) for i in range(10)]
+    assert first["codes"]["texts"]["uniform"] + second["codes"]["texts"]["uniform"] == sum(uniform)
+    assert second["codes"]["texts"]["bits"] > 0
 
 
 @pytest.mark.full

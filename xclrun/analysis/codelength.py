@@ -11,6 +11,8 @@ has a trained head. The code of an example depends on its task:
 - class: −log2 p(gold class); |Y| is the number of classes.
 - tags: −log2 p(gold tags of the words within the length limit), plus log2 |Y| for each word beyond it.
 - answer: −log2 p(first gold answer) over the |Y| spans of its text; log2 |Y| if the answer is too long or in no window.
+- text: −log2 p(reference and its end); the uniform code takes 8 bits for each UTF-8 byte and for the end, and encodes
+  references that are too long. A pretrained model encodes the first block itself.
 
 The labels of dev data, which select checkpoints, are not counted; ``trainer.selection=last`` needs no dev data.
 """
@@ -25,17 +27,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.core.task import ANSWERS, BY_NAME, KEY_SCORE, LABELS, TAGS, Scored
+from xclrun.core.task import ANSWERS, BY_NAME, KEY_SCORE, LABELS, TAGS, WRITTEN, Scored
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from xclrun.analysis.record import RunRecord
 
-KINDS = {Scored.labels: LABELS, Scored.words: TAGS, Scored.spans: TAGS, Scored.answers: ANSWERS}
+KINDS = {
+    Scored.labels: LABELS,
+    Scored.words: TAGS,
+    Scored.spans: TAGS,
+    Scored.answers: ANSWERS,
+    Scored.columns: WRITTEN,
+}
 COLUMNS = ("log2_gold", "log2_gold_tags", "tokens", "seen")
 # Additional column for answers, since |Y| differs between examples.
 ANSWER_COLUMNS = ("log2_classes",)
+# Additional columns for texts.
+WRITTEN_COLUMNS = ("log2_reference", "reference_bytes")
 # Largest positive log-probability, in bits, that counts as a rounding error.
 ROUNDING = 1e-3
 
@@ -85,7 +95,7 @@ def codes(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, tuple[np.ndar
     """Return kind of code → two arrays: log2 p of each gold label, and the bits of its uniform code.
 
     Args:
-        rows: predictions of a block with `COLUMNS`, and `ANSWER_COLUMNS` for answers.
+        rows: predictions of a block with `COLUMNS`; `ANSWER_COLUMNS` for answers, `WRITTEN_COLUMNS` for texts.
         classes: `LABELS` → number of labels, `TAGS` → number of tags.
     """
     labels, tags, tokens, seen = (rows[name].to_numpy().astype(float) for name in COLUMNS)
@@ -98,6 +108,10 @@ def codes(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, tuple[np.ndar
     if ANSWER_COLUMNS[0] in rows.column_names:
         uniform = rows[ANSWER_COLUMNS[0]].to_numpy().astype(float)
         coded[ANSWERS] = np.where(np.isnan(labels), -uniform, labels), uniform
+    if WRITTEN_COLUMNS[0] in rows.column_names:
+        log2, size = (rows[name].to_numpy().astype(float) for name in WRITTEN_COLUMNS)
+        uniform = 8 * (size + 1)
+        coded[WRITTEN] = np.where(np.isnan(log2), -uniform, log2), uniform
     return coded
 
 

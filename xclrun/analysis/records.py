@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.analysis.codelength import ANSWER_COLUMNS, COLUMNS, of_block
+from xclrun.analysis.codelength import ANSWER_COLUMNS, COLUMNS, WRITTEN_COLUMNS, of_block
 from xclrun.analysis.fewshot.words import Outcome
 from xclrun.analysis.record import RunRecord, number_of_hops
 from xclrun.core.identity import strategy_name
 from xclrun.core.plugins import raised_in
-from xclrun.core.task import BY_NAME, MetricsOfKeys, Scored
+from xclrun.core.task import BY_NAME, MetricsOfKeys, Scored, writes
 from xclrun.core.terminal import many, note
 from xclrun.scores.base_scores import Predictions, of_hop
 from xclrun.scores.counts import Common, metrics_and_tags, metrics_of, read, stored
@@ -100,7 +100,7 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
         curve=tuple(curve),
         points=tuple(points),
         averaged=tuple(_averaged(directory, config, manifest)),
-        coded=tuple(_coded(directory, manifest)),
+        coded=tuple(_coded(directory, config, manifest)),
         mixtures=mixtures,
         edited=tuple(stage["hop"] for stage in manifest["stages"] if stage["training"].get("edited")),
         sizes=manifest["data"].get("sizes", {}),
@@ -144,7 +144,7 @@ def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[st
             yield {"hop": int(name[2]), "of": name[1], "test": of_hop(read_rows(path), metrics, tags)}
 
 
-def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _coded(directory: RunDirectory, config: dict[str, Any], manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the codelengths of each block (`RunRecord.coded`)."""
     stream = manifest["stream"]
     if "blocks" not in stream:
@@ -153,8 +153,9 @@ def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[s
     # With several tasks: the targets of the language that is split into blocks.
     targets = next((t for t in manifest.get("tasks", ()) if stream["languages"][-1] in t["keys"]), manifest)
     classes = {name: len(targets[name]) for name in ("labels", "tags")}
-    # A task without labels and tags predicts answers.
-    columns = COLUMNS if any(classes.values()) else (*COLUMNS, *ANSWER_COLUMNS)
+    # A task without labels and tags predicts answers or texts.
+    further = WRITTEN_COLUMNS if writes(config["dataset"]) else ANSWER_COLUMNS
+    columns = COLUMNS if any(classes.values()) else (*COLUMNS, *further)
     for hop in (stage["hop"] for stage in manifest["stages"] if stage["hop"] >= before):
         codes = of_block(directory.table(directory.next_block(hop), columns), classes)
         yield {"hop": hop, "block": hop - before + 1, "start_knows": stream["start_knows"], "codes": codes}

@@ -47,7 +47,7 @@ class Scored(Enum):
 
 
 # What an example's target is: its label, the tags of its words, or answers to its question.
-LABELS, TAGS, ANSWERS = "labels", "tags", "answers"
+LABELS, TAGS, ANSWERS, WRITTEN = "labels", "tags", "answers", "texts"
 
 # Sentences of a test set (`xclrun.scores.base_scores.Sentences`) → statistics of each sentence.
 Statistics = Callable[[Any], Any]
@@ -716,7 +716,7 @@ TEXT_TO_TEXT = register(
             Column("generated", "string"), Column("ended", "bool"), Column("log2_reference", "float32"),
             Column("reference_bytes", "int32"), Column("reference_pieces", "int32"),
             Column("references", "list<string>"), Column("choices", "list<string>"),
-            Column("choice_log2", "list<float32>"),
+            Column("choice_log2", "list<float32>"), Column("right_choice", "int16"),
         ),
     )
 )  # fmt: skip

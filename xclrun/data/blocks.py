@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import block_names
-from xclrun.core.task import ANSWERS, LABELS, TAGS
+from xclrun.core.task import ANSWERS, LABELS, TAGS, WRITTEN
 from xclrun.data.example import OUTSIDE, Dataset, Example
 from xclrun.data.load import subset
 
@@ -44,10 +44,10 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
 
 
 def trained_heads(dataset: Dataset, key: str, earlier: tuple[str, ...]) -> list[str]:
-    """Return the heads (`LABELS`, `TAGS`, `ANSWERS`) that training on earlier keys has trained for a key.
+    """Return the heads (`LABELS`, `TAGS`, `ANSWERS`, `WRITTEN`) that training on earlier keys has trained for a key.
 
     A head counts as trained if the training data of the key and an earlier key share a class, a tag other than ``O``,
-    or answers.
+    answers or texts.
     """
     task = dataset.task_of(key)
 
@@ -56,7 +56,8 @@ def trained_heads(dataset: Dataset, key: str, earlier: tuple[str, ...]) -> list[
         labels = {e.label for e in examples if e.label is not None} if task.label is not None else set()
         tags = {tag for e in examples for tag in e.tags or ()} if task.tag is not None else set()
         spans = {"a span"} if task.answers and examples else set()
-        return {LABELS: labels, TAGS: tags - {OUTSIDE}, ANSWERS: spans}
+        texts = {"a text"} if task.writes and examples else set()
+        return {LABELS: labels, TAGS: tags - {OUTSIDE}, ANSWERS: spans, WRITTEN: texts}
 
     before = [learned(language) for language in earlier]
     return [head for head, names in learned(key).items() if any(names & other[head] for other in before)]

@@ -33,7 +33,7 @@ from xclrun.data.example import Example, Targets
 # Bits of `Encoded.marks`: prompts without their beginning, targets without their end, references that do not fit,
 # completions encoded without their prompt.
 MARKS = ("cut_prompts", "cut_targets", "long_references", "encoded_alone")
-_PROMPT, _TARGET, _LONG, _ALONE = (1 << bit for bit in range(len(MARKS)))
+_PROMPT, CUT_TARGET, _LONG, _ALONE = (1 << bit for bit in range(len(MARKS)))
 INPUT, OUTPUT = "{input}", "{output}"
 
 
@@ -97,7 +97,7 @@ def encode_texts(
         if chat and completion[-1] in ends.special:
             stops.add(completion[-1])
         if trains and len(completion) > model.target_limit:
-            completion, mark = completion[: model.target_limit], mark | _TARGET
+            completion, mark = completion[: model.target_limit], mark | CUT_TARGET
         room = model.max_length - len(completion) + 1
         if room <= start:
             completion, room, mark = [], model.max_length, mark | _LONG

@@ -23,7 +23,7 @@ from xclrun.config.schema import LossPer, TextConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.example import Example, Targets
-from xclrun.data.texts import shortened, written
+from xclrun.data.texts import CUT_TARGET, shortened, written
 from xclrun.model.heads import NOT_FINITE, Features, Head, Limits, Output, Prediction, objects, register
 from xclrun.model.shape import HeadSizes
 
@@ -158,7 +158,9 @@ class Writer(Head):
     def columns(
         self, values: Mapping[str, np.ndarray], examples: Sequence[Example], target: Targets, encoded: Encoded
     ) -> dict[str, list[Any]]:
-        n, log2 = len(examples), values["log2"].tolist()
+        n, log2 = len(examples), values["log2"]
+        # Of a training example whose target lost its end, the probability is not that of the reference.
+        log2 = np.where(np.asarray(encoded.marks)[: len(log2)] & CUT_TARGET, np.nan, log2).tolist()
         replies = [example.target for example in examples]
         columns: dict[str, list[Any]] = {
             "log2_reference": log2[:n],
@@ -172,7 +174,7 @@ class Writer(Head):
             columns["choice_log2"] = [
                 log2[end - len(reply.choices) : end] or None for reply, end in zip(replies, ends.tolist(), strict=True)
             ]
-            columns["gold"] = [reply.right if reply.choices else None for reply in replies]
+            columns["right_choice"] = [reply.right if reply.choices else None for reply in replies]
         if "generated" in values:
             shown = [self.settings.prompt.replace("{input}", example.whole) for example in examples]
             texts = values["generated"][:n].tolist()

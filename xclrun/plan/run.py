@@ -28,7 +28,7 @@ from xclrun.core.graph import Kind, Plan, Stage
 from xclrun.core.identity import ALGORITHMS, DataIdentity, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
-from xclrun.core.task import TASKS, unread_settings
+from xclrun.core.task import TASKS, WRITTEN, unread_settings
 from xclrun.data.blocks import trained_heads, with_blocks
 from xclrun.data.encode import tag_outputs
 from xclrun.data.example import Dataset
@@ -199,7 +199,10 @@ class Run:
         number, (*start, key) = self.config.dataset.blocks, self.stream.languages
         if number is None:
             return {}
-        return {"blocks": number, "start_knows": trained_heads(self.dataset, key, tuple(start))}
+        heads = trained_heads(self.dataset, key, tuple(start))
+        if self.dataset.task_of(key).writes and not self.config.model.from_scratch:
+            heads = [WRITTEN]
+        return {"blocks": number, "start_knows": heads}
 
     def trainer(self, hop: Hop) -> TrainerConfig:
         """Return the trainer settings of a hop; without dev data, the last epoch is selected."""

@@ -231,8 +231,7 @@ class Sentences:
 
     def written(self, metric: str) -> np.ndarray:
         """Return the statistics of a metric of generated texts (`xclrun.scores.generated`), shape (S, cells, k)."""
-        gold = np.broadcast_to(self.gold[:, np.newaxis], self.predicted.shape)
-        return generated.statistics(metric, {**self.columns, "gold": gold}, self.key, self.reader)
+        return generated.statistics(metric, self.columns, self.key, self.reader)
 
     @property
     def units(self) -> np.ndarray | None:

@@ -10,7 +10,7 @@ The functions read columns of prediction rows (`xclrun.core.task.TEXT_TO_TEXT`),
 | ``reference_bytes`` | UTF-8 bytes of the first reference |
 | ``references`` | correct texts |
 | ``choices``, ``choice_log2`` | text and log2 p of each choice; null without choices |
-| ``gold`` | index of the correct choice; −1 without choices |
+| ``right_choice`` | index of the correct choice; null without choices |
 
 Rows without the value that a metric needs leave all its sums.
 """
@@ -107,17 +107,17 @@ def choice(columns: Columns, per_byte: bool = False) -> np.ndarray:
         per_byte: compare log p per UTF-8 byte, as lm-eval's ``acc_bytes``; the empty text counts as one byte.
     """
 
-    def hit(log2: Any, texts: Any, gold: int) -> list[float]:
+    def hit(log2: Any, texts: Any, right: float) -> list[float]:
         # A choice that is longer than the model's positions has no log-probability.
-        if log2 is None or texts is None or gold < 0 or any(value is None or value != value for value in log2):
+        if log2 is None or texts is None or right != right or any(value is None or value != value for value in log2):
             return [0, 0]
         values = np.asarray(log2, float)
         if per_byte:
             values = values / [max(1, len(text.encode())) for text in texts]
         best = values == values.max()
-        return [float(best[gold]) / best.sum(), 1]
+        return [float(best[int(right)]) / best.sum(), 1]
 
-    return _each(hit, 2, columns["choice_log2"], columns["choices"], columns["gold"])
+    return _each(hit, 2, columns["choice_log2"], columns["choices"], columns["right_choice"])
 
 
 def exact(columns: Columns) -> np.ndarray:

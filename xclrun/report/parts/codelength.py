@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.core.quantity import Quantity
-from xclrun.core.task import ANSWERS, BY_NAME, LABELS, TAGS, headline, short_name
+from xclrun.core.task import ANSWERS, BY_NAME, LABELS, TAGS, WRITTEN, headline, short_name
 from xclrun.report.codelength import CodelengthSection, Coder
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.published import gli
@@ -31,6 +31,8 @@ COUNTED = {
     ANSWERS: "an answer costs −log2 p(first gold answer) bits, where p is over the spans of the text; an answer "
     "without a probability (too long, or in no window) costs log2(number of spans) bits; the bits to announce this "
     "case are not counted",
+    WRITTEN: "a text costs −log2 p(reference and its end) bits; if it is too long, and in the uniform code, it costs 8 "
+    "bits for each byte and for the end",
 }
 STRICT = (
     "code: “strict” if the weights depend only on labels that were transmitted earlier (trainer.selection=last); “with "
