@@ -6,6 +6,7 @@ import random
 import sys
 import unicodedata
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,7 @@ def test_metrics_on_request_are_registered_for_texts_alone(forget_plugins: Any) 
     select_metrics(["bleu", "rouge_l"])
     assert {BY_NAME[name].tasks for name in ("bleu", "rouge_l")} == {("text_to_text",)}
     assert {metric.name for metric in ON_REQUEST} == {"label_bits", "bleu", "rouge_l"}
+    assert BY_NAME["bleu"].definition.endswith(f"sacrebleu {version('sacrebleu')}")
 
 
 def test_rouge_l_equals_rouge_score_on_ascii_texts() -> None:
@@ -253,7 +255,7 @@ def test_choices_are_compared_by_log_probability_or_per_byte_and_ties_share_a_hi
     assert score(TEXT_CHOICE_BYTES, **columns) == pytest.approx((1 + 1 / 2 + 0 + 0) / 4)
     # No division by the bytes of an empty choice.
     assert score(TEXT_CHOICE_BYTES, choice_log2=[[-1.0, -3.0]], choices=[["", "ab"]], right_choice=[0]) == 1
-    assert np.isnan(score(TEXT_CHOICE, choice_log2=[None], choices=[None]))
+    assert np.isnan(score(TEXT_CHOICE, choice_log2=[None], choices=[None], right_choice=[None]))
 
 
 def test_ended_texts_are_a_share_of_the_generated_ones() -> None:

@@ -24,6 +24,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
+from importlib.metadata import version
 from operator import methodcaller
 from typing import Any
 
@@ -558,10 +559,12 @@ def select_metrics(names: Iterable[str], option: str = "--metric") -> None:
     for name in names:
         if name not in available:
             raise UsageError(f"{option} {name}: unknown metric; {did_you_mean(name, available)}")
-        if package := ON_REQUEST[available[name]]:
+        metric = available[name]
+        if package := ON_REQUEST[metric]:
             require(package, f"{option} {name}", "text")
-        if available[name] not in FURTHER:
-            register_metric(available[name])
+            metric = replace(metric, definition=f"{metric.definition}; {package} {version(package)}")
+        if metric not in FURTHER:
+            register_metric(metric)
 
 
 def further_metrics(task: Task, tagged: bool) -> tuple[Metric, ...]:
