@@ -197,3 +197,17 @@ def test_the_demo_trains_all_but_one_strategy_of_the_tutorials_first_study(
 
 def test_readme_is_short_enough_to_be_read() -> None:
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
+def test_pages_name_the_number_of_strategies_and_their_table_has_all() -> None:
+    names = {path.stem for path in (REPOSITORY / "conf" / "strategy").glob("*.yaml")}
+    said = {
+        page: re.search(pattern, (REPOSITORY / page).read_text(encoding="utf-8"))
+        for page, pattern in (
+            ("README.md", r"\*\*(\d+) strategies\*\*"),
+            ("docs/comparison.md", r"\| methods \| (\d+)"),
+        )
+    }
+    assert {page: found and int(found[1]) for page, found in said.items()} == dict.fromkeys(said, len(names))
+    table = (REPOSITORY / "docs" / "strategies.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(names) if f"`{name}`" not in table] == []
