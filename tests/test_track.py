@@ -96,7 +96,7 @@ def content(mirror: Any) -> dict[str, dict[str, Any]]:
         while folders:
             for file in mirror.client.list_artifacts(id, folders.pop() or None):
                 (folders if file.is_dir else files).append(file.path)
-        name = run.data.tags["mlflow.runName"]
+        name = run.data.tags.get("xclrun.run_id", run.data.tags["mlflow.runName"])
         assert name not in result, "a duplicate run"
         result[name] = {
             "id": id,
@@ -275,7 +275,9 @@ def test_a_saved_view_has_the_headline_measures_as_columns(study: Study) -> None
         kind, name = column.split(".", 1)
         assert name.strip("`") in facts[kind]
     result = study.mirror.client.search_runs([study.mirror.experiment], state["searchFilter"])
-    assert {run.data.tags["mlflow.runName"] for run in result} == set(study.records)  # no sweeps among them
+    assert {run.data.tags["xclrun.run_id"] for run in result} == set(study.records)  # no sweeps among them
+    names = {run.data.tags["mlflow.runName"] for run in result}
+    assert names == {run_id.removeprefix("mini-") for run_id in study.records}
     [address] = run_pages(study.outputs, "http://here:5")
     assert address == f"http://here:5/#/experiments/{study.mirror.experiment}/runs?viewStateShareKey={VIEW}"
     assert address.removeprefix("http://here:5/") in experiment.tags["mlflow.note.content"]

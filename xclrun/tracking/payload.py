@@ -54,7 +54,9 @@ def facts(run: RunRecord) -> dict[str, str]:
 
 def tags(run: RunRecord, parent: str | None) -> dict[str, str]:
     """Return the tags of a run in MLflow; ``parent``: ID of its sweep's run."""
-    tags = {f"{TAG}.{key}": value for key, value in facts(run).items()} | {"mlflow.runName": run.run_id}
+    # MLflow's pages cut names to about 20 characters: without the dataset, they show strategy, order and seed.
+    name = run.run_id.removeprefix(f"{run.dataset}-")
+    tags = {f"{TAG}.{key}": value for key, value in facts(run).items()} | {"mlflow.runName": name}
     return tags | ({"mlflow.parentRunId": parent} if parent else {})
 
 
