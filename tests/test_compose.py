@@ -42,6 +42,16 @@ def hydras_own(overrides: list[str]) -> dict[str, Any]:
     return {str(key): value for key, value in resolved.items()}
 
 
+def test_sweeps_are_added_only_for_commands_that_name_one(composer: Composer, monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[str] = []
+    composer._composed = {}
+    monkeypatch.setattr("xclrun.compose.jobs._register_sweeps", lambda: added.append("all"))
+    monkeypatch.setattr("xclrun.compose.jobs.hydra.compose", lambda *words, **options: words)
+    for words, expected in ((("seed=971",), []), (("sweep=demo", "seed=972"), ["all"])):
+        composer.chosen(words)
+        assert added == expected
+
+
 @pytest.mark.some_cases
 @pytest.mark.parametrize("row", ROWS, ids=" ".join)
 def test_every_yaml_composes(row: list[str], compose: Callable[..., Composed]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -65,6 +66,25 @@ def test_everything_that_is_installed_is_compiled_so_that_no_command_compiles_it
     assert not [line for line in lines if "--no-compile" in line]
     installed = next(i for i, line in enumerate(lines) if line.endswith(" -e ."))
     assert [line for line in lines[installed:] if re.search(r" -m compileall .*xclrun", line)]
+
+
+@pytest.mark.full
+def test_no_command_compiles_the_installed_libraries_again_where_bytecode_is_not_written() -> None:
+    code = (
+        "import os, sys, sysconfig\n"
+        "import hydra, matplotlib.figure, mlflow, pandas, scipy.stats, torch, transformers\n"
+        "library = sysconfig.get_path('purelib')\n"
+        "specs = [module.__spec__ for module in [*sys.modules.values()] if getattr(module, '__spec__', None)]\n"
+        "installed = [s for s in specs if s.cached and (s.origin or '').startswith(library)]\n"
+        "missing = {spec.name.partition('.')[0] for spec in installed if not os.path.exists(spec.cached)}\n"
+        "print(len(installed) > 1000, sorted(missing))"
+    )
+    python = shutil.which("python", path=str(REPOSITORY / ".venv" / "bin")) or pytest.skip("needs make setup")
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [python, "-c", code], check=True, capture_output=True, text=True, env=environment, cwd=REPOSITORY
+    )
+    assert done.stdout.split(maxsplit=1) == ["True", "[]\n"]
 
 
 def test_ci_runs_in_the_environment_of_a_user() -> None:

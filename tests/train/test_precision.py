@@ -72,6 +72,12 @@ def test_deterministic_algorithms_are_set_for_each_run_on_a_gpu(
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
+def test_runs_on_a_cpu_do_not_import_pytorchs_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not torch.are_deterministic_algorithms_enabled()
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", None)
+    set_deterministic(Config(), torch.device("cpu"))
+
+
 @pytest.mark.usefixtures("algorithms")
 def test_a_workspace_that_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")

@@ -74,7 +74,10 @@ def set_deterministic(config: Config, device: torch.device) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # Do not let PyTorch fill new tensors: filling takes time, and no code here reads uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(on_gpu and config.runtime.deterministic)
+    deterministic = on_gpu and config.runtime.deterministic
+    # The call imports PyTorch's compiler, which takes more than half a second.
+    if torch.are_deterministic_algorithms_enabled() != deterministic:
+        torch.use_deterministic_algorithms(deterministic)
 
 
 def device_name(device: torch.device) -> str:
